@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.testing import FakeCluster
 from tests.support.checkpoints import write_checkpoint
+from tests.support.clock import WAIT_S, until
 from tests.support.groups import GROUP, LOG, LOWER, UPPER, commit, group_config, member, rectangle
 
 T0 = TopicPartition("orders", 0)
@@ -122,7 +122,7 @@ def test_piped_it_prints_one_look_below_the_other(checkpoint: str, is_json: bool
         assert running.stderr is not None
         lines = [running.stdout.readline() for _ in range(3 if is_json else 20)]
         running.stdout.close()  # as `| head` does
-        assert running.wait(60) == 141
+        assert running.wait(WAIT_S) == 141
         assert running.stderr.read() == ""
     if is_json:
         assert [json.loads(line)["ranges"][0]["position"] for line in lines] == [60, 60, 60]
@@ -142,12 +142,13 @@ class Terminal:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it
             os.execv(arguments[0], arguments)
 
-    def wait_for(self, text: bytes, seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
-        while text not in self.seen:
-            assert time.monotonic() < deadline, self.seen
+    def wait_for(self, text: bytes) -> None:
+        def is_there() -> bool:
             if select.select([self._file], [], [], 0.1)[0]:
                 self.seen += os.read(self._file, 1 << 16)
+            return text in self.seen
+
+        until(is_there, shown=lambda: self.seen)
 
     def type(self, keys: bytes) -> None:
         self.seen = b""

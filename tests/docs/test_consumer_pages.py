@@ -11,6 +11,7 @@ from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer, Message
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import CONFIGS, ConsumerConfig
 from kshare.testing import FakeCluster, Record
+from tests.support.clock import WAIT_S
 from tests.support.documents import ROOT
 
 CONSUMER = (ROOT / "docs/consumer.md").read_text()
@@ -74,12 +75,12 @@ def test_what_is_said_to_be_the_same_answers_the_same() -> None:
         config = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"}
         peer = confluent_kafka.Consumer(config)
         peer.assign([confluent_kafka.TopicPartition("orders", 1, 0)])
-        theirs = peer.consume(len(records), 30)
+        theirs = peer.consume(len(records), WAIT_S)
         peer.close()
         config |= {"group.id": "h", "auto.offset.reset": "earliest"}
         with KeySharedConsumer(config) as consumer:
             consumer.assign({("orders", 1): []})
-            ours = consumer.consume(len(records), 30)
+            ours = consumer.consume(len(records), WAIT_S)
     assert len(theirs) == len(ours) == len(records)
     for expected, message in zip(theirs, ours, strict=True):
         for name in same:

@@ -16,6 +16,7 @@ from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.records import Epoch, EpochMember, key_of
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S
 from tests.support.groups import (
     GROUP,
     LOG,
@@ -52,7 +53,7 @@ def test_the_partition_is_that_of_a_producer_with_javas_partitioner(cluster: Fak
         producer.produce(
             "wide", b"v", key, on_delivery=lambda _, m: chosen.__setitem__(m.key(), m.partition())
         )
-    assert producer.flush(10) == 0
+    assert producer.flush(WAIT_S) == 0
     assert chosen == {key: partition_of(key, 7) for key in KEYS}
     assert len(set(chosen.values())) == 7
 

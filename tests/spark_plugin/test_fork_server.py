@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from spark_plugin import forked_start
-from tests.support.clock import until
+from tests.support.clock import WAIT_S, until
 
 # Starts what it is told, as Spark's JVM does, with a pipe to each process's standard input.
 JVM = """
@@ -154,7 +154,7 @@ def test_it_ends_with_its_starter(jvm: Jvm, number: signal.Signals) -> None:
     assert process.pid != starter
     jvm.kill("it", number)
     assert jvm.end_of("it")[0] == -number
-    process.wait(10)
+    process.wait(WAIT_S)
 
 
 def ignores_hangups(process: psutil.Process) -> bool:
@@ -174,7 +174,7 @@ def test_a_daemon_ends_with_its_starter_and_so_do_its_workers(jvm: Jvm) -> None:
         assert daemon.name() == "kshare-daemon"
         until(lambda: not ignores_hangups(worker))  # PySpark says its number a moment before
         jvm.kill("it", signal.SIGKILL)
-        psutil.wait_procs([worker, daemon], 10)
+        psutil.wait_procs([worker, daemon], WAIT_S)
         assert not worker.is_running()
         assert not daemon.is_running()
 
@@ -204,7 +204,7 @@ def test_the_server_ends_with_the_last_of_its_processes(jvm: Jvm, end: str) -> N
         assert jvm.end_of("other")[1] == "None False\n"
         assert process.is_running()
         jvm.kill("it", signal.SIGKILL)
-    _, alive = psutil.wait_procs([daemon, server, process], 10)
+    _, alive = psutil.wait_procs([daemon, server, process], WAIT_S)
     assert not alive
 
 

@@ -12,6 +12,7 @@ from kshare.group.consumer.transaction import Transaction
 from kshare.group.offsets import list_offsets
 from kshare.testing import FakeCluster, watermarks
 from kshare.wire.reader.read_slice import read_slice
+from tests.support.clock import WAIT_S
 from tests.support.groups import GROUP, LOG
 
 RECORDS = 200
@@ -52,7 +53,7 @@ def settings(cluster: FakeCluster, name: str = "billing-1") -> dict[str, Any]:
 
 
 def copy(consumer: KeySharedConsumer, transaction: Transaction, most: int) -> list[int]:
-    messages = consumer.consume(most, 20.0)
+    messages = consumer.consume(most, WAIT_S)
     for message in messages:
         transaction.produce("invoices", message.value(), message.key())
     return [message.offset() for message in messages]

@@ -21,6 +21,7 @@ from kshare.testing import (
 )
 from kshare.testing import cluster as cluster_module
 from kshare.testing.records import producer_config
+from tests.support.clock import WAIT_S
 
 # -- records ---------------------------------------------------------------------------------------
 
@@ -37,7 +38,7 @@ def consumed(servers: str, topic: str, count: int) -> list[Any]:
         consumer.assign([Place(topic, partition, 0) for partition in (0, 1)])
         found: list[Any] = []
         while len(found) < count:
-            found += consumer.consume(count - len(found), 10)
+            found += consumer.consume(count - len(found), WAIT_S)
     finally:
         consumer.close()
     return found
@@ -222,9 +223,8 @@ def test_a_follower_serves_what_it_holds() -> None:
         )
         try:
             consumer.assign([Place("t", 0, 0)])
-            found: list[bytes | None] = []
-            while len(found) < 20:
-                found += [message.value() for message in consumer.consume(20 - len(found), 10)]
+            messages = [consumer.poll(WAIT_S) for _ in range(20)]
+            found = [message.value() for message in messages if message is not None]
         finally:
             consumer.close()
         assert found == [b"v%d" % i for i in range(20)]

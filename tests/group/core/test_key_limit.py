@@ -10,6 +10,7 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core import key_limit
 from kshare.group.message import CHUNK_ROWS, Message
 from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S
 from tests.support.fake_session import FakeSessions, fake_consumers
 
 ORDERS = TopicPartition("orders", 0)
@@ -60,7 +61,7 @@ def test_while_all_keys_are_in_flight_nothing_that_was_fetched_is_lost(
     fill(cluster, LOWER, 0, times=2)
     consumer = make(**CONFIG)
     consumer.assign({ORDERS: []})
-    first = consumer.consume(len(LOWER), 10)
+    first = consumer.consume(len(LOWER), WAIT_S)
     for _ in range(5):
         assert consumer.consume(1, 0.1) == []
     seen = drain(consumer, first, 2 * RECORDS)
@@ -74,7 +75,7 @@ def test_what_is_let_out_of_one_partition_is_not_counted_for_another(
     fill(cluster, UPPER, 1)
     consumer = make(**CONFIG)
     consumer.assign({ORDERS: [], OTHER: []})
-    first = consumer.consume(len(LOWER + UPPER), 10)
+    first = consumer.consume(len(LOWER + UPPER), WAIT_S)
     seen = drain(consumer, first, 2 * RECORDS)
     assert places(seen) == [(p, offset) for p in range(2) for offset in range(RECORDS)]
     assert consumer.commit() == {ORDERS: RECORDS, OTHER: RECORDS}
@@ -112,7 +113,7 @@ def take_others(consumer: KeySharedConsumer, wanted: int) -> tuple[list[Message]
     hung: list[Message] = []
     seen: list[Message] = []
     while len(seen) < wanted:
-        messages = consumer.consume(500, 10.0)
+        messages = consumer.consume(500, WAIT_S)
         assert messages
         for message in messages:
             if message.key() == HUNG.encode():
@@ -162,7 +163,7 @@ def test_what_is_put_aside_is_pending_after_a_restart(cluster: FakeCluster, make
     consumer.close()
     again = make(**CONFIG)
     again.assign({ORDERS: []})
-    rest = drain(again, again.consume(1, 10.0), BEHIND)
+    rest = drain(again, again.consume(1, WAIT_S), BEHIND)
     assert [message.offset() for message in rest] == [i for i in range(BEHIND * 5 // 4) if i % 5]
     assert stable_at(again, total) == {ORDERS: total}
 
@@ -174,7 +175,7 @@ def test_a_seek_goes_for_what_is_put_aside_too(cluster: FakeCluster, make: Make)
     total = BEHIND * 5 // 4 + 500
     take_others(consumer, total - BEHIND)
     consumer.seek(ORDERS, total - 501)
-    seen = drain(consumer, consumer.consume(100, 10.0), 501)
+    seen = drain(consumer, consumer.consume(100, WAIT_S), 501)
     assert places(seen) == [(0, offset) for offset in range(total - 501, total)]
 
 
@@ -200,18 +201,18 @@ def test_a_paused_partition_whose_records_are_kept_back_stops_no_other(
     cluster.produce("orders", [(f"k{i}", "v") for i in range(RECORDS)], partition=0)
     consumer = make(**CONFIG)
     consumer.assign({ORDERS: [], OTHER: []})
-    seen = consumer.consume(10, 10.0)
+    seen = consumer.consume(10, WAIT_S)
     consumer.pause([ORDERS])  # the others of its chunk may go out, and are not returned
     fill(cluster, LOWER, 1)
     while len(seen) < 10 + RECORDS:
-        messages = consumer.consume(len(LOWER), 10.0)
+        messages = consumer.consume(len(LOWER), WAIT_S)
         assert messages
         for message in messages:
             consumer.acknowledge(message)
         seen += messages
     consumer.resume([ORDERS])
     while len(seen) < 2 * RECORDS:
-        messages = consumer.consume(500, 10.0)
+        messages = consumer.consume(500, WAIT_S)
         assert messages
         seen += messages
     assert places(seen) == [(p, offset) for p in range(2) for offset in range(RECORDS)]

@@ -19,6 +19,7 @@ from kshare.group.protocol.plain_owner import PlainOwner
 from kshare.group.protocol.records import Claim, Record, Reset, Stable, key_of
 from kshare.group.protocol.start import Anchor, Primary, resolve_start
 from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S
 from tests.support.groups import GROUP, LOG, LOWER, T0, UPPER, rectangle
 
 EPOCHS = NO_EPOCHS.read(0, 15, [(0, 3), (10, 5)]).read(20, 30, [(20, 6)])
@@ -159,7 +160,7 @@ def test_a_consumer_commits_the_epochs_that_it_has_read(cluster: FakeCluster) ->
         for number, leader in enumerate((1, 2, 1)):
             cluster.move_leader("orders", 0, leader)
             cluster.produce("orders", [(b"k", b"v")] * 10, partition=0)
-            messages = consumer.consume(10, 30)
+            messages = consumer.consume(10, WAIT_S)
             assert len(messages) == 10
             epochs = {message.leader_epoch() for message in messages}
             assert consumer.commit() == {T0: 10 * (number + 1)}

@@ -13,6 +13,7 @@ from kshare.group.log.retry_log import RetryLog
 from kshare.group.protocol.log import GroupLog
 from kshare.processing import Processor
 from tests.processing.engines import PARTITION, records_of
+from tests.support.clock import WAIT_S
 
 LOG = TopicPartition("__individual_commit_offsets", 3)
 
@@ -88,7 +89,7 @@ def test_many_attempts_are_written_in_parts() -> None:
     is_queued, write = threading.Event(), table.write
 
     def waits(rows: Collection[tuple[bytes, bytes | None]], partition: int = -1) -> None:
-        assert is_queued.wait(10)
+        assert is_queued.wait(WAIT_S)
         sizes.append(len(rows))
         write(rows, partition)
 

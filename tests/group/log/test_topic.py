@@ -18,6 +18,7 @@ from kshare.errors import KafkaError
 from kshare.group.log.topic import LogTopic, LogWriter, log_partition
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.error_codes import Kind
+from tests.support.clock import WAIT_S
 from tests.support.groups import LOG, eventually, group_config
 
 BIG = 1 << 31  # partitions: the absolute value of the hash itself, if it is positive
@@ -110,7 +111,7 @@ def failing() -> Iterator[tuple[LogWriter, Failures]]:
         with closing(LogWriter(kafka, timeout_ms=5_000)) as writer:
             failures = Failures()
             failures.append(writer, 0)
-            assert writer.flush(10) == 0
+            assert writer.flush(WAIT_S) == 0
             cluster.fail("Produce", [FATAL])
             failures.append(writer, 1)
             yield writer, failures
@@ -129,14 +130,14 @@ def test_a_fatal_error_fails_what_was_not_taken_and_the_next_record_is_written(
     assert failures.numbers == [1]
     assert f"cannot write to {LOG}" in failures.of[0][1]
     failures.append(writer, 2)
-    assert writer.flush(10) == 0
+    assert writer.flush(WAIT_S) == 0
     writer.serve()
     assert failures.numbers == [1]
 
 
 def test_a_fatal_error_amid_a_flush(failing: tuple[LogWriter, Failures]) -> None:
     writer, failures = failing
-    writer.flush(10)
+    writer.flush(WAIT_S)
     assert failures.numbers == [1]
 
 

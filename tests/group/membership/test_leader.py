@@ -17,6 +17,7 @@ from kshare.group.protocol.membership import Membership, Plan, State
 from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.subscription import Subscription, encode_subscription
 from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S
 from tests.support.groups import LOG, T0, eventually, group_config, quick_settings
 from tests.support.polling import Polling
 
@@ -36,7 +37,7 @@ def test_a_plan_whose_generation_ends_meanwhile_writes_no_epoch(
     def replica_racks(self: PlannedTopics, topics: Any) -> dict[TopicPartition, tuple[str]]:
         if core.generation == 7:
             asked.set()
-            assert answer.wait(20)
+            assert answer.wait(WAIT_S)
         return {TopicPartition("t", 0): ("r",)}
 
     def write(epoch: Epoch, done: Any, is_wanted: Callable[[], bool]) -> None:
@@ -53,7 +54,7 @@ def test_a_plan_whose_generation_ends_meanwhile_writes_no_epoch(
     core.joins = 1
     late = threading.Thread(target=leader._plan, args=(Plan(7, said, number=1),))
     late.start()
-    assert asked.wait(20)
+    assert asked.wait(WAIT_S)
     core.generation, core.joins = 8, 2
     leader._plan(Plan(8, said, number=2))
     answer.set()
@@ -111,7 +112,7 @@ def test_who_subscribes_to_a_topic_that_the_leader_may_not_describe_is_told(
         assert isinstance(error, AuthorizationError)
         assert error.topic == "secret"
         assert "grant its principal Describe" in str(error)
-        assert len(consumer.consume(50, 20)) == 50
+        assert len(consumer.consume(50, WAIT_S)) == 50
         assert consumer.assignment() == {T0: ()}
         other = Polling(cluster, **given)
         other.start()

@@ -16,6 +16,7 @@ from kshare.group import KeySharedConsumer, Message, partitions_only
 from kshare.group.membership.planner import GroupPlanner
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.retry import boot_time
+from tests.support.clock import WAIT_S
 from tests.support.groups import GROUP, LOG, T0, eventually, group_config, quick_settings
 from tests.support.policies import FakePolicies
 from tests.support.polling import Changes, Polling
@@ -104,7 +105,7 @@ def test_what_is_in_hand_stays_in_hand_when_hashes_go(
     )
     with consumer:
         consumer.subscribe(["orders"])
-        held = consumer.consume(RECORDS, 20)
+        held = consumer.consume(RECORDS, WAIT_S)
         assert len(held) == RECORDS
         other = start(auto_commit_interval_ms=200)
         again: list[Any] = []
@@ -152,7 +153,7 @@ def test_a_callback_that_fails_fails_the_poll_after_the_rebalance(
 
         eventually(is_told)
         assert consumer.assignment() == {T0: ()}
-        assert consumer.poll(10) is not None
+        assert consumer.poll(WAIT_S) is not None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -190,7 +191,7 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(cluster: FakeCluster)
     )
     with consumer:
         consumer.subscribe(["orders"], on_lost=lambda _: told.append("lost"))
-        assert consumer.poll(20) is not None
+        assert consumer.poll(WAIT_S) is not None
         assert consumer._receiver.subscriber is not None
         member = consumer._receiver.subscriber.member
         eventually(lambda: member.has_change)
@@ -255,13 +256,13 @@ def test_a_commit_of_what_another_consumer_has_claimed_is_refused(cluster: FakeC
     }
     with KeySharedConsumer(config) as former, KeySharedConsumer(config) as later:
         former.assign({T0: []})
-        assert len(former.consume(10, 20)) == 10
+        assert len(former.consume(10, WAIT_S)) == 10
         later.assign({T0: []})
         with pytest.raises(FencedError):
             eventually(lambda: former.poll(0.1) is None and False)
         with pytest.raises(FencedError, match=later.memberid()):
             former.commit()
-        assert later.consume(1, 20)[0].offset() == 0
+        assert later.consume(1, WAIT_S)[0].offset() == 0
 
 
 def test_wrong_subscriptions(cluster: FakeCluster) -> None:
@@ -310,7 +311,7 @@ def test_listeners_of_confluent_kafka_take_the_consumer_too(cluster: FakeCluster
     }
     with KeySharedConsumer(config) as consumer:
         consumer.subscribe(["orders"], on_assigned=partitions_only(on_assign, consumer))
-        message = consumer.poll(20)
+        message = consumer.poll(WAIT_S)
         assert message is not None
         assert message.offset() == RECORDS - 1
     assert seen == [("orders", 0)]
@@ -342,7 +343,7 @@ def test_close_commits_although_a_callback_fails(cluster: FakeCluster) -> None:
     settings = quick_settings(cluster.bootstrap_servers, auto_commit_interval_ms=60_000)
     consumer = KeySharedConsumer(settings)
     consumer.subscribe(["orders"], on_revoked=fails)
-    assert len(consumer.consume(RECORDS, 20)) == RECORDS
+    assert len(consumer.consume(RECORDS, WAIT_S)) == RECORDS
     assert consumer.consume(1, 0) == []  # so what came before is processed
     with pytest.raises(OSError, match="the store is down"):
         consumer.close()

@@ -17,6 +17,7 @@ from kshare.group import KeySharedConsumer
 from kshare.group.core import member
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S
 from tests.support.groups import GROUP, LOG, T0, eventually, group_config, quick_settings
 from tests.support.polling import Polling
 from tests.support.requests import times_asked
@@ -278,7 +279,7 @@ def test_a_fatal_error_of_the_logs_producer_ends_nobody(cluster: FakeCluster) ->
     with closing(KeySharedConsumer(settings)) as consumer:
         consumer.subscribe(["orders"])
         for end in (RECORDS, 2 * RECORDS):
-            offsets = [message.offset() for message in consumer.consume(RECORDS, 20)]
+            offsets = [message.offset() for message in consumer.consume(RECORDS, WAIT_S)]
             assert offsets == list(range(end - RECORDS, end))
             cluster.fail("Produce", ["OUT_OF_ORDER_SEQUENCE_NUMBER"])
             assert consumer.commit() == {T0: end}
