@@ -309,13 +309,22 @@ def test_no_leader_in_the_stated_time(fake: FakeCluster) -> None:
 
 def test_a_cluster_that_does_not_answer_is_asked_as_often_as_said() -> None:
     clock = Clock()
+
+    class Silent(FirstAnswer):
+        def list_offsets(self, wanted: Any, **more: Any) -> Any:
+            clock.now += more["request_timeout"]
+            self.answer = KafkaException(RdKafkaError(RdKafkaError._TIMED_OUT))
+            return super().list_offsets(wanted, **more)
+
     options = {
         "kafka.default.api.timeout.ms": "100",
         "fetchOffset.numRetries": "3",
         "fetchOffset.retryIntervalMs": "700",
     }
     with (
-        closing(cluster_of("127.0.0.1:1", clock=clock, options=options)) as cluster,
+        closing(
+            cluster_of("127.0.0.1:1", clock=clock, options=options, admin=Silent(KafkaException()))
+        ) as cluster,
         pytest.raises(KafkaError, match=r"127\.0\.0\.1:1 within 0\.1 s"),
     ):
         cluster.latest([T0])
