@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kshare.core.progress import TopicPartition
 from kshare.processing import Outcome, Processor, Record, Status
 from kshare.processing.core.record import Source
 from kshare.processing.engine import Engine
+from tests.support.clock import WAIT_S
 
 PARTITION = TopicPartition("orders", 0)
 
@@ -73,23 +75,33 @@ def records_of(
     return [processor.record(rows, at, at, key, b"%d" % at) for at, key in enumerate(keys)]
 
 
+async def comes(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so that an event loop does."""
+    async with asyncio.timeout(WAIT_S):
+        while not is_so():  # noqa: ASYNC110 - nobody sets an event
+            await asyncio.sleep(0.001)
+
+
 def handle(
     processor: Processor,
     keys: Sequence[bytes | None],
     edge: MemoryEdge | None = None,
     *,
-    seconds: float = 20.0,
+    until: Callable[[Engine], bool] | None = None,
     drain: float = 1.0,
     source: Source | None = None,
     gives_back: bool = False,
 ) -> tuple[MemoryEdge, Engine]:
-    """Handle records until nothing is left or so much time is over."""
+    """Handle records until nothing is left or it has failed, or until something else is so."""
     edge = edge or MemoryEdge()
 
     async def run() -> Engine:
         engine = processor.engine(edge, gives_back=gives_back)
         engine.offer(records_of(processor, keys, source))
-        await engine.wait(lambda: engine.is_idle or engine.failure is not None, seconds)
+        if until is None:
+            await engine.wait(lambda: engine.is_idle or engine.failure is not None, WAIT_S)
+        else:
+            await comes(partial(until, engine))
         await engine.drain(drain)
         await engine.close()
         return engine

@@ -22,8 +22,9 @@ from kshare.processing import (
     Status,
     Stop,
 )
-from tests.processing.engines import MemoryEdge, handle, records_of
-from tests.support.clock import Clock
+from kshare.processing.engine import Engine
+from tests.processing.engines import MemoryEdge, comes, handle, records_of
+from tests.support.clock import WAIT_S, Ahead, Clock
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -123,7 +124,7 @@ def test_an_error_that_is_no_exception_is_an_attempt_that_has_failed(*, is_plain
 
     policy, once = DeadLetter("dlq"), Retry(attempts=1)
     processor = Processor(plain if is_plain else handler, retry=once, on_failure=policy)
-    edge, engine = handle(processor, [b"a", b"a"], seconds=2.0)
+    edge, engine = handle(processor, [b"a", b"a"])
     assert [record.offset for record in edge.letters] == [0]
     assert edge.offsets() == [1]
     assert engine.measures.failures == 1
@@ -137,7 +138,11 @@ def test_a_dead_letter_that_cannot_be_written_leaves_its_record_pending() -> Non
     edge = MemoryEdge()
     edge.refuses = lambda record: OSError("the topic is missing")
     processor = Processor(handler, retry=SOON, on_failure=DeadLetter("dlq"))
-    _, engine = handle(processor, [b"a", b"b", b"a"], edge, seconds=0.2, drain=0.1)
+
+    def is_tried_again(engine: Engine) -> bool:
+        return engine.measures.undelivered > 1 and edge.offsets() == [1]
+
+    _, engine = handle(processor, [b"a", b"b", b"a"], edge, until=is_tried_again, drain=0.1)
     assert edge.offsets() == [1]
     assert edge.offsets(Status.LEFT_OVER) == [0, 2]
     assert engine.measures.undelivered > 1
@@ -163,11 +168,11 @@ def test_what_stays_of_a_lane_whose_letter_was_refused_goes_on() -> None:
         )
         engine = processor.engine(edge)
         engine.offer(records_of(processor, [b"a", b"b"]))
-        await engine.wait(lambda: bool(edge.letters), 20)
+        assert await engine.wait(lambda: bool(edge.letters), WAIT_S)
         engine.revoke(lambda record: record.raw_key == b"a")
         engine.settle()
         refused.set()
-        assert await engine.wait(lambda: edge.offsets() == [1], 5)
+        assert await engine.wait(lambda: edge.offsets() == [1], WAIT_S)
         await engine.close()
 
     edge = Edge()
@@ -237,7 +242,7 @@ def test_what_is_under_way_when_it_stops_is_ended(*, is_plain: bool) -> None:
         begun.wait()
         if record.offset == 0:
             raise ValueError("no")
-        stopped.wait(20)
+        stopped.wait(WAIT_S)
 
     class Edge(MemoryEdge):
         def settle(self, outcomes: Sequence[Outcome]) -> None:
@@ -347,7 +352,7 @@ def test_a_handler_that_hangs_is_ended_and_all_others_go_on(*, is_plain: bool) -
     function = blocks if is_plain else hangs
     processor = Processor(
         function,
-        timeout=0.05,
+        timeout=0.5,
         retry=Retry(attempts=2, first=0.001),
         on_failure=DeadLetter("dlq"),
     )
@@ -359,7 +364,7 @@ def test_a_handler_that_hangs_is_ended_and_all_others_go_on(*, is_plain: bool) -
     assert edge.offsets(Status.DEAD_LETTERED) == [0]
     error = edge.outcomes[-1].error
     assert isinstance(error, TimeoutError)
-    assert "longer than its timeout, 0.05 s" in str(error)
+    assert "longer than its timeout, 0.5 s" in str(error)
 
 
 def test_a_handler_that_returns_after_its_timeout_is_not_heard() -> None:
@@ -491,14 +496,26 @@ def test_order_may_be_that_of_partitions_or_none(order: Any, groups: int) -> Non
     assert peak == [groups]
 
 
-def test_a_thousand_in_flight_are_drained_or_left_over() -> None:
-    async def handler(record: Record) -> None:
-        await asyncio.sleep(0.01 if record.offset < 900 else 60)
+def test_a_thousand_in_flight_are_drained_or_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, edge = Ahead(), MemoryEdge()
+    monkeypatch.setattr("kshare.processing.engine.time", clock)
 
-    keys = [b"%d" % at for at in range(1_000)]
-    began = time.monotonic()
-    edge, _ = handle(Processor(handler, concurrency=1_000), keys, seconds=0.0, drain=2.0)
-    assert time.monotonic() - began < 30
+    async def handler(record: Record) -> None:
+        await asyncio.sleep(0.01 if record.offset < 900 else 600)
+
+    processor = Processor(handler, concurrency=1_000)
+
+    async def run() -> None:
+        engine = processor.engine(edge)
+        engine.offer(records_of(processor, [b"%d" % at for at in range(1_000)]))
+        drains = asyncio.create_task(engine.drain(600.0))
+        await comes(lambda: len(edge.outcomes) >= 900)
+        clock.seconds += 600.0
+        engine.changed()
+        await drains
+        await engine.close()
+
+    asyncio.run(asyncio.wait_for(run(), WAIT_S))
     assert sorted(edge.offsets()) == list(range(900))
     assert sorted(edge.offsets(Status.LEFT_OVER)) == list(range(900, 1_000))
 
@@ -556,8 +573,8 @@ def test_with_auto_fewer_calls_run_when_all_are_too_slow() -> None:
     retry = Retry(attempts=50, first=0.001, most=0.01)
     processor = Processor(hangs, concurrency="auto", timeout=0.02, retry=retry)
     keys = [b"%d" % at for at in range(200)]
-    _, engine = handle(processor, keys, seconds=1.0, drain=0.1)
-    assert engine.scheduler.concurrency < processor.settings.concurrency
+    most = processor.settings.concurrency
+    handle(processor, keys, until=lambda engine: engine.scheduler.concurrency < most, drain=0.1)
 
 
 def test_with_auto_functions_that_hang_once_do_not_end_it() -> None:
