@@ -196,7 +196,7 @@ def test_a_cluster_that_does_not_answer_holds_up_nothing(
     begun = time.monotonic()
     for offset in range(50):
         group.commit({T0: offset})
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 10  # not 50 times 0.3 s
     group.close()
     assert warnings(caplog)
 

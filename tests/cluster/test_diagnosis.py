@@ -207,7 +207,7 @@ def test_a_listener_that_never_answers_takes_no_longer_than_it_may() -> None:
         silent = listener.getsockname()[:2]
         begun = time.monotonic()
         assert connection_fault(kafka(silent, silent), 0.3) is None
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 15  # not request.timeout.ms of 30 s
 
 
 def test_names_without_an_address(monkeypatch: pytest.MonkeyPatch, plain: tuple[str, int]) -> None:

@@ -81,7 +81,7 @@ def test_no_query_starts_without_the_list(
     parked: FakeCluster, caplog: pytest.LogCaptureFixture, request_: str, error: str
 ) -> None:
     parked.fail(request_, [error] * 200)
-    with closing(ParkWatch(kafka(parked, timeout_ms=400))) as watch:
+    with closing(ParkWatch(kafka(parked, timeout_ms=1_000))) as watch:
         for _ in range(2):  # it is no better for having been asked
             with pytest.raises(KafkaError, match=f"topic {PARKED_TOPIC}") as raised:
                 watch.current({"t"})
@@ -107,7 +107,7 @@ def _has_started(watch: ParkWatch) -> bool:
 def test_no_query_starts_on_a_cluster_that_is_away(parked: FakeCluster) -> None:
     parked.stop_broker(1)
     with (
-        closing(ParkWatch(kafka(parked, timeout_ms=400))) as watch,
+        closing(ParkWatch(kafka(parked, timeout_ms=1_000))) as watch,
         pytest.raises(KafkaError, match=f"{PARKED_TOPIC}.* does not start without it"),
     ):
         watch.current({"t"})

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -267,7 +268,7 @@ def test_a_broker_that_stays_away_fails_the_task(cluster: FakeCluster) -> None:
     options = options_for(
         cluster,
         **{
-            "kafka.delivery.timeout.ms": "600",
+            "kafka.delivery.timeout.ms": "3000",
             "kafka.request.timeout.ms": "500",
             "kafka.linger.ms": "0",
         },
@@ -402,13 +403,16 @@ def test_a_transaction_that_is_gone_keeps_the_batch_from_being_decided(
 
 
 def test_answers_of_a_coordinator(cluster: FakeCluster) -> None:
-    options = options_for(cluster, exactlyOnce="true", **{"kafka.default.api.timeout.ms": "900"})
     transaction = Transaction("id", 1, 0, "t", 0, 1)
-    coordinators = Coordinators(options.kafka)
+    hasty = options_for(cluster, exactlyOnce="true", **{"kafka.default.api.timeout.ms": "900"})
     cluster.fail("EndTxn", ["COORDINATOR_NOT_AVAILABLE"] * 100)
-    with pytest.raises(KafkaError, match=r"cannot abort transaction id within 0\.9 s"):
+    with (
+        closing(Coordinators(hasty.kafka)) as coordinators,
+        pytest.raises(KafkaError, match=r"cannot abort transaction id within 0\.9 s"),
+    ):
         coordinators.end(transaction, commit=False)
     cluster.stop_failing("EndTxn")
+    coordinators = Coordinators(options_for(cluster, exactlyOnce="true").kafka)
     cluster.fail("EndTxn", ["_TRANSPORT", 16, 51, 90])
     assert coordinators.end(transaction, commit=True) is False
     for code in (49, 59):  # its id has expired: it may have been committed
