@@ -208,10 +208,7 @@ def test_a_task_that_has_no_ticket_counts_for_nothing(server: FeedbackServer) ->
     assert server.rejected == 0
 
 
-def test_lines_without_end_are_dropped(
-    server: FeedbackServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "_HELLO_SECONDS_MAX", 10 * WAIT_S)  # not for their silence
+def test_lines_without_end_are_dropped(server: FeedbackServer) -> None:
     ticket = server.ticket("b", 0, hold=False)
     with closing(Stranger(ticket)) as stranger:
         stranger.say(b"x" * (server_module._FIRST_LINE_MAX + 1))

@@ -129,7 +129,7 @@ def test_hashes_that_stay_are_read_while_others_are_claimed(
 def test_what_is_read_on_is_committed_before_it_closes(cluster: FakeCluster, how: str) -> None:
     """The next claim waits for that of a killed member: nobody is given the records again."""
     servers = cluster.bootstrap_servers
-    given = {"claim.timeout.ms": 2_000, "acknowledgement.mode": "explicit"}
+    given = {"claim.timeout.ms": 600_000, "acknowledgement.mode": "explicit"}
     settings = quick_settings(servers, enable_auto_commit=how != "commit()") | given
     with closing(KeySharedConsumer(settings)) as consumer:
         consumer.assign({ORDERS: [LOWER]})
@@ -140,8 +140,10 @@ def test_what_is_read_on_is_committed_before_it_closes(cluster: FakeCluster, how
         producer.produce(LOG, claim, key_of_claim, log_partition(GROUP, 1))
         assert producer.flush(WAIT_S) == 0
         consumer._reading.host.take_over({ORDERS: ()}, None)
-        meanwhile = consumer.consume(len(of(LOWER)) - len(first), 20)
+        meanwhile = consumer.consume(len(of(LOWER)) - len(first), WAIT_S)
         assert offsets([*first, *meanwhile]) == of(LOWER)
+        producer.produce(LOG, None, key_of_claim, log_partition(GROUP, 1))  # as if it was silent
+        assert producer.flush(WAIT_S) == 0
         for message in [*first, *meanwhile]:
             consumer.acknowledge(message)
         if how == "commit()":
