@@ -10,6 +10,7 @@ from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.session.session import GroupSession
+from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, until
 
 LOG = "__individual_commit_offsets"
@@ -48,6 +49,14 @@ def quick_settings(servers: str, **given: Any) -> dict[str, Any]:
         "heartbeat.interval.ms": 100,
         **{name.replace("_", "."): value for name, value in given.items()},
     }
+
+
+def join_together(cluster: FakeCluster) -> None:
+    """Let a group wait for half a second before it begins, so that it begins with all its members.
+
+    Each one that joins later costs the mock coordinator's wait, nearly a session.
+    """
+    cluster._call("mock_group_initial_rebalance_delay_ms", 500)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 from kshare.core.hashing import HASH_SPACE, WHOLE, key_hash, split
 from kshare.group import KeySharedConsumer
 from kshare.testing import FakeCluster
-from tests.support.groups import LOG, T0, eventually, quick_settings
+from tests.support.groups import LOG, T0, eventually, join_together, quick_settings
 from tests.support.policies import FakePolicies
 
 KEYS = [f"k{i}".encode() for i in range(90)]
@@ -24,6 +24,7 @@ HOT_SECONDS = 0.004
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
     with FakeCluster(topics={"orders": 1, LOG: 3}) as running:
+        join_together(running)
         yield running
 
 

@@ -17,7 +17,15 @@ from kshare.group.membership.planner import GroupPlanner
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.retry import boot_time
 from tests.support.clock import WAIT_S
-from tests.support.groups import GROUP, LOG, T0, eventually, group_config, quick_settings
+from tests.support.groups import (
+    GROUP,
+    LOG,
+    T0,
+    eventually,
+    group_config,
+    join_together,
+    quick_settings,
+)
 from tests.support.policies import FakePolicies
 from tests.support.polling import Changes, Polling
 
@@ -82,6 +90,7 @@ def test_a_policy_makes_members_have_whole_partitions(
     cluster: FakeCluster, start: Callable[..., Polling], policy: Policy
 ) -> None:
     policies = FakePolicies()
+    join_together(cluster)
     first, second = start(policies=policies), start(policies=policies)
     eventually(lambda: (first.width(), second.width()) == (HASH_SPACE // 2, HASH_SPACE // 2))
     policies.denied.add(policy)
