@@ -5,8 +5,7 @@ import subprocess
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from integration.jars import java
-from integration.kafka import KafkaBroker, class_path
+from integration.kafka import KafkaBroker, kafka_tool
 from integration.members import eventually
 from integration.topics import Topics
 from kshare.cluster.compacted_topic import CompactedTopic
@@ -69,8 +68,7 @@ def records_in(broker: KafkaBroker, topic: str) -> int:
 
 def consumer_groups(broker: Topics, group: str, *arguments: str) -> str:
     """What ``kafka-consumer-groups`` prints."""
-    tool = [java(), "-Xmx128m", "-cp", class_path()]
-    tool += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
+    tool = kafka_tool("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand")
     tool += ["--bootstrap-server", broker.bootstrap_servers, "--group", group, *arguments]
     tool += ["--timeout", "60000"]  # else 5 s
     return subprocess.run(tool, capture_output=True, text=True, check=True).stdout

@@ -223,12 +223,12 @@ class KafkaBroker(Topics):
         began = time.monotonic()
         self._format()
         self._log_from = self.log_file.stat().st_size
-        command = [java(), f"-Xmx{self.heap_mib}m", "-Xms64m", *_JVM_FLAGS]
+        flags, archive = [f"-Xmx{self.heap_mib}m", "-Xms64m"], None
         if self._new_archive:
-            command.append(f"-XX:ArchiveClassesAtExit={self._new_archive}")
+            flags.append(f"-XX:ArchiveClassesAtExit={self._new_archive}")
         else:
-            command.append(f"-XX:SharedArchiveFile={class_archive()}")
-        command += ["-cp", class_path(), "kafka.Kafka", str(self._properties)]
+            archive = class_archive()
+        command = [*_jvm(*flags, archive=archive), "kafka.Kafka", str(self._properties)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -354,10 +354,9 @@ class KafkaBroker(Topics):
         (folder / "meta.properties").write_text("".join(lines))
 
     def _format_by_tool(self) -> None:
-        command = [java(), "-Xmx128m", *_JVM_FLAGS]
-        if not self._new_archive:
-            command.append(f"-XX:SharedArchiveFile={class_archive()}")
-        command += ["-cp", class_path(), "kafka.tools.StorageTool", "format", "-t", self.cluster_id]
+        archive = None if self._new_archive else class_archive()
+        command = _jvm("-Xmx128m", archive=archive)
+        command += ["kafka.tools.StorageTool", "format", "-t", self.cluster_id]
         command += ["-c", str(self._properties)]
         for name, level in self._features.items():
             command += ["--feature", f"{name}={level}"]
@@ -495,6 +494,16 @@ def _new_uuid() -> str:
     """A cluster's id. One that begins with a hyphen would be an option to kafka-storage."""
     text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     return text if text[0] != "-" else _new_uuid()
+
+
+def kafka_tool(main: str) -> list[str]:
+    """Return the command of one of Kafka's own tools, to be followed by its arguments."""
+    return [*_jvm("-Xmx128m", archive=class_archive()), main]
+
+
+def _jvm(*flags: str, archive: Path | None) -> list[str]:
+    shared = [] if archive is None else [f"-XX:SharedArchiveFile={archive}"]
+    return [java(), *flags, *_JVM_FLAGS, *shared, "-cp", class_path()]
 
 
 def class_path() -> str:
