@@ -52,7 +52,7 @@ class GroupHost:
 
     def is_settled(self) -> bool:
         """True if what it reads is claimed, so that what it processes can be committed."""
-        return self._dispatcher.is_settled()
+        return self._dispatcher.state.is_settled()
 
     def wake(self) -> None:
         """Look at the subscriber again."""

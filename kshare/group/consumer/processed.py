@@ -105,7 +105,7 @@ class Processed:
         rows = list(rows_by_partition(batch))
         with self._state.lock:
             for topic_partition, offsets, chunks in rows:
-                self._dispatcher.acknowledge_rows(topic_partition, offsets, chunks)
+                self._dispatcher.state.acknowledge_rows(topic_partition, offsets, chunks)
 
     def allowed(
         self, processed: Mapping[TopicPartition, Progress]

@@ -161,7 +161,7 @@ class Receiver:
                     break
                 with self._state.lock:
                     if self._dispatcher.rows.left and not call.is_cancelled:
-                        call.took(*self._dispatcher.collect(most - len(call.messages)))
+                        call.took(*self._dispatcher.out.collect(most - len(call.messages)))
         except (KshareError, ConsumerClosedError):
             if call.is_empty:  # else the next call says it again
                 raise
@@ -210,7 +210,7 @@ class Receiver:
             dispatcher = self._dispatcher
             if not dispatcher.rows.left:
                 return None
-            current = {dispatcher.current: dispatcher.deliveries[dispatcher.current]}
+            current = {dispatcher.out.current: dispatcher.deliveries[dispatcher.out.current]}
             if not self._is_unfenced() or self._session.seconds_to_deliver() < 0:
                 return None
             if not are_in_place(current, dispatcher.deliveries, self._session.started()):
@@ -264,7 +264,7 @@ class Receiver:
         with self._state.lock:
             if call.is_cancelled or not self._dispatcher.has_batch:
                 return None
-            if self._dispatcher.released.is_new(self._dispatcher.current):
+            if self._dispatcher.released.is_new(self._dispatcher.out.current):
                 return None  # a record before it was released meanwhile: the next look obeys
             delivery, messages, batch = self._dispatcher.collect_batch()
             call.took(delivery, messages)
@@ -367,7 +367,7 @@ class Receiver:
                 seconds = min(deadline - time.monotonic(), _TICK_SECONDS)
                 if self._has_some(take, seconds, continues=continues):
                     if self._dispatcher.meter is not None:
-                        self._dispatcher.meter.returned(self._dispatcher.current)
+                        self._dispatcher.meter.returned(self._dispatcher.out.current)
                     return True
             # A call that holds records waits for none that come only once these are acknowledged.
             if deadline <= time.monotonic() or (continues and self._dispatcher.is_blocked()):
@@ -396,7 +396,7 @@ class Receiver:
             return False
         self.hold.over()
         if self.subscriber is not None:
-            self.subscriber.started(self._dispatcher.is_claimed)
+            self.subscriber.started(self._dispatcher.state.is_claimed)
         if continues and self._dispatcher.is_blocked():
             seconds = 0.0
         seconds = min(seconds, self._commits.seconds_left, self._dispatcher.seconds_left)

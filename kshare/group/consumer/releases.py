@@ -79,7 +79,7 @@ class Releases:
     def hold(self, message: Message) -> None:
         """A record comes again, and all of its key behind it, once :meth:`let_go` is called."""
         with self._state.lock:
-            self._dispatcher.release(message, None)
+            self._dispatcher.state.release(message, None)
         self._interrupt()
 
     def let_go(self, message: Message) -> None:
@@ -98,7 +98,7 @@ class Releases:
         partition, offset = message.topic_partition, message.offset()
         known = self.count(partition, offset)
         with self._state.lock:
-            if not self._dispatcher.release(message, time.monotonic() + delay):
+            if not self._dispatcher.state.release(message, time.monotonic() + delay):
                 return
             now = time.time()
             attempt = self._attempts.setdefault(partition, {}).get(offset)

@@ -11,8 +11,8 @@ from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, Poli
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import PolicyError
+from kshare.group.core.deliveries import Assignment
 from kshare.group.core.ownerships import claimed_hashes
-from kshare.group.delivery.dispatcher import Assignment
 
 __all__ = ["Restrictions"]
 

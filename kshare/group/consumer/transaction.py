@@ -348,7 +348,7 @@ class TransactionWork:
         self._check()
         with self._lock:
             self._dispatcher.refresh(begins=True)
-            return self._dispatcher.stops
+            return self._dispatcher.state.stops
 
     def aborted(self) -> None:
         """All that was handed out in the transaction comes again."""
@@ -362,7 +362,7 @@ class TransactionWork:
             How often delivery was stopped by now, and what is processed.
         """
         with self._lock:
-            stops = self._dispatcher.stops
+            stops = self._dispatcher.state.stops
             self._dispatcher.pass_over()
             for delivery in self._dispatcher.deliveries.values():
                 delivery.settle()

@@ -274,6 +274,15 @@ class KeyLimits:
         """Forget a partition."""
         self._limits.pop(partition, None)
 
+    def acknowledge(
+        self, partition: TopicPartition, offsets: Iterable[int], chunk: int | None = None
+    ) -> None:
+        """Records of a partition are acknowledged, as :meth:`KeyLimit.acknowledge`."""
+        limit = self.of(partition)
+        if limit is not None:
+            for offset in offsets:
+                limit.acknowledge(offset, chunk)
+
     def are_waiting(self, of: Collection[TopicPartition]) -> bool:
         """True if records of some partitions are kept back or put aside, and none may go out."""
         limits = self._of(of).values()

@@ -12,18 +12,20 @@ I/O, no clock.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import Bounds, complement, intersect, subtract, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Carried, Delivery
 from kshare.group.core.handed_out import Offsets
 from kshare.group.message import Chunk, Rows
 from kshare.group.protocol.cooperator import Share
 
-__all__ = ["SharedDelivery"]
+__all__ = ["SharedDeliveries", "SharedDelivery"]
 
 
 @dataclass(slots=True)
@@ -116,6 +118,8 @@ class SharedDelivery(Delivery):
 
     def wanted(self, end: int) -> tuple[Stripe, ...]:
         """What is still to be read of the last part."""
+        if self.is_handed_out:
+            return ()
         part = self._parts[-1]
         return part.delivery.wanted(min(end, part.end))
 
@@ -241,3 +245,31 @@ class SharedDelivery(Delivery):
     def in_flight(self, *, is_batch: bool) -> int:
         """Number of records that are handed out and not processed, as of :class:`.Delivery`."""
         return sum(part.delivery.in_flight(is_batch=is_batch) for part in self._parts)
+
+
+class SharedDeliveries(Deliveries):
+    """The deliveries of partitions without key order.
+
+    Attributes:
+        stopped_parts: Number of parts that were processed of deliveries that have ended.
+    """
+
+    stopped_parts = 0
+
+    def _new_delivery(
+        self,
+        topic_partition: TopicPartition,
+        start: Progress,
+        hashes: tuple[HashRange, ...],  # noqa: ARG002
+        carried: Carried | None,  # noqa: ARG002
+    ) -> Delivery:
+        return SharedDelivery(topic_partition, start, explicit=self._explicit)
+
+    def _stop(self, topic_partition: TopicPartition) -> None:
+        self.stopped_parts += self.shared[topic_partition].finished
+        super()._stop(topic_partition)
+
+    @property
+    def shared(self) -> dict[TopicPartition, SharedDelivery]:
+        """The deliveries."""
+        return cast("dict[TopicPartition, SharedDelivery]", self.by_partition)

@@ -8,21 +8,19 @@
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from kshare.cluster.parked_keys import EVERY_SECONDS, ParkedKey
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.parked import ParkedCount
 from kshare.errors import KafkaError
+from kshare.group.core.left_out import ParkedHashes
 
-__all__ = ["ParkView", "ParkedHashes", "Parking"]
+__all__ = ["ParkView", "Parking"]
 
 _log = logging.getLogger("kshare.group")
 
 _SOON_SECONDS: Final = 0.5
-
-ParkedHashes: TypeAlias = Mapping[str, tuple[HashRange, ...]]
-"""The hashes of parked keys by topic: ranges of one hash each, ascending."""
 
 
 class ParkView(Protocol):

@@ -17,11 +17,10 @@ from typing import Final, Protocol
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
-from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.core.progress import Rectangle, Slice, Stripe, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.core.delivery import Carried, Delivery
-from kshare.group.core.shared_delivery import SharedDelivery
+from kshare.group.core.shared_delivery import SharedDeliveries, SharedDelivery
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.protocol.cooperator import Share
@@ -57,27 +56,30 @@ class SharedDispatcher(Dispatcher):
         obstacle: Says why nothing is committed; None as long as something will be.
     """
 
+    state: SharedDeliveries
+    state_class = SharedDeliveries
+
     def __init__(self, config: ConsumerConfig, session: SharingSession, waker: Waker) -> None:
         super().__init__(config, session, waker)
         self.obstacle: Callable[[], str | None] = lambda: None
         self._sharing = session
         self._bounds: dict[TopicPartition, tuple[int, int]] = {}  # of the logs, as seen last
         self._probes: dict[TopicPartition, int] = {}  # where records are waited for
-        self._stopped_chunks = 0  # that were processed of deliveries that have ended
 
     @property
     def finished_chunks(self) -> int:
         """Number of chunks that have been processed."""
-        for delivery in self._shared().values():
+        shared = self.state.shared.values()
+        for delivery in shared:
             delivery.count()
-        return self._stopped_chunks + sum(each.finished for each in self._shared().values())
+        return self.state.stopped_parts + sum(delivery.finished for delivery in shared)
 
     def refresh(self, *, continues: bool = False, begins: bool = False) -> None:
         """Follow the session: start what has started, drop what has not, and go on."""
         super().refresh(continues=continues, begins=begins)
-        for topic_partition, delivery in self._shared().items():
+        for topic_partition, delivery in self.state.shared.items():
             share = self._sharing.share(topic_partition)
-            if share is not None and topic_partition not in self.paused:
+            if share is not None and topic_partition not in self.state.paused:
                 delivery.update(share)
                 self._go_on(topic_partition, delivery, share)
 
@@ -92,34 +94,12 @@ class SharedDispatcher(Dispatcher):
             "take chunks as they are free"
         )
 
-    def _shared(self) -> dict[TopicPartition, SharedDelivery]:
-        return {
-            topic_partition: delivery
-            for topic_partition, delivery in self.deliveries.items()
-            if isinstance(delivery, SharedDelivery)
-        }
-
-    def _new_delivery(
-        self,
-        topic_partition: TopicPartition,
-        start: Progress,
-        hashes: tuple[HashRange, ...],  # noqa: ARG002
-        carried: Carried | None,  # noqa: ARG002
-    ) -> Delivery:
-        return SharedDelivery(topic_partition, start, explicit=self._config.explicit)
-
     def _metrics(
         self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...], *, is_batch: bool
     ) -> PartitionMetrics:
         metrics = super()._metrics(topic_partition, hashes, is_batch=is_batch)
         # What others have done is not known here.
         return replace(metrics, stable_offset=None, retention_margin=None)
-
-    def _stop(self, topic_partition: TopicPartition) -> None:
-        delivery = self.deliveries[topic_partition]
-        assert isinstance(delivery, SharedDelivery)
-        self._stopped_chunks += delivery.finished
-        super()._stop(topic_partition)
 
     def _go_on(
         self, topic_partition: TopicPartition, delivery: SharedDelivery, share: Share
@@ -128,19 +108,15 @@ class SharedDispatcher(Dispatcher):
         bounds = self._reader.bounds(topic_partition)
         if bounds is not None:
             self._bounds[topic_partition] = bounds
-        if not delivery.is_handed_out and self._is_read(topic_partition, delivery):
+        is_read = self._reader.delivered(topic_partition) >= delivery.end
+        if is_read and not delivery.is_handed_out and self.state.hand.has_all_out(topic_partition):
             delivery.pass_to(delivery.end)
         if delivery.is_handed_out and delivery.has_new:
+            self.state.hand.anew[topic_partition] = None
             delivery.next_part()
-            self._read(topic_partition)
+            self._read_anew()
         if not delivery.has_new and not share.is_asking and not _is_full(delivery):
             self._lease(topic_partition, delivery, share)
-
-    def _is_read(self, topic_partition: TopicPartition, delivery: SharedDelivery) -> bool:
-        """True if a part has no more records that are not handed out."""
-        if not self._hand.is_clean or self._hand.holds(topic_partition):
-            return False
-        return self._reader.delivered(topic_partition) >= delivery.end
 
     def _lease(
         self, topic_partition: TopicPartition, delivery: SharedDelivery, share: Share
@@ -155,7 +131,7 @@ class SharedDispatcher(Dispatcher):
             self._reader.read(Slice(*topic_partition, (rectangle,)))
 
     def _check_committed(self) -> None:
-        for topic_partition, delivery in self._shared().items():
+        for topic_partition, delivery in self.state.shared.items():
             is_stuck = delivery.is_handed_out and not delivery.has_new and _is_full(delivery)
             if is_stuck and (why := self.obstacle()) is not None:
                 raise KshareError(
@@ -163,17 +139,13 @@ class SharedDispatcher(Dispatcher):
                     f"are processed and not committed, so no more are taken: {why}"
                 )
 
-    def _read(self, topic_partition: TopicPartition) -> None:
+    def _begin(self, topic_partition: TopicPartition, wanted: tuple[Stripe, ...]) -> None:
         """Read the rest of the part that is handed out."""
         self._probes.pop(topic_partition, None)
-        delivery = self.deliveries[topic_partition]
-        assert isinstance(delivery, SharedDelivery)
-        if topic_partition not in self.paused and not delivery.is_handed_out:
-            self._reader.read(Slice(*topic_partition, stripes=delivery.wanted(NO_END)))
-
-    def _give_up(self, topic_partition: TopicPartition) -> None:
-        self._probes.pop(topic_partition, None)
-        super()._give_up(topic_partition)
+        if wanted:
+            self._reader.read(Slice(*topic_partition, stripes=wanted))
+        else:
+            self._reader.drop(topic_partition)
 
     def _fetch(self, seconds: float) -> TailRecords | None:
         """Fetch; what a probe brings is not leased, and says only that it is there.

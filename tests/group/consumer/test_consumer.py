@@ -214,7 +214,7 @@ def _is_in(ranges: list[tuple[int, int]], key: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "limit", ["delivery.dispatcher._UNACKNOWLEDGED_MAX", "core.key_limit._HELD_MAX"]
+    "limit", ["core.handing_out._UNACKNOWLEDGED_MAX", "core.key_limit._HELD_MAX"]
 )
 def test_reading_stops_when_too_much_is_held_and_goes_on_when_it_is_acknowledged(
     cluster: FakeCluster,

@@ -14,9 +14,8 @@ from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.core import key_limit
+from kshare.group.core import key_limit, left_out
 from kshare.group.core.call import Call
-from kshare.group.delivery import dispatcher
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
 from tests.support.clock import until
@@ -395,7 +394,7 @@ def test_nothing_is_lost_or_returned_twice_or_out_of_order(
 ) -> None:
     if mode == "put aside":  # whatever is kept back is too much
         monkeypatch.setattr(key_limit, "_HELD_MAX", seed % 4 + 1)
-        monkeypatch.setattr(dispatcher, "_ASIDE_SECONDS", 0.0)
+        monkeypatch.setattr(left_out, "_ASIDE_SECONDS", 0.0)
     random, group = Random(seed), FakeSessions()
     with fake_consumers(cluster, group) as make:
         walk = Walk(random, cluster, group, make(**MODES[mode]))

@@ -17,8 +17,8 @@ from kshare.group.consumer import releases
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.call import Call
 from kshare.group.core.delivery import Delivery
+from kshare.group.core.handing_out import HandingOut
 from kshare.group.delivery import dispatcher as dispatcher_module
-from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
@@ -174,16 +174,16 @@ def test_nothing_is_returned_of_a_key_that_is_released_amid_a_call(
     monkeypatch.setattr(messages, "CHUNK_ROWS", 3)
     consumer = make()
     (first,) = received(consumer, 1)
-    collect, calls = Dispatcher.collect, list[int]()
+    collect, calls = HandingOut.collect, list[int]()
 
-    def releases_amid(dispatcher: Dispatcher, most: int) -> Any:
-        found = collect(dispatcher, most)
+    def releases_amid(out: HandingOut, most: int) -> Any:
+        found = collect(out, most)
         calls.append(most)
         if len(calls) == 1:
             consumer.release(first, 600.0)
         return found
 
-    monkeypatch.setattr(Dispatcher, "collect", releases_amid)
+    monkeypatch.setattr(HandingOut, "collect", releases_amid)
     found = received(consumer, 2 * RECORDS // 4)
     assert len(calls) > 2
     assert [at for at in offsets(found) if at % 4 == 0] == []

@@ -74,7 +74,7 @@ def test_a_callback_and_another_thread_pause_at_once(
     assert paused.wait(WAIT_S)
     other.join(WAIT_S)
     assert not other.is_alive()
-    assert consumer.receiver._dispatcher.paused == {ORDERS, OTHER}
+    assert consumer.receiver._dispatcher.state.paused == {ORDERS, OTHER}
     consumer.close()
     polls.join(WAIT_S)
     assert not polls.is_alive()

@@ -187,7 +187,7 @@ def test_rare_records_of_a_hanging_key_keep_few_chunks(cluster: FakeCluster, mak
     consumer = make(**CONFIG)
     consumer.assign({ORDERS: []})
     hung, _ = take_others(consumer, total - 80)
-    (limit,) = (limit for _, limit in consumer.receiver._dispatcher._limits)
+    (limit,) = (limit for _, limit in consumer.receiver._dispatcher.state.left_out.limits)
     assert limit.chunks <= 64
     rest = drain(consumer, hung, 80)
     assert [message.offset() for message in rest] == [i * CHUNK_ROWS for i in range(80)]

@@ -12,7 +12,7 @@ import pytest
 
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
-from kshare.group.core import key_limit
+from kshare.group.core import deliveries, handing_out, in_hand, key_limit, left_out
 from kshare.group.core.delivery import Delivery
 from kshare.group.delivery import dispatcher as tail_module
 from kshare.group.delivery.dispatcher import Dispatcher
@@ -22,6 +22,7 @@ from kshare.wire.protocol.waker import Waker
 from tests.support.groups import LOWER, T0, T1, UPPER, eventually, group_config
 from tests.support.interrupts import Interrupt, interrupt
 
+MODULES = (tail_module, deliveries, handing_out, in_hand, left_out)
 ONE_OF_A_KEY: dict[str, Any] = {"acknowledgement.mode": "explicit", "max.in.flight.per.key": 1}
 
 
@@ -64,7 +65,7 @@ def test_what_starts_amid_a_rebalance_is_read_on_under_the_next_claim() -> None:
         dispatcher.keep({T0: (LOWER,)})
         session.at = {T0: Progress.at(0)}
         dispatcher.refresh()
-        assert not dispatcher.is_settled()
+        assert not dispatcher.state.is_settled()
         assert offsets(dispatcher) == OF_LOWER
         session.at = {}
         dispatcher.assign({T0: (LOWER,)}, keeps=True)
@@ -72,7 +73,7 @@ def test_what_starts_amid_a_rebalance_is_read_on_under_the_next_claim() -> None:
         assert T0 in dispatcher.deliveries  # nobody else gets them
         session.at = {T0: Progress.at(0)}
         dispatcher.refresh()
-        assert dispatcher.is_settled()
+        assert dispatcher.state.is_settled()
         assert dispatcher.deliveries[T0].position == len(KEYS)
 
 
@@ -98,7 +99,7 @@ def test_what_waits_for_its_key_is_forgotten_with_its_hashes_while_nothing_is_re
             dispatcher.assign({T0: (UPPER,)}, keeps=True)
             session.at[T0] = replace(start)
             dispatcher.refresh()
-            dispatcher.acknowledge(T0, [0])
+            dispatcher.state.left_out.limits.acknowledge(T0, [0])
             assert eventually(lambda: dispatcher.next_rows(0.1))
             assert [message.offset() for message in dispatcher.rows.messages] == [2]
 
@@ -128,7 +129,7 @@ def test_a_call_waits_for_nothing_of_a_partition_that_is_put_aside_as_a_whole(
 ) -> None:
     """A range of one key, as for a hot one; what another partition has comes without it."""
     monkeypatch.setattr(key_limit, "_HELD_MAX", 1)
-    monkeypatch.setattr(tail_module, "_ASIDE_SECONDS", 0.0)
+    monkeypatch.setattr(left_out, "_ASIDE_SECONDS", 0.0)
     point = key_hash(b"k", 0)
     session = Started()
     with FakeCluster(topics={"orders": 2}) as cluster:
@@ -147,7 +148,7 @@ def test_a_call_waits_for_nothing_of_a_partition_that_is_put_aside_as_a_whole(
             assert eventually(lambda: dispatcher.next_rows(0.1))
             assert len(list(dispatcher.rows.messages)) == 1
             assert eventually(lambda: not dispatcher.next_rows(0.1) and dispatcher.is_blocked())
-            dispatcher.acknowledge(T0, [0])
+            dispatcher.state.left_out.limits.acknowledge(T0, [0])
             dispatcher.refresh()
             assert eventually(lambda: dispatcher.next_rows(0.1))
             assert [message.offset() for message in dispatcher.rows.messages] == [1]
@@ -168,7 +169,7 @@ def test_a_seek_while_hashes_are_given_up_holds_under_the_next_claim(polls: bool
         session.at = {T0: Progress.at(3)}
         dispatcher.refresh()
         assert offsets(dispatcher) == [offset for offset in OF_LOWER if offset >= 20]
-        assert dispatcher.is_settled()
+        assert dispatcher.state.is_settled()
 
 
 def test_a_key_that_is_given_back_while_another_is_read_again_keeps_what_is_held_of_it() -> None:
@@ -185,11 +186,11 @@ def test_a_key_that_is_given_back_while_another_is_read_again_keeps_what_is_held
             dispatcher.refresh()
             assert eventually(lambda: dispatcher.next_rows(0.1))
             held = list(islice(dispatcher.rows.messages, 6))
-            assert dispatcher.release(held[0], None)
+            assert dispatcher.state.release(held[0], None)
             dispatcher.refresh()
             dispatcher.released.let_go(T0, key_hash(b"a", 0))
             dispatcher.refresh()
-            assert dispatcher.release(held[5], None)
+            assert dispatcher.state.release(held[5], None)
             assert eventually(lambda: dispatcher.next_rows(0.1))
             again = list(dispatcher.rows.messages)
             assert [message.offset() for message in again] == [0, 2, 4, 6]
@@ -294,7 +295,7 @@ def test_a_partition_is_read_on_wherever_an_interrupt_comes(change: str) -> None
             keys_until(dispatcher, "b", number)
             if change == "parks":
                 parks.toggle("a")
-            with suppress(Interrupt), interrupt(number, tail_module) as raised:
+            with suppress(Interrupt), interrupt(number, *MODULES) as raised:
                 changes[change]()
             number, is_over = number + 1, not raised
     assert number > 2
@@ -307,8 +308,8 @@ def test_no_interrupt_lets_a_record_out_whose_key_waits() -> None:
         with interrupted(**explicit) as (dispatcher, cluster, _):
             cluster.produce("orders", [("a", "0"), ("a", "1"), ("b", "2")], partition=0)
             assert eventually(partial(dispatcher.next_rows, 0.02))
-            dispatcher.release(next(dispatcher.rows.messages), None)
-            with suppress(Interrupt), interrupt(number, tail_module) as raised:
+            dispatcher.state.release(next(dispatcher.rows.messages), None)
+            with suppress(Interrupt), interrupt(number, *MODULES) as raised:
                 dispatcher.refresh()
             cluster.produce("orders", [("a", "3"), ("b", "4")], partition=0)
             assert keys_until(dispatcher, "b", 4) == {("b", 2), ("b", 4)}, raised
@@ -321,7 +322,7 @@ def test_all_partitions_go_on_without_a_parked_key_wherever_an_interrupt_comes()
     while not is_over:
         with interrupted(2) as (dispatcher, _, parks):
             parks.toggle("a")
-            with suppress(Interrupt), interrupt(number, tail_module) as raised:
+            with suppress(Interrupt), interrupt(number, *MODULES) as raised:
                 dispatcher.refresh()
             dispatcher.refresh()
             parked = {tp: delivery.parked for tp, delivery in dispatcher.deliveries.items()}
@@ -343,7 +344,7 @@ def test_what_is_kept_back_comes_in_order_wherever_an_interrupt_comes(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """As keys are put aside, or parked, and read again."""
-    monkeypatch.setattr(tail_module, "_ASIDE_SECONDS", 0.0)
+    monkeypatch.setattr(left_out, "_ASIDE_SECONDS", 0.0)
     number, is_over = 0, False
     while not is_over:
         with interrupted(2, **ONE_OF_A_KEY) as (dispatcher, cluster, parks):
@@ -354,7 +355,7 @@ def test_what_is_kept_back_comes_in_order_wherever_an_interrupt_comes(
                 found: dict[TopicPartition, list[int]] = found,
             ) -> bool:
                 for tp, each in found.items():
-                    dispatcher.acknowledge_rows(tp, np.array(each, np.int64), ())
+                    dispatcher.state.acknowledge_rows(tp, np.array(each, np.int64), ())
                 dispatcher.refresh()
                 take_some(dispatcher, found)
                 return all(2 in each for each in found.values())
@@ -368,10 +369,10 @@ def test_what_is_kept_back_comes_in_order_wherever_an_interrupt_comes(
             if step == "back":
                 dispatcher.refresh()
                 for tp in found:
-                    dispatcher.acknowledge_rows(tp, np.array([0]), ())
+                    dispatcher.state.acknowledge_rows(tp, np.array([0]), ())
             if step == "parks":
                 parks.toggle("k")
-            with suppress(Interrupt), interrupt(number, tail_module) as raised:
+            with suppress(Interrupt), interrupt(number, *MODULES) as raised:
                 dispatcher.refresh()
             if step == "parks":
                 dispatcher.refresh()

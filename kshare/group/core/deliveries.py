@@ -1,0 +1,397 @@
+"""What a consumer reads of its partitions: all that is decided about it.
+
+::
+
+    assigned --started--> delivered --assigned otherwise--> the next delivery takes over
+                           |  ^                                         |
+        parked, sought, ...|  | reading begins anew (`InHand.anew`) <---+
+                           v  |
+                        given up: what is fetched and not handed out is read again
+
+A partition is listed as to be read anew before anything of it changes, and until the reader has
+begun: after an interrupt at any moment it is read from where delivery is.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from kshare.core.hashing import WHOLE, HashRange, common, key_hash
+from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.group.core.delivery import Carried, Delivery
+from kshare.group.core.handed_out import Offsets, OpenChunks
+from kshare.group.core.in_hand import InHand
+from kshare.group.core.left_out import LeftOut, ParkedHashes
+from kshare.group.core.next_delivery import NextDelivery
+from kshare.group.message import ACKNOWLEDGED, Message
+
+__all__ = ["Assignment", "Deliveries", "Starts"]
+
+Assignment: TypeAlias = Mapping[TopicPartition, tuple[HashRange, ...]]
+"""Key hashes of each partition; empty for all."""
+
+Starts: TypeAlias = Mapping[TopicPartition, Progress]
+"""From where each partition is delivered; the object says which start it is."""
+
+
+class Deliveries:
+    """The deliveries of a consumer's partitions.
+
+    For one thread at a time.
+
+    Args:
+        left_out: The keys that are not read.
+        explicit: Whether records are acknowledged one by one.
+        is_transactional: Whether what is processed has to belong to a claim.
+
+    Attributes:
+        assignment: The partitions that are claimed, and their key hashes.
+        paused: Partitions that are not read for now.
+        by_partition: What is handed out of the partitions that have started.
+        stops: How often the delivery of a partition has ended, or was begun again.
+        left_out: As given.
+        hand: What is fetched, and what is to be fetched anew.
+    """
+
+    def __init__(self, left_out: LeftOut, *, explicit: bool, is_transactional: bool) -> None:
+        self.assignment: dict[TopicPartition, tuple[HashRange, ...]] = {}
+        self.paused: set[TopicPartition] = set()
+        self.by_partition: dict[TopicPartition, Delivery] = {}
+        self.stops = 0
+        self.left_out = left_out
+        self.hand = InHand()
+        self._explicit = explicit
+        self._is_transactional = is_transactional
+        self._next: dict[TopicPartition, NextDelivery] = {}  # of partitions that have not started
+
+    # -- which partitions -------------------------------------------------------------------
+
+    def keep(self, assignment: Assignment) -> None:
+        """Read on these key hashes, until they are claimed without the others, and no others."""
+        before = self.assignment
+        self.assign(assignment, keeps=True)
+        for tp, hashes in assignment.items():
+            is_narrowed = (before.get(tp) or (WHOLE,)) != (hashes or (WHOLE,))
+            if is_narrowed and tp not in self.by_partition:  # should it start before that
+                self._next[tp] = replace(self._next.get(tp, NextDelivery()), is_provisional=True)
+
+    def assign(self, assignment: Assignment, *, keeps: bool = False) -> None:
+        """Read these partitions, as soon as the session has started them, and no others.
+
+        Args:
+            assignment: The partitions, with their key hashes.
+            keeps: Whether hashes that stay are read on: what was handed out of them is not handed
+                out again.
+        """
+        limits = self.left_out.limits
+        owned = {tp: hashes or (WHOLE,) for tp, hashes in assignment.items()}
+        before, self._next = self._next, {}
+        for topic_partition, hashes in owned.items() if keeps else ():
+            if topic_partition in self.by_partition:
+                self._keep(topic_partition, hashes)
+            elif topic_partition in before:
+                self._next[topic_partition] = before[topic_partition].within(hashes)
+                limit = limits.of(topic_partition)
+                if limit is not None:
+                    limit.keep(hashes)
+        for topic_partition in before.keys() - self._next.keys() - self.by_partition.keys():
+            limits.end(topic_partition)
+        for topic_partition in self.by_partition.keys() - assignment.keys():
+            self._stop(topic_partition)
+        for topic_partition in self.assignment:
+            self.left_out.released.keep(topic_partition, owned.get(topic_partition, ()))
+        self.paused &= assignment.keys()
+        self.assignment = dict(assignment)
+
+    def _keep(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+        """The key hashes of a partition change: go on with those that stay.
+
+        Nobody else gets them, so there is no need to wait until they are claimed again. But for
+        transactions: what they process has to belong to a claim.
+        """
+        delivery = self.by_partition[topic_partition]
+        if delivery.owned == hashes:
+            return
+        self._carry(topic_partition, hashes)
+        stay = common(delivery.owned, hashes)
+        if stay and topic_partition in self._next and not self._is_transactional:
+            self._start(topic_partition, delivery.start, stay)
+            self.by_partition[topic_partition].is_provisional = True
+
+    def is_settled(self) -> bool:
+        """True if what is read is claimed."""
+        # Another thread may seek meanwhile.
+        return not any(delivery.is_provisional for delivery in list(self.by_partition.values()))
+
+    def is_claimed(self, topic_partition: TopicPartition) -> bool:
+        """True if all that is assigned of a partition is claimed, so that its delivery begins."""
+        delivery = self.by_partition.get(topic_partition)
+        return delivery is not None and not delivery.is_provisional
+
+    def _carry(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+        """End a delivery; the next one goes on where it was."""
+        limits = self.left_out.limits
+        delivery, limit = self.by_partition[topic_partition], limits.of(topic_partition)
+        self._stop(topic_partition)
+        carried = delivery.carry(hashes)
+        if carried is None:
+            return
+        self._next[topic_partition] = NextDelivery(carried)
+        if limit is not None:
+            limit.keep(hashes)
+            limits.begin(topic_partition, limit)
+
+    def _start(
+        self, topic_partition: TopicPartition, start: Progress, hashes: tuple[HashRange, ...]
+    ) -> None:
+        begins = self._next.get(topic_partition, NextDelivery())
+        if begins.carried is None or begins.sought is not None:
+            self.left_out.limits.begin(topic_partition)
+        delivery = self._new_delivery(topic_partition, start, hashes, begins.carried)
+        delivery.is_provisional = begins.is_provisional and not self._is_transactional
+        if begins.sought is not None:
+            delivery.seek(begins.sought)
+        self.hand.anew[topic_partition] = None
+        self.by_partition[topic_partition] = delivery
+        self._next.pop(topic_partition, None)  # last: after an interrupt, another one begins so
+
+    def _new_delivery(
+        self,
+        topic_partition: TopicPartition,
+        start: Progress,
+        hashes: tuple[HashRange, ...],
+        carried: Carried | None,
+    ) -> Delivery:
+        parked = self.left_out.hashes(topic_partition, hashes or (WHOLE,))
+        return Delivery(
+            topic_partition, start, hashes, explicit=self._explicit, carried=carried, parked=parked
+        )
+
+    def _stop(self, topic_partition: TopicPartition) -> None:
+        self._give_up(topic_partition)
+        self.left_out.limits.end(topic_partition)
+        self.stops += 1
+        self._next.pop(topic_partition, None)
+        del self.by_partition[topic_partition]
+
+    # -- what is read -----------------------------------------------------------------------
+
+    @property
+    def read_on(self) -> set[TopicPartition]:
+        """The partitions that have started and are not paused."""
+        return set(self.by_partition) - self.paused
+
+    def to_read(self, topic_partition: TopicPartition, end: int) -> tuple[Stripe, ...]:
+        """What is to be read of a partition whose reading begins anew; empty if nothing is.
+
+        Args:
+            topic_partition: The partition.
+            end: Up to where it is read.
+        """
+        if topic_partition not in self.by_partition:
+            return ()
+        self._give_up(topic_partition)  # again: an interrupt may have come amid that
+        if topic_partition in self.paused:
+            return ()
+        return self.by_partition[topic_partition].wanted(end)  # nothing if all of it is parked
+
+    def pause(self, topic_partition: TopicPartition) -> None:
+        """Read a partition no more for now."""
+        self.paused.add(topic_partition)
+        if topic_partition in self.by_partition:
+            self._give_up(topic_partition)
+
+    def resume(self, topic_partition: TopicPartition) -> None:
+        """Read a partition again; one that is not paused is read on."""
+        if topic_partition in self.paused:
+            self.hand.anew[topic_partition] = None
+            self.paused.discard(topic_partition)
+
+    def seek(self, topic_partition: TopicPartition, offset: int, started: Starts) -> None:
+        """Go on at an offset.
+
+        Args:
+            topic_partition: The partition.
+            offset: The offset.
+            started: What the session has started.
+        """
+        delivery, hashes = self.by_partition.get(topic_partition), self.assignment[topic_partition]
+        self.left_out.released.keep(topic_partition, ())
+        awaits_claim = False
+        if delivery is not None and delivery.is_provisional:  # hashes that were gained go there too
+            awaits_claim = started.get(topic_partition) is delivery.start
+            self._carry(topic_partition, hashes or (WHOLE,))
+            delivery = None
+        if delivery is None:
+            begins = self._next.get(topic_partition, NextDelivery())
+            self._next[topic_partition] = replace(
+                begins,
+                sought=offset,
+                sought_of=hashes or (WHOLE,),
+                is_provisional=begins.is_provisional or awaits_claim,
+            )
+            return
+        self._give_up(topic_partition)
+        self.left_out.limits.begin(topic_partition)
+        if self.left_out.hashes(topic_partition, delivery.owned) != delivery.parked:
+            self._begin_again(topic_partition)  # what was put aside goes there, too
+        self.by_partition[topic_partition].seek(offset)
+
+    def read_anew(self) -> None:
+        """Read all partitions anew from where they are."""
+        for topic_partition in self.by_partition:
+            self._give_up(topic_partition)
+
+    def _give_up(self, topic_partition: TopicPartition) -> None:
+        """What is read and not handed out is to be read again."""
+        self.hand.anew[topic_partition] = None
+        self.by_partition[topic_partition].stop()
+        self._put_back_rows(topic_partition)
+        self.hand.drop(topic_partition)
+
+    def _put_back_rows(self, topic_partition: TopicPartition) -> None:
+        if self.hand.partition == topic_partition:
+            self._put_back(topic_partition, self.hand.rows.messages)
+
+    def _put_back(self, topic_partition: TopicPartition, messages: Iterable[Message]) -> None:
+        """Messages that were let out for their keys, and are not returned, come next."""
+        limit = self.left_out.limits.of(topic_partition)
+        if limit is not None:
+            limit.ready.extendleft(reversed(list(messages)))
+
+    # -- following the session --------------------------------------------------------------
+
+    def refresh(
+        self,
+        started: Starts,
+        now: float,
+        parked: ParkedHashes | None,
+        *,
+        continues: bool = False,
+        begins: bool = False,
+    ) -> None:
+        """Follow the session: start what has started, drop what has not; park and unpark keys.
+
+        Args:
+            started: What the session has started.
+            now: The time.
+            parked: The parked keys; None until they are known: then nothing begins.
+            continues: Whether a call has got records that it has not returned yet: then a delivery
+                that is provisional goes on, as the next one takes what came before for processed.
+            begins: Whether a transaction begins: amid one, no key is parked or unparked.
+        """
+        may_park = not continues and (begins or not self._is_transactional)
+        if may_park or self.left_out.parked is None:
+            self._obey_parking(parked)
+        if not continues:
+            self._make_room(now)
+            self._obey_releases(now)
+        for topic_partition, hashes in self.assignment.items():
+            start = started.get(topic_partition)
+            delivery = self.by_partition.get(topic_partition)
+            if delivery is not None and delivery.is_provisional:
+                if start is None or start is delivery.start or continues:
+                    continue  # its next claim is not in place, or not even made
+                self._carry(topic_partition, hashes or (WHOLE,))
+                delivery = None
+            elif delivery is not None and (
+                start is not delivery.start or delivery.owned != (hashes or (WHOLE,))
+            ):
+                self._stop(topic_partition)
+                delivery = None
+            if delivery is None and start is not None and self.left_out.parked is not None:
+                self._start(topic_partition, start, hashes)
+
+    def _obey_parking(self, parked: ParkedHashes | None) -> None:
+        """Let the deliveries whose keys were parked or unparked go on without or with them."""
+        left_out = self.left_out
+        if parked is left_out.obeyed:
+            return
+        left_out.parked = parked
+        for topic_partition, delivery in list(self.by_partition.items()):
+            if left_out.hashes(topic_partition, delivery.owned) != delivery.parked:
+                of_topic = (parked or {}).get(topic_partition.topic, ())
+                self._take_out(topic_partition, common(delivery.owned, of_topic))
+        left_out.obeyed = parked  # last: after an interrupt, the others follow
+
+    def _make_room(self, now: float) -> None:
+        """Put keys aside while what waits for them lets nothing be read, and read them again."""
+        has_rows = self.hand.rows.left > 0
+        for topic_partition in self.left_out.make_room(
+            self.read_on, self.by_partition, now, has_rows=has_rows
+        ):
+            self._begin_again(topic_partition)
+
+    def _obey_releases(self, now: float) -> None:
+        """Let deliveries go on without the keys that wait, and again with those that do no more."""
+        self._follow_released()  # first: of a key that is let go at once, nothing stays kept back
+        self.left_out.let_go(now)
+        self._follow_released()
+
+    def _follow_released(self) -> None:
+        released = self.left_out.released
+        for topic_partition in list(self.by_partition) if released.has_new else ():
+            if released.is_new(topic_partition):
+                self._take_out(topic_partition, released.hashes(topic_partition))
+                # Last: after an interrupt amid this, it has still to follow.
+                released.follow([topic_partition])
+
+    def _take_out(self, topic_partition: TopicPartition, hashes: Sequence[HashRange]) -> None:
+        """Go on, keeping nothing back of some key hashes any more: it is pending again."""
+        limit = self.left_out.limits.of(topic_partition)
+        self._put_back_rows(topic_partition)
+        if limit is not None:
+            limit.take_out(hashes)
+        self._begin_again(topic_partition)
+
+    def _begin_again(self, topic_partition: TopicPartition) -> None:
+        """Go on with other keys left out; what is forgotten of them is pending again."""
+        self._give_up(topic_partition)
+        # None while rows count as processed that come again: after an interrupt amid this,
+        # another one begins where the session says.
+        delivery = self.by_partition.pop(topic_partition)
+        self.stops += 1
+        carried = delivery.park(self.left_out.come_again(topic_partition, delivery))
+        again = self._new_delivery(topic_partition, delivery.start, delivery.owned, carried)
+        again.is_provisional = delivery.is_provisional
+        self.by_partition[topic_partition] = again
+
+    # -- what was handed out ----------------------------------------------------------------
+
+    def take_back(self, topic_partition: TopicPartition, messages: Iterable[Message]) -> None:
+        """What was collected of a partition is handed out again, as if it had not been fetched."""
+        self._give_up(topic_partition)
+        self._put_back(topic_partition, messages)
+        self.by_partition[topic_partition].take_back()
+
+    def acknowledge_rows(
+        self, topic_partition: TopicPartition, offsets: Offsets, chunks: Collection[int]
+    ) -> None:
+        """Records are processed, as :meth:`.Delivery.acknowledge`; also before the next claim."""
+        known = self.by_partition.get(topic_partition) or self._next.get(topic_partition)
+        if known is not None:
+            found = known.acknowledge(offsets, chunks)
+            self.left_out.limits.acknowledge(topic_partition, found.tolist())
+
+    def release(self, message: Message, due: float | None) -> bool:
+        """A record comes again, and all later ones of its key that are not acknowledged.
+
+        Args:
+            message: The record; it was returned.
+            due: When, by the clock of :meth:`refresh`; None: when its key is let go.
+
+        Returns:
+            Whether it does so; False if it is acknowledged, or not this consumer's any more.
+        """
+        chunk, row, topic_partition = message[0], message[1], message.topic_partition
+        if chunk.acknowledged[row] & ACKNOWLEDGED or topic_partition not in self.assignment:
+            return False
+        key, offset = message.key(), message.offset()
+        delivery, begins = self.by_partition.get(topic_partition), self._next.get(topic_partition)
+        # First that it waits: what the thread that reads begins meanwhile is marked, too.
+        self.left_out.released.hold(topic_partition, key_hash(key, offset), due)
+        if delivery is not None:
+            delivery.release(key, offset)
+        elif begins is not None and begins.carried is not None:
+            OpenChunks(begins.carried.chunks).release(key, offset)
+        return message.is_released()

@@ -1,0 +1,129 @@
+"""What a consumer hands out of what it has in hand, and how far it may fetch more.
+
+::
+
+    fetched --> in hand --> chunk --no limit for each key----------> rows --> collected by a call
+                              |                                       ^
+                              +--kept back for its key, let out------+
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Final, TypeAlias
+
+from kshare.core.progress import TopicPartition
+from kshare.group.core.deliveries import Deliveries
+from kshare.group.core.delivery import Delivery
+from kshare.group.message import NO_ROWS, Chunk, Message, Rows, rows_of
+
+__all__ = ["Begins", "HandingOut"]
+
+Begins: TypeAlias = Callable[[Chunk], None]
+"""Called with each chunk whose records are handed out next."""
+
+_UNACKNOWLEDGED_MAX: Final = 1_000_000
+"""Number of records that are handed out and not acknowledged, above which nothing more is read."""
+
+
+class HandingOut:
+    """Hands out what the deliveries of a consumer have in hand. For one thread at a time.
+
+    Args:
+        deliveries: The deliveries.
+        explicit: Whether records are acknowledged one by one.
+    """
+
+    def __init__(self, deliveries: Deliveries, *, explicit: bool) -> None:
+        self._deliveries = deliveries
+        self._by_partition = deliveries.by_partition
+        self._hand = deliveries.hand
+        self._left_out = deliveries.left_out
+        self._limits = deliveries.left_out.limits
+        self._explicit = explicit
+
+    def let_out(self) -> Rows | None:
+        """What was kept back for its key, and may go out now."""
+        for topic_partition, limit in self._limits:
+            # Without a delivery, its claim is not in place: nothing could be committed.
+            if limit.ready and topic_partition in self._deliveries.read_on:
+                self._hand.partition = topic_partition
+                return rows_of(limit.take())
+        return None
+
+    def begun(self, begins: Begins) -> Rows | None:
+        """The next chunk that is in hand; with limits, what of it may go out."""
+        for chunk, end in self._hand.rest:
+            delivery = self._by_partition[chunk.topic_partition]
+            limit = self._limits.of(chunk.topic_partition)
+            begins(chunk)
+            if limit is None:
+                self._hand.partition = chunk.topic_partition
+                begun = delivery.begin(chunk, end)
+                self._left_out.mark(chunk)
+                return begun
+            delivery.hand_out(chunk, end)
+            self._left_out.mark(chunk)
+            limit.put(chunk.messages().messages)
+            rows = self.let_out()
+            if rows is not None or self.is_full:
+                return rows
+        return None
+
+    @property
+    def current(self) -> TopicPartition:
+        """The partition of what may be handed out now; there is something."""
+        batch = self._hand.batch
+        partition = self._hand.partition if batch is None else batch[0].topic_partition
+        assert partition is not None
+        return partition
+
+    @property
+    def is_full(self) -> bool:
+        """True if so much is kept back or not acknowledged that nothing more is to be read."""
+        if not self._explicit:
+            return False
+        # Another thread may seek meanwhile, for a call that looks whether it is blocked.
+        waiting = sum(delivery.unacknowledged for delivery in list(self._by_partition.values()))
+        return self._limits.are_full(self._deliveries.read_on) or waiting >= _UNACKNOWLEDGED_MAX
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if records are kept back for their keys, and none may go out."""
+        return self._limits.are_waiting(self._deliveries.read_on) and not self._hand.rows.left
+
+    def waiting(self, topic_partition: TopicPartition) -> int:
+        """Number of records that wait for their keys, and so are not handed out."""
+        limit, hand = self._limits.of(topic_partition), self._hand
+        if limit is None:
+            return 0
+        return limit.held + (hand.rows.left if hand.partition == topic_partition else 0)
+
+    def collect(self, most: int) -> tuple[Delivery, list[Message]]:
+        """Hand out messages in hand, at least one, until it is known what becomes of them.
+
+        Returns:
+            Their delivery, and at most that number of them.
+        """
+        partition = self.current
+        if self._limits.of(partition) is None:
+            self._by_partition[partition].collect()
+        return self._by_partition[partition], list(islice(self._hand.rows.messages, most))
+
+    def collect_all(self) -> tuple[Delivery, list[Message]]:
+        """The same of all of their partition that may go out with them, with limits."""
+        limit = self._limits.of(self.current)
+        assert limit is not None
+        messages = [*self._hand.rows.messages, *limit.take()]
+        self._hand.rows = NO_ROWS
+        return self._by_partition[self.current], messages
+
+    def collect_batch(self, begins: Begins) -> tuple[Delivery, Chunk]:
+        """The same of the batch in hand, as one chunk."""
+        batch, self._hand.batch = self._hand.batch, None
+        assert batch is not None
+        chunk, end = batch
+        delivery = self._by_partition[chunk.topic_partition]
+        delivery.collect()
+        delivery.hand_out(chunk, end)
+        begins(chunk)
+        return delivery, chunk
