@@ -1,0 +1,130 @@
+"""What a dispatcher does with the deliveries of a consumer, over logs in memory."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+import pyarrow as pa
+
+from kshare.core.hashing import WHOLE, HashRange, key_hash
+from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.group.core import deliveries, handing_out, in_hand, left_out
+from kshare.group.core.deliveries import Deliveries
+from kshare.group.core.handing_out import HandingOut
+from kshare.group.core.left_out import LeftOut
+from kshare.group.message import ACKNOWLEDGED, NO_ROWS, Chunk, Message, Rows
+from tests.support.groups import LOWER, T0, T1, UPPER
+
+END = 1 << 40
+MODULES = (deliveries, handing_out, in_hand, left_out)
+LOW = [f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in LOWER][:2]
+HIGH = [f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in UPPER][:2]
+
+
+def point(key: str) -> int:
+    return key_hash(key.encode(), 0)
+
+
+def owns(hashes: Sequence[HashRange], key: str) -> bool:
+    return any(point(key) in part for part in hashes or (WHOLE,))
+
+
+def chunk_of(partition: TopicPartition, offsets: list[int], log: list[str]) -> Chunk:
+    keys = pa.array([log[offset].encode() for offset in offsets], pa.binary())
+    columns = [keys, pa.array(offsets, pa.int64())]
+    return Chunk(partition, pa.record_batch(columns, ["key", "offset"]))
+
+
+class Driver:
+    """What a dispatcher does, with logs in memory: each partition's keys by offset."""
+
+    def __init__(
+        self,
+        *logs: list[str],
+        explicit: bool = False,
+        is_transactional: bool = False,
+        most: int | None = None,
+    ) -> None:
+        self.logs = dict(zip((T0, T1), logs, strict=False))
+        self.started: dict[TopicPartition, Progress] = {}
+        self.parked: left_out.ParkedHashes | None = {}
+        self.now = 0.0
+        self.reading: dict[TopicPartition, tuple[tuple[Stripe, ...], int]] = {}
+        self.begun: list[TopicPartition] = []  # whose reading began anew, in order
+        self.state = Deliveries(LeftOut(most), explicit=explicit, is_transactional=is_transactional)
+        self.out = HandingOut(self.state, explicit=explicit)
+
+    def start(self, *hashes: HashRange) -> None:
+        """Claim some hashes of all partitions, and have it in place."""
+        self.state.assign(dict.fromkeys(self.logs, hashes))
+        self.started = {partition: Progress.at(0) for partition in self.logs}
+        self.look()
+
+    def look(self, *, continues: bool = False, begins: bool = False) -> None:
+        self.state.refresh(self.started, self.now, self.parked, continues=continues, begins=begins)
+        self.read_anew()
+
+    def read_anew(self) -> None:
+        for partition in list(self.state.hand.anew):
+            wanted = self.state.to_read(partition, END)
+            self.reading.pop(partition, None)
+            if wanted:
+                self.reading[partition] = wanted, 0
+            self.begun.append(partition)
+            del self.state.hand.anew[partition]
+
+    def fetch(self) -> bool:
+        """As :meth:`.Dispatcher.next_rows`."""
+        self.read_anew()
+        hand, out = self.state.hand, self.out
+        if not hand.rows.left:
+            hand.rows = out.let_out() or out.begun(lambda _: None) or self._fetched() or NO_ROWS
+        return hand.rows.left > 0
+
+    def _fetched(self) -> Rows | None:
+        self.state.hand.partition = None
+        if self.out.is_full or self.state.hand.has_rest:
+            return None
+        for partition, (wanted, first) in self.reading.items():
+            log = self.logs[partition]
+            found = [at for at in range(first, len(log)) if _is_wanted(wanted, at, log[at])][:4]
+            if found:
+                self.reading[partition] = wanted, found[-1] + 1
+                cut = [chunk_of(partition, part, log) for part in (found[:2], found[2:]) if part]
+                self.state.hand.begin(cut, found[-1] + 1)
+                return self.out.begun(lambda _: None)
+        return None
+
+    def take(self, most: int = 99) -> list[Message]:
+        """What comes next, of all partitions, but for what was released a moment ago."""
+        found: list[Message] = []
+        released = self.state.left_out.released
+        while len(found) < most and self.fetch():
+            rows = self.state.hand.rows.messages
+            found += [
+                message
+                for message in islice(rows, most - len(found))
+                if not (released.is_new(message.topic_partition) and message.is_released())
+            ]
+        return found
+
+    def offsets(self, most: int = 99) -> list[int]:
+        return [message.offset() for message in self.take(most)]
+
+    def acknowledge(self, message: Message) -> None:
+        message[0].acknowledged[message[1]] = ACKNOWLEDGED
+        limits = self.state.left_out.limits
+        limits.acknowledge(message.topic_partition, [message.offset()], message[0].number)
+
+    def park(self, *keys: str) -> None:
+        self.parked = {"orders": HashRange.each({point(key) for key in keys})} if keys else {}
+
+
+def _is_wanted(stripes: Sequence[Stripe], offset: int, key: str) -> bool:
+    return any(
+        point(key) in stripe.hashes
+        and any(
+            first <= offset < end
+            for first, end in zip(stripe.bounds[::2], stripe.bounds[1::2], strict=True)
+        )
+        for stripe in stripes
+    )
