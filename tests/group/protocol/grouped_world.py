@@ -6,16 +6,14 @@ between two transactions. A leader sends nothing before it has read its epoch ba
 of another member may hide that.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Self
 
-from kshare.core.hashing import HashRange
 from kshare.group.protocol import takeover
 from kshare.group.protocol.actions import Delete, WritePrimary
 from kshare.group.protocol.leader import Generation
-from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.membership import Plan, State
-from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Claim
+from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.transaction import known_progress
 from tests.group.protocol import member_world
 from tests.group.protocol import transactional_world as transactional
@@ -24,14 +22,13 @@ from tests.group.protocol.member_world import (
     KEYS,
     MemberProcess,
     claim_assigned,
-    clone_of_member,
     coordinator_steps,
     is_unknown_while_it_waits,
-    know_peers,
     membership_steps,
     new_member,
     take_as_member,
 )
+from tests.group.protocol.owning import new_ownerships
 from tests.group.protocol.transactional_member import Member, ensure_open, may_take
 from tests.group.protocol.transactional_world import Limits, TransactionalWorld
 from tests.group.protocol.world import T0, LawBrokenError, Process, Step, is_living
@@ -45,6 +42,10 @@ class GroupedMember(Member, MemberProcess):
     unblocked: frozenset[str] = frozenset()  # ids whose transactions may have hidden that
     left: tuple[tuple[object, ...], bool] | None = None  # by what, and whether some is pending
 
+    def fingerprint(self) -> tuple[object, ...]:
+        planned = self.planned and self.planned[1].epoch
+        return (*super().fingerprint(), self.transactional_id, planned, self.unblocked)
+
     @property
     def is_lost(self) -> bool:
         return self.membership.is_lost
@@ -52,10 +53,6 @@ class GroupedMember(Member, MemberProcess):
     @property
     def is_disturbed(self) -> bool:
         return self.membership.has_change
-
-    def next_claim(self, hashes: tuple[HashRange, ...], epoch: int | None) -> Claim:
-        claim = super().next_claim(hashes, epoch)
-        return replace(claim, transactional_id=self.transactional_id)
 
     def plan(self, plan: Plan, planned: Generation, position: int, topic_id: str) -> None:
         self.planned, self.unblocked = (plan, planned), frozenset()
@@ -115,13 +112,10 @@ class GroupedWorld(TransactionalWorld):
         name = f"m{self.started}"
         transactional_id = transactional_id or f"t-{name}"
         self.started += 1
-        owner = Owner(Claim(T0, f"{name}#0", ()), self.log.topic_id, phase=Phase.FENCED)
+        owned = new_ownerships(name, self.log.topic_id, transactional_id=transactional_id)
         self.members[name] = GroupedMember(
             name,
-            (),
-            GroupLog("g"),
-            owner,
-            self.log.topic_id,
+            owned,
             is_member=False,
             transactional_id=transactional_id,
             member=new_member(name),
@@ -150,18 +144,13 @@ class GroupedWorld(TransactionalWorld):
             raise LawBrokenError(f"primary offset {primary} after {self.highest_primary}")
         self.highest_primary = primary
 
-    def clone(self) -> "GroupedWorld":
+    def clone(self) -> Self:
         world = super().clone()
-        assert isinstance(world, GroupedWorld)
-        for member in world.members.values():
-            grouped = grouped_of(member)
-            grouped.member = clone_of_member(grouped.member)
         world.coordinator = self.coordinator.clone()
         world.handled_by = dict(self.handled_by)
         return world
 
     def fingerprint(self) -> tuple[object, ...]:
-        members = [grouped_of(member) for _, member in sorted(self.members.items())]
         return (
             *super().fingerprint(),
             self.coordinator.fingerprint(),
@@ -169,15 +158,6 @@ class GroupedWorld(TransactionalWorld):
             self.highest_primary,
             self.handovers > 0,
             self.torn > 0,
-            tuple(
-                (
-                    *each.print_of_member(),
-                    each.transactional_id,
-                    each.planned and each.planned[1].epoch,
-                    each.unblocked,
-                )
-                for each in members
-            ),
         )
 
 
@@ -282,14 +262,13 @@ def take_grouped(world: GroupedWorld, step: Step) -> None:
             world.join()
         case "complete" | "drop" | "member" | "mail" | "heartbeat":
             _take_as_member(world, step)
-        case "act" if isinstance(world.members[name].inbox[0], WritePrimary):
-            write_primary(world, grouped_of(world.members[name]))
+        case "act" if isinstance(world.members[name].wanted[0][1], WritePrimary):
+            write_primary(world, grouped_of(world.own(name)))
         case "pass":
-            pass_over(world.members[name], len(world.keys))
+            pass_over(world.own(name), len(world.keys))
         case "sync" | "unblock" | "look" | "hang" | "poll" | "crash" | "leave":
-            globals()[what](world, grouped_of(world.members[name]))  # a fault may be in its place
+            globals()[what](world, grouped_of(world.own(name)))  # a fault may be in its place
         case _:
-            know_peers(world)
             transactional.take(world, step)
             return
     world.check()
@@ -345,21 +324,13 @@ def poll(world: GroupedWorld, member: GroupedMember) -> None:
     """Give up, claim, and say so; what was handed out before is committed, or was aborted."""
     change = member.membership.take()
     assert change is not None
-    if claim_assigned(member, change):
-        member.unread = ()
-        decide(world, member)
+    claim_assigned(member, change)
+    member.decide()
     member.membership.applied()
-
-
-def decide(world: GroupedWorld, member: GroupedMember) -> None:
-    """Ask the core for actions."""
-    know_peers(world)
-    member.ask(member.owner.actions(member.part(), member.log.end))
 
 
 def write_primary(world: GroupedWorld, member: GroupedMember) -> None:
     """As a member of its generation; one that is lost leaves it to who owns its hashes now."""
-    know_peers(world)
     commit = member.member.commit((T0,))
     if commit is None or not commit.partitions:
         member_world.leave_to_others(member)
@@ -367,7 +338,7 @@ def write_primary(world: GroupedWorld, member: GroupedMember) -> None:
         transactional.act(world, member)
     else:
         member.fail()
-    decide(world, member)
+    member.decide()
 
 
 def crash(world: GroupedWorld, member: GroupedMember) -> None:

@@ -8,7 +8,8 @@ another name if it lives.
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Self
 
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
@@ -18,17 +19,18 @@ from kshare.group.protocol.cooperator import Cooperator
 from kshare.group.protocol.lease import holdings, processed_offsets
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.records import Claim, Epoch, EpochMember, Key, Record, key_of
+from kshare.group.protocol.records import Epoch, EpochMember, Key, Record, key_of
+from kshare.group.protocol.takeover import session_of
 from tests.group.protocol import world as base
+from tests.group.protocol.owning import clone_log, new_ownerships
 from tests.group.protocol.world import (
+    GONE,
     T0,
     LawBrokenError,
     Log,
     Process,
     Step,
     World,
-    clone_log,
-    clone_process,
 )
 
 
@@ -38,20 +40,43 @@ class Sharer(Process):
 
     Attributes:
         taken: What it has handed out since it began.
-        start: Since when: the start that its owner had then.
-        names: How many names it has had.
         epoch: The last epoch that the coordinator has told it.
     """
 
     taken: frozenset[int] = frozenset()
-    start: object = None
-    names: int = 1
     epoch: int | None = None
 
     @property
     def cooperator(self) -> Cooperator:
         assert isinstance(self.owner, Cooperator)
         return self.owner
+
+    def clone(self) -> Self:
+        copy = super().clone()
+        owner = copy.cooperator
+        owner._given_up, owner._appended = set(owner._given_up), set(owner._appended)
+        return copy
+
+    def fingerprint(self) -> tuple[object, ...]:
+        owner = self.cooperator
+        return (
+            *super().fingerprint(),
+            owner.share,
+            owner.silent,
+            owner._asked,
+            owner._data,
+            frozenset(owner._given_up),
+            frozenset(owner._appended),
+            frozenset(self.part().leases.items()),
+            self.taken,
+            self.epoch,
+        )
+
+    def follow(self) -> None:
+        before = self.delivery
+        super().follow()
+        if self.delivery is not before:
+            self.taken = frozenset()
 
 
 @dataclass
@@ -60,6 +85,7 @@ class History(Log):
 
     all_records: list[tuple[int, Key, Record | None]] = field(default_factory=list)
     _all_said: GroupLog = field(default_factory=lambda: GroupLog("g"))
+    _shares_all: bool = False  # whether copies have that, too
 
     def append(self, key: Key, record: Record | None) -> None:
         self.all_records.append((self.end, key, record))
@@ -73,6 +99,8 @@ class History(Log):
 
     def all_said(self) -> GroupLog:
         """What it would say if nothing had been deleted."""
+        if self._all_said.end < len(self.all_records) and self._shares_all:
+            self._all_said, self._shares_all = clone_log(self._all_said), False
         for position, key, record in self.all_records[self._all_said.end :]:
             self._all_said.apply(position, key, record)
         return self._all_said
@@ -83,11 +111,10 @@ class History(Log):
         log.compact()
         return log.said()
 
-    def clone(self) -> "History":
+    def clone(self) -> Self:
+        self._shares_all = True
         copy = super().clone()
-        assert isinstance(copy, History)
         copy.all_records = list(self.all_records)
-        copy._all_said = clone_log(self._all_said)
         return copy
 
 
@@ -116,22 +143,19 @@ class LeaseWorld(World):
         self.started += 1
         if self.by_epochs:
             self._write_epoch(self.epoch[1] | {name})
-        process = Sharer(name, (WHOLE,), GroupLog("g"), self.cooperator(name, 1), self.log.topic_id)
-        process.epoch = self.epoch[0] if self.by_epochs else None
-        process.cooperator.stay(process.epoch)
-        self.processes[name] = process
+        owned = new_ownerships(name, self.log.topic_id, lease_records=self.chunk)
+        self.processes[name] = process = Sharer(name, owned)
+        self.claim(process)
 
-    def cooperator(self, name: str, number: int) -> Cooperator:
-        """The core of a process under a new name."""
-        return Cooperator(
-            Claim(T0, f"{name}#{number}", (WHOLE,), self_fencing=self.by_epochs, shared=True),
-            self.log.topic_id,
-            chunk_records=self.chunk,
-        )
+    def claim(self, process: Sharer) -> None:
+        """Claim the partition, as a member of the last epoch if there are some."""
+        process.epoch = self.epoch[0] if self.by_epochs else None
+        epoch = (self.epoch[0], self.log.topic_id) if self.by_epochs else None
+        process.claim({T0: (WHOLE,)}, epoch=epoch, self_fencing=self.by_epochs)
 
     def leave(self, name: str) -> None:
         """The coordinator drops a member, or it falls silent."""
-        self.processes[name].is_member = False
+        self.own(name).is_member = False
         if self.by_epochs:
             self._write_epoch(self.epoch[1] - {name})
 
@@ -148,8 +172,8 @@ class LeaseWorld(World):
         self.delivered = {}
         if self.by_epochs:
             self._write_epoch(self.epoch[1])
-            for process in self.processes.values():
-                sharer(process).epoch = None
+            for name in self.processes:
+                sharer(self.own(name)).epoch = None
 
     # -- laws ------------------------------------------------------------------------------------
 
@@ -198,15 +222,10 @@ class LeaseWorld(World):
 
     # -- copies ----------------------------------------------------------------------------------
 
-    def clone(self) -> "LeaseWorld":
-        return replace(
-            self,
-            log=self.log.clone(),
-            processes={name: clone_sharer(sharer(p)) for name, p in self.processes.items()},
-            acknowledged=set(self.acknowledged),
-            promised=set(self.promised),
-            delivered=dict(self.delivered),
-        )
+    def clone(self) -> Self:
+        world = super().clone()
+        world.delivered = dict(self.delivered)
+        return world
 
     def fingerprint(self) -> tuple[object, ...]:
         return (
@@ -214,7 +233,6 @@ class LeaseWorld(World):
             self.epoch,
             tuple(sorted(self.delivered.items())),
             self.deaths,
-            tuple(_print_of_share(sharer(p)) for _, p in sorted(self.processes.items())),
         )
 
 
@@ -226,32 +244,6 @@ def is_in(offset: int, bounds: tuple[int, ...]) -> bool:
 def sharer(process: Process) -> Sharer:
     assert isinstance(process, Sharer)
     return process
-
-
-def clone_sharer(process: Sharer) -> Sharer:
-    copy = sharer(clone_process(process))
-    owner = copy.cooperator
-    owner._given_up, owner._appended = set(owner._given_up), set(owner._appended)
-    return copy
-
-
-def _print_of_share(process: Sharer) -> tuple[object, ...]:
-    owner = process.cooperator
-    return (
-        owner.member,
-        owner.share,
-        owner.silent,
-        owner.epoch,
-        owner.peers,
-        owner._asked,
-        owner._data,
-        frozenset(owner._given_up),
-        frozenset(owner._appended),
-        frozenset(process.part().leases.items()),
-        process.taken,
-        process.is_member,
-        process.epoch,
-    )
 
 
 def next_offset(world: LeaseWorld, process: Sharer) -> int | None:
@@ -284,10 +276,9 @@ class LeaseLimits:
 def lease_steps(world: LeaseWorld, limits: LeaseLimits) -> list[Step]:
     """Everything that can happen next."""
     possible: list[Step] = []
-    gone = frozenset[str]() if world.by_epochs else _gone(world)
     for process in map(sharer, world.processes.values()):
         possible += _own_steps(world, process, limits)
-        possible += _deaths(world, process, gone)
+        possible += _deaths(world, process)
         if world.deaths < limits.deaths:
             if process.is_member or not world.lost_logs:  # else only a next epoch tells
                 possible.append(("crash", process.name))
@@ -308,13 +299,14 @@ def _own_steps(world: LeaseWorld, process: Sharer, limits: LeaseLimits) -> list[
     is_behind = process.log.end < log.end or process.topic_id != log.topic_id
     if is_behind or not process.is_current:
         possible.append(("read", name))
-    if process.inbox:
+    if process.wanted:
         possible.append(("act", name))
-        if world.failures < limits.failures and not isinstance(process.inbox[0], Delete):
+        first = process.wanted[0][1]
+        if world.failures < limits.failures and not isinstance(first, Delete):
             possible.append(("fail", name))
-            if isinstance(process.inbox[0], Append):
+            if isinstance(first, Append):
                 possible.append(("fail late", name))
-    is_running = owner.phase is Phase.RUNNING
+    is_running = process.start is not None
     delivers = process.is_member and process.is_current and is_running
     has_room = len(process.in_flight) < limits.in_flight
     if delivers and has_room and next_offset(world, process) is not None:
@@ -326,34 +318,32 @@ def _own_steps(world: LeaseWorld, process: Sharer, limits: LeaseLimits) -> list[
     possible += [(f"acknowledge {offset}", name) for offset in process.in_flight]
     if is_running and owner.commit is None and process.commits < limits.commits:
         possible.append(("commit", name))
+    if base.may_settle(process):
+        possible.append(("settle", name))
     return possible
 
 
-def _deaths(world: LeaseWorld, process: Sharer, gone: frozenset[str]) -> list[Step]:
-    """What a process learns of who is dead.
-
-    Args:
-        world: The world.
-        process: The process.
-        gone: The names in the log of members that are dead or silent.
-    """
+def _deaths(world: LeaseWorld, process: Sharer) -> list[Step]:
+    """What a process learns of who is dead."""
     possible: list[Step] = []
     name, owner = process.name, process.cooperator
     if owner.phase is Phase.WAITING:
         possible.append(("wait", name))
     if world.by_epochs and process.is_member and process.epoch != world.epoch[0]:
         possible.append(("sync", name))
-    if not world.by_epochs and gone - owner.silent - {owner.member}:
-        possible.append(("deem", name))
+    if not world.by_epochs and (silent := _silent(world, process)):
+        names = {claim for claim in process.part().claims if session_of(claim) in silent}
+        if names - owner.silent:
+            possible.append(("deem", name))
     if not process.is_member:
         possible.append(("renew", name))
     return possible
 
 
-def _gone(world: LeaseWorld) -> frozenset[str]:
-    """The names in the log of members that are dead or silent."""
-    living = {each.owner.member for each in world.processes.values() if each.is_member}
-    return frozenset(world.log.said().of(T0).claims) - living
+def _silent(world: LeaseWorld, process: Sharer) -> set[str]:
+    """The sessions of others that are dead or silent, as far as a process has read of them."""
+    living = {each.name for each in world.processes.values() if each.is_member}
+    return process.ownerships.sharers() - living
 
 
 def take_lease(world: LeaseWorld, step: Step) -> None:
@@ -365,7 +355,7 @@ def take_lease(world: LeaseWorld, step: Step) -> None:
     what, name = step
     if what == "start":
         world.share()
-        _decide(world, sharer(world.processes[f"m{world.started - 1}"]))
+        base._decide(world, world.processes[f"m{world.started - 1}"])
     elif what == "compact":
         assert isinstance(world.log, History)
         ends = [p.log.end for p in world.processes.values() if p.topic_id == world.log.topic_id]
@@ -374,7 +364,7 @@ def take_lease(world: LeaseWorld, step: Step) -> None:
     elif what == "lose the log":
         world.lose_log()
     else:
-        _happen(world, sharer(world.processes[name]), what)
+        _happen(world, sharer(world.own(name)), what)
     world.check()
 
 
@@ -398,28 +388,26 @@ def _happen(world: LeaseWorld, process: Sharer, what: str) -> None:
         case ["want"]:
             owner.want(0, len(world.keys))
         case ["sync"]:
-            process.epoch = world.epoch[0]
-            if process.topic_id == world.log.topic_id:
-                owner.stay(*world.epoch)
-            else:  # it does not know yet of which log this epoch is
-                process.epoch = None
+            is_known = process.topic_id == world.log.topic_id
+            process.epoch = world.epoch[0] if is_known else None  # else it is told again
+            process.ownerships.stay((world.epoch[0], world.log.topic_id))
         case ["deem"]:
-            owner.silent |= _gone(world) - {owner.member}
+            process.ownerships.deem_silent(_silent(world, process))
+        case ["settle"]:
+            base.settle(world, process)
+            return
         case ["renew"]:
             _renew(world, process)
         case ["commit"]:
-            process.commits += 1
-            owner.processed(list(processed(process)))
-            owner.begin_commit(process.part())
+            process.commit(list(processed(process)))
         case _:
             base._happen(world, process, what)
-            _follow(process)
             return
-    _decide(world, process)
+    base._decide(world, process)
 
 
 def _act(world: LeaseWorld, process: Sharer) -> None:
-    action = process.inbox[0]
+    action = process.wanted[0][1]
     if isinstance(action, Append):
         process.next_action()
         world.log.append(action.key, action.record)
@@ -429,48 +417,32 @@ def _act(world: LeaseWorld, process: Sharer) -> None:
 
 def _fail(world: LeaseWorld, process: Sharer, *, is_late: bool) -> None:
     """Something is not done, or it is, and nobody learns of it."""
-    action = process.inbox[0]
+    action = process.wanted[0][1]
     if isinstance(action, Append):
-        process.next_action()
+        number, _ = process.wanted.pop(0)
         if is_late:
             world.log.append(action.key, action.record)
-        process.cooperator.not_appended(action.key)
+        if number != GONE:
+            process.cooperator.not_appended(action.key)
     else:
         process.fail()
 
 
 def _renew(world: LeaseWorld, process: Sharer) -> None:
     """It lives, and goes on under another name; with a coordinator, as a member of a new epoch."""
-    process.names += 1
-    old = Key(0, "claim", T0, (process.owner.member,))
-    process.owner = world.cooperator(process.name, process.names)
-    process.forget(Append(old))
-    process.in_flight = []
-    process.is_member, process.start, process.taken = True, None, frozenset()
+    process.is_member = True
     if world.by_epochs:
+        process.claim({})
         world._write_epoch(world.epoch[1] | {process.name})
-        process.epoch = world.epoch[0]
-        process.cooperator.stay(process.epoch)
+        world.claim(process)
+    else:
+        process.renew()
 
 
 def processed(process: Sharer) -> Iterator[Rectangle]:
     """What a process has processed."""
     for offset in sorted(process.taken - set(process.in_flight)):
         yield Rectangle(OffsetRange(offset, offset + 1), WHOLE)
-
-
-def _decide(world: LeaseWorld, process: Sharer) -> None:
-    owner = process.cooperator
-    if owner.peers is None and owner.epoch in process.log.epochs:
-        owner.know_peers(process.log.epochs[owner.epoch].names)
-    base._decide(world, process)
-    _follow(process)
-
-
-def _follow(process: Sharer) -> None:
-    """Another start, as after a reset: what was handed out before counts no more."""
-    if process.start is not process.owner.start:
-        process.start, process.taken = process.owner.start, frozenset()
 
 
 def finish(world: LeaseWorld) -> None:
@@ -481,7 +453,8 @@ def finish(world: LeaseWorld) -> None:
     """
     limits = LeaseLimits(0, 1_000, 1_000, 0, 0, 0)
     verbs = (
-        "sync", "deem", "renew", "read", "wait", "act", "want", "deliver", "acknowledge", "commit"
+        "sync", "deem", "renew", "read", "wait", "act", "want", "deliver", "acknowledge", "commit",
+        "settle",
     )  # fmt: skip
     possible = lease_steps(world, limits)
     for _ in range(40):
@@ -506,4 +479,4 @@ def _has_news(world: LeaseWorld, name: str) -> bool:
     process = sharer(world.processes[name])
     done = processed_offsets(process.part().progress())
     pieces = [(piece.offsets.start, piece.offsets.end) for piece in processed(process)]
-    return any(not is_in(lo, done) for lo, _ in pieces) or process.cooperator._is_stable_behind
+    return any(not is_in(lo, done) for lo, _ in pieces)

@@ -5,21 +5,20 @@ what it was assigned. Each has a clock of its own, which goes on where the coord
 so long it was not heard of, or it has not joined a rebalance.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
 
 from kshare.core.backoff import Backoff
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import WHOLE
 from kshare.group.core.member import Commit, FindCoordinator, GroupMember, Heartbeat, Request
+from kshare.group.core.ownerships import claimed_hashes
 from kshare.group.core.schedule import MemberSchedule
-from kshare.group.protocol.actions import Delete, WritePrimary
+from kshare.group.protocol.actions import WritePrimary
 from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.leader import Generation, plan_generation
 from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.membership import (
     Join,
     Leave,
@@ -28,12 +27,12 @@ from kshare.group.protocol.membership import (
     State,
     Sync,
 )
-from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.range_protocol import RANGE, plan_range
-from kshare.group.protocol.records import Claim, Key, Record, key_of
+from kshare.group.protocol.records import Key, Record, key_of
 from kshare.group.protocol.subscription import PROTOCOL, Subscription
 from tests.group.protocol import world as base
 from tests.group.protocol.coordinator import Coordinator, Stage
+from tests.group.protocol.owning import new_ownerships, shallow
 from tests.group.protocol.world import (
     HALVES,
     T0,
@@ -42,23 +41,20 @@ from tests.group.protocol.world import (
     Process,
     Step,
     World,
-    clone_process,
     log_steps,
     next_record,
 )
 
-_Fields = TypeVar("_Fields", Membership, Liveness, MemberSchedule)
 SESSION, REBALANCE = 10.0, 60.0
 """Timeouts of members, in seconds."""
 
 
 @dataclass
 class MemberProcess(Process):
-    """A process that subscribes; without hashes its owner does nothing."""
+    """A process that subscribes, and owns what it is assigned."""
 
     member: GroupMember = field(default_factory=lambda: new_member(""))
     now: float = 0.0  # by its clock, which goes on when its requests are late
-    claims: int = 0
     late: tuple[tuple[Plan, Generation], ...] = ()  # their epochs are not written yet
     wrote: int = -1  # the number of its last plan whose epoch it has written
 
@@ -71,28 +67,24 @@ class MemberProcess(Process):
         """It delivers while its coordinator cannot have dropped it."""
         self.is_member = self.member.liveness.seconds_left(self.now) >= 0
 
-    def next_claim(self, hashes: tuple[HashRange, ...], epoch: int | None) -> Claim:
-        """A claim, under a name that none before it had."""
-        self.claims += 1
-        return Claim(T0, f"{self.name}#{self.claims}", hashes, epoch, self_fencing=True)
-
     def plan(self, plan: Plan, planned: Generation, position: int, topic_id: str) -> None:
         """It has planned a generation as its leader, and its epoch is in the log."""
         self.membership.planned(plan, planned.assignments(position, topic_id))
 
-    def print_of_member(self) -> tuple[object, ...]:
-        """Equal for processes that go on alike as members."""
+    def clone(self) -> Self:
+        copy = super().clone()
+        copy.member = clone_of_member(self.member)
+        return copy
+
+    def fingerprint(self) -> tuple[object, ...]:
         late = [
             (planned.epoch.generation, self.membership.awaits_plan(plan), plan.number > self.wrote)
             for plan, planned in self.late
         ]
         return (
-            self.name,
+            *super().fingerprint(),
             repr(self.membership),
             self.member.awaits and self.member.schedule.asked_at == self.now,
-            self.claims,
-            self.hashes,
-            self.is_member,
             *late,
         )
 
@@ -108,17 +100,6 @@ def clone_of_member(member: GroupMember) -> GroupMember:
     """A copy that shares nothing that changes."""
     parts = shallow(member.membership), shallow(member.liveness), shallow(member.schedule)
     return GroupMember(*parts, member.awaits, member.must_find)
-
-
-def shallow(each: _Fields) -> _Fields:
-    """A copy of an object that is made of its fields: a third of the time of ``replace``."""
-    kind = type(each)
-    if kind not in _VALUES:
-        _VALUES[kind] = attrgetter(*(each.name for each in fields(kind)))
-    return kind(*_VALUES[kind](each))
-
-
-_VALUES: dict[type, Callable[[Any], Iterable[Any]]] = {}
 
 
 class WritableLog(Protocol):
@@ -142,6 +123,8 @@ class InGroup(Protocol):
     @property
     def processes(self) -> Mapping[str, Process]: ...
 
+    def own(self, name: str) -> Process: ...
+
 
 @dataclass
 class GroupWorld(World):
@@ -159,13 +142,9 @@ class GroupWorld(World):
         """Start a process that subscribes."""
         name = f"m{self.started}"
         self.started += 1
-        owner = Owner(Claim(T0, f"{name}#0", ()), self.log.topic_id, phase=Phase.FENCED)
         self.processes[name] = MemberProcess(
             name,
-            (),
-            GroupLog("g"),
-            owner,
-            self.log.topic_id,
+            new_ownerships(name, self.log.topic_id),
             is_member=False,
             member=new_member(name, self.protocols),
         )
@@ -189,16 +168,10 @@ class GroupWorld(World):
             raise LawBrokenError(f"primary offset {primary} after {self.highest_primary}")
         self.highest_primary = max(self.highest_primary, primary)
 
-    def clone(self) -> "GroupWorld":
-        return replace(
-            self,
-            log=self.log.clone(),
-            processes={name: clone_member(member_of(p)) for name, p in self.processes.items()},
-            acknowledged=set(self.acknowledged),
-            promised=set(self.promised),
-            coordinator=self.coordinator.clone(),
-            handled_by=dict(self.handled_by),
-        )
+    def clone(self) -> Self:
+        world = super().clone()
+        world.coordinator, world.handled_by = self.coordinator.clone(), dict(self.handled_by)
+        return world
 
     def fingerprint(self) -> tuple[object, ...]:
         return (
@@ -208,22 +181,12 @@ class GroupWorld(World):
             self.failovers,
             self.highest_primary,
             self.handovers,
-            tuple(
-                member_of(process).print_of_member()
-                for _, process in sorted(self.processes.items())
-            ),
         )
 
 
 def member_of(process: Process) -> MemberProcess:
     assert isinstance(process, MemberProcess)
     return process
-
-
-def clone_member(process: MemberProcess) -> MemberProcess:
-    clone = member_of(clone_process(process))
-    clone.member = clone_of_member(process.member)
-    return clone
 
 
 def new_group(members: int = 2, records: int = 4) -> GroupWorld:
@@ -345,17 +308,16 @@ def take_group(world: GroupWorld, step: Step) -> None:
         case "fail over":
             fail_over(world)
         case "disconnect":
-            disconnect(member_of(world.processes[name]))
+            disconnect(member_of(world.own(name)))
         case "think":
-            think(world, member_of(world.processes[name]))
+            think(world, member_of(world.own(name)))
         case _ if what.startswith("plan "):
-            end_plan(world, member_of(world.processes[name]), int(what.split()[1]))
+            end_plan(world, member_of(world.own(name)), int(what.split()[1]))
         case "poll":
-            poll(world, member_of(world.processes[name]))
-        case "act" if isinstance(world.processes[name].inbox[0], WritePrimary):
-            _write_primary(world, member_of(world.processes[name]))
+            poll(world, member_of(world.own(name)))
+        case "act" if isinstance(world.processes[name].wanted[0][1], WritePrimary):
+            _write_primary(world, member_of(world.own(name)))
         case _:
-            know_peers(world)
             base.take(world, step)
             return
     world.check()
@@ -370,16 +332,15 @@ def take_as_member(world: InGroup, step: Step) -> None:
         case "drop":
             drop(world, name)
         case "member":
-            _act_as_member(world, member_of(world.processes[name]))
+            _act_as_member(world, member_of(world.own(name)))
         case "mail":
-            _receive(world, member_of(world.processes[name]))
+            _receive(world, member_of(world.own(name)))
         case "heartbeat":
-            _heartbeat(world, member_of(world.processes[name]))
+            _heartbeat(world, member_of(world.own(name)))
 
 
 def _write_primary(world: GroupWorld, process: MemberProcess) -> None:
     """The coordinator refuses the primary offset of who is no member of this generation."""
-    know_peers(world)
     commit = process.member.commit((T0,))
     if commit is None or not commit.partitions:
         leave_to_others(process)
@@ -410,7 +371,7 @@ def drop(world: InGroup, member_id: str) -> None:
     world.coordinator.remove(member_id)
     if known.process in world.processes:
         world.drops += 1
-        process = member_of(world.processes[known.process])
+        process = member_of(world.own(known.process))
         if process.membership.member_id == member_id:
             sleep(process, is_rebalancing=is_rebalancing)
 
@@ -431,7 +392,7 @@ def fail_over(world: GroupWorld) -> None:
     world.failovers += 1
     for name in world.coordinator.fail_over():
         if name in world.processes:
-            disconnect(member_of(world.processes[name]))
+            disconnect(member_of(world.own(name)))
 
 
 def disconnect(process: MemberProcess) -> None:
@@ -451,35 +412,16 @@ def poll(world: GroupWorld, process: MemberProcess) -> None:
 
 
 def apply_change(world: GroupWorld, process: MemberProcess, change: Change) -> None:
-    """Give up what was claimed, and claim what is assigned, if that is something else."""
-    if claim_assigned(process, change):
-        know_peers(world)
-        base._decide(world, process)
+    """Own what is assigned."""
+    claim_assigned(process, change)
+    base._decide(world, process)
 
 
-def claim_assigned(process: MemberProcess, change: Change) -> bool:
-    """Give up what was claimed, and claim what is assigned; False if that is the same."""
-    hashes = () if T0 not in change.assigned else change.assigned[T0] or (WHOLE,)
-    if hashes == process.hashes:
-        return False
-    if process.hashes:
-        tombstones = [action for action in process.inbox if isinstance(action, Delete)]
-        process.forget(*tombstones, Delete((Key(0, "claim", T0, (process.owner.member,)),)))
-    process.hashes, process.position = hashes, 0
-    epoch = change.epoch if change.topic_id == process.topic_id else None
-    former = process.owner
-    process.owner = Owner(process.next_claim(hashes, epoch), process.topic_id)
-    process.owner.inherit(former)
-    if not hashes:
-        process.owner.phase = Phase.FENCED  # it does nothing
-    return True
-
-
-def know_peers(world: InGroup) -> None:
-    for process in world.processes.values():
-        epoch = process.owner.epoch
-        record = None if epoch is None else process.log.epochs.get(epoch)
-        process.owner.know_peers(None if record is None else record.names)
+def claim_assigned(process: MemberProcess, change: Change) -> None:
+    """As its consumer: own what is assigned, and nothing else."""
+    assigned = {tp: claimed_hashes(hashes) for tp, hashes in change.assigned.items()}
+    epoch = None if change.epoch is None else (change.epoch, change.topic_id)
+    process.claim(assigned, epoch=epoch, self_fencing=True)
 
 
 def _act_as_member(world: InGroup, process: MemberProcess) -> None:

@@ -8,8 +8,8 @@ joins, and hands out nothing once the coordinator has dropped it.
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Self
 
-from kshare.group.protocol.actions import WritePrimary
 from kshare.group.protocol.consumer_protocol import decode_partitions, encode_topics
 from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.membership import Join, Sync
@@ -23,9 +23,7 @@ from tests.group.protocol.member_world import (
     GroupLimits,
     GroupWorld,
     group_steps,
-    member_of,
     take_group,
-    takes_offsets,
 )
 from tests.group.protocol.world import T0, LawBrokenError, Process, Step, is_living
 
@@ -78,16 +76,14 @@ class PlainWorld(GroupWorld):
     plain: PlainConsumer = field(default_factory=PlainConsumer)
     visits: int = 0
     has_stored: bool = False
-    late: tuple[tuple[str, WritePrimary], ...] = ()  # asked for before their hashes were given up
 
-    def clone(self) -> "PlainWorld":
+    def clone(self) -> Self:
         copy = super().clone()
-        assert isinstance(copy, PlainWorld)
         copy.plain = replace(self.plain)
         return copy
 
     def fingerprint(self) -> tuple[object, ...]:
-        return (*super().fingerprint(), repr(self.plain), self.visits, self.has_stored, self.late)
+        return (*super().fingerprint(), repr(self.plain), self.visits, self.has_stored)
 
     @property
     def is_plain_in(self) -> bool:
@@ -121,9 +117,6 @@ def plain_steps(world: PlainWorld, limits: GroupLimits, visits: int) -> Iterator
         known = world.coordinator.members.get(name) if what == "drop" else None
         if known is None or known.process not in {FIRST, LAST}:
             yield what, name
-    for name, _ in world.late:
-        if name in world.processes:
-            yield ("send", name)
     plain, is_in, name = world.plain, world.is_plain_in, world.plain.name
     if world.coordinator.mail.get(name):
         yield ("mail", name)
@@ -150,14 +143,6 @@ def take_plain(world: PlainWorld, step: Step) -> None:
     """
     what, name = step
     if name not in {FIRST, LAST}:
-        process = world.processes.get(name)
-        if what == "send":
-            _send_late(world, name)
-            world.check()
-            return
-        if what == "poll" and process is not None:
-            late = [(name, each) for each in process.inbox if isinstance(each, WritePrimary)]
-            world.late += tuple(late)
         take_group(world, step)
         return
     plain = world.plain
@@ -221,20 +206,8 @@ def _hand_out(world: PlainWorld) -> None:
     plain.position += 1
 
 
-def _send_late(world: PlainWorld, name: str) -> None:
-    """The member's thread comes to what the session's thread has asked of it."""
-    at = next(i for i, (who, _) in enumerate(world.late) if who == name)
-    _, write = world.late[at]
-    world.late = (*world.late[:at], *world.late[at + 1 :])
-    commit = member_of(world.processes[name]).member.commit((T0,))
-    if commit is not None and commit.partitions and takes_offsets(world, commit):
-        world.primary = Primary(write.offset, write.anchor)
-
-
 _WEIGHTS = {
-    **dict.fromkeys(
-        ("acknowledge", "die", "compact", "leave", "send", "drop", "crash", "start"), 0.02
-    ),
+    **dict.fromkeys(("acknowledge", "die", "compact", "leave", "drop", "crash", "start"), 0.02),
     **dict.fromkeys(("enter", "hand", "complete"), 3.0),
     **dict.fromkeys(("commit", "deliver"), 4.0),
     "heartbeat": 0.3,

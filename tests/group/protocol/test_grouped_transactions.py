@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from kshare.core.hashing import WHOLE, HashRange, merged, minus
+from kshare.core.hashing import WHOLE, merged, minus
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle
+from kshare.group.core.claimant import Claimant
 from kshare.group.core.transaction import Stage, TransactionState
 from kshare.group.protocol import takeover
 from kshare.group.protocol.actions import Delete
-from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.owner import Owner
 from kshare.group.protocol.records import Claim, Key
@@ -29,7 +29,7 @@ from tests.group.protocol.grouped_explorer import (
 from tests.group.protocol.grouped_world import GroupedLimits, GroupedMember
 from tests.group.protocol.interleavings import seeds
 from tests.group.protocol.transactional_member import Member
-from tests.group.protocol.world import T0, LawBrokenError
+from tests.group.protocol.world import GONE, T0, LawBrokenError
 
 LIMITS = GroupedLimits(members=5, drops=3)
 NARROW = GroupedLimits(members=3, in_flight=1, drops=1)
@@ -137,13 +137,16 @@ def without_the_past(owner: Owner, log: PartitionLog) -> PartitionLog:
 
 
 def names_its_id_in_its_first_claim_only(patch: pytest.MonkeyPatch) -> None:
-    real = GroupedMember.next_claim
+    real = Claimant.owner
 
-    def next_claim(self: GroupedMember, hashes: tuple[HashRange, ...], epoch: int | None) -> Claim:
-        claim = real(self, hashes, epoch)
-        return claim if self.claims == 1 else replace(claim, transactional_id=None)
+    def owner(self: Claimant, claim: Claim, topic_id: str, *, may_write: bool) -> Owner:
+        each = real(self, claim, topic_id, may_write=may_write)
+        if vars(self).get("_has_named"):
+            each.claim = replace(each.claim, transactional_id=None)
+        vars(self)["_has_named"] = True
+        return each
 
-    patch.setattr(GroupedMember, "next_claim", next_claim)
+    patch.setattr(Claimant, "owner", owner)
 
 
 def gives_up_its_claim_when_it_is_lost(patch: pytest.MonkeyPatch) -> None:
@@ -153,8 +156,8 @@ def gives_up_its_claim_when_it_is_lost(patch: pytest.MonkeyPatch) -> None:
     def look_at_clock(self: GroupedMember) -> None:
         real(self)
         tombstone = Delete((Key(0, "claim", T0, (self.owner.member,)),))
-        if self.membership.is_lost and tombstone not in self.inbox:
-            self.inbox.append(tombstone)
+        if self.membership.is_lost and self.hashes and tombstone not in self.inbox:
+            self.wanted.append((GONE, tombstone))
 
     patch.setattr(GroupedMember, "look_at_clock", look_at_clock)
 
@@ -180,18 +183,10 @@ def does_not_wait_for_what_nobody_owns(patch: pytest.MonkeyPatch) -> None:
 
 def goes_on_at_its_position_with_what_it_gains(patch: pytest.MonkeyPatch) -> None:
     """What is below counts as processed, also of the hashes that it had not."""
-    real = member_world.claim_assigned
-
-    def claim_assigned(process: member_world.MemberProcess, change: Change) -> bool:
-        position = process.position
-        is_other = real(process, change)
-        process.position = position
-        return is_other
 
     def next_position(self: Member) -> int:
         return self.position if self.state.is_settled else 0
 
-    patch.setattr(grouped_world, "claim_assigned", claim_assigned)
     patch.setattr(Member, "next_position", property(next_position))
 
 

@@ -39,7 +39,7 @@ from tests.group.protocol.transactional_explorer import (
 )
 from tests.group.protocol.transactional_member import Member
 from tests.group.protocol.transactional_world import Limits, TransactionalWorld, take
-from tests.group.protocol.world import T0, LawBrokenError
+from tests.group.protocol.world import GONE, T0, LawBrokenError
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 LENGTH = 160
@@ -94,7 +94,9 @@ def a_zombie_whose_successor_has_gone() -> str | None:
     let_run(world)
     go(world, "m0", until="init")
     take(world, ("replace", "m0"))
-    go(world, "m2", until="settle")
+    go(world, "m2", until="end")
+    take(world, ("end", "m2"))
+    take(world, ("mark", "t-m2"))
     take(world, ("leave", "m2"))
     try:
         take(world, ("init", "m0"))
@@ -166,8 +168,8 @@ def writes_facts_with_commits_too(patch: pytest.MonkeyPatch) -> None:
 
     def write(world: world_module.TransactionalWorld, member: Member) -> None:
         done = member_module.processed(member)
-        facts = blocks_to_write(T0, member.part(), member.name, member.hashes, done)
-        member.inbox.append(actions.Write(tuple(facts)))
+        facts = blocks_to_write(T0, member.part(), member.owner.member, member.hashes, done)
+        member.wanted.append((GONE, actions.Write(tuple(facts))))
         real(world, member)
 
     patch.setattr(world_module, "write", write)
@@ -206,7 +208,7 @@ def goes_on_after_an_abort(patch: pytest.MonkeyPatch) -> None:
 
     def rewind(member: Member) -> None:
         member.in_flight, member.records, member.passes = [], None, False
-        member.number, member.unread = 0, ()
+        member.number, member.written = 0, ()
         member.state.rewound()
 
     patch.setattr(member_module, "rewind", rewind)

@@ -3,10 +3,11 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
+from typing import Self
 
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.records import Key, Record
-from tests.group.protocol.world import clone_log
+from tests.group.protocol.owning import Mark, clone_log, shallow
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,14 @@ class TransactionalLog:
     topic_id: str = "a"
     version: int = 0
     _decided: GroupLog = field(default_factory=lambda: GroupLog("g"))
+    _mark: Mark | None = None
+    _is_shared: bool = False  # whether copies have what is decided, too
 
     def append(self, key: Key, record: Record | None, number: int = 0) -> None:
         self.records.append((self.end, key, record, number))
         self.end += 1
         self.version += 1
+        self._mark = None
 
     def stable(self, transactions: TransactionCoordinator) -> int:
         """The last stable offset."""
@@ -103,8 +107,9 @@ class TransactionalLog:
             for each in kept
             if each[0] >= below or (last[each[1]] == each[0] and each[2] is not None)
         ]
-        self._decided = GroupLog("g")
+        self._decided, self._is_shared = GroupLog("g"), False
         self.version += 1
+        self._mark = None
 
     def between(self, start: int, end: int) -> list[tuple[int, Key, Record | None, int]]:
         """The records of some offsets."""
@@ -117,6 +122,9 @@ class TransactionalLog:
         What is below the last stable offset is decided, and applied to what was said before.
         """
         stable, decided = self.stable(transactions), self._decided
+        if decided.end < stable and self._is_shared:
+            decided = self._decided = clone_log(decided)
+            self._is_shared = False
         for at, key, record, number in self.between(decided.end, stable):
             if number not in self.aborted:
                 decided.apply(at, key, record)
@@ -129,6 +137,15 @@ class TransactionalLog:
                 said.apply(at, key, record)
         return said
 
-    def clone(self) -> "TransactionalLog":
+    def clone(self) -> Self:
         """A copy that shares nothing that changes."""
-        return replace(self, records=list(self.records), _decided=clone_log(self._decided))
+        self._is_shared = True
+        copy = shallow(self)
+        copy.records = list(self.records)
+        return copy
+
+    def mark(self) -> Mark:
+        """Equal for logs with the same records."""
+        if self._mark is None:
+            self._mark = Mark.of(tuple(self.records))
+        return self._mark

@@ -6,15 +6,14 @@ how deliveries follow the owner.
 
 from copy import copy
 from dataclasses import dataclass, field
+from typing import Self
 
 from kshare.core.progress import Progress
 from kshare.group.core.transaction import GiveUp, Outlook, Stage, Todo, TransactionState
 from kshare.group.protocol import transaction
-from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Block, Key
-from kshare.group.protocol.start import Start
 from kshare.group.protocol.transaction import Admission, TransactionChunk
-from tests.group.protocol.world import T0, Process, clone_process, print_of
+from tests.group.protocol.world import T0, Process
 
 
 @dataclass
@@ -23,20 +22,29 @@ class Member(Process):
 
     transactional_id: str = ""
     state: TransactionState = field(default_factory=TransactionState)
-    delivery: Start | None = None  # the start that it delivers from, as its dispatcher knows it
     stops: int = 0  # how often delivery has ended or begun again
     epoch: int = 0  # the last one that its producer has got
     is_read: bool = False  # the log, since it has that epoch
     number: int = 0  # of the transaction that the brokers hold; 0 if they hold nothing of it
     records: tuple[tuple[Block, ...], tuple[Key, ...]] | None = None  # to be written, as checked
-    unread: tuple[Block, ...] = ()
+    written: tuple[Block, ...] = ()  # its facts, until it is decided
     passes: bool = False  # its transaction passes over offsets that are none of its records
     _admission: tuple[tuple[object, ...], Admission] | None = None  # by what, and what it is
 
-    @property
-    def start(self) -> Start | None:
-        """From where it may deliver; None if it may not."""
-        return self.owner.start if self.owner.phase is Phase.RUNNING else None
+    def clone(self) -> Self:
+        copied = super().clone()
+        copied.state = copy(self.state)
+        return copied
+
+    def fingerprint(self) -> tuple[object, ...]:
+        its = self.state
+        return (
+            *super().fingerprint(),
+            *(its.stage, its.epoch is None, its.is_begun, self.epoch),
+            *(its._mark == self.stops, its._since is None, its.is_own({T0: self.start})),
+            *(self.is_read, self.number, self.records, self.delivery is self.start),
+            *(self.passes, self.written),
+        )
 
     @property
     def next_position(self) -> int:
@@ -65,28 +73,6 @@ class Member(Process):
         return False
 
 
-def clone_of(member: Member) -> Member:
-    cloned = clone_process(member)
-    assert isinstance(cloned, Member)
-    cloned.state = copy(member.state)
-    return cloned
-
-
-def print_of_transaction(member: Member) -> tuple[object, ...]:
-    owner, its = member.owner, member.state
-    state: tuple[object, ...] = (its.stage, its.epoch is None, its.is_begun, member.epoch)
-    state += (its._mark == member.stops, its._since is None, its.is_own({T0: member.start}))
-    state += (member.is_read, member.number, member.records, member.delivery is member.start)
-    state += (member.passes,)
-    return (
-        *print_of(member),
-        *state,
-        member.unread,
-        owner._takeover.has_fenced,
-        owner._takeover.unblocked,
-    )
-
-
 # -- what it sees ---------------------------------------------------------------------------------
 
 
@@ -98,7 +84,6 @@ def chunk_of(member: Member) -> TransactionChunk:
 
 def processed(member: Member) -> Progress:
     """What is processed, with the records of the transaction."""
-    assert member.owner.start is not None
     done = member.owner.done
     return done.commit(done.pending_of(member.position, member.hashes))
 
@@ -142,7 +127,7 @@ def admission_of(member: Member) -> Admission:
 def may_take(member: Member) -> bool:
     """Whether what it is handed out is of its transaction, or of one that it begins."""
     may_begin = member.state.is_settled or member.state.may_take
-    return member.owner.phase is Phase.RUNNING and may_begin
+    return member.start is not None and may_begin
 
 
 def ensure_open(member: Member) -> None:
@@ -169,8 +154,8 @@ def give_up(member: Member, *, is_decided: bool) -> None:
 def rewind(member: Member) -> None:
     """After an abort: the positions go back to what the log says."""
     member.in_flight, member.records, member.passes = [], None, False
-    member.number, member.unread = 0, ()
-    member.owner.rewind()
-    member.outdated = len(member.inbox)
+    member.number, member.written = 0, ()
+    for each in member.ownerships.by_partition.values():
+        each.rewind()
     member.refresh()
     member.state.rewound()

@@ -5,6 +5,7 @@ exactly once, and the outputs of a key in order.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from kshare.core.hashing import complement
 from kshare.core.progress import Progress
@@ -19,25 +20,33 @@ from kshare.group.protocol.actions import (
     Write,
     WritePrimary,
 )
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Claim, Key, key_of
+from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.records import Key, key_of
 from kshare.group.protocol.start import Primary
 from tests.group.protocol import transactional_member
+from tests.group.protocol.owning import new_ownerships, shallow
 from tests.group.protocol.transactional_log import TransactionalLog, TransactionCoordinator
 from tests.group.protocol.transactional_member import (
     Member,
     ask_commit,
     chunk_of,
-    clone_of,
     ensure_open,
     give_up,
     may_take,
-    print_of_transaction,
     processed,
     todo_of,
 )
-from tests.group.protocol.world import HALVES, T0, LawBrokenError, Step, is_own, is_pending
+from tests.group.protocol.world import (
+    HALVES,
+    T0,
+    LawBrokenError,
+    Step,
+    is_own,
+    is_pending,
+    marks_of,
+    may_settle,
+    own,
+)
 
 
 def is_visible(log: TransactionalLog, number: int) -> bool:
@@ -67,16 +76,19 @@ class TransactionalWorld:
     shares_ids: bool = False
     _known: tuple[object, Progress] | None = None  # by what, and what is known
     _checked: tuple[object, ...] = ()  # what held at the last check
+    _shared: set[str] = field(default_factory=set)  # members that copies have, too
+
+    def own(self, name: str) -> Member:
+        """A member that is about to change: another one than that of copies."""
+        return own(self.members, name, self._shared)
 
     def start(self, half: int) -> None:
         name = f"m{self.started}"
         transactional_id = f"t{half}" if self.shares_ids else f"t-{name}"
         self.started += 1
-        hashes = (HALVES[half],)
-        owner = Owner(Claim(T0, name, hashes, transactional_id=transactional_id), "a")
-        self.members[name] = Member(
-            name, hashes, GroupLog("g"), owner, "a", transactional_id=transactional_id
-        )
+        owned = new_ownerships(name, "a", transactional_id=transactional_id)
+        self.members[name] = member = Member(name, owned, transactional_id=transactional_id)
+        member.claim({T0: (HALVES[half],)})
         self.transactions.epochs.setdefault(transactional_id, 0)
 
     def known(self) -> Progress:
@@ -126,28 +138,24 @@ class TransactionalWorld:
                 raise LawBrokenError(f"the output of {offset} before an earlier one of its key")
             self.outputs.append(offset)
 
-    def clone(self) -> "TransactionalWorld":
-        return replace(
-            self,
-            log=self.log.clone(),
-            transactions=replace(
-                self.transactions,
-                epochs=dict(self.transactions.epochs),
-                open=dict(self.transactions.open),
-            ),
-            members={name: clone_of(member) for name, member in self.members.items()},
-            outputs=list(self.outputs),
-        )
+    def clone(self) -> Self:
+        self._shared = set(self.members)
+        copy = shallow(self)
+        copy.log, copy.members, copy.outputs = self.log.clone(), dict(self.members), [*self.outputs]
+        copy.transactions = its = shallow(self.transactions)
+        its.epochs, its.open = dict(its.epochs), dict(its.open)
+        copy._shared = set(self._shared)
+        return copy
 
     def fingerprint(self) -> tuple[object, ...]:
         return (
-            tuple(self.log.records),
+            self.log.mark(),
             self.log.aborted,
             tuple(sorted(self.transactions.epochs.items())),
             tuple(sorted((n, t.number, t.state) for n, t in self.transactions.open.items())),
             self.transactions.late,
             self.primary,
-            tuple(print_of_transaction(member) for _, member in sorted(self.members.items())),
+            marks_of(self.members),
             tuple(self.outputs),
             self.started,
             self.compactions,
@@ -214,18 +222,16 @@ def log_verbs(world: TransactionalWorld, limits: Limits, member: Member, end: in
     has_new_epoch = member.state.epoch is not None and not member.is_read
     if member.log.end < end or not member.is_current or has_new_epoch:
         verbs.append("read")
-    if member.inbox:
+    if member.wanted:
         verbs.append("act")
     may_deliver = (
         member.is_current and member.is_member and len(member.in_flight) < limits.in_flight
     )
     if may_deliver and next_record(world, member) is not None:
         verbs.append("deliver")
-    phase = member.owner.phase
-    can_settle = member.unread and phase is Phase.RUNNING and member.owner.commit is None
-    if can_settle and transaction.is_read_back(member.part(), member.unread):
+    if may_settle(member):
         verbs.append("settle")
-    if phase is Phase.WAITING:
+    if member.owner.phase is Phase.WAITING:
         verbs.append("wait")
     return verbs
 
@@ -278,22 +284,23 @@ def take(world: TransactionalWorld, step: Step) -> None:
             world.transactions.fence(name)
             world.expired += 1
         case _:
-            _happen(world, world.members[name], what)
+            _happen(world, world.own(name), what)
     world.check()
 
 
 def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
+    now = 0.0
     match what:
         case "end" | "doubt" | "repeat":
             _end(world, member, what)
         case "settle":
-            member.unread = ()
-            member.owner.begin_commit(member.part())
+            assert member.ownership is not None
+            assert member.ownership.follow_ups.is_due
+            now = member.ownership.follow_ups.due_at
         case "wait":
-            member.owner.waited()
-            for other in world.members.values():
-                if other is not member:
-                    other.is_current = False
+            now = member.waited
+            for other in set(world.members) - {member.name}:
+                world.own(other).is_current = False
         case "commit":
             ask_commit(member)
         case "interrupt":
@@ -308,16 +315,17 @@ def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
         case _:
             globals()[what](world, member)  # looked up late: a fault may be in its place
     if what != "deliver":
-        member.ask(member.owner.actions(member.part(), member.log.end))
+        member.decide(now)
     world.check_settled(member)
 
 
 def read(world: TransactionalWorld, member: Member) -> None:
     end = read_to(world)
+    log = member.own_log()
     for at, key, record, number in world.log.between(member.log.end, end):
         if is_visible(world.log, number):
-            member.log.apply(at, key, record)
-    member.log.end = max(member.log.end, end)
+            log.apply(at, key, record)
+    log.end = max(log.end, end)
     member.is_current = True
     member.is_read = member.state.epoch is not None
 
@@ -363,7 +371,7 @@ def write(world: TransactionalWorld, member: Member) -> None:
     if not written(world, member):
         give_up(member, is_decided=True)  # it was fenced, and so its transaction is ended
         return
-    member.unread = blocks
+    member.written = blocks
     for block in blocks:
         world.log.append(key_of(block), block, fact_number(member.number))
     for key in keys:
@@ -407,9 +415,12 @@ def _end(world: TransactionalWorld, member: Member, what: str) -> None:
         give_up(member, is_decided=True)
     else:
         member.state.committed(may_go_on=what != "repeat")
-        if member.delivery is member.owner.start:
-            member.owner.processed(processed(member).minus(member.owner.done))
+        each = member.ownership
+        if each is not None and each.start is member.delivery:
+            each.processed(processed(member).minus(each.owner.done))
+            each.follow_ups.facts = member.written or each.follow_ups.facts
         member.in_flight, member.number, member.passes = [], 0, False
+        member.written = ()
 
 
 def abort(world: TransactionalWorld, member: Member) -> None:
@@ -424,7 +435,7 @@ def close(world: TransactionalWorld, member: Member) -> None:
     if member.state.is_open:
         abort(world, member)
     if not member.state.keeps_claims:
-        delete(world, (Key(0, "claim", T0, (member.owner.member,)),))
+        delete(world, (*member.ownerships.give_up(), *member.ownerships.claims()))
 
 
 def resolve(world: TransactionalWorld, member: Member) -> None:

@@ -6,20 +6,21 @@ acknowledges them in any order.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import Any, Final, Self, TypeVar
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.group.core.ownership import Ownership
+from kshare.group.core.ownerships import Ownerships
 from kshare.group.protocol.actions import (
     Action,
-    Append,
     Delete,
     FetchPrimary,
     ResolveInitial,
-    Unblock,
     Write,
     WritePrimary,
 )
@@ -27,9 +28,22 @@ from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.records import Block, Claim, Key, Record, key_of
 from kshare.group.protocol.start import Primary
+from tests.group.protocol.owning import (
+    TIMEOUT,
+    Mark,
+    clone_log,
+    clone_of_ownerships,
+    new_ownerships,
+    print_of_ownership,
+    shallow,
+)
 
 T0 = TopicPartition("orders", 0)
 HALVES = split(WHOLE, 2)
+NOBODY: Final = Owner(Claim(T0, "", ()), phase=Phase.FENCED)
+"""The owner of a process that owns nothing."""
+GONE: Final = -1
+"""The number of actions for which nobody waits."""
 
 
 class LawBrokenError(AssertionError):
@@ -52,83 +66,266 @@ class Log:
     topic_id: str = "a"
     version: int = 0
     _said: GroupLog = field(default_factory=lambda: GroupLog("g"))
+    _mark: Mark | None = None
+    _is_shared: bool = False  # whether copies have what it says, too
 
     def append(self, key: Key, record: Record | None) -> None:
         self.records.append((self.end, key, record))
         self.end += 1
         self.version += 1
+        self._mark = None
 
     def compact(self) -> None:
         last = {key: offset for offset, key, _ in self.records}
         self.records = [r for r in self.records if last[r[1]] == r[0] and r[2] is not None]
-        self._said = GroupLog("g")
+        self._said, self._is_shared = GroupLog("g"), False
         self.version += 1
+        self._mark = None
 
     def said(self) -> GroupLog:
         """What it says to one that reads all of it now.
 
         What is appended is applied to what was said before. After a compaction all is read again.
         """
-        replay(self, self._said)
+        if self._said.end < self.end:
+            if self._is_shared:
+                self._said, self._is_shared = clone_log(self._said), False
+            replay(self, self._said)
         return self._said
 
-    def clone(self) -> "Log":
+    def clone(self) -> Self:
         """A copy that shares nothing that changes."""
-        return replace(self, records=list(self.records), _said=clone_log(self._said))
+        self._is_shared = True
+        copy = shallow(self)
+        copy.records = list(self.records)
+        return copy
+
+    def mark(self) -> Mark:
+        """Equal for logs with the same records."""
+        if self._mark is None:
+            self._mark = Mark.of((*self.records, self.end, self.topic_id))
+        return self._mark
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A commit that was asked for, and is not answered.
+
+    Attributes:
+        number: Which one of its ownership's.
+        start: From which start the records were delivered.
+        done: What is processed.
+    """
+
+    number: int
+    start: Progress | None
+    done: Progress
 
 
 @dataclass
 class Process:
-    """One consumer process: its owner core, its view of the log, and what it has handed out.
+    """One consumer process: what its session owns, and what it has handed out.
 
-    The owner waits for its last actions alone: what becomes of earlier ones is not told it, as in
-    :class:`kshare.group.core.ownership.Ownership`.
+    Attributes:
+        name: Its name.
+        ownerships: What its session owns, as in production.
+        wanted: What owners want done, and is not done yet, with the number of these actions.
+        in_flight: Offsets that are handed out, and not acknowledged.
+        position: All records of its hashes below are handed out.
+        delivery: The start that they are handed out from.
+        asked: The commit that it waits for.
+        is_current: Whether it has read the log since the last time out of somebody.
+        is_member: Whether the group's coordinator has not dropped it, as far as it may tell.
+        commits: How often it has asked for a commit.
+        mark: What makes two go on alike, as it was found; None if it may have changed since.
+        shares_log: Whether copies of it have the same object for what they have read.
     """
 
     name: str
-    hashes: tuple[HashRange, ...]
-    log: GroupLog
-    owner: Owner
-    topic_id: str
-    inbox: list[Action] = field(default_factory=list)  # returned by the core, not done yet
-    outdated: int = 0  # so many of the first in the inbox are not waited for
-    in_flight: list[int] = field(default_factory=list)  # handed out, not acknowledged
-    position: int = 0  # all records of its hashes below are handed out
-    is_current: bool = False  # has read the log since the last time out of somebody
-    is_member: bool = True  # the group's coordinator has not dropped it, as far as it may tell
+    ownerships: Ownerships
+    wanted: list[tuple[int, Action]] = field(default_factory=list)
+    in_flight: list[int] = field(default_factory=list)
+    position: int = 0
+    delivery: Progress | None = None
+    asked: Asked | None = None
+    is_current: bool = False
+    is_member: bool = True
     commits: int = 0
+    mark: Mark | None = None
+    shares_log: bool = False
+
+    @property
+    def ownership(self) -> Ownership | None:
+        """What it owns of the partition; None if that is nothing."""
+        return self.ownerships.by_partition.get(T0)
+
+    @property
+    def owner(self) -> Owner:
+        each = self.ownerships.by_partition.get(T0)  # not ownership: it is asked all the time
+        return NOBODY if each is None else each.owner
+
+    @property
+    def hashes(self) -> tuple[HashRange, ...]:
+        return self.owner.hashes
+
+    @property
+    def log(self) -> GroupLog:
+        return self.ownerships.log
+
+    @property
+    def topic_id(self) -> str:
+        return self.ownerships.topic_id
+
+    @property
+    def start(self) -> Progress | None:
+        """From where it may deliver; None if it may not."""
+        each = self.ownerships.by_partition.get(T0)
+        return None if each is None else each.start
+
+    @property
+    def inbox(self) -> list[Action]:
+        """What is to be done, and is not done yet."""
+        return [action for _, action in self.wanted]
+
+    @property
+    def waited(self) -> float:
+        """A time at which it has waited for former owners."""
+        each = self.ownership
+        assert each is not None
+        assert each.waits_since is not None
+        return each.waits_since + 2 * TIMEOUT
 
     def part(self) -> PartitionLog:
         return self.log.of(T0)
 
-    def ask(self, actions: Iterable[Action]) -> None:
-        """The core wants something, and waits for it."""
-        actions = tuple(actions)
-        if not all(isinstance(action, Delete | Unblock | Append) for action in actions):
-            self.outdated = len(self.inbox)
-        self.inbox += actions
+    def clone(self) -> Self:
+        """A copy that shares nothing that changes."""
+        self.shares_log = True
+        copy = shallow(self)
+        copy.ownerships = clone_of_ownerships(self.ownerships)
+        copy.wanted, copy.in_flight, copy.mark = [*self.wanted], [*self.in_flight], None
+        return copy
+
+    def marked(self) -> Mark:
+        """Equal for processes that go on alike."""
+        if self.mark is None:
+            self.mark = Mark.of(self.fingerprint())
+        return self.mark
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """What makes two go on alike."""
+        part, each, asked = self.part(), self.ownership, self.asked
+        return (
+            self.name,
+            self.log.end,
+            part.incarnation,
+            part.start,
+            part.stable,
+            frozenset(part.stables.items()),
+            frozenset(part.resets),
+            frozenset(part.blocks.items()),
+            frozenset(part.claims.items()),
+            frozenset(part.overtaken),
+            print_of_ownership(each, self.log.end, self.delivery),
+            self.delivery is None,
+            tuple(
+                (action, each is not None and each.waits_for(number))
+                for number, action in self.wanted
+            ),
+            asked
+            and each
+            and (each.commits.wanted - asked.number, asked.done, asked.start is each.start),
+            tuple(self.in_flight),
+            self.position,
+            self.is_current,
+            self.is_member,
+            self.commits,
+            self.topic_id,
+        )
+
+    # -- as the session does -----------------------------------------------------------------
+
+    def claim(
+        self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]], **given: Any
+    ) -> None:
+        """Own these key hashes, and no others."""
+        before = self.ownership
+        self.ownerships.claim(assignment, **given)
+        self.forget(before)
+
+    def forget(self, before: Ownership | None) -> None:
+        """Nobody waits for what was asked by an ownership that is given up."""
+        if self.ownership is not before:
+            self.wanted, self.asked = [(GONE, action) for _, action in self.wanted], None
+
+    def renew(self) -> None:
+        """Others may take it for dead."""
+        before = self.ownership
+        self.ownerships.renew("the log was not reached")
+        self.forget(before)
+
+    def commit(self, processed: Sequence[Rectangle]) -> None:
+        """Ask for a commit of what was processed."""
+        self.commits += 1
+        since = {} if self.delivery is None else {T0: self.delivery}
+        for each, number in self.ownerships.ask_commits({T0: processed}, since):
+            self.asked = Asked(number, self.delivery, each.owner.done)
+
+    def decide(self, now: float = 0.0) -> None:
+        """Go on as far as the log says; what is wanted then."""
+        self._give_up()
+        before = self.ownership
+        wanted = [
+            (each.action, action)
+            for each, actions in self.ownerships.advance(now)
+            for action in actions
+        ]
+        self.forget(before)
+        self.wanted += wanted
+        self._give_up()
+
+    def _give_up(self) -> None:
+        self.wanted += [(GONE, Delete((key,))) for key in self.ownerships.give_up()]
 
     def next_action(self) -> tuple[Action, bool]:
-        """What is done next, and whether the core is told of it."""
-        is_awaited = not self.outdated
-        self.outdated -= not is_awaited
-        return self.inbox.pop(0), is_awaited
+        """What is done next, and whether somebody waits for it."""
+        number, action = self.wanted.pop(0)
+        each = self.ownership
+        return action, each is not None and each.waits_for(number)
 
     def rest(self, action: Action, *, is_awaited: bool) -> None:
         """What is left of an action that is done in part."""
-        self.inbox.insert(0, action)
-        self.outdated += not is_awaited
+        each = self.ownership
+        number = each.action if each is not None and is_awaited else GONE
+        self.wanted.insert(0, (number, action))
 
     def fail(self) -> None:
         """What is next is not done."""
-        _, is_awaited = self.next_action()
-        if is_awaited:
-            self.owner.failed()
-            self.outdated = len(self.inbox)
+        number, _ = self.wanted.pop(0)
+        if self.ownership is not None:
+            self.ownership.failed(number, "no answer", 0.0)
 
-    def forget(self, *actions: Action) -> None:
-        """Nothing but these is to be done."""
-        self.inbox, self.outdated = list(actions), 0
+    def read(self, log: Log) -> None:
+        """Read to the end of the log, which may be another one now."""
+        owned = self.ownerships
+        if owned.topic_id != log.topic_id:
+            owned.lost(log.topic_id, "it was deleted")
+            self.wanted, self.shares_log = [], False  # its writer is closed
+        replay(log, self.own_log())
+        self.is_current = True
+
+    def own_log(self) -> GroupLog:
+        """What it has read, to be read on."""
+        if self.shares_log:
+            self.ownerships.log, self.shares_log = clone_log(self.ownerships.log), False
+        return self.ownerships.log
+
+    def follow(self) -> None:
+        """As its dispatcher: what is delivered from another start begins anew."""
+        each = self.ownership
+        is_fenced = each is not None and each.owner.phase is Phase.FENCED
+        if self.start is not self.delivery and not is_fenced:
+            self.delivery, self.in_flight, self.position = self.start, [], 0
 
 
 @dataclass
@@ -148,14 +345,20 @@ class World:
     compactions: int = 0
     failures: int = 0
     _checked: tuple[object, ...] = ()  # what held at the last check
+    _shared: set[str] = field(default_factory=set)  # processes that copies have, too
 
     # -- processes ---------------------------------------------------------------------------
+
+    def own(self, name: str) -> Process:
+        """A process that is about to change: another one than that of copies."""
+        return own(self.processes, name, self._shared)
 
     def start(self, hashes: tuple[HashRange, ...]) -> None:
         name = f"m{self.started}"
         self.started += 1
-        owner = Owner(Claim(T0, name, hashes), self.log.topic_id)
-        self.processes[name] = Process(name, hashes, GroupLog("g"), owner, self.log.topic_id)
+        process = Process(name, new_ownerships(name, self.log.topic_id))
+        process.claim({T0: hashes})
+        self.processes[name] = process
 
     def crash(self, name: str) -> None:
         """Kill -9: what it has in flight is forgotten."""
@@ -249,25 +452,21 @@ class World:
 
     # -- copies --------------------------------------------------------------------------------
 
-    def clone(self) -> "World":
+    def clone(self) -> Self:
         """A copy that shares nothing that changes."""
-        world = replace(
-            self,
-            log=self.log.clone(),
-            processes={name: clone_process(p) for name, p in self.processes.items()},
-            acknowledged=set(self.acknowledged),
-            promised=set(self.promised),
-        )
-        return world
+        self._shared = set(self.processes)
+        copy = shallow(self)
+        copy.log, copy.processes = self.log.clone(), dict(self.processes)
+        copy.acknowledged, copy.promised = set(self.acknowledged), set(self.promised)
+        copy._shared = set(self._shared)
+        return copy
 
     def fingerprint(self) -> tuple[object, ...]:
         """Equal for worlds that go on alike."""
         return (
-            tuple(self.log.records),
-            self.log.end,
-            self.log.topic_id,
+            self.log.mark(),
             self.primary,
-            tuple(print_of(p) for _, p in sorted(self.processes.items())),
+            marks_of(self.processes),
             frozenset(self.acknowledged),
             frozenset(self.promised),
             self.late_facts,
@@ -281,11 +480,11 @@ class World:
 def has_been_waited_for(world: World, process: Process) -> bool:
     """Whether another process has taken over hashes of one whose time was up."""
     claims = world.log.said().of(T0).claims
-    own = claims.get(process.name)
+    own = claims.get(process.owner.member)
     return any(
-        other.owner.phase is Phase.RUNNING
-        and other.name in claims
-        and (own is None or own.age < claims[other.name].age)
+        other.start is not None
+        and other.owner.member in claims
+        and (own is None or own.age < claims[other.owner.member].age)
         and any(a.lo < b.hi and b.lo < a.hi for a in process.hashes for b in other.hashes)
         for other in world.processes.values()
         if other is not process
@@ -302,83 +501,32 @@ def is_pending(done: Progress, offset: int, hash_: int) -> bool:
     return True
 
 
-def clone_log(log: GroupLog) -> GroupLog:
-    copy = GroupLog(log.group)
-    copy.end, copy.members, copy.epochs = log.end, dict(log.members), dict(log.epochs)
-    copy.partitions = {
-        at: PartitionLog(
-            part.incarnation,
-            part.start,
-            part.stable,
-            dict(part.blocks),
-            dict(part.claims),
-            dict(part.leases),
-            set(part.outdated),
-            dict(part.stables),
-            dict(part.resets),
-            set(part.overtaken),
-        )
-        for at, part in log.partitions.items()
-    }
-    return copy
+AnyProcess = TypeVar("AnyProcess", bound=Process)
 
 
-def clone_process(process: Process) -> Process:
-    commit = process.owner.commit
-    owner = replace(process.owner, commit=None if commit is None else replace(commit))
-    return replace(
-        process,
-        log=clone_log(process.log),
-        owner=owner,
-        inbox=list(process.inbox),
-        in_flight=list(process.in_flight),
-    )
+def own(processes: dict[str, AnyProcess], name: str, shared: set[str]) -> AnyProcess:
+    """A process that is about to change: a copy of it, if it is shared."""
+    if name in shared:
+        shared.discard(name)
+        processes[name] = processes[name].clone()
+    process = processes[name]
+    process.mark = None
+    return process
 
 
-def print_of(process: Process) -> tuple[object, ...]:
-    part, owner, commit = process.part(), process.owner, process.owner.commit
-    return (
-        process.name,
-        process.log.end,
-        part.incarnation,
-        part.start,
-        part.stable,
-        frozenset(part.stables.items()),
-        frozenset(part.resets),
-        frozenset(part.blocks.items()),
-        frozenset(part.claims.items()),
-        frozenset(part.overtaken),
-        owner.phase,
-        owner.start,
-        owner.done,
-        commit
-        and (commit.done, commit.facts, commit.stable, commit.is_lead, commit.is_primary_written),
-        owner._pending,
-        owner._evidence.primary,
-        owner._evidence.initial,
-        owner._evidence.known,
-        owner._evidence.voids,
-        owner._evidence.resets,
-        owner._takeover.waits,
-        owner._takeover.has_waited,
-        tuple(process.inbox),
-        process.outdated,
-        tuple(process.in_flight),
-        process.position,
-        process.is_current,
-        process.commits,
-        process.topic_id,
-    )
+def marks_of(processes: Mapping[str, Process]) -> tuple[Mark, ...]:
+    """Equal for processes that go on alike."""
+    return tuple(processes[name].marked() for name in sorted(processes))
 
 
 def is_living(process: Process) -> bool:
     """Whether a process may hand out records: it has read the log, and knows of no later claim."""
-    return process.is_current and process.is_member and process.owner.phase is Phase.RUNNING
+    return process.is_current and process.is_member and process.start is not None
 
 
 def next_record(world: World, process: Process) -> int | None:
     """The next record that a process would hand out."""
-    if process.owner.phase is not Phase.RUNNING:
+    if process.start is None:
         return None
     for offset in range(process.position, len(world.keys)):
         hash_ = world.keys[offset]
@@ -440,14 +588,14 @@ def steps(world: World, limits: Limits) -> list[Step]:
 def log_steps(world: World, process: Process, limits: Limits) -> list[Step]:
     """What a process can do next with the log, and with records."""
     possible: list[Step] = []
-    name, log, inbox, in_flight = process.name, world.log, process.inbox, process.in_flight
+    name, log, wanted, in_flight = process.name, world.log, process.wanted, process.in_flight
     phase = process.owner.phase
     is_behind = process.log.end < log.end or process.topic_id != log.topic_id
     if is_behind or not process.is_current:
         possible.append(("read", name))
-    if inbox:
+    if wanted:
         possible.append(("act", name))
-        if world.failures < limits.failures and not isinstance(inbox[0], Delete):
+        if world.failures < limits.failures and not isinstance(wanted[0][1], Delete):
             possible.append(("fail", name))
     may_deliver = len(in_flight) < limits.in_flight and is_living(process)
     if may_deliver and next_record(world, process) is not None:
@@ -475,7 +623,7 @@ def take(world: World, step: Step) -> None:
         world.log = Log(topic_id=f"lost {world.lost_logs}")
         world.lost_logs += 1
     else:
-        _happen(world, world.processes[name], what)
+        _happen(world, world.own(name), what)
     world.check()
 
 
@@ -483,7 +631,7 @@ def _happen(world: World, process: Process, what: str) -> None:
     verb, *rest = what.split()
     match verb:
         case "read":
-            _read(world, process)
+            process.read(world.log)
         case "act":
             _act(world, process)
         case "fail":
@@ -497,30 +645,18 @@ def _happen(world: World, process: Process, what: str) -> None:
             process.in_flight.remove(offset)
             world.acknowledged.add(offset)
         case "commit":
-            process.commits += 1
-            process.owner.processed(list(processed(world, process)))
-            process.owner.begin_commit(process.part())
+            process.commit(list(processed(world, process)))
         case "wait":
-            process.owner.waited()
-            for other in world.processes.values():
-                if other is not process:
-                    other.is_current = False
+            for other in set(world.processes) - {process.name}:
+                world.own(other).is_current = False
+            _decide(world, process, process.waited)
+            return
         case "replace" | "crash":
             if verb == "crash":
                 world.crash(process.name)
             world.start(process.hashes)
             return
     _decide(world, process)
-
-
-def _read(world: World, process: Process) -> None:
-    if process.topic_id != world.log.topic_id:
-        process.log, process.topic_id = GroupLog("g"), world.log.topic_id
-        process.owner.log_lost(world.log.topic_id)
-        process.forget()
-        process.in_flight, process.position = [], 0
-    replay(world.log, process.log)
-    process.is_current = True
 
 
 def processed(world: World, process: Process) -> Iterator[Rectangle]:
@@ -533,24 +669,35 @@ def processed(world: World, process: Process) -> Iterator[Rectangle]:
             at = offset + 1
 
 
-def _decide(world: World, process: Process) -> None:
-    """Ask the core for actions; note what a commit has promised when it ends."""
-    before, was_running = process.owner.commit, is_running(process)
-    process.ask(process.owner.actions(process.part(), process.log.end))
-    if was_running and process.owner.phase is Phase.STARTING:  # offsets were reset under way
-        process.in_flight, process.position = [], 0
-    if before is not None and process.owner.commit is None and is_running(process):
-        answered = process.owner.stable(process.part())
-        if not world.acknowledged.issuperset(range(answered)):
-            raise LawBrokenError(f"a commit answers the stable offset {answered}")
-        for offset, hash_ in enumerate(world.keys):
-            mine = any(hash_ in part for part in process.hashes)
-            if mine and not is_pending(before.done, offset, hash_):
-                world.promised.add(offset)
+def _decide(world: World, process: Process, now: float = 0.0) -> None:
+    """Let the session go on; note what a commit has promised when it is answered."""
+    process.decide(now)
+    each, asked = process.ownership, process.asked
+    if each is None or asked is None or each.commits.finished < asked.number:
+        process.follow()
+        return
+    process.asked = None
+    process.follow()
+    if each.start is not asked.start:  # it begins anew meanwhile, and so its user's work does
+        return
+    answered = process.ownerships.stable(T0)
+    if not world.acknowledged.issuperset(range(answered)):
+        raise LawBrokenError(f"a commit answers the stable offset {answered}")
+    for offset, hash_ in enumerate(world.keys):
+        if is_own(process, hash_) and not is_pending(asked.done, offset, hash_):
+            world.promised.add(offset)
 
 
-def is_running(process: Process) -> bool:
-    return process.owner.phase is Phase.RUNNING
+def may_settle(process: Process) -> bool:
+    """Whether a commit follows from what was read, once some time has passed since the last."""
+    each = process.ownership
+    return each is not None and each.follow_ups.is_due and each.owner.commit is None
+
+
+def settle(world: World, process: Process) -> None:
+    """That time has passed."""
+    assert process.ownership is not None
+    _decide(world, process, process.ownership.follow_ups.due_at)
 
 
 def _act(world: World, process: Process) -> None:
