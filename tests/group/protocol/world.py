@@ -113,12 +113,10 @@ class Asked:
 
     Attributes:
         number: Which one of its ownership's.
-        start: From which start the records were delivered.
         done: What is processed.
     """
 
     number: int
-    start: Progress | None
     done: Progress
 
 
@@ -232,9 +230,7 @@ class Process:
                 (action, each is not None and each.waits_for(number))
                 for number, action in self.wanted
             ),
-            asked
-            and each
-            and (each.commits.wanted - asked.number, asked.done, asked.start is each.start),
+            asked and each and (each.commits.wanted - asked.number, asked.done),
             tuple(self.in_flight),
             self.position,
             self.is_current,
@@ -269,7 +265,7 @@ class Process:
         self.commits += 1
         since = {} if self.delivery is None else {T0: self.delivery}
         for each, number in self.ownerships.ask_commits({T0: processed}, since):
-            self.asked = Asked(number, self.delivery, each.owner.done)
+            self.asked = Asked(number, each.owner.done)
 
     def decide(self, now: float = 0.0) -> None:
         """Go on as far as the log says; what is wanted then."""
@@ -678,7 +674,7 @@ def _decide(world: World, process: Process, now: float = 0.0) -> None:
         return
     process.asked = None
     process.follow()
-    if each.start is not asked.start:  # it begins anew meanwhile, and so its user's work does
+    if each.start is None:
         return
     answered = process.ownerships.stable(T0)
     if not world.acknowledged.issuperset(range(answered)):
