@@ -239,7 +239,7 @@ def test_reading_stops_when_too_much_is_held_and_goes_on_when_it_is_acknowledged
     def is_full() -> bool:
         found = consumer.consume(1_000, 0.1)
         messages.extend(found)
-        return not found and consumer._dispatcher._is_full()
+        return not found and consumer._dispatcher.out.is_full
 
     until(is_full)
     cluster.track_requests()
