@@ -205,14 +205,14 @@ def test_a_paused_partition_whose_records_are_kept_back_stops_no_other(
     consumer.pause([ORDERS])  # the others of its chunk may go out, and are not returned
     fill(cluster, LOWER, 1)
     while len(seen) < 10 + RECORDS:
-        messages = consumer.consume(len(LOWER), WAIT_S)
+        messages = consumer.consume(min(len(LOWER), 10 + RECORDS - len(seen)), WAIT_S)
         assert messages
         for message in messages:
             consumer.acknowledge(message)
         seen += messages
     consumer.resume([ORDERS])
     while len(seen) < 2 * RECORDS:
-        messages = consumer.consume(500, WAIT_S)
+        messages = consumer.consume(min(500, 2 * RECORDS - len(seen)), WAIT_S)
         assert messages
         seen += messages
     assert places(seen) == [(p, offset) for p in range(2) for offset in range(RECORDS)]
