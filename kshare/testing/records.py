@@ -29,6 +29,7 @@ _WAIT_SECONDS = 30.0
 _ASK_SECONDS = 2.0
 _PAUSE_SECONDS = 0.02
 _LINGER_MS = 30_000  # however slow the machine is that hands a few records over, they are one batch
+_TIMEOUTS = {"message.timeout.ms", "delivery.timeout.ms"}  # librdkafka wants them to be longer
 # A topic that was just made: its leader is chosen, or the broker asked does not know yet.
 _NOT_YET = {
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -106,7 +107,9 @@ def produce(
         KafkaException: a record was refused.
         TimeoutError: some were not taken in time.
     """
-    given = {"linger.ms": _LINGER_MS} | dict(config or {})
+    given = dict(config or {})
+    if not given.keys() & _TIMEOUTS:
+        given = {"linger.ms": _LINGER_MS} | given
     producer = Producer(producer_config(bootstrap_servers) | given)
     # While librdkafka does not know the topic's partitions, it holds the records, and then hands
     # them over one by one: a flush would send those handed over so far as a batch of their own.

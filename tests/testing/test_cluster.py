@@ -78,6 +78,11 @@ def test_records_that_nobody_takes(cluster: FakeCluster) -> None:
         produce(cluster.bootstrap_servers, "t", [(b"k", b"v")], partition=0, seconds_max=0.2)
 
 
+@pytest.mark.parametrize("name", ["message.timeout.ms", "delivery.timeout.ms"])
+def test_records_that_have_little_time(cluster: FakeCluster, name: str) -> None:
+    assert cluster.produce("t", [(b"k", b"v")], partition=0, config={name: 20_000}) == 1
+
+
 def test_more_records_than_the_queue_holds(cluster: FakeCluster) -> None:
     config = {"queue.buffering.max.messages": 10}
     assert cluster.produce("t", [(b"k", b"v")] * 100, partition=0, config=config) == 100
