@@ -19,6 +19,7 @@ $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --editable . --group dev
+	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null  # on all cores, as pip does not
 	touch $@
 
 demo: setup
