@@ -161,7 +161,9 @@ class Receiver:
                     break
                 with self._state.lock:
                     if self._dispatcher.rows.left and not call.is_cancelled:
-                        call.took(*self._dispatcher.out.collect(most - len(call.messages)))
+                        out = self._dispatcher.out
+                        call.took(out.delivery)
+                        call.messages += out.collect(most - len(call.messages))
         except (KshareError, ConsumerClosedError):
             if call.is_empty:  # else the next call says it again
                 raise
@@ -266,8 +268,9 @@ class Receiver:
                 return None
             if self._dispatcher.released.is_new(self._dispatcher.out.current):
                 return None  # a record before it was released meanwhile: the next look obeys
-            delivery, messages, batch = self._dispatcher.collect_batch()
-            call.took(delivery, messages)
+            call.took(self._dispatcher.out.delivery)
+            messages, batch = self._dispatcher.collect_batch()
+            call.messages += messages
             self.fresh.rows = iter(())
             if not self._may_return(call):
                 return None

@@ -9,7 +9,7 @@ Guarantees: what was not confirmed counts in no commit, and is handed out again,
 use by several threads at a time.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from kshare.core.progress import Progress, TopicPartition
@@ -59,10 +59,9 @@ class Call:
         """True if there is nothing to return."""
         return not self._deliveries
 
-    def took(self, delivery: Delivery, messages: Sequence[Message]) -> None:
-        """It has collected messages of a partition, or a batch, which has none."""
+    def took(self, delivery: Delivery) -> None:
+        """It collects messages of a partition, or a batch; said before it does."""
         self._deliveries[delivery.topic_partition] = delivery
-        self.messages += messages
 
     def may_return(
         self, seconds: float, present: Deliveries, started: Mapping[TopicPartition, Progress]

@@ -150,6 +150,8 @@ class Deliveries:
         delivery = self._new_delivery(topic_partition, start, hashes, begins.carried)
         delivery.is_provisional = begins.is_provisional and not self._is_transactional
         if begins.sought is not None:
+            # What was handed out before, and comes again, must not count if an interrupt comes now.
+            self._next[topic_partition] = replace(begins, carried=None)
             delivery.seek(begins.sought)
         self.hand.anew[topic_partition] = None
         self.by_partition[topic_partition] = delivery

@@ -98,32 +98,40 @@ class HandingOut:
             return 0
         return limit.held + (hand.rows.left if hand.partition == topic_partition else 0)
 
-    def collect(self, most: int) -> tuple[Delivery, list[Message]]:
+    @property
+    def delivery(self) -> Delivery:
+        """The delivery of what may be handed out now; there is something."""
+        return self._by_partition[self.current]
+
+    def collect(self, most: int) -> list[Message]:
         """Hand out messages in hand, at least one, until it is known what becomes of them.
 
+        Whoever collects takes their :attr:`delivery` first: so they go back after an interrupt.
+
         Returns:
-            Their delivery, and at most that number of them.
+            At most that number of them.
         """
         partition = self.current
         if self._limits.of(partition) is None:
             self._by_partition[partition].collect()
-        return self._by_partition[partition], list(islice(self._hand.rows.messages, most))
+        return list(islice(self._hand.rows.messages, most))
 
-    def collect_all(self) -> tuple[Delivery, list[Message]]:
+    def collect_all(self) -> list[Message]:
         """The same of all of their partition that may go out with them, with limits."""
         limit = self._limits.of(self.current)
         assert limit is not None
         messages = [*self._hand.rows.messages, *limit.take()]
         self._hand.rows = NO_ROWS
-        return self._by_partition[self.current], messages
+        return messages
 
-    def collect_batch(self, begins: Begins) -> tuple[Delivery, Chunk]:
+    def collect_batch(self, begins: Begins) -> Chunk:
         """The same of the batch in hand, as one chunk."""
-        batch, self._hand.batch = self._hand.batch, None
+        batch = self._hand.batch
         assert batch is not None
         chunk, end = batch
         delivery = self._by_partition[chunk.topic_partition]
         delivery.collect()
         delivery.hand_out(chunk, end)
         begins(chunk)
-        return delivery, chunk
+        self._hand.batch = None  # last: until then, nothing passes over it
+        return chunk

@@ -22,7 +22,6 @@ from kshare.core.progress import Slice, Stripe, TopicPartition
 from kshare.group.batch_mark import marked
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.deliveries import Assignment, Deliveries
-from kshare.group.core.delivery import Delivery
 from kshare.group.core.handing_out import HandingOut
 from kshare.group.core.left_out import LeftOut, ParkedHashes
 from kshare.group.core.released import Released
@@ -281,23 +280,23 @@ class Dispatcher:
         """True if there is something for :meth:`collect_batch`."""
         return self.rows.left > 0 if self.limits_keys else self.state.hand.batch is not None
 
-    def collect_batch(self) -> tuple[Delivery, list[Message], pa.RecordBatch]:
+    def collect_batch(self) -> tuple[list[Message], pa.RecordBatch]:
         """Hand out the record batch that is ready, until it is known what becomes of it.
 
         With limits, what :attr:`rows` has, and all of its partition that may go out with it.
 
         Returns:
-            Its delivery, and with limits its messages; and the batch.
+            With limits its messages; and the batch.
         """
         messages = list[Message]()
         if self.limits_keys:
-            delivery, messages = self.out.collect_all()
+            messages = self.out.collect_all()
             batch, of = batch_of(messages), [message[0] for message in messages]
         else:
-            delivery, chunk = self.out.collect_batch(self._begins)
+            chunk = self.out.collect_batch(self._begins)
             batch, of = chunk.batch, [chunk]
         batch = marked(batch, of).select(self._config.columns or DEFAULT_COLUMNS)
-        return delivery, messages, batch
+        return messages, batch
 
     # -- metrics ----------------------------------------------------------------------------
 

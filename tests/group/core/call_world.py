@@ -304,11 +304,12 @@ def _collect(world: CallWorld, process: Process) -> None:
         if not rows.left:
             offsets = range(delivery.position, RECORDS)[:CHUNK]
             if not offsets:
-                process.call.took(delivery, [])
+                process.call.took(delivery)
                 continue
             rows = delivery.begin(_chunk(partition, offsets), offsets[-1] + 1)
             process.rows[partition] = rows
-        process.call.took(delivery, list(islice(rows.messages, 1)))
+        process.call.took(delivery)
+        process.call.messages += islice(rows.messages, 1)
 
 
 def _chunk(partition: TopicPartition, offsets: range) -> Chunk:

@@ -74,11 +74,27 @@ class Driver:
 
     def fetch(self) -> bool:
         """As :meth:`.Dispatcher.next_rows`."""
+        if self.state.hand.batch is not None:
+            self.state.read_anew()
         self.read_anew()
         hand, out = self.state.hand, self.out
         if not hand.rows.left:
             hand.rows = out.let_out() or out.begun(lambda _: None) or self._fetched() or NO_ROWS
         return hand.rows.left > 0
+
+    def fetch_batch(self) -> None:
+        """The first records of the first partition are a batch in hand."""
+        self.read_anew()
+        partition, (wanted, _) = next(iter(self.reading.items()))
+        self.reading[partition] = wanted, 4
+        chunk = chunk_of(partition, [0, 1, 2, 3], self.logs[partition])
+        self.state.hand.batch = chunk, 4
+
+    def pass_over(self) -> None:
+        """As :meth:`.Dispatcher.pass_over`."""
+        for partition, each in self.state.by_partition.items():
+            if self.state.hand.has_all_out(partition):
+                each.pass_to(self.reading[partition][1])
 
     def _fetched(self) -> Rows | None:
         self.state.hand.partition = None

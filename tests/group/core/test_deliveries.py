@@ -7,7 +7,8 @@ import pytest
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress
-from kshare.group.core import key_limit
+from kshare.group.core import delivery, handed_out, key_limit
+from kshare.group.core.call import Call
 from tests.group.core.driver import HIGH, LOW, MODULES, Driver, point
 from tests.support.groups import LOWER, T0, T1, UPPER
 from tests.support.interrupts import Interrupt, interrupt
@@ -137,8 +138,8 @@ def test_what_a_call_collected_and_does_not_return_comes_again() -> None:
     driver.start(WHOLE)
     assert driver.offsets(1) == [0]
     assert driver.fetch()
-    delivery, messages = driver.out.collect(2)
-    driver.state.take_back(T0, messages)
+    delivery = driver.out.delivery
+    driver.state.take_back(T0, driver.out.collect(2))
     assert delivery.returned == 1
     assert driver.offsets() == list(range(1, 12))
 
@@ -280,5 +281,67 @@ def test_all_is_read_on_wherever_an_interrupt_comes(change: str) -> None:
         taken |= {(m.topic_partition, m.offset()) for m in driver.take()}
         of_t0 = OF_LOW if driver.state.by_partition[T0].owned == (LOWER,) else range(12)
         assert taken >= {*((T0, at) for at in of_t0), *((T1, at) for at in range(12))}, raised
+        number += 1
+    assert number > 2
+
+
+def sought_amid_a_rebalance() -> Driver:
+    """It has handed out 8 records, and goes on at offset 4 once its claim is in place."""
+    driver = Driver(MIXED, explicit=True)
+    driver.start(WHOLE)
+    assert len(driver.take(8)) == 8
+    driver.state.keep({T0: (LOWER,)})
+    driver.read_anew()
+    driver.state.seek(T0, 4, driver.started)
+    driver.started = {}
+    driver.look()
+    driver.started = {T0: Progress.at(0)}
+    return driver
+
+
+def counted(driver: Driver) -> set[int]:
+    """The offsets of the lower half's keys that count as processed."""
+    processed = driver.state.by_partition[T0].processed(is_batch=True)
+    pending = {at: processed.pending_of(12, (HashRange.of(point(MIXED[at])),)) for at in OF_LOW}
+    return {at for at, left in pending.items() if not any(at in each.offsets for each in left)}
+
+
+def test_nothing_counts_as_processed_wherever_an_interrupt_comes_amid_a_start() -> None:
+    number, raised = 0, ["begin"]
+    while raised:
+        driver = sought_amid_a_rebalance()
+        with suppress(Interrupt), interrupt(number, *MODULES, handed_out, delivery) as raised:
+            driver.look()
+        driver.look()
+        assert counted(driver) == set(), raised
+        assert driver.offsets(1) == [4], raised
+        number += 1
+    assert number > 2
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("collects_batch", [False, True])
+def test_nothing_is_lost_wherever_an_interrupt_comes_as_a_call_collects(
+    explicit: bool, collects_batch: bool
+) -> None:
+    number, raised = 0, ["begin"]
+    while raised:
+        driver, call = Driver(MIXED, explicit=explicit), Call()
+        driver.start(WHOLE)
+        if collects_batch:
+            driver.fetch_batch()
+        else:
+            driver.fetch()
+        with suppress(Interrupt), interrupt(number, *MODULES, handed_out, delivery) as raised:
+            call.took(driver.out.delivery)
+            if collects_batch:
+                driver.out.collect_batch(lambda _: None)
+            else:
+                call.messages += driver.out.collect(2)
+        driver.pass_over()  # as a commit does
+        assert driver.state.by_partition[T0].processed(is_batch=True) == Progress.at(0), raised
+        for partition, messages in call.give_back(driver.state.by_partition):
+            driver.state.take_back(partition, messages)
+        assert driver.offsets() == list(range(12)), raised
         number += 1
     assert number > 2

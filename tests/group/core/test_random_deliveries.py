@@ -93,8 +93,7 @@ class Walk:
     def goes_back(self, number: int) -> None:
         """A call has collected something, and does not return it."""
         if self.driver.fetch():
-            _, messages = self.driver.out.collect(1 + number % 3)
-            self.driver.state.take_back(T0, messages)
+            self.driver.state.take_back(T0, self.driver.out.collect(1 + number % 3))
 
     def keep(self, number: int) -> None:
         """Some hashes are given up, and their owner claims the others."""
