@@ -77,7 +77,7 @@ class SharedDispatcher(Dispatcher):
     def refresh(self, *, continues: bool = False, begins: bool = False) -> None:
         """Follow the session: start what has started, drop what has not, and go on."""
         super().refresh(continues=continues, begins=begins)
-        for topic_partition, delivery in self.state.shared.items():
+        for topic_partition, delivery in list(self.state.shared.items()):
             share = self._sharing.share(topic_partition)
             if share is not None and topic_partition not in self.state.paused:
                 delivery.update(share)
@@ -131,7 +131,7 @@ class SharedDispatcher(Dispatcher):
             self._reader.read(Slice(*topic_partition, (rectangle,)))
 
     def _check_committed(self) -> None:
-        for topic_partition, delivery in self.state.shared.items():
+        for topic_partition, delivery in list(self.state.shared.items()):
             is_stuck = delivery.is_handed_out and not delivery.has_new and _is_full(delivery)
             if is_stuck and (why := self.obstacle()) is not None:
                 raise KshareError(
