@@ -10,7 +10,7 @@ unexport SPARK_HOME
 # Every query starts fresh interpreters: let them keep what they compile.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-core test-cluster test-spark test-python test-one image prepare soak lint bench docs map pictures dist clean
+.PHONY: setup demo test test-core test-cluster test-spark test-python test-one image prepare prepare-tests prepare-tools prepare-spark prepare-client soak lint bench docs map pictures dist clean
 
 setup: $(VENV)/.ready
 
@@ -34,7 +34,7 @@ lint: setup
 # Many tests wait for timeouts, so there are more workers than cores. The integration tests begin
 # with the files that take longest (integration/conftest.py).
 test: setup
-	$(MAKE) --jobs=3 lint docs test-core prepare
+	$(MAKE) --jobs=4 lint docs test-core prepare
 	$(BIN)/python -m pytest -n 4 --dist worksteal tests
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore=integration/alone integration
 	$(BIN)/python -m integration.spark_versions --short 4.0.2
@@ -46,10 +46,18 @@ test-core: setup
 
 # Fetches a Kafka broker and Spark's own Kafka source, once, and compiles the tests, which each worker
 # of pytest would do for itself. A test that cannot be collected is reported when the tests run.
-prepare: setup
+prepare: prepare-tests prepare-tools prepare-spark prepare-client
+
+prepare-tests: setup
 	-$(BIN)/python -m pytest --collect-only --quiet tests integration > /dev/null
+
+prepare-tools: setup
 	$(BIN)/python -m integration.prepare
+
+prepare-spark: setup
 	$(BIN)/python -m integration.spark_versions --install 4.0.2
+
+prepare-client: setup
 	$(BIN)/python -m integration.connect
 
 # The parity scenarios on the newest Spark 4.0, 4.1, 4.2 and 4.3, each in an environment of its own.

@@ -4,6 +4,8 @@
 """
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from integration.browser import INSTALLED, fetched
 from integration.driver_pandas import pandas_folder
@@ -11,10 +13,19 @@ from integration.kafka import class_archive
 from integration.prometheus import program
 from integration.spark import archive_option
 
-if __name__ == "__main__":
-    class_archive()
-    archive_option()
+
+def _browser() -> None:
     if not any(map(shutil.which, INSTALLED)):
         fetched()
-    program("prometheus")
-    pandas_folder()
+
+
+def main() -> None:
+    """Make all of it side by side: most of the time goes into downloads."""
+    steps = (class_archive, archive_option, _browser, partial(program, "prometheus"), pandas_folder)
+    with ThreadPoolExecutor() as pool:
+        for made in [pool.submit(step) for step in steps]:
+            made.result()
+
+
+if __name__ == "__main__":
+    main()

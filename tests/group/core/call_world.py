@@ -33,7 +33,8 @@ from kshare.group.protocol.actions import (
 )
 from kshare.group.protocol.records import Member, key_of
 from kshare.group.protocol.start import Primary
-from tests.group.protocol.world import LawBrokenError, Log, Step, is_pending, replay
+from tests.group.protocol.process import Log, replay
+from tests.group.protocol.world import LawBrokenError, Step, is_pending
 
 PARTITIONS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
 RECORDS, CHUNK, HASH = 6, 2, 5

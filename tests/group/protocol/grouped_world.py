@@ -29,9 +29,10 @@ from tests.group.protocol.member_world import (
     take_as_member,
 )
 from tests.group.protocol.owning import new_ownerships
+from tests.group.protocol.process import T0, Process
 from tests.group.protocol.transactional_member import Member, ensure_open, may_take
 from tests.group.protocol.transactional_world import Limits, TransactionalWorld
-from tests.group.protocol.world import T0, LawBrokenError, Process, Step, is_living
+from tests.group.protocol.world import LawBrokenError, Step, is_living
 
 
 @dataclass

@@ -23,15 +23,8 @@ from kshare.group.protocol.records import Epoch, EpochMember, Key, Record, key_o
 from kshare.group.protocol.takeover import session_of
 from tests.group.protocol import world as base
 from tests.group.protocol.owning import clone_log, new_ownerships
-from tests.group.protocol.world import (
-    GONE,
-    T0,
-    LawBrokenError,
-    Log,
-    Process,
-    Step,
-    World,
-)
+from tests.group.protocol.process import GONE, T0, Log, Process
+from tests.group.protocol.world import LawBrokenError, Step, World
 
 
 @dataclass

@@ -33,12 +33,11 @@ from kshare.group.protocol.subscription import PROTOCOL, Subscription
 from tests.group.protocol import world as base
 from tests.group.protocol.coordinator import Coordinator, Stage
 from tests.group.protocol.owning import new_ownerships, shallow
+from tests.group.protocol.process import T0, Process
 from tests.group.protocol.world import (
     HALVES,
-    T0,
     LawBrokenError,
     Limits,
-    Process,
     Step,
     World,
     log_steps,

@@ -25,7 +25,8 @@ from tests.group.protocol.member_world import (
     group_steps,
     take_group,
 )
-from tests.group.protocol.world import T0, LawBrokenError, Process, Step, is_living
+from tests.group.protocol.process import T0, Process
+from tests.group.protocol.world import LawBrokenError, Step, is_living
 
 FIRST, LAST = "a plain consumer", "z plain consumer"
 """Its name: the first of all members gets the partition."""

@@ -26,6 +26,7 @@ from tests.group.protocol.explorer import (
     walk,
 )
 from tests.group.protocol.interleavings import Broken
+from tests.group.protocol.process import T0, Process, replay
 from tests.group.protocol.world import Limits, World, is_pending, take
 
 WALKS, LENGTH = 200, 160
@@ -94,8 +95,8 @@ def test_whatever_happens_living_members_process_all(seed: int) -> None:
         world.start(half)
     finish(world)
     said = log.GroupLog("g")
-    world_module.replay(world.log, said)
-    progress = said.of(world_module.T0).progress()
+    replay(world.log, said)
+    progress = said.of(T0).progress()
     assert world.acknowledged == set(range(len(world.keys)))
     assert not any(is_pending(progress, at, hash_) for at, hash_ in enumerate(world.keys))
     assert world.primary is not None
@@ -146,8 +147,8 @@ def test_living_members_write_again_what_a_lost_log_said() -> None:
     take(world, ("commit", "m1"))
     finish(world, until=0)
     said = log.GroupLog("g")
-    world_module.replay(world.log, said)
-    progress = said.of(world_module.T0).progress(0)
+    replay(world.log, said)
+    progress = said.of(T0).progress(0)
     assert not any(is_pending(progress, offset, world.keys[1]) for offset in range(4))
     assert upper.owner.start is not None
     assert upper.owner.start.reason is start.Reason.LOST_LOG
@@ -169,7 +170,7 @@ def delivers_without_reading_the_log(patch: pytest.MonkeyPatch) -> None:
     """No self-fencing by time: a paused process goes on."""
     happen = world_module._happen
 
-    def paused(world: world_module.World, process: world_module.Process, what: str) -> None:
+    def paused(world: world_module.World, process: Process, what: str) -> None:
         current = {name for name, other in world.processes.items() if other.is_current}
         happen(world, process, what)
         if what == "wait":
@@ -189,7 +190,7 @@ def starts_from_the_primary_alone(patch: pytest.MonkeyPatch) -> None:
 def commits_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
     processed = world_module.processed
 
-    def too_much(world: world_module.World, process: world_module.Process) -> Iterator[Rectangle]:
+    def too_much(world: world_module.World, process: Process) -> Iterator[Rectangle]:
         return processed(world, replace(process, in_flight=[]))
 
     patch.setattr(world_module, "processed", too_much)
@@ -198,7 +199,7 @@ def commits_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
 def commits_for_all_hashes(patch: pytest.MonkeyPatch) -> None:
     real = world_module.processed
 
-    def too_much(world: world_module.World, process: world_module.Process) -> Iterator[Rectangle]:
+    def too_much(world: world_module.World, process: Process) -> Iterator[Rectangle]:
         return (replace(piece, hashes=WHOLE) for piece in real(world, process))
 
     patch.setattr(world_module, "processed", too_much)
@@ -218,7 +219,7 @@ def commits_the_front(patch: pytest.MonkeyPatch) -> None:
         reached = said.progress(primary).front
         if said.stable is not None and reached <= said.stable.offset:
             return None
-        return Stable(world_module.T0, said.incarnation, reached, member=member)
+        return Stable(T0, said.incarnation, reached, member=member)
 
     patch.setattr(owner, "stable_to_write", front)
 

@@ -28,8 +28,9 @@ from tests.group.protocol.grouped_explorer import (
 )
 from tests.group.protocol.grouped_world import GroupedLimits, GroupedMember
 from tests.group.protocol.interleavings import seeds
+from tests.group.protocol.process import GONE, T0
 from tests.group.protocol.transactional_member import Member
-from tests.group.protocol.world import GONE, T0, LawBrokenError
+from tests.group.protocol.world import LawBrokenError
 
 LIMITS = GroupedLimits(members=5, drops=3)
 NARROW = GroupedLimits(members=3, in_flight=1, drops=1)

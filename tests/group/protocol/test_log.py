@@ -10,7 +10,7 @@ from kshare.core.hashing import WHOLE, split
 from kshare.group.protocol.commit import passed_to_delete, past_to_delete
 from kshare.group.protocol.log import GroupLog, PartitionLog, members_forgotten
 from kshare.group.protocol.records import Claim, Epoch, Key, Member, Record, Reset, Stable, key_of
-from tests.group.protocol.world import T0, Log, replay
+from tests.group.protocol.process import T0, Log, replay
 
 MEMBERS = st.sampled_from(["m0", "m1", "m2"])
 

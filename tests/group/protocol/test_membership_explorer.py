@@ -37,7 +37,8 @@ from tests.group.protocol.member_world import (
     new_group,
     take_group,
 )
-from tests.group.protocol.world import T0, LawBrokenError, is_pending, replay
+from tests.group.protocol.process import T0, replay
+from tests.group.protocol.world import LawBrokenError, is_pending
 
 LIMITS = GroupLimits(processes=4, drops=3)
 NARROW = GroupLimits(processes=3, drops=1, commits=2)

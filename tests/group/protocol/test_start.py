@@ -17,7 +17,7 @@ from kshare.group.protocol.start import (
     needs_initial_offset,
     resolve_start,
 )
-from tests.group.protocol.world import T0
+from tests.group.protocol.process import T0
 
 HALF = HashRange(0, HASH_SPACE // 2)
 IC = {("m", HALF, 0): (40, 45, 48, 50)}

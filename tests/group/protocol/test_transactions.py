@@ -27,6 +27,7 @@ from kshare.group.protocol.transaction import (
 )
 from tests.group.protocol import transactional_member as member_module
 from tests.group.protocol import transactional_world as world_module
+from tests.group.protocol.process import GONE, T0
 from tests.group.protocol.transactional_explorer import (
     WAYS,
     a_zombie_with_a_new_epoch,
@@ -39,7 +40,7 @@ from tests.group.protocol.transactional_explorer import (
 )
 from tests.group.protocol.transactional_member import Member
 from tests.group.protocol.transactional_world import Limits, TransactionalWorld, take
-from tests.group.protocol.world import GONE, T0, LawBrokenError
+from tests.group.protocol.world import LawBrokenError
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 LENGTH = 160

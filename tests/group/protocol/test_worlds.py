@@ -21,10 +21,11 @@ from tests.group.protocol.grouped_world import grouped_of, grouped_steps, may_pa
 from tests.group.protocol.lease_world import History, lease_steps, take_lease
 from tests.group.protocol.member_explorer import first_group
 from tests.group.protocol.member_world import group_steps, member_of, take_group
+from tests.group.protocol.process import T0, Log, replay
 from tests.group.protocol.transactional_explorer import first_world
 from tests.group.protocol.transactional_member import todo_of
 from tests.group.protocol.transactional_world import TransactionalWorld, steps, take
-from tests.group.protocol.world import T0, Log, is_pending, replay
+from tests.group.protocol.world import is_pending
 
 STEPS = 120
 

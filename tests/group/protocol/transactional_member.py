@@ -13,7 +13,7 @@ from kshare.group.core.transaction import GiveUp, Outlook, Stage, Todo, Transact
 from kshare.group.protocol import transaction
 from kshare.group.protocol.records import Block, Key
 from kshare.group.protocol.transaction import Admission, TransactionChunk
-from tests.group.protocol.world import T0, Process
+from tests.group.protocol.process import T0, Process
 
 
 @dataclass

@@ -25,6 +25,7 @@ from kshare.group.protocol.records import Key, key_of
 from kshare.group.protocol.start import Primary
 from tests.group.protocol import transactional_member
 from tests.group.protocol.owning import new_ownerships, shallow
+from tests.group.protocol.process import T0, marks_of, own
 from tests.group.protocol.transactional_log import TransactionalLog, TransactionCoordinator
 from tests.group.protocol.transactional_member import (
     Member,
@@ -36,17 +37,7 @@ from tests.group.protocol.transactional_member import (
     processed,
     todo_of,
 )
-from tests.group.protocol.world import (
-    HALVES,
-    T0,
-    LawBrokenError,
-    Step,
-    is_own,
-    is_pending,
-    marks_of,
-    may_settle,
-    own,
-)
+from tests.group.protocol.world import HALVES, LawBrokenError, Step, is_own, is_pending, may_settle
 
 
 def is_visible(log: TransactionalLog, number: int) -> bool:

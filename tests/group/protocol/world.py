@@ -5,323 +5,36 @@ order. Records of one data partition; a member hands out records of its hashes i
 acknowledges them in any order.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any, Final, Self, TypeVar
+from typing import Self
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
-from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.group.core.ownership import Ownership
-from kshare.group.core.ownerships import Ownerships
+from kshare.core.progress import Progress, Rectangle
 from kshare.group.protocol.actions import (
-    Action,
     Delete,
     FetchPrimary,
     ResolveInitial,
     Write,
     WritePrimary,
 )
-from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Block, Claim, Key, Record, key_of
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.records import Block, Key, Record, key_of
 from kshare.group.protocol.start import Primary
 from tests.group.protocol.owning import (
-    TIMEOUT,
-    Mark,
-    clone_log,
-    clone_of_ownerships,
     new_ownerships,
-    print_of_ownership,
     shallow,
 )
+from tests.group.protocol.process import T0, Log, Process, marks_of, own
 
-T0 = TopicPartition("orders", 0)
 HALVES = split(WHOLE, 2)
-NOBODY: Final = Owner(Claim(T0, "", ()), phase=Phase.FENCED)
-"""The owner of a process that owns nothing."""
-GONE: Final = -1
-"""The number of actions for which nobody waits."""
 
 
 class LawBrokenError(AssertionError):
     """A law of the protocol does not hold in a world."""
-
-
-@dataclass
-class Log:
-    """The individual commit log: records by offset; compaction leaves holes.
-
-    Attributes:
-        records: The records, ascending by offset.
-        end: The offset of the next record.
-        topic_id: Id of the topic.
-        version: How often it has changed.
-    """
-
-    records: list[tuple[int, Key, Record | None]] = field(default_factory=list)
-    end: int = 0
-    topic_id: str = "a"
-    version: int = 0
-    _said: GroupLog = field(default_factory=lambda: GroupLog("g"))
-    _mark: Mark | None = None
-    _is_shared: bool = False  # whether copies have what it says, too
-
-    def append(self, key: Key, record: Record | None) -> None:
-        self.records.append((self.end, key, record))
-        self.end += 1
-        self.version += 1
-        self._mark = None
-
-    def compact(self) -> None:
-        last = {key: offset for offset, key, _ in self.records}
-        self.records = [r for r in self.records if last[r[1]] == r[0] and r[2] is not None]
-        self._said, self._is_shared = GroupLog("g"), False
-        self.version += 1
-        self._mark = None
-
-    def said(self) -> GroupLog:
-        """What it says to one that reads all of it now.
-
-        What is appended is applied to what was said before. After a compaction all is read again.
-        """
-        if self._said.end < self.end:
-            if self._is_shared:
-                self._said, self._is_shared = clone_log(self._said), False
-            replay(self, self._said)
-        return self._said
-
-    def clone(self) -> Self:
-        """A copy that shares nothing that changes."""
-        self._is_shared = True
-        copy = shallow(self)
-        copy.records = list(self.records)
-        return copy
-
-    def mark(self) -> Mark:
-        """Equal for logs with the same records."""
-        if self._mark is None:
-            self._mark = Mark.of((*self.records, self.end, self.topic_id))
-        return self._mark
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A commit that was asked for, and is not answered.
-
-    Attributes:
-        number: Which one of its ownership's.
-        done: What is processed.
-    """
-
-    number: int
-    done: Progress
-
-
-@dataclass
-class Process:
-    """One consumer process: what its session owns, and what it has handed out.
-
-    Attributes:
-        name: Its name.
-        ownerships: What its session owns, as in production.
-        wanted: What owners want done, and is not done yet, with the number of these actions.
-        in_flight: Offsets that are handed out, and not acknowledged.
-        position: All records of its hashes below are handed out.
-        delivery: The start that they are handed out from.
-        asked: The commit that it waits for.
-        is_current: Whether it has read the log since the last time out of somebody.
-        is_member: Whether the group's coordinator has not dropped it, as far as it may tell.
-        commits: How often it has asked for a commit.
-        mark: What makes two go on alike, as it was found; None if it may have changed since.
-        shares_log: Whether copies of it have the same object for what they have read.
-    """
-
-    name: str
-    ownerships: Ownerships
-    wanted: list[tuple[int, Action]] = field(default_factory=list)
-    in_flight: list[int] = field(default_factory=list)
-    position: int = 0
-    delivery: Progress | None = None
-    asked: Asked | None = None
-    is_current: bool = False
-    is_member: bool = True
-    commits: int = 0
-    mark: Mark | None = None
-    shares_log: bool = False
-
-    @property
-    def ownership(self) -> Ownership | None:
-        """What it owns of the partition; None if that is nothing."""
-        return self.ownerships.by_partition.get(T0)
-
-    @property
-    def owner(self) -> Owner:
-        each = self.ownerships.by_partition.get(T0)  # not ownership: it is asked all the time
-        return NOBODY if each is None else each.owner
-
-    @property
-    def hashes(self) -> tuple[HashRange, ...]:
-        return self.owner.hashes
-
-    @property
-    def log(self) -> GroupLog:
-        return self.ownerships.log
-
-    @property
-    def topic_id(self) -> str:
-        return self.ownerships.topic_id
-
-    @property
-    def start(self) -> Progress | None:
-        """From where it may deliver; None if it may not."""
-        each = self.ownerships.by_partition.get(T0)
-        return None if each is None else each.start
-
-    @property
-    def inbox(self) -> list[Action]:
-        """What is to be done, and is not done yet."""
-        return [action for _, action in self.wanted]
-
-    @property
-    def waited(self) -> float:
-        """A time at which it has waited for former owners."""
-        each = self.ownership
-        assert each is not None
-        assert each.waits_since is not None
-        return each.waits_since + 2 * TIMEOUT
-
-    def part(self) -> PartitionLog:
-        return self.log.of(T0)
-
-    def clone(self) -> Self:
-        """A copy that shares nothing that changes."""
-        self.shares_log = True
-        copy = shallow(self)
-        copy.ownerships = clone_of_ownerships(self.ownerships)
-        copy.wanted, copy.in_flight, copy.mark = [*self.wanted], [*self.in_flight], None
-        return copy
-
-    def marked(self) -> Mark:
-        """Equal for processes that go on alike."""
-        if self.mark is None:
-            self.mark = Mark.of(self.fingerprint())
-        return self.mark
-
-    def fingerprint(self) -> tuple[object, ...]:
-        """What makes two go on alike."""
-        part, each, asked = self.part(), self.ownership, self.asked
-        return (
-            self.name,
-            self.log.end,
-            part.incarnation,
-            part.start,
-            part.stable,
-            frozenset(part.stables.items()),
-            frozenset(part.resets),
-            frozenset(part.blocks.items()),
-            frozenset(part.claims.items()),
-            frozenset(part.overtaken),
-            print_of_ownership(each, self.log.end, self.delivery),
-            self.delivery is None,
-            tuple(
-                (action, each is not None and each.waits_for(number))
-                for number, action in self.wanted
-            ),
-            asked and each and (each.commits.wanted - asked.number, asked.done),
-            tuple(self.in_flight),
-            self.position,
-            self.is_current,
-            self.is_member,
-            self.commits,
-            self.topic_id,
-        )
-
-    # -- as the session does -----------------------------------------------------------------
-
-    def claim(
-        self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]], **given: Any
-    ) -> None:
-        """Own these key hashes, and no others."""
-        before = self.ownership
-        self.ownerships.claim(assignment, **given)
-        self.forget(before)
-
-    def forget(self, before: Ownership | None) -> None:
-        """Nobody waits for what was asked by an ownership that is given up."""
-        if self.ownership is not before:
-            self.wanted, self.asked = [(GONE, action) for _, action in self.wanted], None
-
-    def renew(self) -> None:
-        """Others may take it for dead."""
-        before = self.ownership
-        self.ownerships.renew("the log was not reached")
-        self.forget(before)
-
-    def commit(self, processed: Sequence[Rectangle]) -> None:
-        """Ask for a commit of what was processed."""
-        self.commits += 1
-        since = {} if self.delivery is None else {T0: self.delivery}
-        for each, number in self.ownerships.ask_commits({T0: processed}, since):
-            self.asked = Asked(number, each.owner.done)
-
-    def decide(self, now: float = 0.0) -> None:
-        """Go on as far as the log says; what is wanted then."""
-        self._give_up()
-        before = self.ownership
-        wanted = [
-            (each.action, action)
-            for each, actions in self.ownerships.advance(now)
-            for action in actions
-        ]
-        self.forget(before)
-        self.wanted += wanted
-        self._give_up()
-
-    def _give_up(self) -> None:
-        self.wanted += [(GONE, Delete((key,))) for key in self.ownerships.give_up()]
-
-    def next_action(self) -> tuple[Action, bool]:
-        """What is done next, and whether somebody waits for it."""
-        number, action = self.wanted.pop(0)
-        each = self.ownership
-        return action, each is not None and each.waits_for(number)
-
-    def rest(self, action: Action, *, is_awaited: bool) -> None:
-        """What is left of an action that is done in part."""
-        each = self.ownership
-        number = each.action if each is not None and is_awaited else GONE
-        self.wanted.insert(0, (number, action))
-
-    def fail(self) -> None:
-        """What is next is not done."""
-        number, _ = self.wanted.pop(0)
-        if self.ownership is not None:
-            self.ownership.failed(number, "no answer", 0.0)
-
-    def read(self, log: Log) -> None:
-        """Read to the end of the log, which may be another one now."""
-        owned = self.ownerships
-        if owned.topic_id != log.topic_id:
-            owned.lost(log.topic_id, "it was deleted")
-            self.wanted, self.shares_log = [], False  # its writer is closed
-        replay(log, self.own_log())
-        self.is_current = True
-
-    def own_log(self) -> GroupLog:
-        """What it has read, to be read on."""
-        if self.shares_log:
-            self.ownerships.log, self.shares_log = clone_log(self.ownerships.log), False
-        return self.ownerships.log
-
-    def follow(self) -> None:
-        """As its dispatcher: what is delivered from another start begins anew."""
-        each = self.ownership
-        is_fenced = each is not None and each.owner.phase is Phase.FENCED
-        if self.start is not self.delivery and not is_fenced:
-            self.delivery, self.in_flight, self.position = self.start, [], 0
 
 
 @dataclass
@@ -497,24 +210,6 @@ def is_pending(done: Progress, offset: int, hash_: int) -> bool:
     return True
 
 
-AnyProcess = TypeVar("AnyProcess", bound=Process)
-
-
-def own(processes: dict[str, AnyProcess], name: str, shared: set[str]) -> AnyProcess:
-    """A process that is about to change: a copy of it, if it is shared."""
-    if name in shared:
-        shared.discard(name)
-        processes[name] = processes[name].clone()
-    process = processes[name]
-    process.mark = None
-    return process
-
-
-def marks_of(processes: Mapping[str, Process]) -> tuple[Mark, ...]:
-    """Equal for processes that go on alike."""
-    return tuple(processes[name].marked() for name in sorted(processes))
-
-
 def is_living(process: Process) -> bool:
     """Whether a process may hand out records: it has read the log, and knows of no later claim."""
     return process.is_current and process.is_member and process.start is not None
@@ -536,15 +231,6 @@ def next_record(world: World, process: Process) -> int | None:
 def is_own(process: Process, hash_: int) -> bool:
     """Whether a key hash is one of those of a process."""
     return any(part.lo <= hash_ < part.hi for part in process.hashes)
-
-
-def replay(log: Log, into: GroupLog) -> None:
-    """Let a reader read to the end of the log."""
-    if into.end < log.end:
-        first = bisect_left(log.records, into.end, key=itemgetter(0))
-        for position, key, record in log.records[first:]:
-            into.apply(position, key, record)
-    into.end = max(into.end, log.end)
 
 
 # -- steps -----------------------------------------------------------------------------------------
