@@ -1,4 +1,4 @@
-"""How a session claims: under which names, and with which kind of owner."""
+"""Makes the claims of a session: their names, and the owner of each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

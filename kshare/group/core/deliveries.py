@@ -1,4 +1,4 @@
-"""What a consumer reads of its partitions: all that is decided about it.
+"""Decides which records a consumer reads of its partitions, and from where.
 
 ::
 
@@ -184,7 +184,7 @@ class Deliveries:
         return set(self.by_partition) - self.paused
 
     def to_read(self, topic_partition: TopicPartition, end: int) -> tuple[Stripe, ...]:
-        """What is to be read of a partition whose reading begins anew; empty if nothing is.
+        """Return the part to read of a partition whose reading begins anew; empty for none.
 
         Args:
             topic_partition: The partition.
@@ -245,7 +245,7 @@ class Deliveries:
             self._give_up(topic_partition)
 
     def _give_up(self, topic_partition: TopicPartition) -> None:
-        """What is read and not handed out is to be read again."""
+        """Drop the records that are read and not handed out: they are to be read again."""
         self.hand.anew[topic_partition] = None
         self.by_partition[topic_partition].stop()
         self._put_back_rows(topic_partition)
@@ -361,7 +361,7 @@ class Deliveries:
     # -- what was handed out ----------------------------------------------------------------
 
     def take_back(self, topic_partition: TopicPartition, messages: Iterable[Message]) -> None:
-        """What was collected of a partition is handed out again, as if it had not been fetched."""
+        """Hand records out again that were collected, as if they had not been fetched."""
         self._give_up(topic_partition)
         self._put_back(topic_partition, messages)
         self.by_partition[topic_partition].take_back()

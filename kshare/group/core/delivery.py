@@ -335,11 +335,11 @@ class Delivery:
         self._handed_out.collect()
 
     def confirm(self) -> None:
-        """What was collected is returned."""
+        """Count as returned what was collected."""
         self._handed_out.confirm()
 
     def take_back(self) -> None:
-        """What was collected is handed out again, and so is what is left of the current chunk."""
+        """Hand out again what was collected, and what is left of the current chunk."""
         self.stop()
         for chunk, first in self._handed_out.take_back():  # what was not handed out is no gap
             chunk.close_rows(first)

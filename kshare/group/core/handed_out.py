@@ -48,7 +48,7 @@ _Current: TypeAlias = tuple[Chunk, Rows, int, int]
 
 
 def _taken(current: _Current | None) -> int:
-    """How many rows of a chunk are handed out."""
+    """The number of rows of a chunk that are handed out."""
     return 0 if current is None else len(current[0].acknowledged) - current[1].left
 
 
@@ -134,11 +134,11 @@ class HandedOut:
                 self._mark.chunks.append((self._current[0], self._rows))
 
     def confirm(self) -> None:
-        """What was collected is returned."""
+        """Count as returned what was collected."""
         self._mark = None
 
     def take_back(self) -> list[tuple[Chunk, int]]:
-        """What was collected is not handed out; there is no current chunk.
+        """Undo handing out what was collected; there is no current chunk.
 
         Returns:
             The chunks that it is of, each with its first row.

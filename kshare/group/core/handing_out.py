@@ -1,4 +1,4 @@
-"""What a consumer hands out of what it has in hand, and how far it may fetch more.
+"""Hands out the records that a consumer has in hand, and says how far it may fetch more.
 
 ::
 
@@ -42,7 +42,7 @@ class HandingOut:
         self._explicit = explicit
 
     def let_out(self) -> Rows | None:
-        """What was kept back for its key, and may go out now."""
+        """Return the records that were kept back for their keys, and may go out now."""
         for topic_partition, limit in self._limits:
             # Without a delivery, its claim is not in place: nothing could be committed.
             if limit.ready and topic_partition in self._deliveries.read_on:

@@ -1,4 +1,4 @@
-"""What a consumer has fetched and not handed out yet: a batch, or what is left of its chunks.
+"""The records that a consumer has fetched and not handed out: a batch, or the rest of its chunks.
 
 ::
 

@@ -91,7 +91,7 @@ class Released:
             waiting.is_changed |= bool(over)
 
     def next_due(self) -> float | None:
-        """When the next key is due; None if none is."""
+        """The time at which the next key is due; None if none is."""
         times = [
             due
             for waiting in list(self._partitions.values())  # other threads add to them

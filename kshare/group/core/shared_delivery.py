@@ -144,7 +144,7 @@ class SharedDelivery(Delivery):
         self._parts[-1].delivery.collect()
 
     def confirm(self) -> None:
-        """What was collected is returned."""
+        """Count as returned what was collected."""
         for part in self._parts:
             part.delivery.confirm()
 

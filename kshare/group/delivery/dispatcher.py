@@ -135,7 +135,7 @@ class Dispatcher:
         self._read_anew()
 
     def take_back(self, topic_partition: TopicPartition, messages: list[Message]) -> None:
-        """What was collected of a partition is handed out again, as if it had not been fetched."""
+        """Hand records out again that were collected, as if they had not been fetched."""
         self.state.take_back(topic_partition, messages)
         self._read_anew()
 
