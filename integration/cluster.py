@@ -102,12 +102,10 @@ class KafkaCluster(Topics):
 
     def wait_until_in_sync(self, topic: str) -> None:
         """Return when each replica of a topic has all its records."""
-
-        def are_in_sync() -> bool:
-            partitions = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
-            return all(len(each.isrs) == len(each.replicas) for each in partitions.values())
-
-        until(are_in_sync, shown=lambda: f"replicas of {topic} are behind")
+        until(
+            lambda: self.are_in_sync([(topic, number) for number in self._partitions(topic)]),
+            shown=lambda: f"replicas of {topic} are behind",
+        )
 
     def are_in_sync(self, partitions: Sequence[tuple[str, int]]) -> bool:
         """Whether each replica of some partitions has all their records."""

@@ -318,6 +318,31 @@ def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> Any:
     return found
 
 
+def keep_filled(
+    holds: Callable[[], Any],
+    left: Callable[[], int],
+    write: Callable[[int], None],
+    least: int = 500,
+) -> None:
+    """Wait until something holds, while records keep coming: who is late finds some, too.
+
+    Args:
+        holds: What is waited for.
+        left: Number of records that nobody was given yet.
+        write: Writes so many more.
+        least: So many more are written whenever fewer are left.
+    """
+
+    def look() -> bool:
+        if holds():
+            return True
+        if left() < least:
+            write(least)
+        return False
+
+    eventually(look)
+
+
 def fill_until(
     holds: Callable[[], Any],
     group: Group,
@@ -326,29 +351,25 @@ def fill_until(
     least: int = 500,
     write: Callable[[Group, int, int], None] = fill,
 ) -> int:
-    """Wait until something holds, while records keep coming: who is late finds some, too.
+    """Wait until something holds, while a group's records keep coming, as :func:`keep_filled`.
 
     Args:
         holds: What is waited for.
         group: Who gets the records.
         produced: How many there are already.
-        least: So many more are written whenever fewer are left that nobody was given.
+        least: As for :func:`keep_filled`.
         write: Writes them, as :func:`fill`.
 
     Returns:
         How many there are then.
     """
 
-    def look() -> bool:
+    def write_more(count: int) -> None:
         nonlocal produced
-        if holds():
-            return True
-        if produced - len(group.delivered()) < least:
-            write(group, produced, produced + least)
-            produced += least
-        return False
+        write(group, produced, produced + count)
+        produced += count
 
-    eventually(look)
+    keep_filled(holds, lambda: produced - len(group.delivered()), write_more, least)
     return produced
 
 

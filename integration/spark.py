@@ -92,7 +92,7 @@ class NoRows(DataSource):
 
 
 class NoRowsReader(DataSourceStreamReader):
-    """Its reader."""
+    """The reader of :class:`NoRows`."""
 
     def initialOffset(self) -> dict[str, int]:
         return {"n": 0}

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from integration.members import SECONDS, eventually
+from integration.members import SECONDS, eventually, keep_filled
 from integration.processes import PythonProcess
 from integration.topics import Topics
 from kshare.core.hashing import HashRange
@@ -87,21 +87,8 @@ class Processes:
         self.produced += count
 
     def fill_until(self, holds: Callable[[], Any], least: int = 500) -> None:
-        """Wait until something holds, while records keep coming: who is late finds some, too.
-
-        Args:
-            holds: What is waited for.
-            least: So many more are written whenever fewer are left that nobody was given.
-        """
-
-        def look() -> bool:
-            if holds():
-                return True
-            if self.produced - len(self._given()) < least:
-                self.fill(least)
-            return False
-
-        eventually(look)
+        """Wait until something holds, while records keep coming, as :func:`.keep_filled`."""
+        keep_filled(holds, lambda: self.produced - len(self._given()), self.fill, least)
 
     def _given(self) -> set[str]:
         """The lines of the offsets that any process was given."""

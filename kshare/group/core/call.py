@@ -60,7 +60,7 @@ class Call:
         return not self._deliveries
 
     def took(self, delivery: Delivery) -> None:
-        """It collects messages of a partition, or a batch; said before it does."""
+        """Note whose messages, or batch, it collects; before it does, as an interrupt may come."""
         self._deliveries[delivery.topic_partition] = delivery
 
     def may_return(

@@ -106,7 +106,7 @@ class HandingOut:
     def collect(self, most: int) -> list[Message]:
         """Hand out messages in hand, at least one, until it is known what becomes of them.
 
-        Whoever collects takes their :attr:`delivery` first: so they go back after an interrupt.
+        Tell the call of their :attr:`delivery` first: then they go back after an interrupt.
 
         Returns:
             At most that number of them.
@@ -117,7 +117,7 @@ class HandingOut:
         return list(islice(self._hand.rows.messages, most))
 
     def collect_all(self) -> list[Message]:
-        """The same of all of their partition that may go out with them, with limits."""
+        """Hand out messages in hand, and all that may go out with them; with limits."""
         limit = self._limits.of(self.current)
         assert limit is not None
         messages = [*self._hand.rows.messages, *limit.take()]
@@ -125,7 +125,7 @@ class HandingOut:
         return messages
 
     def collect_batch(self, begins: Begins) -> Chunk:
-        """The same of the batch in hand, as one chunk."""
+        """Hand out the batch in hand as one chunk, until it is known what becomes of it."""
         batch = self._hand.batch
         assert batch is not None
         chunk, end = batch

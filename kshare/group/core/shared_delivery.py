@@ -271,5 +271,5 @@ class SharedDeliveries(Deliveries):
 
     @property
     def shared(self) -> dict[TopicPartition, SharedDelivery]:
-        """The deliveries."""
+        """The deliveries by partition, all of which are shared ones."""
         return cast("dict[TopicPartition, SharedDelivery]", self.by_partition)
