@@ -9,8 +9,12 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport SPARK_HOME
 # Every query starts fresh interpreters: let them keep what they compile.
 unexport PYTHONDONTWRITEBYTECODE
+# Large packages of which little is imported, or by few: Python compiles that when it is.
+SELDOM := fontTools|grafana_foundation_sdk|matplotlib|mypyc?|numba|pip|playwright|pygments|scipy|setuptools
+# Which tests share a worker: integration/conftest.py says it.
+BY_GROUP := --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup demo test test-core test-cluster test-spark test-python test-one image prepare prepare-tests prepare-tools prepare-spark prepare-client soak lint bench docs map pictures dist clean
+.PHONY: setup demo test test-core test-units test-integration test-oldest test-long test-cluster test-spark test-python test-one image prepare prepare-tests prepare-tools prepare-spark prepare-client soak lint bench docs map pictures dist clean
 
 setup: $(VENV)/.ready
 
@@ -19,7 +23,7 @@ $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --editable . --group dev
-	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null  # on all cores, as pip does not
+	-$(BIN)/python -m compileall -q -j 0 -x '/($(SELDOM))/' $(VENV)/lib > /dev/null  # on all cores, as pip does not
 	touch $@
 
 demo: setup
@@ -32,12 +36,24 @@ lint: setup
 	$(BIN)/lint-imports
 
 # Many tests wait for timeouts, so there are more workers than cores. The integration tests begin
-# with the files that take longest (integration/conftest.py).
+# with the files that take longest (integration/conftest.py). Those that show a fault once more, in
+# another combination or for longer, are for test-long.
 test: setup
-	$(MAKE) --jobs=4 lint docs test-core prepare
+	$(MAKE) --jobs=5 lint docs test-core test-units prepare
+	$(MAKE) --jobs=2 test-integration test-oldest
+
+test-units: setup prepare-tests
 	$(BIN)/python -m pytest -n 4 --dist worksteal tests
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore=integration/alone integration
+
+test-integration: setup
+	$(BIN)/python -m pytest -n 5 -m "not long" $(BY_GROUP) --ignore=integration/alone integration
+
+test-oldest: setup
 	$(BIN)/python -m integration.spark_versions --short 4.0.2
+
+# What of the integration tests make test leaves out.
+test-long: setup prepare
+	$(BIN)/python -m pytest -n 4 -m long $(BY_GROUP) --ignore=integration/alone integration
 
 # The core decides what is read: every branch of it is tested. Few examples show that, as tracing is
 # slow; the other tests have all of them.

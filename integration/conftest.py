@@ -24,44 +24,51 @@ from integration.spark import INTERPRETED, start_a_planner, start_spark
 from integration.spark_versions import WANTED
 from integration.transactions import RECORDS, Processes
 
-# The longest first, and those that wait in turn with those that compute: each has two of four
-# workers, so that no core is idle at first and none has four Sparks later.
+# The longest first, so that no worker begins one when the others are done.
 LONG = (
-    "test_group_transaction_faults",
     "test_sink",
     "test_group_faults",
-    "test_differential_stream",
+    "test_group_transaction_faults",
     "test_group_transactions",
-    "test_ranges",
     "test_group_log_members",
     "test_standalone",
-    "test_group_membership",
-    "test_checkpoint",
-    "test_group_log",
-    "test_demo",
-    "test_cooperative",
+    "test_differential_stream",
+    "test_ranges",
     "test_differential_batch",
-    "test_late_requests",
-    "test_spark_versions",
-    "test_event_time",
-    "test_processing",
     "test_reused_frames",
-    "test_group_migration",
-    "test_differential_sink",
-    "test_group_load",
-    "test_faults",
-    "test_ways",
-    "test_columns",
-    "test_consumer",
-    "test_group_spark",
+    "test_checkpoint",
+    "test_demo",
+    "test_group_membership",
+    "test_group_log",
+    "test_late_requests",
+    "test_cooperative",
+    "test_processing",
     "test_connect",
+    "test_group_load",
+    "test_group_migration",
+    "test_faults",
+    "test_consumer",
+    "test_ways",
+    "test_docs",
+    "test_taken_away",
+)
+# The files of the shared Spark have two workers. One Spark for each worker would cost more: it is
+# slow in its first minute, until its code is compiled.
+FIRST_SPARK = frozenset(
+    {"test_differential_stream", "test_reused_frames", "test_columns", "test_event_time"}
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, so that no worker begins one when the others are done."""
+    """Say which files share a worker, and which ones workers begin with."""
     order = {name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    of_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    for item in items:
+        group = item.path.stem
+        if item.path in of_spark:
+            group = "spark 1" if group in FIRST_SPARK else "spark 2"
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: (item.path not in of_spark, order.get(item.path.stem, len(order))))
 
 
 # Nobody stops these brokers: one that a busy machine keeps from its heartbeats is not fenced.

@@ -73,7 +73,7 @@ def table(number: int, rows: list[tuple[int, str]]) -> pa.Table:
     return pa.table(columns)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_processes_are_killed_at_random_points(
     broker: KafkaBroker, filled: str, start: Start, seed: int
 ) -> None:

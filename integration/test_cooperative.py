@@ -88,7 +88,7 @@ def test_members_join_and_leave(group: Group, assign: bool) -> None:
     assert stable(group) == produced
 
 
-@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("assign", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_member_is_killed(group: Group, assign: bool) -> None:
     members = [group.start(**CONFIG, assign=assign, pause=0.003) for _ in range(4)]
     produced = keep_filled(
@@ -108,7 +108,7 @@ def test_a_member_is_killed(group: Group, assign: bool) -> None:
     assert stable(group) == produced
 
 
-@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("assign", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_member_is_stopped_for_long_and_goes_on(group: Group, assign: bool) -> None:
     one, two = (group.start(**CONFIG, assign=assign, pause=0.003) for _ in range(2))
     produced = keep_filled(

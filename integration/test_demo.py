@@ -8,6 +8,7 @@ import time
 from collections import Counter
 
 import psutil
+import pytest
 
 
 def test_the_demo_runs_and_finds_everything_in_order() -> None:
@@ -32,6 +33,7 @@ def members_of_demos() -> list[psutil.Process]:
     ]
 
 
+@pytest.mark.long
 def test_the_demo_of_groups_kills_processes_and_the_order_holds() -> None:
     arguments = ["--group", "--records", "4000", "--seconds", "400"]
     done = subprocess.run(

@@ -122,7 +122,13 @@ def java_hash(text: str) -> int:
     return number - (number >> 31 << 32)
 
 
-@pytest.mark.parametrize("seconds", [3, 9], ids=["shorter than a session", "longer"])
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(3, id="shorter than a session", marks=pytest.mark.long),
+        pytest.param(9, id="longer"),
+    ],
+)
 def test_a_broker_answers_late(tmp_path: Path, seconds: int) -> None:
     with KafkaBroker() as broker, closing(Group(broker, broker.create_topic(), tmp_path)) as group:
         fill(group, 0, 8_000)
@@ -139,6 +145,7 @@ def test_a_broker_answers_late(tmp_path: Path, seconds: int) -> None:
         group.check({0: 8_000})
 
 
+@pytest.mark.long
 def test_answers_come_late(proxied: tuple[KafkaBroker, CountingProxy], tmp_path: Path) -> None:
     """A slow network: each answer by some tenths of a second, then by more than requests wait."""
     broker, proxy = proxied
@@ -252,6 +259,7 @@ def test_two_groups_on_one_topic(broker: KafkaBroker, topic: str, tmp_path: Path
             group.check({0: 2_000})
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # two minutes without a word, and then what is awaited
 def test_members_join_and_leave_every_second(
     broker: KafkaBroker, topic: str, tmp_path: Path

@@ -120,7 +120,7 @@ def each_says(members: list[Member], text: str) -> Callable[[], bool]:
     return lambda: all(text in member.errors() for member in members)
 
 
-@pytest.mark.parametrize("how", ["deleted", "truncated"])
+@pytest.mark.parametrize("how", [pytest.param("deleted", marks=pytest.mark.long), "truncated"])
 def test_the_log_is_lost_twice(broker: KafkaBroker, tmp_path: Path, how: str) -> None:
     """Deleted, or its records with ``kafka-delete-records``: the living write it again."""
     with shared(broker, tmp_path) as run:
@@ -153,7 +153,13 @@ def test_the_log_is_compacted_under_way(broker: KafkaBroker, tmp_path: Path) -> 
             assert "log was lost" not in member.errors()
 
 
-@pytest.mark.parametrize("is_subscribed", [False, True], ids=["assigned", "subscribed"])
+@pytest.mark.parametrize(
+    "is_subscribed",
+    [
+        pytest.param(False, id="assigned", marks=pytest.mark.long),
+        pytest.param(True, id="subscribed"),
+    ],
+)
 def test_the_log_has_no_leader_for_a_while(
     cluster: KafkaCluster, tmp_path: Path, *, is_subscribed: bool
 ) -> None:

@@ -83,6 +83,7 @@ def test_answers_that_come_late_amid_transactions(
         group.check()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:
     """The broker dies that coordinates the group and all transactions, and leads the group's log.
@@ -140,7 +141,7 @@ def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:
         group.check(meanwhile=start_again)
 
 
-@pytest.mark.parametrize("how", ["deleted", "truncated"])
+@pytest.mark.parametrize("how", ["deleted", pytest.param("truncated", marks=pytest.mark.long)])
 def test_the_log_is_lost_amid_transactions(
     broker: KafkaBroker, topic: str, tmp_path: Path, how: str
 ) -> None:
@@ -214,6 +215,7 @@ def test_two_groups_with_transactions_on_one_topic(
             group.check()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # two minutes without a word, and then what is awaited
 def test_members_join_and_leave_every_second_amid_transactions(processes: Processes) -> None:
     """For two minutes; at most five live at a time, and one in three is killed."""

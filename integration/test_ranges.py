@@ -185,11 +185,20 @@ class Soak:
 
 
 @pytest.mark.timeout(1200)  # three Spark processes, and eight queries
-def test_kills_with_ranges_at_different_offsets(broker: KafkaBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seed", "points", "drivers"),
+    [
+        pytest.param(66, 3, 1, id="some"),
+        # It kills the driver where test_checkpoint does not: in planning and in a task.
+        pytest.param(52, 6, 2, id="more", marks=pytest.mark.long),
+    ],
+)
+def test_kills_with_ranges_at_different_offsets(
+    broker: KafkaBroker, tmp_path: Path, seed: int, points: int, drivers: int
+) -> None:
     with Driver(tmp_path) as driver:
-        # This seed kills the driver where test_checkpoint does not: in planning and in a task.
-        soak = Soak.on(broker, driver, tmp_path, seed=52)
-        report = soak.kill(points=6, drivers=2)
+        soak = Soak.on(broker, driver, tmp_path, seed)
+        report = soak.kill(points, drivers)
     assert report.ok, f"{report}\n{soak}"
     assert soak.uneven, str(soak)
     # When all is read, the ranges have met again, and Spark's own source could go on.

@@ -4,6 +4,7 @@
 of its own, and kills it at a step of a batch's commit or in a task, as the job (JSON) says.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -12,9 +13,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import pyarrow as pa
@@ -36,6 +39,7 @@ from kshare.errors import KafkaError
 from kshare.produce import write_rows
 from kshare.produce.coordinator import Coordinators
 from kshare.produce.driver import abort_batch
+from kshare.produce.ledger import Ledger
 from spark_plugin.sink import StreamSink
 from spark_plugin.source import KshareDataSource
 from tests.support.clock import until
@@ -205,10 +209,7 @@ def test_an_abort_after_the_decision_commits(query: Query, monkeypatch: pytest.M
     until(lambda: query.rows() == expected(0))
 
 
-# -- through Spark ---------------------------------------------------------------------------
-
-FILES, ROWS = 9, 40
-# Before which step of a commit the driver is killed; start number N kills in batch N.
+# Before which step of a commit a driver dies.
 STEPS = {
     1: "the ledger is opened",
     4: "the decision",
@@ -219,17 +220,71 @@ STEPS = {
 }
 
 
+@contextmanager
+def stepping(before: Callable[[int], object]) -> Iterator[None]:
+    """Call ``before`` with the number of each step of a commit; the last one is the end."""
+    steps = itertools.count(1)
+    with ExitStack() as patches:
+        for kind, names in ((Ledger, ("take_over", "write")), (Coordinators, ("is_open", "end"))):
+            for name in names:
+                after = _after(before, steps, getattr(kind, name))
+                patches.enter_context(patch.object(kind, name, after))
+        yield
+        last = next(steps)
+        assert last == max(STEPS)
+        before(last)
+
+
+def _after(before: Callable[[int], object], steps: Iterator[int], method: Any) -> Any:
+    def step(*arguments: Any, **named: Any) -> Any:
+        before(next(steps))
+        return method(*arguments, **named)
+
+    return step
+
+
+@pytest.mark.parametrize("step", STEPS, ids=STEPS.get)
+def test_a_batch_counts_once_wherever_its_driver_dies(query: Query, step: int) -> None:
+    def dies(number: int) -> None:
+        if number == step:
+            raise KeyboardInterrupt
+
+    query.commit(query.prepare("r1", 0), 0)
+    messages = query.prepare("r1", 1, tasks=2)
+    with pytest.raises(KeyboardInterrupt), stepping(dies):
+        query.commit(messages, 1)
+    query.commit(query.prepare("r2", 1, tasks=2), 1)
+    rows = expected(0) + Counter(range(100, 120))
+    until(lambda: query.rows() == rows)
+    until(lambda: query.open() == [])
+
+
+# -- through Spark ---------------------------------------------------------------------------
+
+ROWS = 40
+
+
 @pytest.mark.timeout(1800)  # a Spark for each kill
-def test_drivers_and_workers_are_killed(broker: KafkaBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param((5, 8), id="some"),
+        pytest.param((1, 4, 6, 7), id="rest", marks=pytest.mark.long),
+    ],
+)
+def test_drivers_and_workers_are_killed(
+    broker: KafkaBroker, tmp_path: Path, steps: tuple[int, ...]
+) -> None:
+    """Start number N kills in batch N."""
     topic = broker.create_topic(partitions=PARTITIONS)
-    rows = tmp_path / "rows"
+    rows, files = tmp_path / "rows", len(steps) + 3
     rows.mkdir()
-    for number in range(FILES):
+    for number in range(files):
         batch = numbered(number * ROWS, ROWS)
         pq.write_table(pa.Table.from_batches([batch]), rows / f"{number}.parquet")
         os.utime(rows / f"{number}.parquet", (1e9 + number, 1e9 + number))
     kills: list[dict[str, Any]] = [
-        *({"what": "driver", "batch": batch, "step": step} for batch, step in enumerate(STEPS)),
+        *({"what": "driver", "batch": batch, "step": step} for batch, step in enumerate(steps)),
         {"what": "worker"},
     ]
     for number, kill in enumerate(kills):
@@ -256,7 +311,7 @@ def test_drivers_and_workers_are_killed(broker: KafkaBroker, tmp_path: Path) -> 
         assert done.returncode == (-signal.SIGKILL if kill["what"] == "driver" else 0)
         counts = Counter(value for _, value in received(broker, topic))
         assert max(counts.values(), default=1) == 1, (kill, counts)
-    until(lambda: Counter(n for _, n in received(broker, topic)) == Counter(range(FILES * ROWS)))
+    until(lambda: Counter(n for _, n in received(broker, topic)) == Counter(range(files * ROWS)))
     query = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
     coordinators = Coordinators(options_for(broker, topic).kafka)
     assert coordinators.open_ids(f"kshare-{query}-") == []  # no reader waits
@@ -284,33 +339,16 @@ def source_of(kill: dict[str, Any], driver: int) -> type[KshareDataSource]:
             return message
 
         def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
-            from kshare.produce.coordinator import Coordinators
-            from kshare.produce.ledger import Ledger
-
             if batchId != kill.get("batch"):
                 super().commit(messages, batchId)
                 return
-            steps = 0
 
-            def counted(kind: type[Any], name: str) -> None:
-                method = getattr(kind, name)
+            def before(step: int) -> None:
+                if step == kill["step"]:
+                    die(kill, driver)
 
-                def step(*arguments: Any, **named: Any) -> Any:
-                    nonlocal steps
-                    steps += 1
-                    if steps == kill["step"]:
-                        die(kill, driver)
-                    return method(*arguments, **named)
-
-                setattr(kind, name, step)
-
-            counted(Ledger, "take_over")
-            counted(Ledger, "write")
-            counted(Coordinators, "is_open")
-            counted(Coordinators, "end")
-            super().commit(messages, batchId)
-            assert steps == 7 == kill["step"] - 1
-            die(kill, driver)
+            with stepping(before):
+                super().commit(messages, batchId)
 
     class Source(KshareDataSource):
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:

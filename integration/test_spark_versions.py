@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+import pytest
 from pyspark.sql import SparkSession
 
 from integration.kafka import KafkaBroker
@@ -17,6 +18,7 @@ from kshare.testing import Record
 KEYS = [b"key-%d" % number for number in range(8)]
 
 
+@pytest.mark.long
 def test_a_checkpoint_moves_to_and_fro(broker: KafkaBroker, tmp_path: Path) -> None:
     """Each time amid a batch that has not ended: killed in its tasks, or when it is written."""
     topic, produced = broker.create_topic(), 0

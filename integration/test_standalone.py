@@ -13,6 +13,8 @@ from integration.runs import Batches, Driver, StreamingRun, running
 from integration.standalone import CONFIG, HOST, StandaloneCluster
 from kshare.testing import Record
 
+pytestmark = pytest.mark.long  # a cluster of Spark
+
 KEYS, COUNT = 53, 20_000  # more than are read before it is stopped
 RECORD_SECONDS = 0.001
 BATCH = 60  # records
