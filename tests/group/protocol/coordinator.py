@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.membership import Join, Sync
+from tests.group.protocol.owning import shallow
 
 
 class Receiver(Protocol):
@@ -97,12 +98,10 @@ class Coordinator:
     saved: "Coordinator | None" = None  # as it was stable last, in __consumer_offsets
 
     def clone(self) -> "Coordinator":
-        return replace(
-            self,
-            members=dict(self.members),
-            assignments=dict(self.assignments),
-            mail=dict(self.mail),
-        )
+        copy = shallow(self)
+        copy.members, copy.mail = dict(self.members), dict(self.mail)
+        copy.assignments = dict(self.assignments)
+        return copy
 
     def fingerprint(self) -> tuple[object, ...]:
         return (

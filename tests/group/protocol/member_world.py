@@ -22,6 +22,7 @@ from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.membership import (
     Join,
     Leave,
+    MemberAction,
     Membership,
     Plan,
     State,
@@ -82,10 +83,37 @@ class MemberProcess(Process):
         ]
         return (
             *super().fingerprint(),
-            repr(self.membership),
+            print_of_membership(self.membership),
             self.member.awaits and self.member.schedule.asked_at == self.now,
             *late,
         )
+
+
+def print_of_membership(each: Membership) -> tuple[object, ...]:
+    """Equal for memberships that go on alike; the number of a plan only names it."""
+    holdings, wanted = each.holdings, each._next
+    change = holdings.change
+    return (
+        *(each.said, each.is_static, each.protocols, each.state, each.member_id, each.generation),
+        *(each.leader, tuple(holdings.owned.items()), holdings.received, holdings.is_lost),
+        change
+        and (
+            *(tuple(change.revoked.items()), tuple(change.gained.items())),
+            *(tuple(change.assigned.items()), change.epoch, change.topic_id, change.is_lost),
+        ),
+        *(each.fault, each.denied, each.metadata_bytes),
+        _print_of_action(wanted),
+        *(each._last, each._protocol, each._must_join),
+    )
+
+
+def _print_of_action(wanted: MemberAction | None) -> object:
+    match wanted:
+        case Plan(generation, members, protocol, instances):
+            return generation, tuple(members.items()), protocol, tuple(instances.items())
+        case Sync(member_id, generation, assignments):
+            return member_id, generation, tuple(assignments.items())
+    return wanted
 
 
 def new_member(name: str, protocols: tuple[str, ...] = (PROTOCOL,)) -> GroupMember:

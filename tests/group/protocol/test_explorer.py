@@ -25,7 +25,7 @@ from tests.group.protocol.explorer import (
     random_steps,
     walk,
 )
-from tests.group.protocol.interleavings import Broken
+from tests.group.protocol.interleavings import Broken, seeds
 from tests.group.protocol.process import T0, Process, replay
 from tests.group.protocol.world import Limits, World, is_pending, take
 
@@ -332,34 +332,37 @@ def answers_a_commit_when_it_begins(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AskedCommits, "begin", begin)
 
 
-FAULTS: tuple[Patch, ...] = (
-    does_not_wait_for_former_owners,
-    does_not_fence_itself,
-    delivers_without_reading_the_log,
-    starts_from_the_primary_alone,
-    commits_what_is_in_flight,
-    commits_for_all_hashes,
-    commits_the_front,
-    deletes_before_reading_back,
-    deletes_what_living_members_write,
-    deletes_inherited_blocks_at_once,
-    judges_by_an_old_primary,
-    answers_before_reading_back,
-    never_writes_an_anchor,
-)
-FAULTS_OF_RUNNING_MEMBERS: dict[Patch, Limits] = {
-    deletes_claims_that_others_wait_for: LIMITS,
-    forgets_facts_that_were_not_written: FAILING,
-    answers_a_commit_when_it_begins: FAILING,
-    does_not_wait_after_a_lost_log: LOST,
-    delivers_on_without_the_lost_log: LOST,
+FAULTS: dict[Patch, int] = {
+    does_not_wait_for_former_owners: 17,
+    does_not_fence_itself: 1,
+    delivers_without_reading_the_log: 454,
+    starts_from_the_primary_alone: 0,
+    commits_what_is_in_flight: 6,
+    commits_for_all_hashes: 1,
+    commits_the_front: 1,
+    deletes_before_reading_back: 3,
+    deletes_what_living_members_write: 40,
+    deletes_inherited_blocks_at_once: 506,
+    judges_by_an_old_primary: 76,
+    answers_before_reading_back: 0,
+    never_writes_an_anchor: 0,
+}
+"""Faults that random walks find, with the first seed that does; if it finds nothing any more,
+others are tried."""
+FAULTS_OF_RUNNING_MEMBERS: dict[Patch, tuple[Limits, int]] = {
+    deletes_claims_that_others_wait_for: (LIMITS, 485),
+    forgets_facts_that_were_not_written: (FAILING, 4),
+    answers_a_commit_when_it_begins: (FAILING, 0),
+    does_not_wait_after_a_lost_log: (LOST, 392),
+    delivers_on_without_the_lost_log: (LOST, 21),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
-    assert any(isinstance(walk(LIMITS, LENGTH, seed), Broken) for seed in range(2_000))
+    walks = (walk(LIMITS, LENGTH, seed) for seed in seeds(2_000, FAULTS[fault]))
+    assert any(isinstance(found, Broken) for found in walks)
 
 
 @pytest.mark.parametrize(
@@ -380,15 +383,14 @@ def test_a_fault_is_found_by_every_interleaving(
     """Without luck: these need few steps once members run."""
     fault(monkeypatch)
     limits = Limits(processes=3, lost_logs=1, failures=1)
-    found = (explore(limits, depth, running=True)[1] for depth in (5, 6))
-    assert any(isinstance(broken, Broken) for broken in found)
+    assert isinstance(explore(limits, 6, running=True)[1], Broken)
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_RUNNING_MEMBERS, ids=lambda fault: fault.__name__)
 def test_a_fault_of_running_members_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
-    limits, start = FAULTS_OF_RUNNING_MEMBERS[fault], first_world(running=True)
-    walks = (walk(limits, 60, seed, start, slow="m0") for seed in range(6_000))
+    (limits, known), start = FAULTS_OF_RUNNING_MEMBERS[fault], first_world(running=True)
+    walks = (walk(limits, 60, seed, start, slow="m0") for seed in seeds(6_000, known))
     assert any(isinstance(found, Broken) for found in walks)
 
 

@@ -345,7 +345,7 @@ def leads_by_the_claims_that_are_there(patch: pytest.MonkeyPatch) -> None:
 
 FAULTS: dict[Patch, int] = {
     does_not_fence_itself: 50,
-    leads_by_the_highest_hash_too: 1895,
+    leads_by_the_highest_hash_too: 44,
     gives_what_others_own_and_does_not_wait: 988,
     gives_what_others_own_and_takes_them_for_dropped: 988,
     goes_on_with_what_is_lost: 61,
@@ -457,13 +457,13 @@ def test_a_fault_is_found_by_every_interleaving_around_a_handover(
     fault: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)
-    assert any(breaks_a_law(way, depth) for depth in (0, 1, 2) for way in WAYS)
+    assert breaks_a_law(2)
 
 
-def breaks_a_law(way: Way, depth: int) -> bool:
-    """Whether a law does not hold on a way, or so many steps out of it."""
+def breaks_a_law(depth: int) -> bool:
+    """Whether a law does not hold on a way, or up to so many steps out of one."""
     try:
-        starts = list(way(NARROW))
+        starts = [world for way in WAYS for world in way(NARROW)]
     except LawBrokenError:
         return True
     return explore_group(NARROW, depth, *starts)[1] is not None

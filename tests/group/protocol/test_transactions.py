@@ -27,6 +27,7 @@ from kshare.group.protocol.transaction import (
 )
 from tests.group.protocol import transactional_member as member_module
 from tests.group.protocol import transactional_world as world_module
+from tests.group.protocol.interleavings import seeds
 from tests.group.protocol.process import GONE, T0
 from tests.group.protocol.transactional_explorer import (
     WAYS,
@@ -304,32 +305,35 @@ def waits_for_living_members_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transaction, "_admission_of", own)
 
 
-FAULTS: tuple[Patch, ...] = (
-    skips_the_fence,
-    fences_once,
-    writes_facts_outside_of_the_transaction,
-    writes_facts_with_commits_too,
-    deletes_its_blocks_outside_of_the_transaction,
-    reads_what_is_not_committed,
-    reads_what_was_aborted,
-    goes_on_after_an_abort,
-    goes_back_without_a_look_at_the_log,
-    reads_to_the_last_stable_offset_only,
-    takes_doubt_for_an_abort,
-    is_in_doubt_only_once_it_has_asked,
-    does_not_go_back_once_it_is_decided,
-    commits_what_is_of_another_start,
-    asks_for_admission_only_before_it_begins,
-    waits_for_nobody,
-    waits_for_itself,
-    waits_for_living_members_alone,
-)
+FAULTS: dict[Patch, int] = {
+    skips_the_fence: 41,
+    fences_once: 46,
+    writes_facts_outside_of_the_transaction: 0,
+    writes_facts_with_commits_too: 0,
+    deletes_its_blocks_outside_of_the_transaction: 8,
+    reads_what_is_not_committed: 2,
+    reads_what_was_aborted: 0,
+    goes_on_after_an_abort: 0,
+    goes_back_without_a_look_at_the_log: 3,
+    reads_to_the_last_stable_offset_only: 90,
+    takes_doubt_for_an_abort: 6,
+    is_in_doubt_only_once_it_has_asked: 0,
+    does_not_go_back_once_it_is_decided: 0,
+    commits_what_is_of_another_start: 46,
+    asks_for_admission_only_before_it_begins: 19,
+    waits_for_nobody: 15,
+    waits_for_itself: 0,
+    waits_for_living_members_alone: 15,
+}
+"""Faults that random walks find, with the first seed that does; if it finds nothing any more,
+others are tried."""
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
-    assert any(walk(LIMITS, LENGTH, seed) is not None for seed in range(2_000))
+    walks = (walk(LIMITS, LENGTH, seed) for seed in seeds(2_000, FAULTS[fault]))
+    assert any(broken is not None for broken in walks)
 
 
 def test_a_fault_is_found_by_commits_that_arrive_late(monkeypatch: pytest.MonkeyPatch) -> None:

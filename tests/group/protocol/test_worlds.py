@@ -21,6 +21,7 @@ from tests.group.protocol.grouped_world import grouped_of, grouped_steps, may_pa
 from tests.group.protocol.lease_world import History, lease_steps, take_lease
 from tests.group.protocol.member_explorer import first_group
 from tests.group.protocol.member_world import group_steps, member_of, take_group
+from tests.group.protocol.owning import shallow
 from tests.group.protocol.process import T0, Log, replay
 from tests.group.protocol.transactional_explorer import first_world
 from tests.group.protocol.transactional_member import todo_of
@@ -124,4 +125,21 @@ def test_members_with_transactions_are_not_looked_at_twice() -> None:
                 fresh = replace(member, left=None, _admission=None)
                 assert may_pass(world, member) == may_pass(world, fresh)
                 assert todo_of(member) == todo_of(fresh)
+            world = world.clone()
+
+
+def test_copies_have_all_that_is_copied_and_what_goes_on_alike_has_one_mark() -> None:
+    for seed in range(6):
+        world, draw = first_group(3), random.Random(seed)
+        for _ in range(STEPS):
+            if possible := group_steps(world, test_membership_explorer.LIMITS):
+                take_group(world, draw.choice(possible))
+            for each in world.processes.values():
+                copy, member = shallow(each.ownerships), member_of(each)
+                assert vars(copy) == vars(each.ownerships)
+                assert shallow(member.membership) == member.membership
+                fresh = replace(member, mark=None, read_mark=None)
+                assert fresh.fingerprint() == member.fingerprint()
+            fresh_log = Log(world.log.records, world.log.end, world.log.topic_id)
+            assert fresh_log.mark() == world.log.mark()
             world = world.clone()

@@ -84,6 +84,7 @@ class TransactionalLog:
     version: int = 0
     _decided: GroupLog = field(default_factory=lambda: GroupLog("g"))
     _mark: Mark | None = None
+    _marks: tuple[Mark, ...] = ()  # of the first records
     _is_shared: bool = False  # whether copies have what is decided, too
 
     def append(self, key: Key, record: Record | None, number: int = 0) -> None:
@@ -109,7 +110,7 @@ class TransactionalLog:
         ]
         self._decided, self._is_shared = GroupLog("g"), False
         self.version += 1
-        self._mark = None
+        self._mark, self._marks = None, ()
 
     def between(self, start: int, end: int) -> list[tuple[int, Key, Record | None, int]]:
         """The records of some offsets."""
@@ -147,5 +148,6 @@ class TransactionalLog:
     def mark(self) -> Mark:
         """Equal for logs with the same records."""
         if self._mark is None:
-            self._mark = Mark.of(tuple(self.records))
+            self._marks += tuple(map(Mark.of, self.records[len(self._marks) :]))
+            self._mark = Mark.of(self._marks)
         return self._mark
