@@ -1,30 +1,25 @@
 """A small world of calls: members that collect records, lose and get the right to them, and commit.
 
-Each member is made of what decides in production: :class:`.Ownerships`, :class:`.Right`,
-:class:`.Delivery` and :class:`.Call`. The world has one clock, the group's log, primary offsets,
-and two partitions of records of one key. The broker of a member may freeze: then it answers
-nothing. After a freeze that is longer than the claim timeout, it shows the log as it was until the
-member finds the present one. (After a shorter one it hears of its successor before anybody has
-waited for the claim timeout.)
+Each member is made of what decides in production (:mod:`tests.group.core.calling`). The world has
+one clock, the group's log, primary offsets, and two partitions. The broker of a member may freeze:
+then it answers nothing. After a freeze that is longer than the claim timeout, it shows the log as
+it was until the member finds the present one. (After a shorter one it hears of its successor before
+anybody has waited for the claim timeout.)
+
+Either anybody claims all, in place of others, or a group hands halves on: a member keeps what stays
+and reads on, commits, claims that, and then another one claims the rest.
 """
 
 import random
-from dataclasses import dataclass, field
-from itertools import islice
+from collections import Counter
 
-import numpy as np
-import pyarrow as pa
-
-from kshare.core.hashing import WHOLE
-from kshare.core.progress import Progress, TopicPartition
+from kshare.core.hashing import HashRange
+from kshare.core.progress import TopicPartition
 from kshare.group.core.call import Call
-from kshare.group.core.delivery import Delivery
-from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
-from kshare.group.message import NO_ROWS, Chunk, Message, Rows
+from kshare.group.message import Message
 from kshare.group.protocol.actions import (
-    Action,
     Delete,
     FetchPrimary,
     ResolveInitial,
@@ -33,59 +28,13 @@ from kshare.group.protocol.actions import (
 )
 from kshare.group.protocol.records import Member, key_of
 from kshare.group.protocol.start import Primary
+from tests.group.core.calling import ALL, LOG, PARTITIONS, RECORDS, Hashes, Held, Process
+from tests.group.core.driver import Driver
 from tests.group.protocol.process import Log, replay
-from tests.group.protocol.world import LawBrokenError, Step, is_pending
+from tests.group.protocol.world import LawBrokenError, Step
+from tests.support.groups import LOWER, UPPER
 
-PARTITIONS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
-RECORDS, CHUNK, HASH = 6, 2, 5
 TIMEOUT = 4.0
-
-
-@dataclass
-class Returned:
-    """What a call has returned of a partition."""
-
-    partition: TopicPartition
-    start: Progress
-    offsets: list[int]
-    chunks: frozenset[int]
-
-
-@dataclass
-class Process:
-    """A member, and what its user has got and done."""
-
-    name: str
-    explicit: bool
-    ownerships: Ownerships
-    right: Right
-    broker: str = "present"  # or away, or old
-    frozen_at: float = 0.0
-    asked_at: float | None = None  # a read is under way
-    late: list[Member] = field(default_factory=list)  # beats that the present log has not got yet
-    inbox: list[tuple[Ownership, int, Action]] = field(default_factory=list)
-    answers: list[tuple[Ownership, int, Primary | None, int]] = field(default_factory=list)
-    deliveries: dict[TopicPartition, Delivery] = field(default_factory=dict)
-    rows: dict[TopicPartition, Rows] = field(default_factory=dict)
-    call: Call = field(default_factory=Call)
-    is_open: bool = False
-    next: dict[TopicPartition, int] = field(default_factory=dict)  # to be returned next
-    returned: list[Returned] = field(default_factory=list)  # to be acknowledged
-    last: list[Returned] = field(default_factory=list)  # by the last call
-    done: dict[TopicPartition, set[int]] = field(default_factory=dict)  # since the start
-    ever: dict[TopicPartition, set[int]] = field(
-        default_factory=lambda: {tp: set() for tp in PARTITIONS}
-    )
-    work: tuple[dict[TopicPartition, Progress], dict[TopicPartition, Progress]] | None = None
-
-    def processed(self, each: Returned) -> None:
-        """Its user has processed what a call has returned."""
-        self.done[each.partition] |= set(each.offsets)
-        self.ever[each.partition] |= set(each.offsets)
-
-    def may_deliver(self, now: float) -> bool:
-        """Whether it would hand out records."""
-        return self.ownerships.fenced() is None and self.right.seconds_left(now) >= 0
 
 
 class CallWorld:
@@ -96,29 +45,38 @@ class CallWorld:
         explicit: Whether records are acknowledged one by one.
     """
 
-    def __init__(self, members: int = 2, *, explicit: bool = False) -> None:
-        self.now, self.log = 0.0, Log()
+    def __init__(self, members: int = 2, *, explicit: bool = False, is_group: bool = False) -> None:
+        self.now, self.log, self.is_group = 0.0, Log(), is_group
         self.primary: dict[TopicPartition, Primary] = {}
         self.processes: dict[str, Process] = {}
         self.claims, self.freezes, self.rewinds, self.beats = 0, 0, 0, 0
-        self.calls = 0  # that have returned something, ever
+        self.returned: Counter[str] = Counter()  # records, by what had happened to their member
         for number in range(members):
             name = f"m{number}"
             owned = Ownerships(name, "g", TIMEOUT)
             owned.topic_id = self.log.topic_id
             right = Right(name, TIMEOUT, by_beats=False)
-            self.processes[name] = Process(name, explicit, owned, right)
-        self.claim(self.processes["m0"])
+            driver = Driver(LOG, LOG, explicit=explicit)
+            self.processes[name] = Process(name, explicit, owned, right, driver)
+        self.claim(self.processes["m0"], ALL)
 
-    def claim(self, process: Process) -> None:
-        """Claim both partitions, in place of what is claimed."""
+    def claim(self, process: Process, hashes: Hashes, *, keeps: bool = False) -> None:
+        """Claim some hashes of both partitions, in place of what is claimed."""
         self.claims += 1
-        process.ownerships.claim(dict.fromkeys(PARTITIONS, (WHOLE,)))
+        process.give_back()
+        process.ownerships.claim(dict.fromkeys(PARTITIONS, hashes) if hashes else {})
         for key in process.ownerships.give_up():
             self.log.append(key, None)
-        follow(process)
+        process.assign(hashes, keeps=keeps)
 
-    # -- laws --------------------------------------------------------------------------------
+    def others(self, process: Process) -> list[Process]:
+        return [other for other in self.processes.values() if other is not process]
+
+    def free(self, process: Process) -> list[HashRange]:
+        """The halves that a group may assign to a member: no other one has them, or is to."""
+        taken = {part for each in self.others(process) for part in halves(each.hashes)}
+        taken |= {part for each in self.others(process) for part in each.target or ()}
+        return [half for half in (LOWER, UPPER) if half not in taken]
 
     def check_return(
         self, process: Process, messages: list[Message], *, is_cancelled: bool
@@ -126,32 +84,15 @@ class CallWorld:
         """What holds when a call returns."""
         if messages and is_cancelled:
             raise LawBrokenError(f"a cancelled call of {process.name} has returned something")
-        self.calls += bool(messages)
-        for message in messages:
-            partition, offset = message.topic_partition, message.offset()
-            for other in self.processes.values():
-                delivers = partition in other.ownerships.started() and other.may_deliver(self.now)
-                if other is not process and delivers:
-                    raise LawBrokenError(f"{message} of {process.name} is with {other.name}")
-            if partition not in process.ownerships.started():
-                raise LawBrokenError(f"{message} is returned without a start")
-            if process.next.get(partition) != offset:
-                raise LawBrokenError(f"{message} instead of offset {process.next.get(partition)}")
-            process.next[partition] = offset + 1
+        started = process.ownerships.started()
+        process.check_return(messages, self.others(process), started, self.now)
+        self.returned["records"] += len(messages)
+        settled = process.driver.state.is_settled()
+        self.returned["provisional"] += 0 if settled else len(messages)
 
-    def check(self, process: Process) -> None:
-        """What counts as processed was returned since the start, and acknowledged."""
-        others = [other for other in self.processes.values() if other is not process]
-        for partition, each in process.ownerships.by_partition.items():
-            if each.start is None:
-                continue
-            done = process.done.get(partition, set())
-            # Late facts of former owners are true, too.
-            done = done.union(*(other.ever[partition] for other in others))
-            for offset in range(RECORDS):
-                counts = not is_pending(each.owner.done, offset, HASH)
-                if counts and offset not in done and is_pending(each.start, offset, HASH):
-                    raise LawBrokenError(f"{partition}@{offset} counts as processed, and is not")
+
+def halves(hashes: Hashes) -> tuple[HashRange, ...]:
+    return (LOWER, UPPER) if hashes == ALL else hashes
 
 
 # -- what happens ----------------------------------------------------------------------------------
@@ -173,16 +114,32 @@ def _verbs(world: CallWorld, each: Process) -> list[str]:
     if each.inbox:
         verbs += ["act"] * (each.broker == "present") + ["fail"]
     verbs += ["answer"] * bool(each.answers)
-    verbs += ["collect"] * (bool(each.deliveries) and not each.call.is_cancelled)
+    verbs += ["collect"] * (bool(each.hashes) and not each.call.is_cancelled)
     verbs += ["return", "cancel"] if each.is_open else []
-    verbs += ["acknowledge"] * bool(each.returned and each.explicit)
+    verbs += ["acknowledge"] * bool(each.held and each.explicit)
     verbs.append("commit" if each.work is not None else "work")
-    verbs += ["rewind"] * (world.rewinds < 2 and bool(each.ownerships.by_partition))
-    verbs += ["claim"] * (world.claims < 4)
+    verbs += _verbs_of_group(world, each) if world.is_group else _verbs_alone(world, each)
     if each.broker == "present":
         verbs += ["freeze"] * (world.freezes < 2)
     else:
         verbs.append("thaw")
+    return verbs
+
+
+def _verbs_alone(world: CallWorld, each: Process) -> list[str]:
+    verbs = ["rewind"] * (world.rewinds < 2 and bool(each.ownerships.by_partition))
+    return verbs + ["claim"] * (world.claims < 4) + ["lose"] * bool(each.hashes)
+
+
+def _verbs_of_group(world: CallWorld, each: Process) -> list[str]:
+    verbs = [f"{what} {tp.partition}" for what in ("seek", "pause") for tp in PARTITIONS]
+    verbs *= bool(each.hashes)
+    if world.claims >= 8 or each.is_open or each.inbox:  # not amid a call; claims are written
+        return verbs
+    if each.target is not None:
+        return [*verbs, "hand"]
+    verbs += ["keep 0", "keep 1"] * (each.hashes == ALL)
+    verbs += ["gain"] * (len(world.free(each)) > len(halves(each.hashes)))
     return verbs
 
 
@@ -198,10 +155,10 @@ def take(world: CallWorld, step: Step) -> None:
         for each in world.processes.values():
             _decide(world, each)
         return
-    process = world.processes[name]
-    globals()[f"_{what}"](world, process)
+    process, (verb, *number) = world.processes[name], what.split()
+    globals()[f"_{verb}"](world, process, *map(int, number))
     _decide(world, process)
-    world.check(process)
+    process.check(world.others(process))
 
 
 def sent_at(world: CallWorld, process: Process) -> float:
@@ -278,7 +235,13 @@ def _answer(_: CallWorld, process: Process) -> None:
 
 
 def _claim(world: CallWorld, process: Process) -> None:
-    world.claim(process)
+    world.claim(process, ALL)
+
+
+def _lose(world: CallWorld, process: Process) -> None:
+    """It is closed, or was dropped: what it has collected by then was not returned."""
+    world.claim(process, ())
+    world.claims -= 1
 
 
 def _rewind(world: CallWorld, process: Process) -> None:
@@ -288,61 +251,72 @@ def _rewind(world: CallWorld, process: Process) -> None:
         each.rewind()
 
 
+def _keep(world: CallWorld, process: Process, half: int) -> None:
+    """The group takes a half away: what was processed is committed, and the other one read on."""
+    _change(world, process, ((LOWER, UPPER)[half],))
+
+
+def _gain(world: CallWorld, process: Process) -> None:
+    """The group assigns what is free: the next claim is of all."""
+    target = tuple(world.free(process))
+    _change(world, process, ALL if len(target) == 2 else target)
+
+
+def _change(world: CallWorld, process: Process, target: Hashes) -> None:
+    process.settle()
+    _work(world, process)
+    _commit(world, process)
+    process.target = target
+    stay = tuple(half for half in halves(process.hashes) if half in halves(target))
+    if process.hashes:
+        process.assign(ALL if len(stay) == 2 else stay, keeps=True, is_kept=True)
+
+
+def _hand(world: CallWorld, process: Process) -> None:
+    """What stays, or was gained, is claimed."""
+    process.settle()
+    target, process.target = process.target, None
+    assert target is not None
+    world.claim(process, target, keeps=True)
+
+
+def _seek(world: CallWorld, process: Process, number: int) -> None:
+    """Now and then to another place."""
+    process.seek(PARTITIONS[number], int(world.now * 7) % (RECORDS + 1))
+
+
+def _pause(_: CallWorld, process: Process, number: int) -> None:
+    process.pause(PARTITIONS[number])
+
+
 def _collect(world: CallWorld, process: Process) -> None:
     """As a call that waits: look, then take what there is."""
-    if not process.may_deliver(world.now):
-        return
     if not process.is_open:
         process.is_open, process.call = True, Call()
-        for delivery in process.deliveries.values():
-            delivery.settle()
-        for each in process.last:
-            _count(process, each)
-        process.last = []
-    for partition, delivery in process.deliveries.items():
-        rows = process.rows.get(partition, NO_ROWS)
-        delivery.collect()
-        if not rows.left:
-            offsets = range(delivery.position, RECORDS)[:CHUNK]
-            if not offsets:
-                process.call.took(delivery)
-                continue
-            rows = delivery.begin(_chunk(partition, offsets), offsets[-1] + 1)
-            process.rows[partition] = rows
-        process.call.took(delivery)
-        process.call.messages += islice(rows.messages, 1)
-
-
-def _chunk(partition: TopicPartition, offsets: range) -> Chunk:
-    columns = [pa.array([b"k"] * len(offsets), pa.binary()), pa.array(offsets, pa.int64())]
-    return Chunk(partition, pa.record_batch(columns, ["key", "offset"]))
+        process.settle()
+    process.look(world.now)
+    if process.ownerships.fenced() is not None:
+        process.give_back()
+    driver, call = process.driver, process.call
+    if process.may_deliver(world.now) and driver.fetch():
+        call.took(driver.out.delivery)
+        call.messages += driver.out.collect(1)
 
 
 def _return(world: CallWorld, process: Process) -> None:
     call, owned = process.call, process.ownerships
+    present = process.driver.state.by_partition
     seconds = process.right.seconds_left(world.now)
     process.is_open = False
     is_fenced = owned.fenced() is not None
-    if is_fenced or not call.may_return(seconds, process.deliveries, owned.started()):
-        _give_back(process)
+    if is_fenced or not call.may_return(seconds, present, owned.started()):
+        process.give_back()
         process.call = Call()
         return
-    starts = {tp: each.start for tp, each in process.deliveries.items()}
     is_cancelled, messages = call.is_cancelled, call.confirm()
     world.check_return(process, messages, is_cancelled=is_cancelled)
-    for partition in PARTITIONS:
-        of_it = [each for each in messages if each.topic_partition == partition]
-        if of_it:
-            chunks = frozenset(each[0].number for each in of_it)
-            offsets = [each.offset() for each in of_it]
-            process.last.append(Returned(partition, starts[partition], offsets, chunks))
-    process.returned += process.last
-
-
-def _give_back(process: Process) -> None:
-    for partition, _ in process.call.give_back(process.deliveries):
-        process.deliveries[partition].take_back()
-        process.rows.pop(partition, None)
+    process.last += map(Held, messages)
+    process.held += process.last
 
 
 def _cancel(_: CallWorld, process: Process) -> None:
@@ -351,24 +325,12 @@ def _cancel(_: CallWorld, process: Process) -> None:
 
 
 def _acknowledge(_: CallWorld, process: Process) -> None:
-    """What a call has returned is acknowledged; it may be of a start that is over."""
-    each = process.returned.pop(0)
-    delivery = process.deliveries.get(each.partition)
-    if delivery is not None:
-        delivery.acknowledge(np.array(each.offsets, np.int64), each.chunks)
-        if delivery.start is each.start:
-            process.processed(each)
-
-
-def _count(process: Process, each: Returned) -> None:
-    delivery = process.deliveries.get(each.partition)
-    if not process.explicit and delivery is not None and delivery.start is each.start:
-        process.processed(each)
+    process.acknowledge()
 
 
 def _work(_: CallWorld, process: Process) -> None:
     """What is to be committed: a thread of its own commits it a little later."""
-    deliveries = process.deliveries
+    deliveries = process.driver.state.by_partition
     processed = {tp: each.processed(is_batch=True) for tp, each in deliveries.items()}
     process.work = processed, {tp: each.start for tp, each in deliveries.items()}
 
@@ -380,55 +342,42 @@ def _commit(_: CallWorld, process: Process) -> None:
 
 
 def _decide(world: CallWorld, process: Process) -> None:
-    """Let the owners go on, and the deliveries follow them."""
+    """Let the owners go on; deliveries follow when a call looks."""
     for ownership, actions in process.ownerships.advance(world.now):
         process.inbox += [(ownership, ownership.action, action) for action in actions]
-    follow(process)
-
-
-def follow(process: Process) -> None:
-    """Deliver what has started, and stop what has not."""
-    started = process.ownerships.started()
-    for partition in PARTITIONS:
-        start, delivery = started.get(partition), process.deliveries.get(partition)
-        if delivery is not None and start is not delivery.start:
-            delivery.stop()
-            del process.deliveries[partition]
-            process.rows.pop(partition, None)
-        if start is not None and partition not in process.deliveries:
-            explicit = process.explicit
-            process.deliveries[partition] = Delivery(partition, start, (WHOLE,), explicit=explicit)
-            process.next[partition], process.done[partition] = start.stable, set()
-    if process.call.was_stopped(process.deliveries):
-        _give_back(process)
 
 
 # -- walks -----------------------------------------------------------------------------------------
 
-_SELDOM = {"freeze": 0.3, "thaw": 0.5, "fail": 0.1, "cancel": 0.3}
+_SELDOM = {"freeze": 0.3, "thaw": 0.5, "fail": 0.1, "cancel": 0.3, "lose": 0.1}
+_STARTS = {"freeze": 0.0, "rewind": 0.6, "claim": 0.0, "commit": 0.4, "acknowledge": 0.4}
+_OWNERS = {"rewind": 0.0, "claim": 0.5, "tick": 4.0, "collect": 2.0, "thaw": 0.3}
+_HANDED = {"keep": 2.0, "gain": 2.0, "hand": 4.0, "collect": 3.0, "return": 2.0, "pause": 0.2}
 _WEIGHTS: tuple[dict[str, float], ...] = (
     {**_SELDOM, "rewind": 0.15, "claim": 0.15},
-    {**_SELDOM, "rewind": 0.6, "claim": 0.0, "freeze": 0.0, "commit": 0.4, "acknowledge": 0.4},
-    {**_SELDOM, "rewind": 0.0, "claim": 0.5, "tick": 4.0, "collect": 2.0, "thaw": 0.3},
+    {**_SELDOM, "lose": 0.0, **_STARTS},
+    {**_SELDOM, "lose": 0.0, **_OWNERS},
+    {**_SELDOM, "freeze": 0.05, "seek": 0.6, **_HANDED},
 )
-"""How often what happens, in walks of three kinds: of all, of other starts, of other owners."""
+"""How often what happens, in walks of four kinds: of all, of other starts, of other owners, and of
+a group that hands halves on."""
 
 
-def walk(seed: int, length: int = 80) -> tuple[int, str]:
-    """One random way; how many calls have returned something, and the law that is broken if any."""
-    draw = random.Random(seed)
-    world = CallWorld(explicit=seed % 2 == 1)
+def walk(seed: int, length: int = 80) -> tuple[Counter[str], str]:
+    """One random way; how many records calls have returned, and the law that is broken if any."""
+    draw, kind = random.Random(seed), seed // 2 % 4
+    world = CallWorld(explicit=seed % 2 == 1, is_group=kind == 3)
     try:
         settle(world, rounds=8)
         for _ in range(length):
             possible = steps(world)
-            weights = [_WEIGHTS[seed % 3].get(what, 1.0) for what, _ in possible]
+            weights = [_WEIGHTS[kind].get(what.partition(" ")[0], 1.0) for what, _ in possible]
             (step,) = draw.choices(possible, weights)
             take(world, step)
         finish(world)
     except LawBrokenError as error:
-        return world.calls, str(error)
-    return world.calls, ""
+        return world.returned, str(error)
+    return world.returned, ""
 
 
 def settle(world: CallWorld, *, rounds: int) -> None:
@@ -458,23 +407,30 @@ def finish(world: CallWorld) -> None:
     """
     settle(world, rounds=12)
     process = world.processes["m0"]
-    if not all(tp in process.ownerships.started() for tp in PARTITIONS):
-        world.claim(process)
+    state = process.driver.state
+    has_all = all(tp in process.ownerships.started() for tp in PARTITIONS)
+    if process.hashes != ALL or process.target is not None or not has_all:
+        for each in world.processes.values():
+            world.claim(each, ())
+        world.claim(process, ALL)
         settle(world, rounds=12)
-    for _ in range(RECORDS + 2):
+    for partition in PARTITIONS if world.is_group else ():
+        process.seek(partition, 0)  # what was passed over comes, too
+        process.look(world.now)
+        if partition in state.paused:
+            process.pause(partition)
+    process.call.is_cancelled = False
+    for _ in range(2 * RECORDS + 2):
         if process.is_open:
             take(world, ("return", process.name))
         take(world, ("collect", process.name))
-        while process.explicit and process.returned:
+        while process.explicit and process.held:
             take(world, ("acknowledge", process.name))
         settle(world, rounds=1)
     if process.is_open:
         take(world, ("return", process.name))
-    for each in [*process.last]:
-        _count(process, each)
-    for delivery in process.deliveries.values():
-        delivery.settle()
-    while process.explicit and process.returned:
+    process.settle()
+    while process.explicit and process.held:
         take(world, ("acknowledge", process.name))
     process.work = None
     take(world, ("work", process.name))

@@ -93,7 +93,7 @@ class Driver:
     def pass_over(self) -> None:
         """As :meth:`.Dispatcher.pass_over`."""
         for partition, each in self.state.by_partition.items():
-            if self.state.hand.has_all_out(partition):
+            if self.state.hand.has_all_out(partition) and partition in self.reading:
                 each.pass_to(self.reading[partition][1])
 
     def _fetched(self) -> Rows | None:
@@ -108,6 +108,7 @@ class Driver:
                 cut = [chunk_of(partition, part, log) for part in (found[:2], found[2:]) if part]
                 self.state.hand.begin(cut, found[-1] + 1)
                 return self.out.begun(lambda _: None)
+            self.reading[partition] = wanted, max(first, len(log))
         return None
 
     def take(self, most: int = 99) -> list[Message]:
