@@ -269,7 +269,8 @@ class Delivery:
         self._first = self._settled = offset
         self._sought, self._unsought, self._looked = sought, (), -1
         self._handed_out.seek(offset)
-        self._open.acknowledge_between(offset, OFFSET_MAX)  # what is handed out again counts then
+        # What is handed out again counts then; what is parked now is not.
+        self._open.acknowledge_between(offset, OFFSET_MAX, self.parked)
 
     # -- handing out ------------------------------------------------------------------------
 

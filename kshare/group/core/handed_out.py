@@ -8,7 +8,7 @@
          +------- take_back() -------+
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from kshare.core.hashing import HashRange, key_hash
 from kshare.core.offsets import Bounds
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk, Rows
 
@@ -250,12 +251,21 @@ class OpenChunks:
             found.append(chunk.offsets[rows])
         return np.concatenate(found)
 
-    def acknowledge_between(self, start: int, end: int) -> None:
-        """All records with offsets ``[start, end)`` are acknowledged."""
+    def acknowledge_between(self, start: int, end: int, but: Sequence[HashRange] = ()) -> None:
+        """All records with offsets ``[start, end)`` are acknowledged, but those of some hashes."""
         for chunk in self._chunks:
             first, last = np.searchsorted(chunk.offsets, (start, end)).tolist()
-            values = np.frombuffer(chunk.acknowledged, np.uint8)[first:last]
-            values |= values == 0  # but those that come again
+            values = np.frombuffer(chunk.acknowledged, np.uint8)
+            rows = first + np.flatnonzero(values[first:last] == 0)  # but those that come again
+            if but and "key" in chunk.batch.schema.names:
+                keys = chunk.column("key")
+                points = {
+                    row: key_hash(keys[row], int(chunk.offsets[row])) for row in rows.tolist()
+                }
+                rows = [
+                    at for at, point in points.items() if not any(point in part for part in but)
+                ]
+            values[rows] = ACKNOWLEDGED
 
     def release(self, key: bytes | None, first: int) -> None:
         """Mark the records of a key from an offset on that are not acknowledged."""

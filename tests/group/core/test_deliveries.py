@@ -119,6 +119,23 @@ def test_a_seek_drops_what_is_in_hand_and_reads_anew_once() -> None:
     assert driver.offsets() == [10, 11]
 
 
+def test_a_seek_leaves_what_is_parked_and_not_acknowledged_pending() -> None:
+    """It is not handed out again by the seek; so its records count once they are acknowledged."""
+    driver = Driver([LOW[0], HIGH[0]] * 3, explicit=True)
+    driver.start(WHOLE)
+    first, *_ = driver.take(4)
+    driver.park(LOW[0])
+    driver.look()
+    driver.state.seek(T0, 0, driver.started)
+    driver.look()
+    for message in driver.take():
+        driver.acknowledge(message)
+    driver.acknowledge(first)
+    processed = driver.state.by_partition[T0].processed(is_batch=True)
+    pieces = processed.pending_of(6, (HashRange.of(point(LOW[0])),))
+    assert [at for at in (0, 2, 4) if any(at in piece.offsets for piece in pieces)] == [2, 4]
+
+
 def test_a_paused_partition_is_given_up_and_read_on() -> None:
     driver = Driver(MIXED, MIXED)
     driver.start(WHOLE)
