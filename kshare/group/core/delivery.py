@@ -268,6 +268,7 @@ class Delivery:
         # In this order, an interrupt lets nothing count that is not processed.
         self._first = self._settled = offset
         self._sought, self._unsought, self._looked = sought, (), -1
+        self._carried = clip(self._carried, self.parked)  # of the others, it is handed out again
         self._handed_out.seek(offset)
         # What is handed out again counts then; what is parked now is not.
         self._open.acknowledge_between(offset, OFFSET_MAX, self.parked)

@@ -136,6 +136,24 @@ def test_a_seek_leaves_what_is_parked_and_not_acknowledged_pending() -> None:
     assert [at for at in (0, 2, 4) if any(at in piece.offsets for piece in pieces)] == [2, 4]
 
 
+def test_what_a_seek_hands_out_again_counts_for_nothing_once_its_key_is_parked() -> None:
+    """Also of a delivery that has taken over from another one."""
+    driver = Driver([LOW[0], HIGH[0]] * 3, explicit=True)
+    driver.start(WHOLE)
+    assert driver.offsets(4) == [0, 1, 2, 3]
+    driver.park(HIGH[0])
+    driver.look()
+    driver.park()
+    driver.look()
+    driver.state.seek(T0, 0, driver.started)
+    driver.look()
+    driver.park(LOW[0])
+    driver.look()
+    processed = driver.state.by_partition[T0].processed(is_batch=True)
+    pieces = processed.pending_of(6, (HashRange.of(point(LOW[0])),))
+    assert all(any(at in piece.offsets for piece in pieces) for at in (0, 2, 4))
+
+
 def test_a_paused_partition_is_given_up_and_read_on() -> None:
     driver = Driver(MIXED, MIXED)
     driver.start(WHOLE)
