@@ -1,39 +1,55 @@
 """Random events of a consumer: what it reads of a key comes in order, once, and in the end all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
-from kshare.core.progress import Progress, Rectangle
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.group.core.deliveries import Deliveries
+from kshare.group.core.handed_out import OpenChunks
+from kshare.group.core.left_out import ParkedHashes
+from kshare.group.core.released import Released
 from kshare.group.message import Message
 from tests.group.core.driver import HIGH, LOW, MODULES, Driver, owns, point
-from tests.support.groups import LOWER, T0, UPPER
+from tests.group.protocol.interleavings import seeds
+from tests.support.groups import LOWER, T0, T1, UPPER
 from tests.support.interrupts import Interrupt, interrupt
 
 KEYS = [*LOW, *HIGH]
 OWNED = [(WHOLE,), (LOWER,), (UPPER,)]
 
 
+PARTITIONS = (T0, T1)
+At = tuple[TopicPartition, int]
+"""A record: its partition and offset."""
+
+
 @dataclass
 class Walk:
-    """A user of one partition in explicit mode, and what has to come next of each key.
+    """A user of two partitions in explicit mode, and what has to come next of each key.
 
     Laws: of each key, the next record that comes is the first one that is neither acknowledged nor
-    in the user's hands; an earlier one comes only after an interrupt. Nothing else is processed.
+    in the user's hands, or passed over by a seek; an earlier one comes only after an interrupt.
+    Nothing comes of what is parked or paused, and only what is acknowledged is processed.
     """
 
     driver: Driver
-    log: list[str]
+    logs: dict[TopicPartition, list[str]]
     owned: tuple[HashRange, ...] = (WHOLE,)
     claimed: tuple[HashRange, ...] = (WHOLE,)
-    done: set[int] = field(default_factory=set)
-    held: dict[int, Message] = field(default_factory=dict)
-    waits: dict[str, float] = field(default_factory=dict)  # keys that are released, until then
+    done: set[At] = field(default_factory=set)
+    passed: set[At] = field(default_factory=set)  # what does not come, as far as it was
+    held: dict[At, Message] = field(default_factory=dict)
+    waits: dict[tuple[TopicPartition, str], float] = field(default_factory=dict)  # released keys
+    sought: set[TopicPartition] = field(default_factory=set)  # ever
+    sought_at: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)
     number: int | None = None  # of the moment at which the next change is interrupted
     may_repeat: bool = False
 
@@ -48,35 +64,50 @@ class Walk:
         for change in changes:
             change()
 
+    def key(self, at: At) -> str:
+        return self.logs[at[0]][at[1]]
+
+    def of_key(self, partition: TopicPartition, key: str) -> list[At]:
+        return [(partition, at) for at, other in enumerate(self.logs[partition]) if other == key]
+
     def append(self, number: int) -> None:
-        self.log += [KEYS[(number + i) % 4] for i in range(1 + number % 3)]
+        log = self.logs[PARTITIONS[number % 2]]
+        log += [KEYS[(number + i) % 4] for i in range(1 + number % 3)]
 
     def take(self, number: int) -> None:
         for message in self.driver.take(1 + number % 5):
-            offset, key = message.offset(), self.log[message.offset()]
+            partition, offset = message.topic_partition, message.offset()
+            at, key = (partition, offset), self.logs[partition][offset]
             assert owns(self.owned, key)
             assert key not in self.parked()
+            assert partition not in self.driver.state.paused
             assert not message.is_released()
-            assert self.waits.get(key, 0.0) <= self.driver.now, "it was released, and is not due"
-            of_key = [at for at, other in enumerate(self.log) if other == key]
-            expected = next(at for at in of_key if at not in self.done and at not in self.held)
+            due = self.waits.get((partition, key), 0.0)
+            assert due <= self.driver.now, "it was released, and is not due"
+            left = (each for each in self.of_key(partition, key) if each not in self.passed)
+            expected = next(left)[1]
             assert offset <= expected, "a record of its key is left out"
             assert offset == expected or self.may_repeat, "it comes again"
-            self.held[offset] = message
+            self.held[at] = message
+            self.passed.add(at)
 
     def acknowledge(self, number: int) -> None:
         if self.held:
-            offset = sorted(self.held)[number % len(self.held)]
-            self.driver.acknowledge(self.held.pop(offset))
-            self.done.add(offset)
+            at = sorted(self.held)[number % len(self.held)]
+            self.driver.acknowledge(self.held.pop(at))
+            self.done.add(at)
 
     def release(self, number: int) -> None:
         if self.held:
             message = self.held[sorted(self.held)[number % len(self.held)]]
-            due, key = self.driver.now + number % 3, self.log[message.offset()]
+            at = message.topic_partition, message.offset()
+            due, key = self.driver.now + number % 3, (at[0], self.key(at))
             if self.driver.state.release(message, due):
                 self.waits[key] = max(due, self.waits.get(key, 0.0))
-                self.held = {at: m for at, m in self.held.items() if not m.is_released()}
+                first = self.sought_at.get(key, 0)  # before it, nothing comes until a restart
+                released = {each for each, m in self.held.items() if m.is_released()}
+                self.passed -= {each for each in released if each[1] >= first}
+                self.held = {each: m for each, m in self.held.items() if not m.is_released()}
 
     def park(self, number: int) -> None:
         self.driver.park(*([] if self.parked() else KEYS[number % 4 :]))
@@ -87,43 +118,68 @@ class Walk:
         return [key for key in KEYS if any(point(key) in part for part in parked)]
 
     def pause(self, number: int) -> None:
-        state = self.driver.state
-        self.change(lambda: (state.pause if number % 2 else state.resume)(T0))
+        state, partition = self.driver.state, PARTITIONS[number // 2 % 2]
+        self.change(lambda: (state.pause if number % 2 else state.resume)(partition))
+
+    def seek(self, number: int) -> None:
+        """What is parked stays where it is; all else of the partition goes on at the offset."""
+        partition = PARTITIONS[number % 2]
+        log, state = self.logs[partition], self.driver.state
+        offset = number // 2 % (len(log) + 1)
+        self.change(lambda: state.seek(partition, offset, self.driver.started))
+        self.change(self.driver.look)
+        self.sought.add(partition)
+        keys = [key for key in KEYS if owns(self.owned, key) and key not in self.parked()]
+        self.sought_at |= {(partition, key): offset for key in keys}
+        self.waits = {each: due for each, due in self.waits.items() if each[0] != partition}
+        for at in [each for key in keys for each in self.of_key(partition, key)]:
+            self.passed -= {at}
+            if at[1] < offset:
+                self.passed.add(at)
+            else:
+                self.held.pop(at, None)
 
     def goes_back(self, number: int) -> None:
         """A call has collected something, and does not return it."""
         if self.driver.fetch():
-            self.driver.state.take_back(T0, self.driver.out.collect(1 + number % 3))
+            partition = self.driver.out.current
+            self.driver.state.take_back(partition, self.driver.out.collect(1 + number % 3))
 
     def keep(self, number: int) -> None:
         """Some hashes are given up, and their owner claims the others."""
         owned = self.owned if self.owned != (WHOLE,) else OWNED[number % 3]
-        self.owned, self.claimed = owned, self.claimed if owned == self.owned else ()
-        self.change(lambda: self.driver.state.keep({T0: owned}))
+        self.claimed = self.claimed if owned == self.owned else ()
+        self.owned = owned
+        self.change(lambda: self.driver.state.keep(dict.fromkeys(PARTITIONS, owned)))
         self.forget()
 
     def claim(self, number: int) -> None:
         """What is acknowledged is committed; then some hashes are claimed."""
-        self.owned = OWNED[number % 3]
-        assignment = {T0: self.owned}
+        before, self.owned = self.owned, OWNED[number % 3]
+        assignment = dict.fromkeys(PARTITIONS, self.owned)
         if self.claimed != self.owned:
             self.driver.started = {}
         self.change(lambda: self.driver.state.assign(assignment, keeps=True))
         self.forget()
+        for at in [each for each in self.done if not owns(before, self.key(each))]:
+            self.passed.add(at)  # what is gained begins from what is committed
         if self.claimed != self.owned:
-            self.driver.started = {T0: self.start()}
+            self.driver.started = {partition: self.start(partition) for partition in PARTITIONS}
         self.claimed = self.owned
         self.change(self.driver.look)
 
     def forget(self) -> None:
         """What is of others' hashes is not the user's business any more."""
-        self.held = {at: m for at, m in self.held.items() if owns(self.owned, self.log[at])}
-        self.waits = {key: due for key, due in self.waits.items() if owns(self.owned, key)}
+        self.held = {at: m for at, m in self.held.items() if owns(self.owned, self.key(at))}
+        self.passed = {at for at in self.passed if owns(self.owned, self.key(at))}
+        self.waits = {each: due for each, due in self.waits.items() if owns(self.owned, each[1])}
+        self.sought_at = {at: to for at, to in self.sought_at.items() if owns(self.owned, at[1])}
 
-    def start(self) -> Progress:
+    def start(self, partition: TopicPartition) -> Progress:
         return Progress.at(0).commit(
-            Rectangle(OffsetRange(at, at + 1), HashRange.of(point(self.log[at])))
+            Rectangle(OffsetRange(at[1], at[1] + 1), HashRange.of(point(self.key(at))))
             for at in self.done
+            if at[0] == partition
         )
 
     def tick(self, number: int) -> None:
@@ -132,33 +188,34 @@ class Walk:
 
     def check(self) -> None:
         """Only what is acknowledged is processed."""
-        delivery = self.driver.state.by_partition.get(T0)
-        if delivery is None:
-            return
-        end = len(self.log)
-        progress = delivery.start.union(delivery.processed(is_batch=True))
-        for at, key in enumerate(self.log):
-            pieces = progress.pending_of(end, (HashRange.of(point(key)),))
-            if owns(self.owned, key) and at not in self.done:
-                assert any(at in piece.offsets for piece in pieces), "it counts as processed"
+        for partition, delivery in self.driver.state.by_partition.items():
+            log = self.logs[partition]
+            progress = delivery.start.union(delivery.processed(is_batch=True))
+            for at, key in enumerate(log):
+                pieces = progress.pending_of(len(log), (HashRange.of(point(key)),))
+                if owns(self.owned, key) and (partition, at) not in self.done:
+                    assert any(at in piece.offsets for piece in pieces), "it counts as processed"
 
     def finish(self) -> None:
-        """Nothing is lost: all comes in the end."""
+        """Nothing is lost: all comes in the end, but for what a seek has passed over."""
         self.number = None
         self.driver.park()
-        self.driver.state.resume(T0)
         self.claim(0)
-        for _ in range(4 * len(self.log)):
+        for number, partition in enumerate(PARTITIONS):
+            if partition in self.sought:
+                self.seek(number)
+            self.driver.state.resume(partition)
+        for _ in range(4 * sum(map(len, self.logs.values()))):
             self.tick(3)
             self.take(4)
             while self.held:
                 self.acknowledge(0)
-        assert self.done == set(range(len(self.log)))
+        assert self.done == {(tp, at) for tp, log in self.logs.items() for at in range(len(log))}
 
 
 WALK_STEPS = [
     *["take", "acknowledge"] * 3,
-    *["append", "release", "park", "pause", "goes_back", "keep", "claim", "tick", "tick"],
+    *["append", "release", "park", "pause", "goes_back", "keep", "claim", "tick", "tick", "seek"],
 ]
 
 
@@ -173,11 +230,94 @@ WALK_STEPS = [
 def test_all_comes_once_in_order_of_each_key(
     steps: list[tuple[str, int, int]], most: int | None, interrupts: bool
 ) -> None:
-    log = [KEYS[(at * at) % 7 % 4] for at in range(12)]
-    walk = Walk(Driver(log, explicit=True, most=most), log)
+    broken = broken_law(steps, most, interrupts=interrupts)
+    assert broken is None, broken
+
+
+def broken_law(
+    steps: Iterable[tuple[str, int, int]], most: int | None, *, interrupts: bool = False
+) -> AssertionError | None:
+    """The law that does not hold on a way; None if all do."""
+    logs = {tp: [KEYS[(at * at + n) % 7 % 4] for at in range(9)] for n, tp in enumerate(PARTITIONS)}
+    walk = Walk(Driver(*logs.values(), explicit=True, most=most), logs)
     walk.driver.start(WHOLE)
-    for step, number, moment in steps:
-        walk.number = moment if interrupts else None
-        getattr(walk, step)(number)
-        walk.check()
-    walk.finish()
+    try:
+        for step, number, moment in steps:
+            walk.number = moment if interrupts else None
+            getattr(walk, step)(number)
+            walk.check()
+        walk.finish()
+    except AssertionError as error:
+        return error
+    return None
+
+
+# -- faults that must be found ---------------------------------------------------------------------
+
+
+def hands_out_what_is_parked(patch: pytest.MonkeyPatch) -> None:
+    """Until its partition is read anew for another reason."""
+
+    def obey(self: Deliveries, parked: ParkedHashes | None) -> None:
+        self.left_out.parked = self.left_out.obeyed = parked
+
+    patch.setattr(Deliveries, "_obey_parking", obey)
+
+
+def a_seek_counts_what_is_parked(patch: pytest.MonkeyPatch) -> None:
+    """What is in hand of parked keys is not handed out again, and counts as processed."""
+    real = OpenChunks.acknowledge_between
+    patch.setattr(OpenChunks, "acknowledge_between", lambda self, *of, **_: real(self, *of[:2]))
+
+
+def a_seek_leaves_out_what_was_released(patch: pytest.MonkeyPatch) -> None:
+    real = Released.keep
+    patch.setattr(Released, "keep", lambda *given: real(*given) if given[2] else None)
+
+
+def reads_on_what_is_released(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Deliveries, "_follow_released", lambda _: None)
+
+
+def skips_what_was_kept_back_for_its_key(patch: pytest.MonkeyPatch) -> None:
+    """It was let out and not returned, and does not come next."""
+    patch.setattr(Deliveries, "_put_back", lambda *_: None)
+
+
+def reads_one_partition_anew(patch: pytest.MonkeyPatch) -> None:
+    """The list misses all that comes after the first one."""
+    real = Deliveries._begin_again
+
+    def begin_again(self: Deliveries, at: TopicPartition) -> None:
+        before = dict(self.hand.anew)
+        real(self, at)
+        self.hand.anew = before or self.hand.anew
+
+    patch.setattr(Deliveries, "_begin_again", begin_again)
+
+
+FAULTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
+    hands_out_what_is_parked: 0,
+    a_seek_counts_what_is_parked: 0,
+    a_seek_leaves_out_what_was_released: 8,
+    reads_on_what_is_released: 0,
+    skips_what_was_kept_back_for_its_key: 2,
+    reads_one_partition_anew: 0,
+}
+"""Faults that random walks find, with the first seed that does."""
+
+
+def walk(seed: int) -> AssertionError | None:
+    """The law that does not hold on a random way; None if all do."""
+    draw = Random(seed)
+    steps = [(draw.choice(WALK_STEPS), draw.randrange(41), 0) for _ in range(40)]
+    return broken_law(steps, (None, 1, 2)[seed % 3])
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_is_found(
+    fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert walk(FAULTS[fault]) is None
+    fault(monkeypatch)
+    assert any(walk(seed) for seed in seeds(500, FAULTS[fault]))
