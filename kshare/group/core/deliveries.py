@@ -136,10 +136,11 @@ class Deliveries:
         carried = delivery.carry(hashes)
         if carried is None:
             return
-        self._next[topic_partition] = NextDelivery(carried)
         if limit is not None:
             limit.keep(hashes)
             limits.begin(topic_partition, limit)
+        # Last: what is kept back counts as handed out, and after an interrupt it is to be there.
+        self._next[topic_partition] = NextDelivery(carried)
 
     def _start(
         self, topic_partition: TopicPartition, start: Progress, hashes: tuple[HashRange, ...]
@@ -171,10 +172,11 @@ class Deliveries:
 
     def _stop(self, topic_partition: TopicPartition) -> None:
         self._give_up(topic_partition)
-        self.left_out.limits.end(topic_partition)
         self.stops += 1
         self._next.pop(topic_partition, None)
         del self.by_partition[topic_partition]
+        # Last: what is kept back counts as handed out as long as there is the delivery.
+        self.left_out.limits.end(topic_partition)
 
     # -- what is read -----------------------------------------------------------------------
 

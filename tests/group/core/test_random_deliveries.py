@@ -234,6 +234,12 @@ def test_all_comes_once_in_order_of_each_key(
     assert broken is None, broken
 
 
+def test_what_is_kept_back_comes_wherever_an_interrupt_comes_as_hashes_are_given_up() -> None:
+    for moment in range(50):
+        steps = [*[("take", 0, 0)] * 5, ("keep", 1, moment)]
+        assert broken_law(steps, 1, interrupts=True) is None, f"moment {moment}"
+
+
 def broken_law(
     steps: Iterable[tuple[str, int, int]], most: int | None, *, interrupts: bool = False
 ) -> AssertionError | None:
