@@ -16,9 +16,9 @@ from kshare.errors import OptionsError
 from kshare.group.config.table import CONFIGS as CONSUMER_CONFIGS
 from kshare.options import parse_options
 from kshare.options.sink import parse_sink_options
-from tests.support.documents import ROOT, Document, documents
+from tests.support.documents import ROOT, Document, documents, names
 
-NAMES = [document.path for document in documents()]
+NAMES = names()
 USER_PAGES = [
     name
     for name in NAMES

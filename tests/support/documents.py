@@ -49,11 +49,16 @@ class Document:
     anchors: set[str] = field(default_factory=set)
 
 
+def names() -> tuple[str, ...]:
+    """The paths of all documents: those of the repository's root, and those of docs/."""
+    pages = (str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))
+    return (*PAGES, *pages)
+
+
 @cache
 def documents() -> tuple[Document, ...]:
-    """All documents: those of the repository's root, and those of docs/."""
-    pages = [*PAGES, *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
-    return tuple(_parse(page) for page in pages)
+    """All documents, in the order of :func:`names`; parsing takes too long for an import."""
+    return tuple(_parse(page) for page in names())
 
 
 def _parse(page: str) -> Document:

@@ -1,9 +1,9 @@
 """Calls of the scan kernel without a decoder around it."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit, types
 
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
@@ -11,7 +11,6 @@ from kshare.core.progress import Rectangle, Slice
 from kshare.wire.decode import compiled, status
 from kshare.wire.decode.columns import COLUMNS, Columns
 from kshare.wire.decode.compiled import Batches, Bytes
-from kshare.wire.decode.kernels.numbers import hash_key, hash_offset
 from kshare.wire.decode.layout import BATCH, ScanState
 from kshare.wire.decode.wanted import WantedRecords
 
@@ -119,9 +118,18 @@ class Scan:
 def murmur(key: Bytes, offset: int) -> int:
     """The key hash by compiled code: of a key, or (``offset`` not negative) of a record without."""
     begin = int(key.ctypes.data)
-    return int(_murmur(begin, len(key), offset))
+    return int(_murmur()(begin, len(key), offset))
 
 
-@njit(types.int64(types.int64, types.int64, types.int64))
-def _murmur(begin: Any, size: Any, offset: Any) -> Any:
-    return hash_offset(offset) if offset >= 0 else hash_key(begin, size, begin + size)
+@cache
+def _murmur() -> Any:
+    """Compiled when it is called first: that takes a second, and few of the callers need it."""
+    from numba import njit, types
+
+    from kshare.wire.decode.kernels.numbers import hash_key, hash_offset
+
+    @njit(types.int64(types.int64, types.int64, types.int64))
+    def compiled_murmur(begin: Any, size: Any, offset: Any) -> Any:
+        return hash_offset(offset) if offset >= 0 else hash_key(begin, size, begin + size)
+
+    return compiled_murmur
