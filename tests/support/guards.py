@@ -6,6 +6,7 @@ last test that began is the one.
 
 import ctypes
 import mmap
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
+def _protect(begin: int, size: int, may: int) -> None:
+    if _libc.mprotect(begin, size, may):
+        raise OSError(ctypes.get_errno(), "mprotect")
+
+
 class Fence:
     """Room between two pages that no one may touch.
 
@@ -34,9 +40,12 @@ class Fence:
         self._map = mmap.mmap(-1, (pages + 2) * mmap.PAGESIZE)
         self._begin = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + mmap.PAGESIZE
         self.end = self._begin + pages * mmap.PAGESIZE
-        for page in (self._begin - mmap.PAGESIZE, self.end):
-            if _libc.mprotect(page, mmap.PAGESIZE, _PROT_NONE):
-                raise OSError(ctypes.get_errno(), "mprotect")
+        _protect(self._begin - mmap.PAGESIZE, mmap.PAGESIZE, _PROT_NONE)
+        _protect(self.end, mmap.PAGESIZE, _PROT_NONE)
+
+    def protect(self, may: int) -> None:
+        """Say what may be done to the room: nothing, or ``mmap.PROT_READ`` and the like."""
+        _protect(self._begin, self.end - self._begin, may)
 
     def put(self, data: bytes, *, first: bool = False) -> npt.NDArray[np.uint8]:
         """The bytes as a kernel wants them, right before the last guard, or behind the first.
@@ -51,15 +60,40 @@ class Fence:
 
     def array(self, begin: int, size: int) -> npt.NDArray[np.uint8]:
         """Bytes of the room, from an address on."""
-        room: Any = (ctypes.c_uint8 * size).from_address(begin)
-        room.fence = self  # lives as long as the array
-        array: npt.NDArray[np.uint8] = np.ctypeslib.as_array(room)
-        return array
+        return _array_at(begin, size, self)
+
+
+def _array_at(begin: int, size: int, owner: object) -> npt.NDArray[np.uint8]:
+    """Bytes at an address; the owner lives as long as the array."""
+    room: Any = (ctypes.c_uint8 * size).from_address(begin)
+    room.owner = owner
+    return np.ndarray(size, np.uint8, room)
+
+
+_FREE: defaultdict[int, list[Fence]] = defaultdict(list)
+"""Fences without a user, by the size of their room; no one may touch that either."""
+
+
+class _Loan:
+    """A fence that is used; afterwards it can be used again, and until then nobody may touch it.
+
+    To map pages for each buffer takes three times as long.
+    """
+
+    def __init__(self, size: int) -> None:
+        rooms = _FREE[max(1, -(-size // mmap.PAGESIZE))]
+        self.fence = rooms.pop() if rooms else Fence(size)
+        self._rooms = rooms
+        self.fence.protect(mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def __del__(self) -> None:
+        self.fence.protect(_PROT_NONE)
+        self._rooms.append(self.fence)
 
 
 def _allocate(size: int, pool: pa.MemoryPool | None = None) -> pa.Buffer:
-    fence = Fence(size)
-    return pa.py_buffer(fence.array(fence.end - size, size))
+    loan = _Loan(size)
+    return pa.py_buffer(_array_at(loan.fence.end - size, size, loan))
 
 
 @contextmanager
