@@ -38,6 +38,7 @@ class Query:
             for offset in range(RECORDS)
         ]
         self.sorted = sorted((hashed, offset) for offset, hashed in enumerate(self.log))
+        self.hashes = sorted(set(self.log))
         self.slow_seconds = slow_seconds
         self.now = 0.0
         self.feedback = Feedback()
@@ -90,8 +91,8 @@ class Query:
         )[: task.max_records]
         read = [self.log[offset] for offset in offsets]
         end = offsets[-1] + 1 if offsets else RECORDS
-        for hashed in {hashed for hashed, _ in self.sorted[first:last]}:
-            self.at[hashed] = end
+        of_range = slice(bisect_left(self.hashes, hashes.lo), bisect_left(self.hashes, hashes.hi))
+        self.at |= dict.fromkeys(self.hashes[of_range], end)
         seconds = sum(self.slow_seconds if hashed == SLOW else 0.0001 for hashed in read)
         sample = tuple(sorted(read[:: max(len(read) // 256, 1)][:256]))
         assert task.ticket is not None

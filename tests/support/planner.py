@@ -4,6 +4,7 @@ The oracle is a log as a list of key hashes, tasks that walk it record by record
 was delivered.
 """
 
+import itertools
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from kshare.cluster.cluster import TopicPolicy
 from kshare.core.hashing import key_hash
 from kshare.core.parked import ParkedCount
-from kshare.core.progress import Slice, TopicPartition
+from kshare.core.progress import Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.core.time_bound import StampedOffset
@@ -43,8 +44,9 @@ class Log:
         self.subscribed = set(self.keys)
 
     def grow(self, keys: Iterable[bytes]) -> None:
-        for number, key in enumerate(keys):
-            self.keys[TopicPartition("t", number % len(self.keys))].append(key)
+        partitions = itertools.cycle(TopicPartition("t", n) for n in range(len(self.keys)))
+        for key, partition in zip(keys, partitions, strict=False):
+            self.keys[partition].append(key)
 
     def add_partition(self) -> None:
         """Add an empty partition."""
@@ -108,21 +110,22 @@ class Log:
                 available=(first, len(keys)),
             )
         found: list[int] = []
+        pieces = slice_.rectangles
         for offset in range(max(start, first), end):
             if offset in self.vanished or (committed and offset in self.aborted):
                 continue
-            if _holds(slice_, offset, key_hash(keys[offset], offset)):
+            if _holds(pieces, offset, key_hash(keys[offset], offset)):
                 found.append(offset)
                 if len(found) == most:
                     return found, offset + 1
         return found, end
 
 
-def _holds(slice_: Slice, offset: int, hash_: int) -> bool:
-    return any(
-        piece.offsets.start <= offset < piece.offsets.end and hash_ in piece.hashes
-        for piece in slice_.rectangles
-    )
+def _holds(pieces: Sequence[Rectangle], offset: int, hash_: int) -> bool:
+    for piece in pieces:
+        if piece.offsets.start <= offset < piece.offsets.end and hash_ in piece.hashes:
+            return True
+    return False
 
 
 class LogTimes:
