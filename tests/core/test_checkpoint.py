@@ -56,14 +56,18 @@ def limits(draw: st.DrawFn) -> tuple[RangeLimit, ...]:
     )
 
 
+TOPICS = st.sampled_from(["t", "a.b-c_d", "", "Ünï 😀"])
+PLACES = st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1))
+PROGRESSES = st.dictionaries(PLACES, progresses() | far_progresses(), max_size=4)
+RANGE_LIMITS = limits()
+
+
 @st.composite
 def offset_dicts(draw: st.DrawFn) -> BatchOffsets:
-    topics = st.sampled_from(["t", "a.b-c_d", "", "Ünï 😀"])
-    places = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
-    progress = draw(st.dictionaries(places, progresses() | far_progresses(), max_size=4))
-    started = draw(st.dictionaries(places, offsets_, max_size=3))
+    progress = draw(PROGRESSES)
+    started = draw(st.dictionaries(PLACES, offsets_, max_size=3))
     known = draw(st.sets(st.sampled_from(sorted(progress)))) if progress else set()
-    limited = {place: draw(limits()) for place in known}
+    limited = {place: draw(RANGE_LIMITS) for place in known}
     return BatchOffsets(progress, started, limited, read_committed=draw(st.booleans()))
 
 

@@ -1,6 +1,7 @@
 """The oracle of the algebra: plain sets of (offset, cell), a cell being a stretch of key hashes."""
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import pairwise
 
 from hypothesis import strategies as st
@@ -59,20 +60,27 @@ def _cells(piece: Rectangle) -> list[tuple[int, int]]:
     return [(offset, cell) for offset in offsets for cell in within(piece.hashes)]
 
 
+# Strategies are made once: one that is made for each example is looked over for each.
+
+
+@cache
 def offset_ranges() -> st.SearchStrategy[OffsetRange]:
     pairs = st.tuples(st.integers(0, END), st.integers(0, END)).filter(lambda p: p[0] != p[1])
     return pairs.map(lambda pair: OffsetRange(min(pair), max(pair)))
 
 
+@cache
 def hash_ranges() -> st.SearchStrategy[HashRange]:
     pairs = st.tuples(st.sampled_from(CUTS), st.sampled_from(CUTS)).filter(lambda p: p[0] != p[1])
     return pairs.map(lambda pair: HashRange(min(pair), max(pair)))
 
 
+@cache
 def pieces(max_size: int = 6, min_size: int = 0) -> st.SearchStrategy[list[Rectangle]]:
     one = st.builds(Rectangle, offset_ranges(), hash_ranges())
     return st.lists(one, min_size=min_size, max_size=max_size)
 
 
+@cache
 def progresses() -> st.SearchStrategy[Progress]:
     return st.builds(Progress.of, st.integers(0, END), pieces())
