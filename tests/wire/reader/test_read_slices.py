@@ -91,6 +91,12 @@ class Ends:
 
 # -- the law --------------------------------------------------------------------------------------
 
+# Made once: Hypothesis validates each strategy that is made, and a log draws a hundred times.
+STEPS = st.sampled_from([1, 1, 1, 3])
+KEYS = st.none() | st.sampled_from([b"a", b"b", b"c", b"d"])
+FATES = st.sampled_from(["plain", "plain", "aborted"])
+LOG_CODECS = st.sampled_from(["none", "lz4"])
+
 
 @st.composite
 def some_log(draw: st.DrawFn) -> Log:
@@ -100,11 +106,11 @@ def some_log(draw: st.DrawFn) -> Log:
     for _ in range(draw(st.integers(1, 6))):
         recs, delta = [], -1
         for _ in range(draw(st.integers(0, 12))):
-            delta += draw(st.sampled_from([1, 1, 1, 3]))
-            key = draw(st.none() | st.sampled_from([b"a", b"b", b"c", b"d"]))
+            delta += draw(STEPS)
+            key = draw(KEYS)
             recs.append(Rec(key, b"v" * draw(st.integers(0, 30)), delta))
-        fate = draw(st.sampled_from(["plain", "plain", "aborted"]))
-        fields: dict[str, Any] = {"codec": draw(st.sampled_from(["none", "lz4"]))}
+        fate = draw(FATES)
+        fields: dict[str, Any] = {"codec": draw(LOG_CODECS)}
         if fate == "aborted" and recs:
             fields |= {"attributes": TRANSACTIONAL, "producer": 9, "codec": "none"}
         batch = batch_of(recs, base=base, last_delta=max(delta, 0) + 1, **fields)
