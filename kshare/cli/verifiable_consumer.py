@@ -6,6 +6,7 @@ says of ``hashes`` is kshare's addition: the key hashes that are meant, if it is
 
 Guarantees: as Kafka's: what a call returned is printed and then committed, before partitions are
 revoked and before the end; each rebalance ends with ``partitions_assigned``, if only of nothing.
+That is printed when what was gained is claimed: no former owner returns records of it any more.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 from kshare.group import KeySharedConsumer, Message
+from kshare.group.protocol.holdings import assigned_minus, hashes_union
 
 __all__ = ["run"]
 
@@ -81,6 +83,8 @@ class _VerifiableConsumer:
         self._left: int | None = arguments.max_messages if arguments.max_messages >= 0 else None
         self._is_ending = False
         self._told: tuple[int, object] = (0, None)  # the last rebalance
+        self._gained: dict[TopicPartition, tuple[HashRange, ...]] = {}  # in place, not printed
+        self._is_revoked = False  # printed, and no assignment since
         self._fault: Exception | None = None
 
     def end(self) -> None:
@@ -90,9 +94,13 @@ class _VerifiableConsumer:
     def run(self) -> None:
         """Receive until the end."""
         _print("startup_complete")
-        listeners = (self._assigned, self._revoked, self._lost)
         try:
-            self._consumer.subscribe([self._arguments.topic], *listeners)
+            self._consumer.subscribe(
+                [self._arguments.topic],
+                on_revoked=self._revoked,
+                on_lost=self._lost,
+                on_started=self._started,
+            )
             while not self._is_ending and self._left != 0 and self._receive():
                 pass
             # close() counts not what the last call returned; and what was read of other keys since
@@ -122,18 +130,31 @@ class _VerifiableConsumer:
             self.has_failed |= is_lasting
             time.sleep(_PAUSE_SECONDS)
             return not is_lasting
-        self._tell_rebalance()
+        self._tell_assigned(has_records=bool(messages))
         if messages:
             self._consumed(messages)
             if not self._arguments.enable_autocommit:
                 self._committed()
         return True
 
-    def _tell_rebalance(self) -> None:
-        """A rebalance that has assigned nothing new calls no listener."""
+    def _tell_assigned(self, *, has_records: bool) -> None:
+        """Print what is assigned, once a rebalance is over and all of it is claimed.
+
+        Records that come before that come behind an event of what is claimed already: kafkatest
+        counts on it.
+        """
         subscriber = self._consumer.receiver.subscriber
-        if subscriber and not subscriber.has_work and self._rebalance() != self._told:
-            self._assigned({})
+        if subscriber is None:
+            return
+        is_over = not subscriber.has_work and not subscriber.starting
+        is_due = is_over and (bool(self._gained) or self._rebalance() != self._told)
+        if is_due or (has_records and (self._gained or self._is_revoked)):
+            self._told, self._is_revoked = self._rebalance(), False
+            gained: Mapping[TopicPartition, tuple[HashRange, ...]] = self._gained
+            self._gained = {}
+            if self._is_eager:
+                gained = assigned_minus(self._consumer.assignment(), subscriber.starting)
+            _print("partitions_assigned", partitions=_partitions(gained))
 
     def _rebalance(self) -> tuple[int, object]:
         """Identity of the last rebalance."""
@@ -141,17 +162,23 @@ class _VerifiableConsumer:
         epoch = None if subscriber is None else subscriber.member.epoch
         return self._consumer.metrics().rebalances, epoch
 
-    def _assigned(self, gained: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
-        self._told = self._rebalance()
-        shown = self._consumer.assignment() if self._is_eager else gained
-        _print("partitions_assigned", partitions=_partitions(shown))
+    def _started(self, gained: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        for partition, hashes in gained.items():
+            self._gained[partition] = hashes_union(self._gained.get(partition), hashes)
 
     def _revoked(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
-        _print("partitions_revoked", partitions=_partitions(changed))
+        self._given_up(changed)
 
     def _lost(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
         # Kafka's tool has no event of that name: its listener is told that they are revoked.
-        _print("partitions_revoked", partitions=_partitions(changed), lost=True)
+        self._given_up(changed, lost=True)
+
+    def _given_up(
+        self, changed: Mapping[TopicPartition, tuple[HashRange, ...]], **fields: Any
+    ) -> None:
+        self._gained = dict(assigned_minus(self._gained, changed))
+        self._is_revoked = True
+        _print("partitions_revoked", partitions=_partitions(changed), **fields)
 
     def _consumed(self, messages: Sequence[Message]) -> None:
         by_partition: dict[TopicPartition, list[int]] = {}

@@ -1,13 +1,17 @@
-"""The exit code of ``kshare verifiable-consumer``; what it prints is tested with Kafka itself."""
+"""``kshare verifiable-consumer``: its exit code, and when it prints what is assigned.
+
+All else that it prints is tested with Kafka itself.
+"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from kshare.cli import main, verifiable_consumer
+from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 
@@ -58,3 +62,99 @@ def test_what_passes_is_none(consumer: Any) -> None:
     message.offset.return_value = 7
     consumer.consume.side_effect = [KafkaError("once"), KafkaError("twice"), [message]]
     assert run("--max-messages", "1") == 0
+
+
+EAGER, COOPERATIVE = "RangeAssignor", "CooperativeStickyAssignor"
+
+
+class Rebalances:
+    """What calls of the consumer do: such as ``assigned 0 1``, ``started 0`` or ``record 0``."""
+
+    def __init__(self, consumer: Any, calls: Sequence[str]) -> None:
+        self._consumer, self._calls = consumer, iter(calls)
+        self._assigned: dict[TopicPartition, tuple[HashRange, ...]] = {}
+        self._starting: dict[TopicPartition, tuple[HashRange, ...]] = {}
+        consumer.receiver.subscriber = Mock(has_work=False, starting=self._starting)
+        consumer.metrics.return_value.rebalances = 0
+        consumer.assignment.return_value = self._assigned
+        consumer.consume.side_effect = self._consume
+
+    def _consume(self, *_: object) -> list[Any]:
+        what, *numbers = next(self._calls).split()
+        partitions = {TopicPartition("t", int(number)): () for number in numbers}
+        callbacks = self._consumer.subscribe.call_args.kwargs
+        match what:
+            case "assigned":
+                self._consumer.metrics.return_value.rebalances += 1
+                self._assigned |= partitions
+                self._starting |= partitions
+            case "started":
+                callbacks["on_started"](partitions)
+                self._drop(self._starting, partitions)
+            case "revoked":
+                self._drop(self._starting, partitions)
+                callbacks["on_revoked"](partitions)
+                self._drop(self._assigned, partitions)
+            case "record":
+                message = Mock(topic_partition=next(iter(partitions)))
+                message.offset.return_value = 7
+                return [message]
+        return []
+
+    @staticmethod
+    def _drop(some: dict[TopicPartition, Any], partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            some.pop(partition, None)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "calls", "printed"),
+    [
+        pytest.param(
+            COOPERATIVE,
+            ["assigned 0 1", "nothing", "started 0", "started 1", "record 0"],
+            ["assigned 0 1", "consumed 0"],
+            id="once, when all of it is claimed",
+        ),
+        pytest.param(
+            COOPERATIVE,
+            ["assigned 0 1", "started 0", "record 0", "started 1", "record 1"],
+            ["assigned 0", "consumed 0", "assigned 1", "consumed 1"],
+            id="before its records",
+        ),
+        pytest.param(
+            EAGER,
+            ["assigned 0 1", "started 0", "record 0", "started 1", "record 1"],
+            ["assigned 0", "consumed 0", "assigned 0 1", "consumed 1"],
+            id="all that is claimed, if the protocol is eager",
+        ),
+        pytest.param(
+            COOPERATIVE,
+            ["assigned 0 1", "started 0 1", "revoked 1", "record 0", "assigned", "record 0"],
+            ["assigned 0 1", "revoked 1", "assigned", "consumed 0", "assigned", "consumed 0"],
+            id="of what stays, before its records amid a rebalance",
+        ),
+        pytest.param(
+            COOPERATIVE,
+            ["assigned 0", "revoked 0", "assigned 1", "started 1", "record 1"],
+            ["revoked 0", "assigned", "assigned 1", "consumed 1"],
+            id="nothing that is revoked before it is claimed",
+        ),
+    ],
+)
+def test_an_assignment_is_printed(
+    consumer: Any,
+    capsys: pytest.CaptureFixture[str],
+    strategy: str,
+    calls: Sequence[str],
+    printed: Sequence[str],
+) -> None:
+    Rebalances(consumer, calls)
+    records = sum(each.startswith("record") for each in calls)
+    assert run("--max-messages", str(records), "--assignment-strategy", strategy) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [
+        " ".join([name.split("_")[1], *(str(place["partition"]) for place in each["partitions"])])
+        for each in events
+        if (name := each["name"].replace("records_", "partitions_")).startswith("partitions_")
+    ] == printed

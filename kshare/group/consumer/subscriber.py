@@ -123,6 +123,11 @@ class Subscriber:
             return is_due and self.member.has_change
         return under_way.commit.done() or self.member.is_lost
 
+    @property
+    def starting(self) -> Mapping[TopicPartition, tuple[HashRange, ...]]:
+        """What was gained, until its claim is in place and ``on_started`` has returned."""
+        return self._starting
+
     def subscribe(self, topics: SubscribedTopics, callbacks: Callbacks, kafka: KafkaConfig) -> None:
         """Subscribe to topics, in place of those before.
 
