@@ -32,6 +32,7 @@ class FakeSession:
         self.error: KshareError | None = None
         self.can_deliver = True
         self.is_closed = False
+        self.commits_before_close: int | None = None
         self.waiting: set[TopicPartition] = set()  # whose claims are not in place
         self._group = group
         self._on_change = on_change
@@ -116,6 +117,9 @@ class FakeSession:
             for tp in partitions
             if (done := self._group.done.get(tp)) is not None
         }
+
+    def expect_close(self) -> None:
+        self.commits_before_close = len(self.commits)
 
     def close(self, timeout: float) -> None:
         self.is_closed = True

@@ -592,6 +592,7 @@ class KeySharedConsumer:
             if transactions is not None:
                 ends.callback(transactions.close)
             ends.callback(self._commits.close, self._processed.work, _LAST_COMMIT_SECONDS)
+            ends.callback(self._session.expect_close)
             if subscriber is not None:
                 ends.callback(subscriber.revoke_all)
             self._reading.stop_looking()

@@ -11,6 +11,7 @@ Guarantees: nothing here waits for brokers in the session's thread; an answer to
 owner no longer waits for is dropped. What several partitions want at a time is one question.
 """
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from kshare.errors import KafkaError, KshareError
 from kshare.group.core.ownership import Ownership
 from kshare.group.log.link import LASTING, LogLink
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
+from kshare.group.membership.commits import RebalanceError
 from kshare.group.model import SessionConfig
 from kshare.group.protocol.actions import (
     Action,
@@ -35,6 +37,8 @@ from kshare.group.protocol.actions import (
     WritePrimary,
 )
 from kshare.group.protocol.cooperator import Cooperator
+from kshare.group.protocol.owner import Owner
+from kshare.group.protocol.plain_owner import PlainOwner
 from kshare.group.protocol.record_codec import encode, encode_key
 from kshare.group.protocol.records import Key, Record
 from kshare.group.protocol.start import Primary
@@ -46,6 +50,8 @@ from kshare.options import KafkaConfig
 from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["BrokerActions"]
+
+_log = logging.getLogger("kshare.group")
 
 Waiting = tuple[Ownership, int]
 """An ownership that waits for an answer, with the number of its actions."""
@@ -231,12 +237,24 @@ class BrokerActions:
                 outcome = dict.fromkeys(offsets, refusal)
             for partition, error in outcome.items():
                 ownership, number = offsets[partition][1]
-                if error is not None:
+                if error is not None and not self._is_needless(ownership.owner, error):
                     self._failed([(ownership, number)], error)
                 elif ownership.waits_for(number):
                     ownership.owner.primary_written()
 
         answer.add_done_callback(lambda _: self._post(stored))
+
+    def _is_needless(self, owner: Owner, error: KafkaError) -> bool:
+        """True if a primary offset that is refused need not be tried again.
+
+        That is amid a rebalance as the session closes, if the log says all and the next owner reads
+        it: without an epoch, that may be a plain consumer.
+        """
+        is_said = owner.claim.epoch is not None and not isinstance(owner, PlainOwner)
+        is_late = isinstance(error, RebalanceError) and self._now() >= self._shared.primary_by
+        if is_said and is_late:
+            _log.info("%s: %s; what is processed is in the log", owner.partition, error)
+        return is_said and is_late
 
     def _failed(self, asked: Asked, error: KshareError) -> None:
         if isinstance(error, LASTING) or not isinstance(error, KafkaError):

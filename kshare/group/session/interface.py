@@ -61,5 +61,8 @@ class Session(Protocol):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed of some partitions."""
 
+    def expect_close(self) -> None:
+        """Only the last commit is to come, which waits for no rebalance to end."""
+
     def close(self, timeout: float) -> None:
         """Give up all claims, and stop."""

@@ -32,6 +32,8 @@ from kshare.wire.protocol.retry import boot_time
 
 __all__ = ["GroupSession"]
 
+_PRIMARY_SECONDS: Final = 2.0
+"""For so long, a member that closes tries to store primary offsets amid a rebalance."""
 _LOOK_SECONDS: Final = 0.05
 """How often to look whether the log was found."""
 
@@ -301,6 +303,14 @@ class GroupSession:
                     raise self._not_in_time("find the log", timeout)
                 self._shared.changed.wait(min(left, _LOOK_SECONDS))
         return log
+
+    def expect_close(self) -> None:
+        """Only the last commit is to come: one that is in the log waits for no rebalance to end.
+
+        The member does not join again, so the coordinator may take no primary offset from it.
+        """
+        with self._shared.changed:
+            self._shared.primary_by = self._now() + _PRIMARY_SECONDS
 
     def close(self, timeout: float) -> None:
         """Give up all claims, and stop. May be called again.

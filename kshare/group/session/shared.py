@@ -21,6 +21,8 @@ class Shared:
         is_closing: Whether the session is to end.
         close_by: By when, at the latest.
         own_fences: How often the session has fenced its own transactional id.
+        primary_by: From when a primary offset that is refused for a rebalance is not tried again:
+            the session is about to close.
         keeps_claims: Whether claims stay in the log when it ends: a transaction is not decided, so
             who takes over has to know its id.
     """
@@ -32,4 +34,5 @@ class Shared:
     is_closing: bool = False
     close_by: float = 0.0
     own_fences: int = 0
+    primary_by: float = float("inf")
     keeps_claims: bool = False

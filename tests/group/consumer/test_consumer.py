@@ -362,6 +362,7 @@ def test_implicitly_what_poll_returned_is_processed_when_poll_is_called_again(
     for _ in range(5):
         consumer.poll(WAIT_S)
     consumer.close()
+    assert group.members[0].commits_before_close == 0
     assert group.done[ORDERS] == Progress.at(4)
     again = make(enable__auto__commit=True, auto__commit__interval__ms=600_000)
     again.assign({("orders", 0): []})

@@ -15,6 +15,7 @@ from kshare.core.hashing import HASH_SPACE
 from kshare.errors import AuthorizationError, KafkaError, KshareError
 from kshare.group import KeySharedConsumer
 from kshare.group.core import member
+from kshare.group.session import session
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S
@@ -324,3 +325,24 @@ def test_a_group_that_is_too_large_for_its_coordinator_is_an_error(
     assert "does not keep what its members say and are assigned" in str(first)
     assert "max.message.bytes" in str(first)
     assert only.offsets == []
+
+
+def test_closing_waits_for_no_rebalance(
+    cluster: FakeCluster,
+    start: Callable[..., Polling],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(session, "_PRIMARY_SECONDS", 0.0)
+    only = settled(cluster, start(**PATIENT))
+    cluster.fail("OffsetCommit", ["REBALANCE_IN_PROGRESS"] * 99)
+    produce(cluster)
+    eventually(lambda: len(only.offsets) == 2 * RECORDS)
+    only.end()
+    assert "the last commit has failed" not in caplog.text
+    cluster.stop_failing("OffsetCommit")
+    assert committed(cluster) == RECORDS
+    produce(cluster)
+    other = start(**PATIENT)
+    eventually(lambda: committed(cluster) == 3 * RECORDS)
+    assert other.offsets == list(range(2 * RECORDS, 3 * RECORDS))

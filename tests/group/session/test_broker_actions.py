@@ -1,10 +1,22 @@
-"""How many questions a session asks its brokers."""
+"""How many questions a session asks its brokers, and which answers it takes for the last ones."""
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
-from kshare.core.progress import TopicPartition
-from kshare.group.protocol.actions import Action, Fence, ResolveInitial
+import pytest
+
+from kshare.core.hashing import WHOLE
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import KafkaError
+from kshare.group.core.ownership import Ownership
+from kshare.group.membership.commits import RebalanceError
+from kshare.group.protocol.actions import Action, Fence, ResolveInitial, WritePrimary
+from kshare.group.protocol.commit import Commit
+from kshare.group.protocol.owner import Owner, Phase
+from kshare.group.protocol.plain_owner import PlainOwner
+from kshare.group.protocol.records import Claim
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.shared import Shared
 from kshare.testing import FakeCluster
@@ -13,6 +25,7 @@ from tests.support.groups import LOG, group_config
 from tests.support.requests import times_asked
 
 PARTITIONS = 40
+T0 = TopicPartition("orders", 0)
 
 
 class Waiting:
@@ -67,3 +80,40 @@ def test_what_many_partitions_want_to_know_is_one_question() -> None:
             cluster.track_requests()
             assert [each.answers for each in answered(cluster, action)] == [[answer]] * PARTITIONS
             assert 1 <= times_asked(cluster, api) <= 2, api  # of each broker that leads partitions
+
+
+@pytest.mark.parametrize(
+    ("owner", "epoch", "error", "now", "is_over"),
+    [
+        (Owner, 7, RebalanceError("rebalance"), 10.0, True),
+        (Owner, 7, RebalanceError("rebalance"), 9.0, False),
+        (Owner, 7, KafkaError("not enough replicas"), 10.0, False),
+        (Owner, None, RebalanceError("a plain consumer may be next"), 10.0, False),
+        (PlainOwner, 7, RebalanceError("nothing is in the log"), 10.0, False),
+    ],
+)
+def test_a_session_that_closes_waits_for_no_rebalance(
+    owner: type[Owner], epoch: int | None, error: KafkaError, now: float, is_over: bool
+) -> None:
+    commit = Commit(Progress.at(5), ())
+    claim = Claim(T0, "m#1", (WHOLE,), epoch=epoch)
+    ownership = Ownership(owner(claim, phase=Phase.RUNNING, commit=commit))
+    ownerships: Any = SimpleNamespace(
+        give_up=list, advance=lambda _: [(ownership, [WritePrimary(5, None)])]
+    )
+    answer: Future[Any] = Future()
+    answer.set_result({T0: error})
+    config, follower = group_config("localhost:1"), Mock()
+    shared = Shared(ownerships, primary_by=10.0)
+    actions = BrokerActions(config, config.kafka, shared, follower, lambda: now, lambda: None)
+    actions.primary.as_member = lambda _: answer
+    link: Any = SimpleNamespace(
+        partition=TopicPartition(LOG, 0), tail=SimpleNamespace(bounds=(0, 0))
+    )
+    try:
+        actions.act(link)
+        actions.take_answers()
+    finally:
+        actions.close()
+    assert commit.is_primary_written == is_over
+    assert (ownership.retries.why == "") == is_over
