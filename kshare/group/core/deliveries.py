@@ -219,27 +219,40 @@ class Deliveries:
             offset: The offset.
             started: What the session has started.
         """
-        delivery, hashes = self.by_partition.get(topic_partition), self.assignment[topic_partition]
+        delivery = self.by_partition.get(topic_partition)
+        hashes = self.assignment[topic_partition] or (WHOLE,)
+        if delivery is not None and not delivery.is_provisional:
+            self._seek(topic_partition, offset, hashes)
+            return
         self.left_out.released.keep(topic_partition, ())
         awaits_claim = False
-        if delivery is not None and delivery.is_provisional:  # hashes that were gained go there too
+        if delivery is not None:  # hashes that were gained go there too
             awaits_claim = started.get(topic_partition) is delivery.start
-            self._carry(topic_partition, hashes or (WHOLE,))
-            delivery = None
-        if delivery is None:
-            begins = self._next.get(topic_partition, NextDelivery())
-            self._next[topic_partition] = replace(
-                begins,
-                sought=offset,
-                sought_of=hashes or (WHOLE,),
-                is_provisional=begins.is_provisional or awaits_claim,
-            )
-            return
+            self._carry(topic_partition, hashes)
+        begins = self._next.get(topic_partition, NextDelivery())
+        self._next[topic_partition] = replace(
+            begins,
+            sought=offset,
+            sought_of=hashes,
+            is_provisional=begins.is_provisional or awaits_claim,
+        )
+
+    def _seek(
+        self, topic_partition: TopicPartition, offset: int, hashes: tuple[HashRange, ...]
+    ) -> None:
+        """Go on at an offset with a delivery whose claim is in place."""
         self._give_up(topic_partition)
+        # None while what is kept back is forgotten and counts as handed out: after an interrupt
+        # amid this, another one begins there.
+        self._next[topic_partition] = NextDelivery(sought=offset, sought_of=hashes)
+        delivery = self.by_partition.pop(topic_partition)
+        self.left_out.released.keep(topic_partition, ())
         self.left_out.limits.begin(topic_partition)
         if self.left_out.hashes(topic_partition, delivery.owned) != delivery.parked:
-            self._begin_again(topic_partition)  # what was put aside goes there, too
-        self.by_partition[topic_partition].seek(offset)
+            delivery = self._next_of(delivery)  # what was put aside goes there, too
+        delivery.seek(offset)
+        self.by_partition[topic_partition] = delivery
+        self._next.pop(topic_partition, None)
 
     def read_anew(self) -> None:
         """Read all partitions anew from where they are."""
@@ -354,11 +367,16 @@ class Deliveries:
         # None while rows count as processed that come again: after an interrupt amid this,
         # another one begins where the session says.
         delivery = self.by_partition.pop(topic_partition)
+        self.by_partition[topic_partition] = self._next_of(delivery)
+
+    def _next_of(self, delivery: Delivery) -> Delivery:
+        """The delivery that goes on in place of one, with other keys left out."""
+        topic_partition = delivery.topic_partition
         self.stops += 1
         carried = delivery.park(self.left_out.come_again(topic_partition, delivery))
         again = self._new_delivery(topic_partition, delivery.start, delivery.owned, carried)
         again.is_provisional = delivery.is_provisional
-        self.by_partition[topic_partition] = again
+        return again
 
     # -- what was handed out ----------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress
 from kshare.group.core import delivery, handed_out, key_limit
 from kshare.group.core.call import Call
+from kshare.group.message import Message
 from tests.group.core.driver import HIGH, LOW, MODULES, Driver, point
 from tests.support.groups import LOWER, T0, T1, UPPER
 from tests.support.interrupts import Interrupt, interrupt
@@ -378,5 +379,40 @@ def test_nothing_is_lost_wherever_an_interrupt_comes_as_a_call_collects(
         for partition, messages in call.give_back(driver.state.by_partition):
             driver.state.take_back(partition, messages)
         assert driver.offsets() == list(range(12)), raised
+        number += 1
+    assert number > 2
+
+
+def drained(driver: Driver, taken: list[Message]) -> dict[str, list[int]]:
+    """What comes from now on, by key, as what was taken and what comes is acknowledged."""
+    found: dict[str, list[int]] = {}
+    while taken:
+        for message in taken:
+            driver.acknowledge(message)
+        driver.now += 1.0
+        driver.look()
+        taken = driver.take()
+        for message in taken:
+            key = (message.key() or b"").decode()
+            found.setdefault(key, []).append(message.offset())
+    return found
+
+
+KEYS = (LOW[0], HIGH[0])
+
+
+def test_a_seek_with_limits_blocks_no_key_wherever_an_interrupt_comes() -> None:
+    number, raised = 0, ["begin"]
+    while raised:
+        driver = Driver([*KEYS] * 3, explicit=True, most=1)
+        driver.start(WHOLE)
+        taken = driver.take()
+        assert [message.offset() for message in taken] == [0, 1]
+        with suppress(Interrupt), interrupt(number, *MODULES, delivery, key_limit) as raised:
+            driver.state.seek(T0, 0, driver.started)
+        driver.look()
+        found = drained(driver, driver.take() or taken)
+        of_keys = [found.get(key, []) for key in KEYS]
+        assert of_keys == [[2, 4], [3, 5]], raised
         number += 1
     assert number > 2
