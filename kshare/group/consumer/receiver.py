@@ -163,7 +163,7 @@ class Receiver:
                     if self._dispatcher.rows.left and not call.is_cancelled:
                         out = self._dispatcher.out
                         call.took(out.delivery)
-                        call.messages += out.collect(most - len(call.messages))
+                        out.collect(most - len(call.messages), call.messages)
         except (KshareError, ConsumerClosedError):
             if call.is_empty:  # else the next call says it again
                 raise
@@ -269,8 +269,7 @@ class Receiver:
             if self._dispatcher.released.is_new(self._dispatcher.out.current):
                 return None  # a record before it was released meanwhile: the next look obeys
             call.took(self._dispatcher.out.delivery)
-            messages, batch = self._dispatcher.collect_batch()
-            call.messages += messages
+            batch = self._dispatcher.collect_batch(call.messages)
             self.fresh.rows = iter(())
             if not self._may_return(call):
                 return None

@@ -91,10 +91,17 @@ class Call:
     def give_back(self, present: Deliveries) -> Iterator[tuple[TopicPartition, list[Message]]]:
         """It is not returned: what has to be taken back, and is handed out again.
 
-        What is of deliveries that have ended comes as their successors say.
+        What is of deliveries that have ended comes as their successors say. After an interrupt amid
+        that, the same goes back by another call.
         """
-        messages, self.messages = self.messages, []
-        deliveries, self._deliveries = self._deliveries, {}
-        for partition, delivery in deliveries.items():
+        while self._deliveries:
+            partition, delivery = next(iter(self._deliveries.items()))
             if present.get(partition) is delivery:
-                yield partition, [each for each in messages if each.topic_partition == partition]
+                yield (
+                    partition,
+                    [each for each in self.messages if each.topic_partition == partition],
+                )
+            left = [each for each in self.messages if each.topic_partition != partition]
+            # Last, and without a call, so that no interrupt comes between.
+            self.messages = left
+            del self._deliveries[partition]

@@ -274,7 +274,7 @@ class Deliveries:
         """Messages that were let out for their keys, and are not returned, come next."""
         limit = self.left_out.limits.of(topic_partition)
         if limit is not None:
-            limit.ready.extendleft(reversed(list(messages)))
+            limit.put_back(messages)
 
     # -- following the session --------------------------------------------------------------
 

@@ -345,6 +345,7 @@ class Delivery:
         self.stop()
         for chunk, first in self._handed_out.take_back():  # what was not handed out is no gap
             chunk.close_rows(first)
+        self._handed_out.closed()
 
     def settle(self) -> None:
         """In implicit mode, what was returned so far is processed."""

@@ -68,6 +68,7 @@ class HandedOut:
         self._current: _Current | None = None
         self._records = 0  # of the chunks before the current one
         self._mark: _Mark | None = None
+        self._closing: list[tuple[Chunk, int]] = []  # taken back, and rows may not be closed yet
         # By :meth:`stop`: the chunk, the records before it, and what was not handed out of it.
         self._stopping: tuple[_Current, int, list[object]] | None = None
 
@@ -142,14 +143,18 @@ class HandedOut:
         """Undo handing out what was collected; there is no current chunk.
 
         Returns:
-            The chunks that it is of, each with its first row.
+            The chunks that it is of, each with its first row; again until :meth:`closed`.
         """
-        mark, self._mark = self._mark, None
-        if mark is None:
-            return []
-        self._position, self._before_last = mark.position, mark.before_last
-        self._records = mark.records
-        return mark.chunks
+        mark = self._mark
+        if mark is not None:  # without a call, so that no interrupt comes between
+            self._mark, self._closing = None, mark.chunks
+            self._position, self._before_last = mark.position, mark.before_last
+            self._records = mark.records
+        return self._closing
+
+    def closed(self) -> None:
+        """The rows of what was taken back are no gaps any more."""
+        self._closing = []
 
     def pass_to(self, offset: int) -> None:
         """All up to an offset is handed out."""

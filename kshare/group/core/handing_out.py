@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from kshare.core.progress import TopicPartition
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
-from kshare.group.message import NO_ROWS, Chunk, Message, Rows, rows_of
+from kshare.group.message import NO_ROWS, Chunk, Message, Rows
 
 __all__ = ["Begins", "HandingOut"]
 
@@ -47,7 +47,8 @@ class HandingOut:
             # Without a delivery, its claim is not in place: nothing could be committed.
             if limit.ready and topic_partition in self._deliveries.read_on:
                 self._hand.partition = topic_partition
-                return rows_of(limit.take())
+                limit.let_out(self._hand)
+                return self._hand.rows
         return None
 
     def begun(self, begins: Begins) -> Rows | None:
@@ -103,26 +104,30 @@ class HandingOut:
         """The delivery of what may be handed out now; there is something."""
         return self._by_partition[self.current]
 
-    def collect(self, most: int) -> list[Message]:
+    def collect(self, most: int, into: list[Message]) -> None:
         """Hand out messages in hand, at least one, until it is known what becomes of them.
 
         Tell the call of their :attr:`delivery` first: then they go back after an interrupt.
 
-        Returns:
-            At most that number of them.
+        Args:
+            most: Maximum number of messages.
+            into: The call's messages; at no moment they are neither there nor here.
         """
         partition = self.current
         if self._limits.of(partition) is None:
             self._by_partition[partition].collect()
-        return list(islice(self._hand.rows.messages, most))
+        into.extend(islice(self._hand.rows.messages, most))
 
-    def collect_all(self) -> list[Message]:
-        """Hand out messages in hand, and all that may go out with them; with limits."""
+    def collect_all(self, into: list[Message]) -> None:
+        """Hand out messages in hand, and all that may go out with them, as :meth:`collect`.
+
+        With limits.
+        """
         limit = self._limits.of(self.current)
         assert limit is not None
-        messages = [*self._hand.rows.messages, *limit.take()]
+        into.extend(self._hand.rows.messages)
+        limit.take(into)
         self._hand.rows = NO_ROWS
-        return messages
 
     def collect_batch(self, begins: Begins) -> Chunk:
         """Hand out the batch in hand as one chunk, until it is known what becomes of it."""

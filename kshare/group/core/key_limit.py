@@ -20,7 +20,8 @@ from typing import Final, TypeAlias
 
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.progress import TopicPartition
-from kshare.group.message import Message
+from kshare.group.core.in_hand import InHand
+from kshare.group.message import Message, rows_of
 
 __all__ = ["KeyLimit", "KeyLimits"]
 
@@ -60,6 +61,7 @@ class KeyLimit:
         self._aside: dict[bytes, int] = {}  # how many were left of the keys that are put aside
         self._lock = lock or nullcontext()
         self._forgotten: list[Message] = []
+        self._returned: list[Message] = []  # what is being put back
         self.ready: deque[Message] = deque()
         self.is_changed = False
 
@@ -89,12 +91,29 @@ class KeyLimit:
         """The hashes of the keys that are put aside, each once, ascending."""
         return HashRange.each({key_hash(key, 0) for key in self._aside})
 
-    def take(self) -> list[Message]:
-        """All that may go out now."""
+    def let_out(self, hand: InHand) -> None:
+        """Have all in hand that may go out now; nothing is in hand."""
         with self._lock:
-            ready = list(self.ready)
+            rows, ready = rows_of(list(self.ready)), deque[Message]()
+            # From here on without a call, so that no interrupt comes between.
+            hand.rows, self.ready = rows, ready
+
+    def take(self, into: list[Message]) -> None:
+        """Add all that may go out now; after an interrupt it may be there, and here, too."""
+        with self._lock:
+            into.extend(self.ready)
             self.ready.clear()
-            return ready
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """What was let out, and is not returned, comes next; some of it may be here already.
+
+        After an interrupt amid this, the next call goes on with what this one has taken.
+        """
+        with self._lock:
+            self._returned.extend(messages)
+            ready = deque({m.offset(): m for m in (*self._returned, *self.ready)}.values())
+            # From here on without a call, so that no interrupt comes between.
+            self.ready, self._returned = ready, []
 
     def put(self, messages: Iterable[Message]) -> None:
         """Take the next records, in offset order; :attr:`ready` has those that may go out."""

@@ -280,23 +280,21 @@ class Dispatcher:
         """True if there is something for :meth:`collect_batch`."""
         return self.rows.left > 0 if self.limits_keys else self.state.hand.batch is not None
 
-    def collect_batch(self) -> tuple[list[Message], pa.RecordBatch]:
+    def collect_batch(self, messages: list[Message]) -> pa.RecordBatch:
         """Hand out the record batch that is ready, until it is known what becomes of it.
 
         With limits, what :attr:`rows` has, and all of its partition that may go out with it.
 
-        Returns:
-            With limits its messages; and the batch.
+        Args:
+            messages: Where its messages go, with limits; there are none.
         """
-        messages = list[Message]()
         if self.limits_keys:
-            messages = self.out.collect_all()
+            self.out.collect_all(messages)
             batch, of = batch_of(messages), [message[0] for message in messages]
         else:
             chunk = self.out.collect_batch(self._begins)
             batch, of = chunk.batch, [chunk]
-        batch = marked(batch, of).select(self._config.columns or DEFAULT_COLUMNS)
-        return messages, batch
+        return marked(batch, of).select(self._config.columns or DEFAULT_COLUMNS)
 
     # -- metrics ----------------------------------------------------------------------------
 

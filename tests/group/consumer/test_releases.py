@@ -176,12 +176,11 @@ def test_nothing_is_returned_of_a_key_that_is_released_amid_a_call(
     (first,) = received(consumer, 1)
     collect, calls = HandingOut.collect, list[int]()
 
-    def releases_amid(out: HandingOut, most: int) -> Any:
-        found = collect(out, most)
+    def releases_amid(out: HandingOut, most: int, into: list[Any]) -> None:
+        collect(out, most, into)
         calls.append(most)
         if len(calls) == 1:
             consumer.release(first, 600.0)
-        return found
 
     monkeypatch.setattr(HandingOut, "collect", releases_amid)
     found = received(consumer, 2 * RECORDS // 4)

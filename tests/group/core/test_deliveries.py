@@ -7,6 +7,8 @@ import pytest
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress
+from kshare.group import message as message_module
+from kshare.group.core import call as call_module
 from kshare.group.core import delivery, handed_out, key_limit
 from kshare.group.core.call import Call
 from kshare.group.message import Message
@@ -175,7 +177,9 @@ def test_what_a_call_collected_and_does_not_return_comes_again() -> None:
     assert driver.offsets(1) == [0]
     assert driver.fetch()
     delivery = driver.out.delivery
-    driver.state.take_back(T0, driver.out.collect(2))
+    messages: list[Message] = []
+    driver.out.collect(2, messages)
+    driver.state.take_back(T0, messages)
     assert delivery.returned == 1
     assert driver.offsets() == list(range(1, 12))
 
@@ -373,7 +377,7 @@ def test_nothing_is_lost_wherever_an_interrupt_comes_as_a_call_collects(
             if collects_batch:
                 driver.out.collect_batch(lambda _: None)
             else:
-                call.messages += driver.out.collect(2)
+                driver.out.collect(2, call.messages)
         driver.pass_over()  # as a commit does
         assert driver.state.by_partition[T0].processed(is_batch=True) == Progress.at(0), raised
         for partition, messages in call.give_back(driver.state.by_partition):
@@ -414,5 +418,77 @@ def test_a_seek_with_limits_blocks_no_key_wherever_an_interrupt_comes() -> None:
         found = drained(driver, driver.take() or taken)
         of_keys = [found.get(key, []) for key in KEYS]
         assert of_keys == [[2, 4], [3, 5]], raised
+        number += 1
+    assert number > 2
+
+
+ALL_MODULES = (*MODULES, call_module, delivery, handed_out, key_limit, message_module)
+
+
+def give_back(driver: Driver, call: Call) -> None:
+    """As :meth:`.Receiver._give_back`."""
+    for partition, messages in call.give_back(driver.state.by_partition):
+        driver.state.take_back(partition, messages)
+    driver.read_anew()
+
+
+@pytest.mark.parametrize("collects", ["some", "all"])
+@pytest.mark.parametrize("step", ["fetch", "collect", "give back"])
+def test_limits_lose_no_record_wherever_an_interrupt_comes(collects: str, step: str) -> None:
+    number, raised = 0, ["begin"]
+    while raised:
+        driver, call, raised = Driver([*KEYS] * 3, explicit=True, most=1), Call(), []
+        driver.start(WHOLE)
+        first = driver.take()  # all is read, and kept back
+        assert [message.offset() for message in first] == [0, 1]
+        for message in first:
+            driver.acknowledge(message)
+        for each in ("fetch", "collect", "give back", "again"):
+            moment = number if each == step else 1 << 40
+            with suppress(Interrupt), interrupt(moment, *ALL_MODULES) as seen:
+                if each == "fetch":
+                    driver.fetch()
+                elif each == "collect" and not raised:
+                    call.took(driver.out.delivery)
+                    if collects == "all":
+                        driver.out.collect_all(call.messages)
+                    else:
+                        driver.out.collect(1, call.messages)
+                elif each in {"give back", "again"}:
+                    give_back(driver, call)
+            raised += seen
+        driver.state.read_anew()  # as a call does that follows an interrupted one
+        found: dict[str, list[int]] = {}
+        for message in (taken := driver.take()):
+            found.setdefault((message.key() or b"").decode(), []).append(message.offset())
+        for key, offsets in drained(driver, taken).items():
+            found[key] += offsets
+        assert [found.get(key, []) for key in KEYS] == [[2, 4], [3, 5]], raised
+        number += 1
+    assert number > 2
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_what_goes_back_is_no_gap_and_comes_again_wherever_an_interrupt_comes(
+    explicit: bool,
+) -> None:
+    number, raised = 0, ["begin"]
+    while raised:
+        driver, call = Driver(MIXED, explicit=explicit), Call()
+        driver.start(WHOLE)
+        driver.fetch()
+        call.took(driver.out.delivery)
+        driver.out.collect(2, call.messages)
+        with suppress(Interrupt), interrupt(number, *ALL_MODULES) as raised:
+            give_back(driver, call)
+        give_back(driver, call)
+        assert driver.state.by_partition[T0].processed(is_batch=True) == Progress.at(0), raised
+        taken = driver.take()
+        assert [message.offset() for message in taken] == list(range(12)), raised
+        for message in taken:
+            driver.acknowledge(message)
+        if explicit:
+            done = driver.state.by_partition[T0].processed(is_batch=True)
+            assert done == Progress.at(12), raised
         number += 1
     assert number > 2

@@ -142,8 +142,10 @@ class Walk:
     def goes_back(self, number: int) -> None:
         """A call has collected something, and does not return it."""
         if self.driver.fetch():
+            messages: list[Message] = []
             partition = self.driver.out.current
-            self.driver.state.take_back(partition, self.driver.out.collect(1 + number % 3))
+            self.driver.out.collect(1 + number % 3, messages)
+            self.driver.state.take_back(partition, messages)
 
     def keep(self, number: int) -> None:
         """Some hashes are given up, and their owner claims the others."""
