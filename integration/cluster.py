@@ -1,14 +1,14 @@
 """Several real brokers, for leaders that move: one JVM each, 3.5 s to start three."""
 
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Self
 
 from confluent_kafka import ElectionType
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import PartitionMetadata
 
-from integration.kafka import BrokerError, KafkaBroker
+from integration.kafka import KafkaBroker
 from integration.topics import Topics
 from kshare.cluster.coordinator import find_coordinator
 from kshare.group.config.consumer_config import consumer_config
@@ -84,14 +84,15 @@ class KafkaCluster(Topics):
 
     def _with_leader(self, topic: str, partition: int) -> PartitionMetadata:
         """A partition's metadata: a broker that has just started may know nothing of it."""
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            found = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
-            if partition in found and found[partition].leader in self.brokers:
-                return found[partition]
-            if time.monotonic() > deadline:
-                raise BrokerError(f"{topic}-{partition} has no leader")
-            time.sleep(0.05)
+
+        def look() -> PartitionMetadata | None:
+            found = (
+                self.admin.list_topics(topic, timeout=30).topics[topic].partitions.get(partition)
+            )
+            return found if found is not None and found.leader in self.brokers else None
+
+        found: PartitionMetadata = until(look, WAIT_S, lambda: f"{topic}-{partition} has no leader")
+        return found
 
     def wait_for_topic(self, topic: str) -> None:
         """Return when the broker that is asked knows of a topic's partitions."""
@@ -126,21 +127,19 @@ class KafkaCluster(Topics):
         from kafka import KafkaAdminClient, TopicPartition  # librdkafka has no reassignments
 
         wanted = [Place(topic, partition)]
-        deadline = time.monotonic() + WAIT_S
-        client = KafkaAdminClient(bootstrap_servers=self.brokers[1].bootstrap_servers)
-        try:
-            while True:
+        with closing(
+            KafkaAdminClient(bootstrap_servers=self.brokers[1].bootstrap_servers)
+        ) as client:
+
+            def leads() -> bool:
                 # A refusal, such as of a fenced broker, is no exception: it is asked again.
                 client.alter_partition_reassignments({TopicPartition(topic, partition): order})
                 if self.leader(topic, partition).node_id == node_id:
-                    return
-                if time.monotonic() > deadline:
-                    message = f"broker {node_id} did not become leader of {topic}-{partition}"
-                    raise BrokerError(message)
+                    return True
                 self.admin.elect_leaders(ElectionType.PREFERRED, wanted).result(30)
-                time.sleep(0.05)
-        finally:
-            client.close()
+                return False
+
+            until(leads, WAIT_S, lambda: f"{topic}-{partition}: broker {node_id} does not lead")
 
     def coordinator(self, group: str) -> int:
         """Node id of the broker that coordinates a group."""

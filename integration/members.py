@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer
 
-from integration.processes import PythonProcess
+from integration.processes import PythonProcess, let_go
 from integration.topics import Topics
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
@@ -87,7 +87,7 @@ class Member:
 
     def let_go(self) -> None:
         """Let its handler that hangs go on."""
-        Path(f"{self.file}.goes-on").touch()
+        let_go(self.file)
 
     def signal(self, number: signal.Signals) -> None:
         if number is signal.SIGCONT:

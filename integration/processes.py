@@ -90,6 +90,11 @@ class PythonProcess:
         self.send_signal(signal.SIGKILL)
 
 
+def let_go(file: Path) -> None:
+    """Let the handler that hangs of a process go on, which writes to a file."""
+    Path(f"{file}.goes-on").touch()
+
+
 def _run(module: str, arguments: Sequence[str], stdout: Path | None, stderr: Path | None) -> None:
     # A process group that loses its last tie to its session while one of its processes is stopped
     # gets SIGHUP: that must not be pytest's own.

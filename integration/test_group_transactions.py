@@ -15,6 +15,7 @@ import pytest
 from integration.chance import chance_of
 from integration.kafka import KafkaBroker
 from integration.members import SECONDS, eventually
+from integration.processes import let_go
 from integration.transactions import (
     RECORDS,
     Processes,
@@ -22,7 +23,6 @@ from integration.transactions import (
     commits,
     is_amid,
     key_of,
-    let_go,
     lines,
     outputs,
 )

@@ -104,7 +104,7 @@ class Processes:
             hashes: The key hashes; None for a member.
             name: Its transactional id.
             hangs: From which of its transactions with records on a handler hangs, in one of them,
-                until :func:`let_go`; 0 for none.
+                until :func:`.let_go`; 0 for none.
             dies: From which of them on it kills itself amid a commit; 0 for none.
             config: More configurations.
         """
@@ -241,11 +241,6 @@ def is_amid(file: Path, word: str, count: int = 1) -> bool:
     """Whether a process stands after such a line of its transaction."""
     written = lines(file)
     return written.count("begin") >= count and bool(written) and written[-1].startswith(word)
-
-
-def let_go(file: Path) -> None:
-    """Let the handler that hangs of a process go on."""
-    Path(f"{file}.goes-on").touch()
 
 
 def commits(file: Path) -> int:

@@ -264,9 +264,7 @@ class KeySharedConsumer:
         chunk.acknowledged[row] = ACKNOWLEDGED
         if self._config.in_flight_per_key is not None:
             with self._state.lock:
-                self._dispatcher.state.left_out.limits.acknowledge(
-                    message.topic_partition, [message.offset()], chunk.number
-                )
+                self._dispatcher.state.acknowledged(message)
             self._waker.wake()
 
     def acknowledge_batch(self, batch: pa.RecordBatch | pa.Table) -> None:

@@ -386,6 +386,12 @@ class Deliveries:
         self._put_back(topic_partition, messages)
         self.by_partition[topic_partition].take_back()
 
+    def acknowledged(self, message: Message) -> None:
+        """A record is marked as processed: with limits, the next one of its key may go out."""
+        self.left_out.limits.acknowledge(
+            message.topic_partition, [message.offset()], message[0].number
+        )
+
     def acknowledge_rows(
         self, topic_partition: TopicPartition, offsets: Offsets, chunks: Collection[int]
     ) -> None:

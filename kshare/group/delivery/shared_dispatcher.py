@@ -140,12 +140,9 @@ class SharedDispatcher(Dispatcher):
                 )
 
     def _begin(self, topic_partition: TopicPartition, wanted: tuple[Stripe, ...]) -> None:
-        """Read the rest of the part that is handed out."""
+        """Read the rest of the part that is handed out, in place of a probe, too."""
         self._probes.pop(topic_partition, None)
-        if wanted:
-            self._reader.read(Slice(*topic_partition, stripes=wanted))
-        else:
-            self._reader.drop(topic_partition)
+        super()._begin(topic_partition, wanted)
 
     def _fetch(self, seconds: float) -> TailRecords | None:
         """Fetch; what a probe brings is not leased, and says only that it is there.

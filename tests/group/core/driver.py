@@ -129,8 +129,7 @@ class Driver:
 
     def acknowledge(self, message: Message) -> None:
         message[0].acknowledged[message[1]] = ACKNOWLEDGED
-        limits = self.state.left_out.limits
-        limits.acknowledge(message.topic_partition, [message.offset()], message[0].number)
+        self.state.acknowledged(message)
 
     def park(self, *keys: str) -> None:
         self.parked = {"orders": HashRange.each({point(key) for key in keys})} if keys else {}
