@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 __all__ = [
     "BOOLEAN",
+    "DURATION_MAX",
     "INT_MAX",
     "LONG_MAX",
     "TEXT",
@@ -36,6 +37,8 @@ _ADDRESS = re.compile(
     r"(?:[A-Za-z_]+://)?(?:\[([0-9A-Fa-f:.%]+)\]|([0-9A-Za-z._-]+)):([0-9]{1,5})", re.ASCII
 )
 _MAX_US = 2**63 // 1000
+DURATION_MAX: Final = _MAX_US / 1e6
+"""The longest time in seconds, 292 years: what is longer, no wait takes."""
 # JavaUtils.timeStringAs of Spark: the suffixes that it knows, in microseconds.
 _SPARK_US = {
     "us": 1,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, TypeAlias
 
-from kshare.options.kinds import parse_duration
+from kshare.options.kinds import DURATION_MAX, parse_duration
 from kshare.processing.core.settings import RetryPlan
 
 __all__ = ["DeadLetter", "FailurePolicy", "Park", "Retry", "RetryAfter", "Stop", "seconds_of"]
@@ -27,8 +27,12 @@ def seconds_of(name: str, duration: str | float, problems: list[str]) -> float:
         except ValueError as fault:
             problems.append(f"{name}={duration!r} {fault}")
             return 1.0
-    if isinstance(duration, bool) or not isinstance(duration, int | float) or duration <= 0:
-        problems.append(f"{name} is {duration!r}; wanted seconds above 0, or a text such as 30s")
+    is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
+    if not is_number or not 0 < duration <= DURATION_MAX:
+        problems.append(
+            f"{name} is {duration!r}; wanted seconds above 0, for 292 years at most, or a text "
+            "such as 30s"
+        )
         return 1.0
     return float(duration)
 

@@ -104,3 +104,10 @@ def test_a_partition_that_is_processed_in_order_cannot_go_on_without_a_key() -> 
     with pytest.raises(OptionsError, match=r"Park\(\) parks keys, and order is 'partition'"):
         Processor(print, order="partition", on_failure=Park())
     Processor(print, order="none", on_failure=Park())
+
+
+@pytest.mark.parametrize("seconds", [1e306, 1e10, float("inf"), float("nan"), 10**400])
+def test_a_time_that_no_wait_takes_is_refused(seconds: float) -> None:
+    with pytest.raises(OptionsError) as fault:
+        Processor(print, retry=Retry(first=seconds), timeout=seconds, drain_timeout=seconds)
+    assert len([each for each in fault.value.problems if "292 years" in each]) == 3
