@@ -195,7 +195,8 @@ def said(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
 def test_errors_that_end_it_are_raised_and_nothing_more_is_delivered(
     cluster: FakeCluster, start: Callable[..., Polling], request_name: str, code: str
 ) -> None:
-    first = settled(cluster, start())
+    patient = {} if request_name == "SyncGroup" else PATIENT  # for SyncGroup it joins again
+    first = settled(cluster, start(**patient))
     cluster.fail(request_name, [code])
     if request_name != "Heartbeat":
         cluster.fail("Heartbeat", ["REBALANCE_IN_PROGRESS"])  # so it joins again
@@ -228,7 +229,7 @@ def test_an_error_of_joining_that_is_not_known_ends_it_by_its_name(
     cluster: FakeCluster, start: Callable[..., Polling]
 ) -> None:
     cluster.fail("JoinGroup", ["INVALID_GROUP_ID"])
-    only = start()
+    only = start(**PATIENT)
     eventually(lambda: only.faults)
     assert type(only.faults[0]) is KshareError
     assert str(only.faults[0]) == f"cannot join group {GROUP}: INVALID_GROUP_ID"
@@ -319,7 +320,7 @@ def test_a_group_that_is_too_large_for_its_coordinator_is_an_error(
     """Brokers answer SyncGroup with UNKNOWN_SERVER_ERROR: to join again would change nothing."""
     monkeypatch.setattr(member, "_RECORD_BYTES", 100)
     cluster.fail("SyncGroup", [-1])
-    only = start()
+    only = start(**PATIENT)
     (first, *_) = eventually(lambda: only.faults)
     assert isinstance(first, KafkaError)
     assert "does not keep what its members say and are assigned" in str(first)
