@@ -249,8 +249,10 @@ class Engine:
             except (SystemExit, KeyboardInterrupt) as error:
                 scheduler.abandoned(call)
                 self._exit(call.records[0], error)
-            except GeneratorExit:  # the task itself is thrown away
-                raise
+            except GeneratorExit as error:
+                if not _is_running(task):  # the task itself is thrown away
+                    raise
+                self._failed(call, error)
             except BaseException as error:  # a panic of PyO3 is no Exception
                 self._failed(call, error)
             else:
@@ -484,3 +486,10 @@ def _answer(result: Any) -> tuple[Status, Any, BaseException | None]:
     if isinstance(result, BaseException):
         return Status.FAILED, None, result
     return (Status.FILTERED, None, None) if result is FILTERED else (Status.DONE, result, None)
+
+
+def _is_running(task: "asyncio.Task[Any] | None") -> bool:
+    """True if it is this task that runs now."""
+    with suppress(RuntimeError):  # no loop runs
+        return asyncio.current_task() is task
+    return False

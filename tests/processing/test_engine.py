@@ -113,14 +113,17 @@ class Panic(BaseException):
     """What PyO3 raises when Rust's code panics; gevent's Timeout is no Exception, either."""
 
 
+@pytest.mark.parametrize("error", [Panic, GeneratorExit])
 @pytest.mark.parametrize("is_plain", [False, True])
-def test_an_error_that_is_no_exception_is_an_attempt_that_has_failed(*, is_plain: bool) -> None:
+def test_an_error_that_is_no_exception_is_an_attempt_that_has_failed(
+    *, is_plain: bool, error: type[BaseException]
+) -> None:
     async def handler(record: Record) -> None:
         plain(record)
 
     def plain(record: Record) -> None:
         if record.offset == 0:
-            raise Panic
+            raise error
 
     policy, once = DeadLetter("dlq"), Retry(attempts=1)
     processor = Processor(plain if is_plain else handler, retry=once, on_failure=policy)
