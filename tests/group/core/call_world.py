@@ -300,7 +300,7 @@ def _collect(world: CallWorld, process: Process) -> None:
     driver, call = process.driver, process.call
     if process.may_deliver(world.now) and driver.fetch():
         call.took(driver.out.delivery)
-        call.messages += driver.out.collect(1)
+        driver.out.collect(1, call.messages)
 
 
 def _return(world: CallWorld, process: Process) -> None:
