@@ -173,7 +173,13 @@ class _PlacedError(KshareError):
 
 
 class KafkaError(_PlacedError):
-    """The cluster did not do what was asked, after the retries that make sense."""
+    """The cluster did not do what was asked, after the retries that make sense.
+
+    Attributes:
+        code: Kafka's error code, if a commit of a member was refused with one; else None.
+    """
+
+    code: int | None = None
 
 
 class AuthenticationError(KafkaError):

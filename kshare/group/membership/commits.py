@@ -11,13 +11,9 @@ from kshare.group.core.member import GroupMember
 from kshare.group.membership.link import MemberLink
 from kshare.group.protocol.membership import State
 from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.error_codes import ErrorCode, Kind
+from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["MemberCommits", "RebalanceError"]
-
-
-class RebalanceError(KafkaError):
-    """The coordinator takes no offsets before the members have joined again."""
+__all__ = ["MemberCommits"]
 
 
 class MemberCommits:
@@ -79,10 +75,9 @@ class MemberCommits:
         if not code:
             return None
         error = self._error(error_codes.name(code))
-        if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            return RebalanceError(str(error))
         if error_codes.kind(code) is Kind.AUTHORIZATION:
-            return AuthorizationError(str(error))
+            error = AuthorizationError(str(error))
+        error.code = code
         return error
 
     def _error(self, why: str) -> KafkaError:

@@ -19,6 +19,7 @@ so it is the last one.
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from kshare.assignment import (
     ApplicationState,
@@ -34,7 +35,7 @@ from kshare.assignment import (
 from kshare.assignment.asking import ask
 from kshare.core.hashing import WHOLE, HashRange, merged, minus
 from kshare.core.progress import TopicPartition
-from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeRequest, plan_ranges
+from kshare.core.slicing import PartitionLoad, RangeAssignor, plan_ranges
 from kshare.group.protocol.assignor import Dealt, HeldHashes, deal
 from kshare.group.protocol.load_sharing import partition_load, unfinished
 from kshare.group.protocol.parts import Hashes, shared_width, tiles
@@ -147,15 +148,24 @@ class TaskSharing:
             return dict.fromkeys(partitions, (WHOLE,))
         said = {member: self._subscriptions[member] for member in members}
         loads = [partition_load(partition, said) for partition in partitions]
+        cut = self._cut(loads, len(members))
         assign_ranges = self._planning.assign_ranges
+        if assign_ranges is round_robin:
+            return cut
+        loads = [_as_cut(load, holdings, members, len(cut[load.topic_partition])) for load in loads]
         min_tasks = max(self._planning.min_ranges or 0, len(members))
-        if assign_ranges is not round_robin:
-            counts = round_robin(RangeRequest(tuple(loads), min_tasks))
-            loads = [
-                _as_cut(load, holdings, members, len(counts[load.topic_partition]))
-                for load in loads
-            ]
         return plan_ranges(loads, assign_ranges, min_tasks=min_tasks, key_ranges=None)
+
+    def _cut(self, loads: Sequence[PartitionLoad], members: int) -> dict[TopicPartition, Hashes]:
+        """Equal ranges, topic by topic: of each as many as there are members, or partitions."""
+        least, cut = self._planning.min_ranges or 0, dict[TopicPartition, Hashes]()
+        for _, group in groupby(loads, key=lambda load: load.topic_partition.topic):
+            of_topic = tuple(group)
+            share = -(-least * len(of_topic) // len(loads))
+            cut |= plan_ranges(
+                of_topic, round_robin, min_tasks=max(members, share), key_ranges=None
+            )
+        return cut
 
     def _assigned(
         self,

@@ -23,7 +23,6 @@ from kshare.errors import KafkaError, KshareError
 from kshare.group.core.ownership import Ownership
 from kshare.group.log.link import LASTING, LogLink
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
-from kshare.group.membership.commits import RebalanceError
 from kshare.group.model import SessionConfig
 from kshare.group.protocol.actions import (
     Action,
@@ -47,7 +46,7 @@ from kshare.group.session.hidden_end import HiddenEnd
 from kshare.group.session.log_follower import LogFollower
 from kshare.group.session.shared import Shared
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.error_codes import ErrorCode, Kind
 
 __all__ = ["BrokerActions"]
 
@@ -251,7 +250,8 @@ class BrokerActions:
         it: without an epoch, that may be a plain consumer.
         """
         is_said = owner.claim.epoch is not None and not isinstance(owner, PlainOwner)
-        is_late = isinstance(error, RebalanceError) and self._now() >= self._shared.primary_by
+        is_amid_rebalance = error.code == ErrorCode.REBALANCE_IN_PROGRESS
+        is_late = is_amid_rebalance and self._now() >= self._shared.primary_by
         if is_said and is_late:
             _log.info("%s: %s; what is processed is in the log", owner.partition, error)
         return is_said and is_late

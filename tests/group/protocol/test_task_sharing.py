@@ -1,5 +1,6 @@
 """The leader's plan by a task assignor: it tiles, comes to an end, and sees members as they are."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -168,6 +169,18 @@ def test_without_more_members_than_partitions_they_get_whole_ones_and_keep_them(
         assert both(first.target[member], after.target[member]) == width(first.target[member])
 
 
+def test_each_topic_is_shared_by_itself() -> None:
+    """Whatever others there are, and if a minimum of ranges is wanted in all."""
+    group = group_of("abcd", "orders", "audit")
+    for least, audit in ((None, 8), (18, 16)):
+        recorder = Recorder(to_the_first)
+        planning = replace(STICKY, assignor=recorder, min_ranges=least)
+        plan(group, {"orders": 1, "audit": 8}, planning)
+        (state,) = recorder.states
+        assert Counter(task.subtopology for task in state.all_tasks) == {0: audit, 1: 4}
+        assert [task.key_range for task in state.all_tasks][-4:] == list(split(WHOLE, 4))
+
+
 def test_a_member_that_stays_keeps_most_though_ranges_are_cut_otherwise() -> None:
     group = group_of(["a", "b"])
     first, _ = plan(group, {"t": 1})
@@ -186,13 +199,15 @@ def test_members_that_opt_out_and_whole_topics_make_partitions_whole() -> None:
 
 
 def test_what_an_assignor_sees_of_members() -> None:
-    half, rest = split(WHOLE, 2)
+    thirds = split(WHOLE, 3)
     group = {
         "id-a": Subscription(
-            "a", ("t", "u"), owned=((tp(0), (half,)),), epoch=3, host="pod-1:8080", rack="r1",
+            "a", ("t", "u"), owned=((tp(0), (thirds[0],)),), epoch=3, host="pod-1:8080", rack="r1",
             report=MemberReport(tags=(("zone", "z1"),), lags=((tp(0), 70),)),
         ),
-        "id-b": Subscription("b", ("t", "u"), owned=((tp(0), (rest,)),), epoch=3, host="pod-2"),
+        "id-b": Subscription(
+            "b", ("t", "u"), owned=((tp(0), (thirds[2],)),), epoch=3, host="pod-2"
+        ),
         "id-c": Subscription("c", ("t", "u"), host="[::1]:9"),
     }  # fmt: skip
     recorder = Recorder(to_the_first)
@@ -205,8 +220,8 @@ def test_what_an_assignor_sees_of_members() -> None:
     assert sharing.faults == []
     assert recorder.told == [AssignmentError.NONE]
     (state,) = recorder.states
-    low, high = TaskId(0, 0, half), TaskId(0, 0, rest)
-    assert list(state.all_tasks) == [low, high, TaskId(1, 0, half), TaskId(1, 0, rest)]
+    assert list(state.all_tasks) == [TaskId(n, 0, part) for n in (0, 1) for part in thirds]
+    low, high = TaskId(0, 0, thirds[0]), TaskId(0, 0, thirds[2])
     assert all(info.is_stateful and not info.has_changelog for info in state.all_tasks.values())
     assert state.all_tasks[low].partition_to_rack_ids == {tp(0): {"r1", "r2"}}
     assert state.now_ms == 123
