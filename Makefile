@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Large packages of which little is imported, or by few: Python compiles that when it is.
 SELDOM := fontTools|grafana_foundation_sdk|matplotlib|mypyc?|numba|pip|playwright|pygments|scipy|setuptools
 # Which tests share a worker: integration/conftest.py says it.
-BY_GROUP := --dist loadgroup --no-loadscope-reorder
+BY_WORKER := --dist loadfile --no-loadscope-reorder
 
 .PHONY: setup demo test test-core test-units test-integration test-oldest test-long test-cluster test-spark test-python test-one image prepare prepare-tests prepare-tools prepare-spark prepare-client soak lint bench docs map pictures dist clean
 
@@ -43,17 +43,17 @@ test: setup
 	$(MAKE) --jobs=2 test-integration test-oldest
 
 test-units: setup prepare-tests
-	$(BIN)/python -m pytest -n 4 --dist worksteal tests
+	$(BIN)/python -m pytest -n 5 --dist worksteal tests
 
 test-integration: setup
-	$(BIN)/python -m pytest -n 5 -m "not long" $(BY_GROUP) --ignore=integration/alone integration
+	$(BIN)/python -m pytest -n 5 -m "not long" $(BY_WORKER) --ignore=integration/alone integration
 
 test-oldest: setup
 	$(BIN)/python -m integration.spark_versions --short 4.0.2
 
 # What of the integration tests make test leaves out.
 test-long: setup prepare
-	$(BIN)/python -m pytest -n 4 -m long $(BY_GROUP) --ignore=integration/alone integration
+	$(BIN)/python -m pytest -n 4 -m long $(BY_WORKER) --ignore=integration/alone integration
 
 # The core decides what is read: every branch of it is tested. Few examples show that, as tracing is
 # slow; the other tests have all of them.

@@ -8,9 +8,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -32,10 +35,6 @@ LONG = (
     "test_group_transactions",
     "test_group_log_members",
     "test_standalone",
-    "test_differential_stream",
-    "test_ranges",
-    "test_differential_batch",
-    "test_reused_frames",
     "test_checkpoint",
     "test_demo",
     "test_group_membership",
@@ -54,21 +53,57 @@ LONG = (
 )
 # The files of the shared Spark have two workers. One Spark for each worker would cost more: it is
 # slow in its first minute, until its code is compiled.
-FIRST_SPARK = frozenset(
-    {"test_differential_stream", "test_reused_frames", "test_columns", "test_event_time"}
+OF_SPARK = (
+    (
+        "test_differential_stream",
+        "test_reused_frames",
+        "test_columns",
+        "test_event_time",
+        "test_examples",
+        "test_keys",
+    ),
+    (
+        "test_ranges",
+        "test_differential_batch",
+        "test_differential_sink",
+        "test_group_spark",
+        "test_security",
+        "test_token_provider",
+        "test_named_sources",
+        "test_cluster_stream",
+        "test_dashboard",
+        "test_processing_spark",
+        "test_byte_limit",
+        "test_chunks",
+        "test_policies",
+        "test_interpreter",
+        "test_spark_versions",
+    ),
 )
 
 
+class ByWorker(LoadFileScheduling):  # type: ignore[misc]
+    """Gives a worker a file at a time, or all files of a shared Spark."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        for number, names in enumerate(OF_SPARK):
+            if Path(file).stem in names:
+                return f"spark {number}"
+        return file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByWorker:
+    """Say which tests share a worker. (xdist's groups are lost on pytest 9.)"""
+    return ByWorker(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which files share a worker, and which ones workers begin with."""
-    order = {name: number for number, name in enumerate(LONG)}
-    of_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
-    for item in items:
-        group = item.path.stem
-        if item.path in of_spark:
-            group = "spark 1" if group in FIRST_SPARK else "spark 2"
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: (item.path not in of_spark, order.get(item.path.stem, len(order))))
+    """The shared Spark's files first, then long ones: no worker begins one when others are done."""
+    names = [*chain.from_iterable(OF_SPARK), *LONG]
+    order = {name: number for number, name in enumerate(names)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 # Nobody stops these brokers: one that a busy machine keeps from its heartbeats is not fenced.
