@@ -43,7 +43,7 @@ test: setup
 	$(MAKE) --jobs=2 test-integration test-oldest
 
 test-units: setup prepare-tests
-	$(BIN)/python -m pytest -n 5 --dist worksteal tests
+	$(BIN)/python -m pytest -n 4 --dist worksteal tests
 
 test-integration: setup
 	$(BIN)/python -m pytest -n 5 -m "not long" $(BY_WORKER) --ignore=integration/alone integration

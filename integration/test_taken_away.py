@@ -52,13 +52,13 @@ def test_nothing_is_lost(
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"]))
     topic = broker.create_topic(partitions=2)
     keys = [b"key-%d" % number for number in range(8)]
-    records = [Record(keys[i % 8] if i % 4 == 0 else keys[0], b"%d" % i) for i in range(320)]
+    records = [Record(keys[i % 8] if i % 4 == 0 else keys[0], b"%d" % i) for i in range(640)]
     for partition in (0, 1):
         broker.produce(topic, records, partition=partition)
     with Driver(tmp_path, bare=module.parent) as driver:
         run = StreamingRun(broker.bootstrap_servers, topic, tmp_path, driver)
-        run.start(keyRanges="3", targetTaskDuration="2s", maxRecordsPerTask="60")
-    report = run.judge({0: (0, 320), 1: (0, 320)})
+        run.start(keyRanges="3", targetTaskDuration="2s", maxRecordsPerTask="120")
+    report = run.judge({0: (0, 640), 1: (0, 640)})
     assert report.ok, str(report)
     taken = set(log.read_text().splitlines())
     assert {"port", "room"} <= taken
