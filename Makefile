@@ -90,8 +90,7 @@ test-python:
 	done
 
 # Those on $(PYTHON), in $(VENV).
-test-one: setup
-	$(BIN)/python -m pytest -n 4 --dist worksteal tests
+test-one: test-units
 	$(BIN)/python -m pytest integration/test_interpreter.py integration/test_keys.py
 
 # What is measured on a cluster of Spark, and a packed environment: about four minutes, with nothing beside.

@@ -97,7 +97,7 @@ class _VerifiableConsumer:
         try:
             self._consumer.subscribe(
                 [self._arguments.topic],
-                on_revoked=self._revoked,
+                on_revoked=self._given_up,
                 on_lost=self._lost,
                 on_started=self._started,
             )
@@ -165,9 +165,6 @@ class _VerifiableConsumer:
     def _started(self, gained: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
         for partition, hashes in gained.items():
             self._gained[partition] = hashes_union(self._gained.get(partition), hashes)
-
-    def _revoked(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
-        self._given_up(changed)
 
     def _lost(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
         # Kafka's tool has no event of that name: its listener is told that they are revoked.

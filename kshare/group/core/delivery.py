@@ -33,7 +33,7 @@ from kshare.core.offsets import Bounds, OffsetRange, from_pairs, since, subtract
 from kshare.core.packed_bounds import OFFSET_MAX
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
 from kshare.core.region import canonical, clip, overlay
-from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks, is_open
+from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks, is_of, is_open
 from kshare.group.message import ACKNOWLEDGED, Chunk, Rows
 
 __all__ = ["Carried", "Delivery", "Sought"]
@@ -125,8 +125,7 @@ class Carried:
         for chunk in self.chunks:
             for row in np.flatnonzero(is_open(chunk)).tolist():
                 key = chunk.column("key")[row]
-                hashed = key_hash(key, int(chunk.offsets[row]))
-                if not any(hashed in part for part in hashes):
+                if not is_of(key, int(chunk.offsets[row]), hashes):
                     chunk.acknowledged[row] = ACKNOWLEDGED
         return Carried(clip(self.pieces, hashes), self.chunks, _within(self.sought, hashes))
 

@@ -22,7 +22,7 @@ from kshare.core.hashing import HashRange, key_hash
 from kshare.core.offsets import Bounds
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk, Rows
 
-__all__ = ["HandedOut", "Offsets", "OpenChunks", "is_open"]
+__all__ = ["HandedOut", "Offsets", "OpenChunks", "is_of", "is_open"]
 
 Offsets = npt.NDArray[np.int64]
 
@@ -264,11 +264,10 @@ class OpenChunks:
             rows = first + np.flatnonzero(values[first:last] == 0)  # but those that come again
             if but and "key" in chunk.batch.schema.names:
                 keys = chunk.column("key")
-                points = {
-                    row: key_hash(keys[row], int(chunk.offsets[row])) for row in rows.tolist()
-                }
                 rows = [
-                    at for at, point in points.items() if not any(point in part for part in but)
+                    row
+                    for row in rows.tolist()
+                    if not is_of(keys[row], int(chunk.offsets[row]), but)
                 ]
             values[rows] = ACKNOWLEDGED
 
@@ -349,6 +348,12 @@ class OpenChunks:
     def _sweep(self) -> None:
         """Forget the chunks that are acknowledged."""
         self._chunks = [chunk for chunk in self._chunks if _first_open(chunk) >= 0]
+
+
+def is_of(key: bytes | None, offset: int, hashes: Sequence[HashRange]) -> bool:
+    """Return True if a record with this key and offset is of some key hashes."""
+    point = key_hash(key, offset)
+    return any(point in part for part in hashes)
 
 
 def is_open(chunk: Chunk) -> npt.NDArray[np.bool_]:

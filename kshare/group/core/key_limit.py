@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.progress import TopicPartition
+from kshare.group.core.handed_out import is_of
 from kshare.group.core.in_hand import InHand
 from kshare.group.message import Message, rows_of
 
@@ -131,13 +132,13 @@ class KeyLimit:
     def keep(self, hashes: Sequence[HashRange]) -> None:
         """Forget what is not of some key hashes: it is not this consumer's any more."""
         with self._lock:
-            self.ready = deque(m for m in self.ready if _is_of(m.key(), m.offset(), hashes))
-            kept = {key for key in self._counts if _is_of(key, 0, hashes)}
+            self.ready = deque(m for m in self.ready if is_of(m.key(), m.offset(), hashes))
+            kept = {key for key in self._counts if is_of(key, 0, hashes)}
             self._counts = {key: count for key, count in self._counts.items() if key in kept}
             self._waiting = {key: each for key, each in self._waiting.items() if key in kept}
             self._in_flight = {at: each for at, each in self._in_flight.items() if each[0] in kept}
-            self._aside = {key: left for key, left in self._aside.items() if _is_of(key, 0, hashes)}
-            self._forgotten = [m for m in self._forgotten if _is_of(m.key(), m.offset(), hashes)]
+            self._aside = {key: left for key, left in self._aside.items() if is_of(key, 0, hashes)}
+            self._forgotten = [m for m in self._forgotten if is_of(m.key(), m.offset(), hashes)]
             self._count()
 
     def follow(self) -> list[Message]:
@@ -153,7 +154,7 @@ class KeyLimit:
         """Forget what is kept back of some key hashes; those in flight stay so."""
         with self._lock:
             self.is_changed = True
-            taken = [m for m in self.ready if _is_of(m.key(), m.offset(), hashes)]
+            taken = [m for m in self.ready if is_of(m.key(), m.offset(), hashes)]
             self._forgotten += taken
             offsets = {m.offset() for m in self._forgotten}  # also after an interrupt amid this
             self.ready = deque(m for m in self.ready if m.offset() not in offsets)
@@ -162,10 +163,10 @@ class KeyLimit:
                 self._counts[key] -= 1
                 if not self._counts[key]:
                     del self._counts[key]
-            for key in [key for key in self._waiting if _is_of(key, 0, hashes)]:
+            for key in [key for key in self._waiting if is_of(key, 0, hashes)]:
                 self._forgotten += self._waiting[key]
                 del self._waiting[key]
-            for key in [key for key in self._aside if _is_of(key, 0, hashes)]:
+            for key in [key for key in self._aside if is_of(key, 0, hashes)]:
                 del self._aside[key]
             self._count()
 
@@ -338,8 +339,3 @@ class KeyLimits:
     def _of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, KeyLimit]:
         # Another thread may seek meanwhile.
         return {at: limit for at, limit in list(self._limits.items()) if at in partitions}
-
-
-def _is_of(key: bytes | None, offset: int, hashes: Sequence[HashRange]) -> bool:
-    hashed = key_hash(key, offset)
-    return any(hashed in part for part in hashes)
