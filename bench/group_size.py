@@ -7,7 +7,7 @@ nobody reads, claims or sends heartbeats, and the topic need not exist.
 ``python -m bench.group_size SERVERS [MEMBERS PARTITIONS]``
 """
 
-import selectors
+import select
 import sys
 import time
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Member:
             f"worker-7f9c-{number:04}-17-5f0c", (TOPIC,), host=f"10.2.0.{number}", reads=COMPRESSED
         )
         self.core = Membership(config.group, said)
-        self.link = MemberLink(config)
+        self.link = MemberLink(config, lambda: None)
         self.errors: list[str] = []
         self.planned_bytes = 0
         self._partitions = partitions
@@ -45,18 +45,19 @@ class Member:
         while (action := self.core.action()) is not None:
             match action:
                 case Join():
-                    self.link.join(action)
+                    self.link.join(action, self.hear)
                 case Sync():
                     self.planned_bytes = self.core.metadata_bytes
-                    self.link.sync(action)
+                    self.link.sync(action, self.hear)
                 case Plan(generation, members) as plan:
                     counts = {TOPIC: self._partitions}
                     planned = plan_generation(generation, self.core.said.name, members, counts)
                     self.core.planned(plan, planned.assignments(generation, "5fZ0" * 6))
 
-    def hear(self) -> None:
+        self.link.send()
+
+    def hear(self, answer: Any) -> None:
         """Take an answer."""
-        answer = self.link.receive()
         if answer.error_code == 79:  # MEMBER_ID_REQUIRED
             self.core.refused(_code(79), answer.member_id)
         elif answer.error_code:
@@ -81,23 +82,21 @@ def _code(number: int) -> Any:
 def settle(members: list[Member], partitions: int) -> float:
     """Let the group come to rest; the seconds that it took."""
     began = time.perf_counter()
-    with selectors.DefaultSelector() as selector:
+    while time.perf_counter() - began < _SECONDS:
+        poll = select.poll()
         watched: dict[int, Member] = {}
-        while time.perf_counter() - began < _SECONDS:
-            for member in members:
-                member.act()
-                fd = member.link.fileno
-                if fd is not None and fd not in watched:
-                    watched[fd] = member
-                    selector.register(fd, selectors.EVENT_READ)
-            if not watched and owned(members) == partitions:
-                return time.perf_counter() - began
-            for key, _ in selector.select(1.0):
-                selector.unregister(key.fd)
-                watched.pop(key.fd).hear()
-            errors = [error for member in members for error in member.errors]
-            if errors.count("UNKNOWN_SERVER_ERROR") > len(members):
-                break
+        for member in members:
+            member.act()
+            for fd in member.link.filenos:
+                watched[fd] = member
+                poll.register(fd, select.POLLIN)
+        if owned(members) == partitions and not watched:
+            return time.perf_counter() - began
+        for fd, _ in poll.poll(100):  # connections are made meanwhile
+            watched[fd].link.take([fd])
+        errors = [error for member in members for error in member.errors]
+        if errors.count("UNKNOWN_SERVER_ERROR") > len(members):
+            break
     raise SystemExit(f"the group does not come to rest: {members[0].errors[-3:]}")
 
 

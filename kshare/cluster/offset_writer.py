@@ -27,7 +27,7 @@ from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.error_codes import ErrorCode
 
-__all__ = ["OffsetWriter", "commit_on", "offsets_to_send"]
+__all__ = ["OffsetWriter", "commit_codes", "commit_request", "offsets_to_send"]
 
 _VERSIONS: Final = (2, 7)
 """Versions of OffsetCommit whose layout this module was written and tested for."""
@@ -104,7 +104,7 @@ class OffsetWriter:
         return self._ask(self._connection, offsets)
 
     def _ask(self, connection: Connection, offsets: CommittedOffsets) -> Outcome:
-        codes = commit_on(connection, self._group, offsets)
+        codes = commit_codes(connection.call(commit_request(connection, self._group, offsets)))
         if any(map(error_codes.is_retriable, codes.values())):  # it may be another broker now
             self._hang_up()
         return {partition: self._refusal(partition, code) for partition, code in codes.items()}
@@ -133,7 +133,7 @@ class OffsetWriter:
             connection.close()
 
 
-def commit_on(
+def commit_request(
     connection: Connection,
     group: str,
     offsets: CommittedOffsets,
@@ -141,8 +141,8 @@ def commit_on(
     member_id: str = "",
     generation: int = _NO_GENERATION,
     instance_id: str | None = None,
-) -> dict[TopicPartition, int]:
-    """Commit offsets on a connection to the coordinator.
+) -> OffsetCommitRequest:
+    """The request that commits offsets on a connection to the coordinator.
 
     Args:
         connection: The connection.
@@ -151,13 +151,10 @@ def commit_on(
         member_id: The member that commits; the default is nobody.
         generation: Its generation.
         instance_id: Its ``group.instance.id``, if it is a static member.
-
-    Returns:
-        The error code of each partition.
     """
     lowest, highest = _VERSIONS
     static = {} if instance_id is None else {"group_instance_id": instance_id}
-    request = OffsetCommitRequest(
+    return OffsetCommitRequest(
         version=connection.version(
             OffsetCommitRequest, _STATIC_VERSION if static else lowest, highest
         ),
@@ -167,7 +164,10 @@ def commit_on(
         topics=offsets_to_send(offsets),
         **static,
     )
-    answer = connection.call(request)
+
+
+def commit_codes(answer: Any) -> dict[TopicPartition, int]:
+    """The error code of each partition, by the answer to that request."""
     return {
         TopicPartition(topic.name, part.partition_index): int(part.error_code)
         for topic in answer.topics

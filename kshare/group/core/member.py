@@ -6,9 +6,9 @@
          ^                                                                               |
          +-- what it owns changes: `Membership`, until when it delivers: `Liveness` <----+
 
-A member that has a request to send is asked for the next one until there is none; among them is one
-heartbeat at most, so that a coordinator that answers slowly hears all else, too. The driver keeps
-sockets, clocks and threads. So the explorers run what decides.
+A member that has a request to send is asked for the next one until there is none; of heartbeats one
+is under way at most, and all else goes on beside it. The driver keeps sockets, clocks and threads.
+So the explorers run what decides.
 """
 
 from collections.abc import Iterable, Mapping
@@ -82,6 +82,7 @@ class GroupMember:
         liveness: Until when it may deliver, as its coordinator counts.
         schedule: When it says what.
         awaits: Whether JoinGroup or SyncGroup is being sent, or was sent and is not answered.
+        is_beating: Whether Heartbeat is being sent, or was sent and is not answered.
         must_find: Whether the coordinator may be another broker, and is to be found again.
         notices: What is to be logged.
         has_lost: Whether something has ended its right to deliver, and nobody was notified yet.
@@ -91,10 +92,10 @@ class GroupMember:
     liveness: Liveness
     schedule: MemberSchedule
     awaits: bool = False
+    is_beating: bool = False
     must_find: bool = False
     notices: list[Notice] = field(default_factory=list)
     has_lost: bool = False
-    _has_beaten: bool = False  # since there was nothing more to send
 
     # -- what others do ----------------------------------------------------------------------
 
@@ -133,15 +134,8 @@ class GroupMember:
 
     def request(self, now: float) -> Request | None:
         """The next request; None if there is something to wait for. It is said once."""
-        request = self._next(now)
-        self._has_beaten = request is not None and (
-            self._has_beaten or isinstance(request, Heartbeat)
-        )
-        return request
-
-    def _next(self, now: float) -> Request | None:
         if self.must_find:
-            self.must_find = False
+            self.must_find = self.is_beating = False
             return FindCoordinator()
         if now < self.schedule.retry_at:
             return None
@@ -149,10 +143,10 @@ class GroupMember:
         if self.awaits and self.schedule.is_overdue(now):
             seconds = self.schedule.join_timeout
             self.failed(now, f"JoinGroup or SyncGroup is not answered for {seconds:g} s")
-            return self._next(now)
-        # Before all else: it says whether to join again.
-        beat = None if self._has_beaten else self._heartbeat(now)
+            return self.request(now)
+        beat = self._heartbeat(now)
         if beat is not None:
+            self.is_beating = True
             return beat
         action = self.membership.action()
         if isinstance(action, Join | Sync):
@@ -176,8 +170,8 @@ class GroupMember:
 
     def seconds_left(self, now: float) -> float:
         """Seconds until there is something to send, if nothing happens before."""
-        schedule = self.schedule
-        return max(schedule.beat_at - now, schedule.retry_at - now, 0.0)
+        beat_at = float("inf") if self.is_beating else self.schedule.beat_at
+        return max(beat_at - now, self.schedule.retry_at - now, 0.0)
 
     def commit(self, partitions: Iterable[TopicPartition]) -> Commit | None:
         """What it may commit of these partitions.
@@ -294,6 +288,7 @@ class GroupMember:
             name: What Kafka calls it.
         """
         self.schedule.answered()
+        self.is_beating = False
         membership = self.membership
         asked_for = beat.member_id, beat.generation
         if beat.is_member and asked_for == (membership.member_id, membership.generation):
@@ -312,7 +307,8 @@ class GroupMember:
         self._trouble(now, f"the coordinator: {why}")
         self.membership.disconnected()
         self.schedule.pause(now)
-        self.awaits, self.must_find = False, True
+        self.awaits = self.is_beating = False
+        self.must_find = True
 
     # -- decisions ---------------------------------------------------------------------------
 
@@ -322,7 +318,7 @@ class GroupMember:
 
     def _heartbeat(self, now: float) -> Heartbeat | None:
         membership, schedule = self.membership, self.schedule
-        if not schedule.take_beat(now, awaits_round=membership.awaits_round):
+        if self.is_beating or not schedule.take_beat(now, awaits_round=membership.awaits_round):
             return None
         is_member = bool(membership.member_id) and membership.generation >= 0
         waits_long = self.awaits and schedule.waits_long(now)

@@ -6,6 +6,7 @@ from threading import RLock
 from typing import Any
 
 from kshare.cluster.committed_offset import CommittedOffsets
+from kshare.cluster.offset_writer import commit_codes
 from kshare.errors import AuthorizationError, KafkaError
 from kshare.group.core.member import GroupMember
 from kshare.group.membership.link import MemberLink
@@ -30,11 +31,12 @@ class MemberCommits:
         self._member = member
         self._lock = lock
         self._waiting: deque[tuple[CommittedOffsets, Future[Any]]] = deque()
+        self._under_way: tuple[CommittedOffsets, Future[Any]] | None = None
 
     @property
     def are_waiting(self) -> bool:
-        """True if there is something to commit."""
-        return bool(self._waiting)
+        """True if there is something to ask the coordinator for."""
+        return bool(self._waiting) and self._under_way is None
 
     def add(self, offsets: CommittedOffsets) -> "Future[Any]":
         """Commit these; the future has an error or None by partition."""
@@ -46,28 +48,37 @@ class MemberCommits:
         return answer
 
     def serve(self, link: MemberLink) -> None:
-        """Commit what waits; from the member's thread.
+        """Ask the coordinator for the next commit, if none is under way; from the member's thread.
 
-        Raises:
-            OSError, KafkaError: The coordinator did not answer.
+        Args:
+            link: The way to it.
         """
-        while self._waiting:
+        while self._waiting and self._under_way is None:
             offsets, answer = self._waiting.popleft()
             with self._lock:
                 commit = self._member.commit(offsets)
-            if commit is None:
+            owned = {} if commit is None else {tp: offsets[tp] for tp in commit.partitions}
+            if commit is None or not owned:
                 answer.set_result(dict.fromkeys(offsets))
                 continue
-            owned = {tp: offsets[tp] for tp in commit.partitions}
-            try:
-                codes = link.commit(owned, commit.member_id, commit.generation) if owned else {}
-            except (OSError, KafkaError) as error:
-                answer.set_exception(self._error(str(error)))
-                raise
-            answer.set_result({tp: self._outcome(codes.get(tp, 0)) for tp in offsets})
+            self._under_way = offsets, answer
+            link.commit(owned, commit.member_id, commit.generation, self._answered)
+
+    def _answered(self, answer: Any) -> None:
+        assert self._under_way is not None
+        (offsets, future), self._under_way = self._under_way, None
+        codes = commit_codes(answer)
+        future.set_result({tp: self._outcome(codes.get(tp, 0)) for tp in offsets})
+
+    def failed(self, why: str) -> None:
+        """What is under way is not answered."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way[1].set_exception(self._error(why))
 
     def refuse(self, error: KafkaError) -> None:
         """Nothing is committed any more."""
+        self.failed(str(error))
         while self._waiting:
             self._waiting.popleft()[1].set_exception(error)
 

@@ -2,23 +2,23 @@
 
 ::
 
+    hear     an answer: tell the member, and the leader's part
     speak    GroupMember.request: heartbeat --> JoinGroup, SyncGroup, or a plan --> commits
-    hear     JoinGroup or SyncGroup is answered: tell the member, and the leader's part
     failed   no answer, or none of use: find the coordinator again, after a pause
 
 What to say, and what an answer means, is :class:`.GroupMember`'s.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from threading import RLock
 from typing import Any, Final
-
-from kafka.protocol.consumer import JoinGroupResponse
 
 from kshare.errors import KafkaError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import FindCoordinator, GroupMember, Heartbeat, Request
+from kshare.group.log.link import LASTING
 from kshare.group.membership.commits import MemberCommits
 from kshare.group.membership.leader import GroupLeader
 from kshare.group.membership.link import MemberLink
@@ -45,10 +45,12 @@ class MemberDialogue:
         lock: Guards it.
         leader: Does the leader's part.
         on_change: Called when what the member owns may be lost. It must not block.
+        wake: Wakes the member's thread; called from any thread.
         now: Source of time; suspension counts.
 
     Attributes:
         commits: Primary offsets that are to be committed.
+        has_left: Whether there is nothing to say any more.
     """
 
     def __init__(
@@ -58,65 +60,84 @@ class MemberDialogue:
         lock: RLock,
         leader: GroupLeader,
         on_change: Callable[[], None],
+        wake: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
         self.commits = MemberCommits(config.group, member, lock)
+        self.has_left = False
         self._group = config.group
         self._member = member
         self._lock = lock
         self._leader = leader
         self._on_change = on_change
         self._now = now
-        self._link = MemberLink(config)
+        self._link = MemberLink(config, wake)
+        self._is_leaving = False
 
     @property
-    def fileno(self) -> int | None:
-        """What becomes readable when there is something to hear; None if nothing was asked."""
-        return self._link.fileno
+    def filenos(self) -> list[int]:
+        """What becomes readable when there is something to hear."""
+        return self._link.filenos
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until there is something to say."""
+        """Seconds until there is something to do, if nothing happens before."""
         now, member = self._now(), self._member
-        if self.commits.are_waiting and now >= member.schedule.retry_at:
+        if self._is_leaving:
+            return 0.0 if self.has_left else self._link.seconds_left
+        if member.must_find or (self.commits.are_waiting and now >= member.schedule.retry_at):
             return 0.0
-        return member.seconds_left(now)
+        return min(member.seconds_left(now), self._link.seconds_left)
 
-    def speak(self) -> None:
-        """Say what is due.
+    def step(self, ready: Collection[int]) -> None:
+        """Hear answers, and say what is due. Never waits.
+
+        Args:
+            ready: Which of :attr:`filenos` can be read.
 
         Raises:
-            OSError, KafkaError: Tell :meth:`failed`.
+            KshareError: It cannot be a member.
         """
+        try:
+            self._link.take(ready)
+            if not self._is_leaving:
+                self._speak()
+            self._link.send()
+        except LASTING:
+            raise
+        except (OSError, KafkaError) as error:
+            self._failed(error)
+
+    def _speak(self) -> None:
         while True:
             with self._lock:
                 request = self._member.request(self._now())
             self._tell()
             if request is None:
                 break
-            self._send(request)
+            self._say(request)
         if self._now() >= self._member.schedule.retry_at:
             self.commits.serve(self._link)
 
-    def _send(self, request: Request) -> None:
+    def _say(self, request: Request) -> None:
         match request:
             case FindCoordinator():
-                self._link.forget()
+                self._hang_up("the coordinator may be another broker")
             case Heartbeat():
-                self._beat(request)
+                self._link.heartbeat(request, partial(self._beat_answered, request))
                 self._leader.look(self._now())
             case Join():
-                self._link.join(request)
+                self._link.join(request, self._join_answered)
             case Sync():
-                self._link.sync(request)
+                self._link.sync(request, self._sync_answered)
             case Plan():
                 self._leader.plan(request)
             case Leave(member_id):
                 self._link.hang_up()
-                self._link.leave(member_id)
+                self._link.leave(member_id, lambda _: None)
 
-    def _beat(self, beat: Heartbeat) -> None:
-        number = self._link.heartbeat(beat.member_id, beat.generation)
+    def _beat_answered(self, beat: Heartbeat, answer: Any) -> None:
+        number = int(answer.error_code)
         name = error_codes.name(number) if number else ""
         with self._lock:
             self._member.heartbeat_answered(
@@ -124,43 +145,42 @@ class MemberDialogue:
             )
         self._tell()
 
-    def hear(self) -> None:
-        """Take the answer to JoinGroup or SyncGroup.
-
-        Raises:
-            KshareError: It cannot be a member.
-            OSError, KafkaError: Tell :meth:`failed`.
-        """
-        answer = self._link.receive()
+    def _join_answered(self, answer: Any) -> None:
         if answer.error_code:
             self._refused(answer)
+        elif _is_assigned(answer):
+            self._link.describe(partial(self._joined, answer))
         else:
-            assigned = self._link.assignments() if _is_assigned(answer) else []
-            with self._lock:
-                self._answered(answer, assigned)
+            self._joined(answer, [])
+
+    def _joined(self, answer: Any, assigned: list[bytes]) -> None:
+        said = {each.member_id: bytes(each.metadata) for each in answer.members}
+        with self._lock:
+            is_wanted = self._member.joined(
+                answer.member_id,
+                answer.generation_id,
+                answer.leader,
+                said,
+                protocol=answer.protocol_name,
+                instances=_instances(answer.members),
+                is_assigned=_is_assigned(answer),
+            )
+            if is_wanted and answer.leader != answer.member_id:
+                self._leader.follows()
+            elif is_wanted and _is_assigned(answer):
+                self._leader.lead_on(said, answer.protocol_name, assigned)
         self._tell()
 
-    def _answered(self, answer: Any, assigned: list[bytes]) -> None:
+    def _sync_answered(self, answer: Any) -> None:
+        if answer.error_code:
+            self._refused(answer)
+            return
         member = self._member
-        if not isinstance(answer, JoinGroupResponse):
+        with self._lock:
             is_wanted = member.synced(bytes(answer.assignment), self._now())
             if is_wanted and member.membership.is_eager:
                 self._leader.sharing.assigned(member.membership.shares)
-            return
-        said = {each.member_id: bytes(each.metadata) for each in answer.members}
-        is_wanted = member.joined(
-            answer.member_id,
-            answer.generation_id,
-            answer.leader,
-            said,
-            protocol=answer.protocol_name,
-            instances=_instances(answer.members),
-            is_assigned=_is_assigned(answer),
-        )
-        if is_wanted and answer.leader != answer.member_id:
-            self._leader.follows()
-        elif is_wanted and _is_assigned(answer):
-            self._leader.lead_on(said, answer.protocol_name, assigned)
+        self._tell()
 
     def _refused(self, answer: Any) -> None:
         """JoinGroup or SyncGroup was refused."""
@@ -178,24 +198,37 @@ class MemberDialogue:
                 name=error_codes.name(number),
                 is_size=number in _TOO_LARGE,
             )
+        self._tell()
 
-    def failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         """The coordinator did not answer, or not as it should."""
+        self._hang_up(str(error))
+        if self._is_leaving:
+            _log.info("group %s: cannot leave: %s", self._group, error)
+            self.has_left = True
+            return
         with self._lock:
             self._member.failed(self._now(), str(error))
         self._tell()
 
+    def _hang_up(self, why: str) -> None:
+        self._link.forget()
+        self.commits.failed(why)
+
     def leave(self) -> None:
-        """Say goodbye."""
+        """Say goodbye; :attr:`has_left` is true once that is said, or cannot be said."""
+        self._is_leaving = True
         with self._lock:
-            last = self._member.leave()
-        if last is not None:
-            if self._member.must_find:
-                self._link.forget()
-            try:
-                self._link.leave(last.member_id)
-            except (OSError, KafkaError) as error:
-                _log.info("group %s: cannot leave: %s", self._group, error)
+            last, must_find = self._member.leave(), self._member.must_find
+        if must_find:
+            self._link.forget()
+        if last is None:
+            self._left()
+        else:
+            self._link.leave(last.member_id, self._left)
+
+    def _left(self, _: object = None) -> None:
+        self.has_left = True
 
     def close(self) -> None:
         """Commit nothing more, and close the connections."""

@@ -5,11 +5,14 @@
     joining    JoinGroup, SyncGroup: brokers hold them until the others have come
     speaking   Heartbeat, OffsetCommit, DescribeGroups, LeaveGroup: answered at once
 
-Two, because a broker reads nothing more from a connection while it holds a request of it.
+Two, because a broker reads nothing more from a connection while it holds a request of it. Nothing
+here waits: threads of their own find the coordinator and connect, and wake the one that uses this.
 """
 
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from kafka.protocol.admin.groups import DescribeGroupsRequest
@@ -22,11 +25,14 @@ from kafka.protocol.consumer import (
 
 from kshare.cluster.committed_offset import CommittedOffsets
 from kshare.cluster.coordinator import find_coordinator
-from kshare.cluster.offset_writer import commit_on
-from kshare.core.progress import TopicPartition
+from kshare.cluster.offset_writer import commit_request
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.member import Heartbeat
+from kshare.group.membership.line import Answered, Line
 from kshare.group.protocol.consumer_protocol import PROTOCOL_TYPE
 from kshare.group.protocol.membership import Join, Sync
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.background import begin
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.messages import Address
 
@@ -40,6 +46,7 @@ _LEAVE_VERSIONS: Final = (1, 1)
 _DESCRIBE_VERSIONS: Final = (1, 4)
 _STATIC_JOIN, _STATIC_SYNC, _STATIC_HEARTBEAT = 5, 3, 3
 """Versions from which requests carry a ``group.instance.id``."""
+_SEND_BYTES: Final = 1 << 20
 _SKIPPING_JOIN: Final = 9
 """JoinGroup that lets a static leader know that its group stays assigned (KIP-814)."""
 
@@ -47,140 +54,74 @@ _SKIPPING_JOIN: Final = 9
 class MemberLink:
     """The connections of one member. For use by one thread.
 
-    Every method raises OSError after which :meth:`close` and another attempt may help, and
-    KafkaError if no attempt helps.
+    Each request is sent by :meth:`send` as soon as it can be; :meth:`take` calls what takes its
+    answer. What was asked is forgotten once the connection is closed.
 
     Args:
         config: The consumer's configuration.
+        wake: Called, by another thread, when :meth:`send` has something to do.
     """
 
-    def __init__(self, config: ConsumerConfig) -> None:
+    def __init__(self, config: ConsumerConfig, wake: Callable[[], None]) -> None:
         self._config = config
+        self._wake = wake
         # A broker that does not answer has to be left before the session is over.
         patient = max(config.session_timeout_ms // 3, 1_000)
         kafka = config.kafka.hasty(patient)
-        self._kafka = replace(kafka, api_timeout_ms=min(kafka.api_timeout_ms, patient))
+        self._kafka = replace(
+            kafka,
+            api_timeout_ms=min(kafka.api_timeout_ms, patient),
+            # What a leader assigns has room in it, so that sending does not wait for the broker.
+            send_buffer_bytes=max(kafka.send_buffer_bytes, _SEND_BYTES),
+        )
         self._coordinator: Address | None = None
-        self._joining: Connection | None = None
-        self._speaking: Connection | None = None
-        self._asked: tuple[type[Any], int] | None = None  # on the joining connection
+        self._joining = Line()
+        self._speaking = Line(self._kafka.request_timeout_ms / 1000)
+        self._made: Future[tuple[Address, Connection]] | None = None
+        self._made_for = self._joining
 
-    # -- requests that wait ------------------------------------------------------------------
+    # -- what the thread does ----------------------------------------------------------------
 
     @property
-    def fileno(self) -> int | None:
-        """What becomes readable when JoinGroup or SyncGroup is answered; None if not asked."""
-        return self._joining.fileno() if self._joining is not None and self._asked else None
+    def filenos(self) -> list[int]:
+        """What becomes readable when answers are there."""
+        found = (line.fileno for line in (self._joining, self._speaking))
+        return [fileno for fileno in found if fileno is not None]
 
-    def join(self, request: Join) -> None:
-        """Send JoinGroup; what was asked before is not waited for any more."""
-        if self._asked is not None:
-            self.hang_up()
-        connection = self._join_connection()
-        version = connection.version(JoinGroupRequest, _JOIN_VERSIONS[0], _SKIPPING_JOIN)
-        if version < _SKIPPING_JOIN:
-            version = self._version(connection, JoinGroupRequest, _JOIN_VERSIONS, _STATIC_JOIN)
-        protocol_class = JoinGroupRequest.JoinGroupRequestProtocol
-        self._ask(
-            JoinGroupRequest(
-                version=version,
-                group_id=self._config.group,
-                session_timeout_ms=self._config.session_timeout_ms,
-                rebalance_timeout_ms=self._config.max_poll_interval_ms,
-                member_id=request.member_id,
-                protocol_type=PROTOCOL_TYPE,
-                protocols=[
-                    protocol_class(name=name, metadata=request.subscription)
-                    for name in request.protocols
-                ],
-                **self._instance(version, _STATIC_JOIN),
-            )
-        )
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until an answer is overdue."""
+        return self._speaking.seconds_left
 
-    def sync(self, request: Sync) -> None:
-        """Send SyncGroup."""
-        connection = self._join_connection()
-        version = self._version(connection, SyncGroupRequest, _SYNC_VERSIONS, _STATIC_SYNC)
-        assignment_class = SyncGroupRequest.SyncGroupRequestAssignment
-        self._ask(
-            SyncGroupRequest(
-                version=version,
-                group_id=self._config.group,
-                generation_id=request.generation,
-                member_id=request.member_id,
-                assignments=[
-                    assignment_class(member_id=member_id, assignment=assignment)
-                    for member_id, assignment in request.assignments.items()
-                ],
-                **self._instance(version, _STATIC_SYNC),
-            )
-        )
+    def take(self, ready: Collection[int]) -> None:
+        """Take answers.
 
-    def receive(self) -> Any:
-        """The answer to JoinGroup or SyncGroup."""
-        assert self._joining is not None
-        assert self._asked is not None
-        (kind, version), self._asked = self._asked, None
-        body = self._joining.receive()
-        return self._joining.decoded(kind, version, body)
+        Args:
+            ready: Which of :attr:`filenos` can be read.
 
-    def hang_up(self) -> None:
-        """Wait for no answer to JoinGroup or SyncGroup any more."""
-        self._asked = None
-        if self._joining is not None:
-            self._joining.close()
-            self._joining = None
+        Raises:
+            OSError: After :meth:`forget`, another attempt may help.
+            KafkaError: No attempt helps.
+            KshareError: What takes an answer has raised it.
+        """
+        for line in (self._speaking, self._joining):
+            line.take(ready)
 
-    # -- requests that are answered at once --------------------------------------------------
+    def send(self) -> None:
+        """Send what was asked for and can be sent; connect if need be.
 
-    def heartbeat(self, member_id: str, generation: int) -> int:
-        """Say that the member is alive; the error code that is answered."""
-        connection = self._speak_connection()
-        version = self._version(
-            connection, HeartbeatRequest, _HEARTBEAT_VERSIONS, _STATIC_HEARTBEAT
-        )
-        answer = connection.call(
-            HeartbeatRequest(
-                version=version,
-                group_id=self._config.group,
-                generation_id=generation,
-                member_id=member_id,
-                **self._instance(version, _STATIC_HEARTBEAT),
-            )
-        )
-        return int(answer.error_code)
-
-    def leave(self, member_id: str) -> None:
-        """Leave the group."""
-        connection = self._speak_connection()
-        version = connection.version(LeaveGroupRequest, *_LEAVE_VERSIONS)
-        request = LeaveGroupRequest(
-            version=version, group_id=self._config.group, member_id=member_id
-        )
-        connection.call(request)
-
-    def commit(
-        self, offsets: CommittedOffsets, member_id: str, generation: int
-    ) -> dict[TopicPartition, int]:
-        """Commit primary offsets as a member; the error code of each partition."""
-        return commit_on(
-            self._speak_connection(),
-            self._config.group,
-            offsets,
-            member_id=member_id,
-            generation=generation,
-            instance_id=self._config.instance_id,
-        )
-
-    def assignments(self) -> list[bytes]:
-        """What each member of the group was sent by its leader; none if the broker does not say."""
-        connection = self._speak_connection()
-        version = connection.version(DescribeGroupsRequest, *_DESCRIBE_VERSIONS)
-        answer = connection.call(
-            DescribeGroupsRequest(version=version, groups=[self._config.group])
-        )
-        (group,) = answer.groups
-        return [bytes(member.member_assignment) for member in group.members]
+        Raises:
+            OSError, KafkaError: As for :meth:`take`.
+        """
+        if self._made is not None and self._made.done():
+            made, self._made = self._made, None
+            self._coordinator, self._made_for.connection = made.result()
+        for line in (self._speaking, self._joining):
+            line.send()
+            if line.connection is None and not line.is_free and self._made is None:
+                self._made_for = line
+                connect = partial(_connect, self._kafka, self._config.group, self._coordinator)
+                self._made = begin(connect, f"kshare {self._config.group} connects", self._wake)
 
     def forget(self) -> None:
         """The coordinator may be another broker: find it again."""
@@ -189,33 +130,122 @@ class MemberLink:
 
     def close(self) -> None:
         """Close the connections."""
-        self.hang_up()
-        if self._speaking is not None:
-            with suppress(OSError):
-                self._speaking.close()
-            self._speaking = None
+        self._give_up_connecting()
+        self._joining.close()
+        self._speaking.close()
 
-    # -- connections -------------------------------------------------------------------------
+    def hang_up(self) -> None:
+        """Wait for no answer to JoinGroup or SyncGroup any more."""
+        if self._made_for is self._joining:
+            self._give_up_connecting()
+        self._joining.close()
 
-    def _join_connection(self) -> Connection:
-        if self._joining is None:
-            self._joining = self._connect()
-        return self._joining
+    def _give_up_connecting(self) -> None:
+        made, self._made = self._made, None
+        if made is not None:
+            made.add_done_callback(_close_unused)
 
-    def _speak_connection(self) -> Connection:
-        if self._speaking is None:
-            self._speaking = self._connect()
-        return self._speaking
+    # -- requests that brokers hold ----------------------------------------------------------
 
-    def _connect(self) -> Connection:
-        if self._coordinator is None:
-            self._coordinator = find_coordinator(self._kafka, self._config.group)
-        return Connection(*self._coordinator, self._kafka)
+    def join(self, request: Join, answered: Answered) -> None:
+        """Ask JoinGroup; what was asked before is not waited for any more."""
+        if not self._joining.is_free:
+            self.hang_up()
+        self._joining.ask(partial(self._join, request), answered)
 
-    def _ask(self, request: Any) -> None:
-        assert self._joining is not None
-        self._joining.send(request)
-        self._asked = type(request), request.API_VERSION
+    def _join(self, request: Join, connection: Connection) -> JoinGroupRequest:
+        version = connection.version(JoinGroupRequest, _JOIN_VERSIONS[0], _SKIPPING_JOIN)
+        if version < _SKIPPING_JOIN:
+            version = self._version(connection, JoinGroupRequest, _JOIN_VERSIONS, _STATIC_JOIN)
+        protocol_class = JoinGroupRequest.JoinGroupRequestProtocol
+        return JoinGroupRequest(
+            version=version,
+            group_id=self._config.group,
+            session_timeout_ms=self._config.session_timeout_ms,
+            rebalance_timeout_ms=self._config.max_poll_interval_ms,
+            member_id=request.member_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[
+                protocol_class(name=name, metadata=request.subscription)
+                for name in request.protocols
+            ],
+            **self._instance(version, _STATIC_JOIN),
+        )
+
+    def sync(self, request: Sync, answered: Answered) -> None:
+        """Ask SyncGroup."""
+        self._joining.ask(partial(self._sync, request), answered)
+
+    def _sync(self, request: Sync, connection: Connection) -> SyncGroupRequest:
+        version = self._version(connection, SyncGroupRequest, _SYNC_VERSIONS, _STATIC_SYNC)
+        assignment_class = SyncGroupRequest.SyncGroupRequestAssignment
+        return SyncGroupRequest(
+            version=version,
+            group_id=self._config.group,
+            generation_id=request.generation,
+            member_id=request.member_id,
+            assignments=[
+                assignment_class(member_id=member_id, assignment=assignment)
+                for member_id, assignment in request.assignments.items()
+            ],
+            **self._instance(version, _STATIC_SYNC),
+        )
+
+    # -- requests that are answered at once --------------------------------------------------
+
+    def heartbeat(self, beat: Heartbeat, answered: Answered) -> None:
+        """Say that the member is alive."""
+        self._speaking.ask(partial(self._heartbeat, beat), answered)
+
+    def _heartbeat(self, beat: Heartbeat, connection: Connection) -> HeartbeatRequest:
+        version = self._version(
+            connection, HeartbeatRequest, _HEARTBEAT_VERSIONS, _STATIC_HEARTBEAT
+        )
+        return HeartbeatRequest(
+            version=version,
+            group_id=self._config.group,
+            generation_id=beat.generation,
+            member_id=beat.member_id,
+            **self._instance(version, _STATIC_HEARTBEAT),
+        )
+
+    def leave(self, member_id: str, answered: Answered) -> None:
+        """Leave the group."""
+        self._speaking.ask(
+            lambda connection: LeaveGroupRequest(
+                version=connection.version(LeaveGroupRequest, *_LEAVE_VERSIONS),
+                group_id=self._config.group,
+                member_id=member_id,
+            ),
+            answered,
+        )
+
+    def commit(
+        self, offsets: CommittedOffsets, member_id: str, generation: int, answered: Answered
+    ) -> None:
+        """Commit primary offsets as a member."""
+        self._speaking.ask(
+            lambda connection: commit_request(
+                connection,
+                self._config.group,
+                offsets,
+                member_id=member_id,
+                generation=generation,
+                instance_id=self._config.instance_id,
+            ),
+            answered,
+        )
+
+    def describe(self, answered: Callable[[list[bytes]], None]) -> None:
+        """Ask what each member was sent by its leader; nothing if the broker does not say."""
+        group = self._config.group
+        self._speaking.ask(
+            lambda connection: DescribeGroupsRequest(
+                version=connection.version(DescribeGroupsRequest, *_DESCRIBE_VERSIONS),
+                groups=[group],
+            ),
+            lambda answer: answered(_assignments(answer.groups)),
+        )
 
     def _version(
         self, connection: Connection, request: type[Any], versions: tuple[int, int], static: int
@@ -227,3 +257,20 @@ class MemberLink:
 
     def _instance(self, version: int, static: int) -> dict[str, str | None]:
         return {"group_instance_id": self._config.instance_id} if version >= static else {}
+
+
+def _connect(
+    kafka: KafkaConfig, group: str, coordinator: Address | None
+) -> tuple[Address, Connection]:
+    found = find_coordinator(kafka, group) if coordinator is None else coordinator
+    return found, Connection(*found, kafka)
+
+
+def _close_unused(made: "Future[tuple[Address, Connection]]") -> None:
+    if made.exception() is None:
+        made.result()[1].close()
+
+
+def _assignments(groups: Iterable[Any]) -> list[bytes]:
+    (group,) = groups
+    return [bytes(member.member_assignment) for member in group.members]

@@ -19,11 +19,10 @@ from typing import Any, Final
 
 from kshare.cluster.committed_offset import CommittedOffsets
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthorizationError, KafkaError, KshareError
+from kshare.errors import AuthorizationError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import GroupMember
 from kshare.group.core.schedule import MemberSchedule
-from kshare.group.log.link import LASTING
 from kshare.group.membership.dialogue import MemberDialogue
 from kshare.group.membership.leader import GroupLeader, WriteEpoch
 from kshare.group.membership.planned_topics import WholeTopics
@@ -87,8 +86,11 @@ class MemberThread:
         liveness = Liveness(config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000)
         self._member = GroupMember(core, liveness, schedule_of(config))
         leader = GroupLeader(config, core, self._lock, self, write_epoch, whole_topics, now)
-        self._dialogue = MemberDialogue(config, self._member, self._lock, leader, on_change, now)
         self._waker = Waker()
+        self._dialogue = MemberDialogue(
+            config, self._member, self._lock, leader, on_change, self._waker.wake, now
+        )
+        self._ready: list[int] = []
         self._is_closing = False
         self._thread: threading.Thread | None = None
 
@@ -259,6 +261,8 @@ class MemberThread:
             while not self._is_closing:
                 self._step()
             self._dialogue.leave()
+            while not self._dialogue.has_left:
+                self._step()
         except KshareError as error:
             self._end(error)
         except BaseException as error:
@@ -278,22 +282,11 @@ class MemberThread:
     def _step(self) -> None:
         core = self._member.membership
         had_change = core.has_change
-        try:
-            self._dialogue.speak()
-            if self._wait():
-                self._dialogue.hear()
-        except LASTING:
-            raise
-        except (OSError, KafkaError) as error:
-            self._dialogue.failed(error)
+        self._dialogue.step(self._ready)
         if core.denied or (core.has_change and not had_change):
             self._on_change()
-
-    def _wait(self) -> bool:
-        """Wait for something to do; return whether JoinGroup or SyncGroup is answered."""
-        answer = self._dialogue.fileno
         seconds = min(self._dialogue.seconds_left, _LONGEST_WAIT)
-        return bool(self._waker.wait(seconds, [] if answer is None else [answer]))
+        self._ready = self._waker.wait(seconds, self._dialogue.filenos)
 
 
 def schedule_of(config: ConsumerConfig) -> MemberSchedule:

@@ -9,13 +9,13 @@
 Cost: a thread for each search, and for each connection that is not idle in the pool.
 """
 
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
 from kshare.core.progress import TopicPartition
+from kshare.wire.protocol.background import begin
 from kshare.wire.protocol.broker_pool import BrokerPool, Leader, Preference
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.messages import Address
@@ -110,18 +110,7 @@ class BackgroundBrokers:
                 self._pool.release(address, made.result())
 
     def _begin(self, call: Callable[[], _T]) -> Future[_T]:
-        future: Future[_T] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
-            self._wake()
-
-        # A daemon: a broker that does not answer delays no exit.
-        threading.Thread(target=run, name="kshare connects", daemon=True).start()
-        return future
+        return begin(call, "kshare connects", self._wake)
 
     # -- what does not wait -----------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import ssl
 import struct
 import time
 from collections import deque
+from collections.abc import Generator
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,6 +62,9 @@ class BrokerConnection(Protocol):
     def receive(self) -> memoryview:
         """The body of the next response."""
 
+    def receive_ready(self) -> memoryview | None:
+        """The body of the next response; None as long as some of it is to come."""
+
     def call(self, request: Any) -> Any:
         """Send a request and decode its response."""
 
@@ -93,6 +97,8 @@ class Connection:
         self._correlation_id = 0
         self._in_flight: deque[int] = deque()
         self._buffer = np.empty(0, np.uint8)
+        self._frame: Generator[memoryview, None, memoryview] | None = None  # that is received
+        self._room = memoryview(b"")  # of it, for what comes next
         self._versions: dict[int, tuple[int, int]] = {}
         self._socket = self._connect(host, port)
         try:
@@ -140,12 +146,22 @@ class Connection:
 
         The view is valid until the next call of :meth:`receive` or :meth:`call`.
         """
-        correlation_id = self._in_flight.popleft()
         # Counted from here, not from the sending: the reader may have been busy for minutes with
         # the response before, while this one lay ready.
-        deadline = time.monotonic() + self._timeout
+        body = self._receive(time.monotonic() + self._timeout)
+        assert body is not None
+        return body
+
+    def receive_ready(self) -> memoryview | None:
+        """As :meth:`receive`, but without waiting: None as long as some of it is to come."""
+        return self._receive(None)
+
+    def _receive(self, deadline: float | None) -> memoryview | None:
+        correlation_id = self._in_flight[0]
         try:
             frame = self._receive_frame(deadline)
+            if frame is None:
+                return None
             (answered,) = struct.unpack_from(">i", frame)
             if answered != correlation_id:
                 raise ProtocolError(
@@ -154,6 +170,7 @@ class Connection:
         except BaseException:
             self.close()
             raise
+        self._in_flight.popleft()
         return frame[4:]
 
     def call(self, request: Any) -> Any:
@@ -196,6 +213,7 @@ class Connection:
     def close(self) -> None:
         """Close the socket. May be called again."""
         self._in_flight.clear()
+        self._frame = None
         with contextlib.suppress(OSError):
             self._socket.close()
 
@@ -319,9 +337,28 @@ class Connection:
 
     # -- bytes ------------------------------------------------------------------------------
 
-    def _receive_frame(self, deadline: float) -> memoryview:
+    def _receive_frame(self, deadline: float | None) -> memoryview | None:
+        """The next frame; without a deadline, None as long as it is not there as a whole."""
+        if self._frame is None:
+            self._frame = self._next_frame()
+            self._room = next(self._frame)
+        while True:
+            while len(self._room):
+                got = self._receive_some(deadline)
+                if got is None:
+                    return None
+                self._room = self._room[got:]
+            try:
+                self._room = next(self._frame)
+            except StopIteration as end:
+                self._frame = None
+                frame: memoryview = end.value
+                return frame
+
+    def _next_frame(self) -> Generator[memoryview, None, memoryview]:
+        """Yield what the parts of a frame are to be received into, and return it."""
         head = bytearray(4)
-        self._receive_into(memoryview(head), deadline)
+        yield memoryview(head)
         (size,) = struct.unpack(">i", head)
         if size < 4:
             raise ProtocolError(
@@ -334,21 +371,25 @@ class Connection:
                 grown = np.empty(goal, np.uint8)
                 grown[:received] = self._buffer[:received]
                 self._buffer = grown
-            view = self._buffer.data
-            self._receive_into(view[received:goal], deadline)
+            yield self._buffer.data[received:goal]
             received = goal
         return self._buffer.data[:size]
 
-    def _receive_into(self, view: memoryview, deadline: float) -> None:
-        while len(view):
+    def _receive_some(self, deadline: float | None) -> int | None:
+        """The number of bytes that were received; None if none are there, without a deadline."""
+        left = 0.0
+        if deadline is not None:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"broker {self.broker} did not answer within request.timeout.ms")
-            self._socket.settimeout(left)
-            got = self._socket.recv_into(view)
-            if not got:
-                raise ConnectionResetError(f"broker {self.broker} closed the connection")
-            view = view[got:]
+        self._socket.settimeout(left)
+        try:
+            got = self._socket.recv_into(self._room)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return None
+        if not got:
+            raise ConnectionResetError(f"broker {self.broker} closed the connection")
+        return got
 
     @staticmethod
     def _response_class(request: type[Any]) -> type[Any]:

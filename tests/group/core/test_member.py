@@ -43,20 +43,30 @@ def stable(now: float = 0.0, *, owns: bool = True) -> GroupMember:
     return member
 
 
-def test_a_coordinator_that_answers_heartbeats_slowly_hears_all_else() -> None:
-    """Each takes longer than the interval, so the next one is due when it is answered."""
+def test_a_coordinator_that_does_not_answer_a_heartbeat_hears_all_else_but_no_other_one() -> None:
     member = stable()
     member.membership.rebalance()
-    now, kinds = 2 * INTERVAL, list[type]()
-    while (request := member.request(now)) is not None:
-        kinds.append(type(request))
-        if isinstance(request, Heartbeat):
-            now += 2 * INTERVAL
-            member.heartbeat_answered(
-                request, Code.REBALANCE_IN_PROGRESS, now, is_refused=True, name="REBALANCE"
-            )
-    assert kinds == [Heartbeat, Join]
-    assert isinstance(member.request(now), Heartbeat)
+    beat, join = requests(member, INTERVAL)
+    assert isinstance(beat, Heartbeat)
+    assert isinstance(join, Join)
+    assert requests(member, 3 * INTERVAL) == []
+    assert member.seconds_left(3 * INTERVAL) > INTERVAL
+    member.heartbeat_answered(beat, Code.REBALANCE_IN_PROGRESS, 3 * INTERVAL, is_refused=True)
+    assert member.seconds_left(3 * INTERVAL) == 0
+    assert [type(each) for each in requests(member, 3 * INTERVAL)] == [Heartbeat]
+
+
+def test_a_heartbeat_whose_connection_is_closed_is_waited_for_no_longer() -> None:
+    member = stable()
+    assert [type(each) for each in requests(member, INTERVAL)] == [Heartbeat]
+    member.membership.rebalance()
+    assert [type(each) for each in requests(member, INTERVAL)] == [Join]
+    member.refused(Code.NOT_COORDINATOR, INTERVAL)
+    assert [type(each) for each in requests(member, 3 * INTERVAL)] == [
+        FindCoordinator,
+        Heartbeat,
+        Join,
+    ]
 
 
 def test_what_is_not_answered_in_time_is_asked_of_a_coordinator_that_is_found_anew() -> None:

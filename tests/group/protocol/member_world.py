@@ -126,7 +126,7 @@ def new_member(name: str, protocols: tuple[str, ...] = (PROTOCOL,)) -> GroupMemb
 def clone_of_member(member: GroupMember) -> GroupMember:
     """A copy that shares nothing that changes."""
     parts = shallow(member.membership), shallow(member.liveness), shallow(member.schedule)
-    return GroupMember(*parts, member.awaits, member.must_find)
+    return GroupMember(*parts, member.awaits, member.is_beating, member.must_find)
 
 
 class WritableLog(Protocol):
@@ -477,7 +477,6 @@ def _act_as_member(world: InGroup, process: MemberProcess) -> None:
 def next_request(process: MemberProcess, *, beats: bool = False) -> Request | None:
     """What it sends next: a heartbeat, or what else there is; any time may be that of either."""
     process.member.schedule.beat_at = process.now if beats else float("inf")
-    process.member._has_beaten = False  # its driver has come to the end of what there was
     while isinstance(request := process.member.request(process.now), FindCoordinator):
         pass
     return request

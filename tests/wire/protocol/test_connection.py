@@ -3,6 +3,7 @@
 import os
 import resource
 import socket
+import struct
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from kshare.options import parse_options
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.connection import Connection
+
+BODIES = ((7, b"one answer"), (8, b"another one"))
 
 
 def buffers_set(monkeypatch: pytest.MonkeyPatch, **given: str) -> dict[int, int]:
@@ -67,3 +70,24 @@ def test_a_process_may_have_more_than_a_thousand_descriptors() -> None:
         connection = stack.enter_context(closing(Connection(host, int(port), kafka)))
         assert connection.fileno() > 1_023
         assert connection.idle
+
+
+def test_half_a_response_is_not_waited_for() -> None:
+    with FakeCluster() as cluster, ExitStack() as stack:
+        named = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
+        kafka = parse_options(named, streaming=True).options.kafka
+        host, port = cluster.bootstrap_servers.split(",")[0].split(":")
+        connection = stack.enter_context(closing(Connection(host, int(port), kafka)))
+        connection._socket.close()
+        connection._socket, broker = map(stack.enter_context, socket.socketpair())
+        frames = [struct.pack(">ii", 4 + len(body), number) + body for number, body in BODIES]
+        connection._in_flight.extend(number for number, _ in BODIES)
+        for frame, (_, body) in zip(frames, BODIES, strict=True):
+            for part in (frame[:2], frame[2:9], frame[9:]):
+                assert connection.receive_ready() is None
+                broker.sendall(part)
+            assert bytes(connection.receive_ready() or b"") == body
+        broker.close()
+        connection._in_flight.append(9)
+        with pytest.raises(ConnectionResetError):
+            connection.receive_ready()

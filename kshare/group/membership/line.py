@@ -1,0 +1,99 @@
+"""One connection of a member to its coordinator: a request at a time, and nobody waits for it.
+
+::
+
+    asked --> waits for the connection, and for those before --> sent --> answered | overdue
+
+One at a time: what TLS has decrypted does not make a socket readable.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Any, TypeAlias
+
+from kshare.wire.protocol.connection import Connection
+
+__all__ = ["Answered", "Line", "Make"]
+
+Make: TypeAlias = Callable[[Connection], Any]
+"""Makes a request, in a version that the broker speaks."""
+Answered: TypeAlias = Callable[[Any], None]
+"""Takes the answer."""
+
+
+class Line:
+    """A connection, and what is asked on it. Another object connects it.
+
+    Args:
+        seconds: Time limit of an answer.
+
+    Attributes:
+        connection: The connection; None until it is made.
+    """
+
+    def __init__(self, seconds: float = float("inf")) -> None:
+        self.connection: Connection | None = None
+        self._seconds = seconds
+        self._waiting: deque[tuple[Make, Answered]] = deque()
+        self._sent: tuple[Any, Answered, float] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """True if nothing was asked that is not answered."""
+        return self._sent is None and not self._waiting
+
+    @property
+    def fileno(self) -> int | None:
+        """What becomes readable when an answer is there; None if nothing was sent."""
+        return None if self._sent is None or self.connection is None else self.connection.fileno()
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until an answer is overdue."""
+        return float("inf") if self._sent is None else max(self._sent[2] - time.monotonic(), 0.0)
+
+    def ask(self, make: Make, answered: Answered) -> None:
+        """Send a request as soon as it can be sent."""
+        self._waiting.append((make, answered))
+
+    def send(self) -> None:
+        """Send what can be sent.
+
+        Raises:
+            OSError, KafkaError: As :class:`.Connection`.
+        """
+        if self.connection is not None and self._sent is None and self._waiting:
+            make, answered = self._waiting.popleft()
+            request = make(self.connection)
+            self.connection.send(request)
+            self._sent = request, answered, time.monotonic() + self._seconds
+
+    def take(self, ready: Collection[int]) -> None:
+        """Take an answer if it is there.
+
+        Args:
+            ready: Descriptors of the sockets that can be read.
+
+        Raises:
+            TimeoutError: It is overdue.
+            OSError, KshareError: As :class:`.Connection`, or as what takes the answer.
+        """
+        if self._sent is None or self.connection is None:
+            return
+        request, answered, deadline = self._sent
+        body = self.connection.receive_ready() if self.fileno in ready else None
+        if body is not None:
+            self._sent = None
+            answered(self.connection.decoded(type(request), request.API_VERSION, body))
+        elif time.monotonic() > deadline:
+            broker = self.connection.broker
+            raise TimeoutError(f"broker {broker} did not answer within request.timeout.ms")
+
+    def close(self) -> None:
+        """Close the connection, and forget what was asked."""
+        self._waiting.clear()
+        self._sent = None
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None

@@ -1,0 +1,158 @@
+"""A member's requests on its two connections: each waits for those before it, and nothing else."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kshare.group.core.member import Heartbeat
+from kshare.group.membership import link as link_module
+from kshare.group.membership.link import MemberLink
+from kshare.group.protocol.membership import Join
+from tests.support.clock import until
+from tests.support.groups import group_config
+
+BEAT = Heartbeat("me", 1, 0.0, is_member=True)
+
+
+@dataclass
+class SilentConnection:
+    """A connection of which the other side takes requests, and answers when the test says so."""
+
+    broker: str = "one:1"
+    sent: list[Any] = field(default_factory=list)
+    is_closed: bool = False
+    answers: list[bytes] = field(default_factory=list)
+
+    def version(self, request: type[Any], lowest: int, highest: int) -> int:
+        return highest
+
+    def send(self, request: Any) -> None:
+        self.sent.append(request)
+
+    def receive_ready(self) -> memoryview | None:
+        return memoryview(self.answers.pop(0)) if self.answers else None
+
+    def decoded(self, request: type[Any], version: int, body: memoryview) -> bytes:
+        return bytes(body)
+
+    def fileno(self) -> int:
+        return id(self)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[SilentConnection]:
+    """The connections, in the order in which they were made."""
+    connections: list[SilentConnection] = []
+
+    def connect(*_: Any) -> Any:
+        connections.append(SilentConnection())
+        return ("one", 1), connections[-1]
+
+    monkeypatch.setattr(link_module, "_connect", connect)
+    return connections
+
+
+@pytest.fixture
+def link() -> Iterator[MemberLink]:
+    running = MemberLink(group_config("one:1"), lambda: None)
+    yield running
+    running.close()
+
+
+def sent(connection: SilentConnection) -> list[str]:
+    return [type(request).__name__ for request in connection.sent]
+
+
+def sends(link: MemberLink, made: list[SilentConnection], *names: list[str]) -> bool:
+    link.send()
+    return [sent(each) for each in made] == [*names]
+
+
+def test_a_heartbeat_that_is_not_answered_delays_what_follows_on_its_connection_alone(
+    link: MemberLink, made: list[SilentConnection]
+) -> None:
+    heard: list[Any] = []
+    link.heartbeat(BEAT, heard.append)
+    link.commit({}, "me", 1, heard.append)
+    link.join(Join("me", b""), heard.append)
+    until(lambda: sends(link, made, ["HeartbeatRequest"], ["JoinGroupRequest"]))
+    speaking, joining = made
+    joining.answers.append(b"joined")
+    link.take(link.filenos)
+    assert heard == [b"joined"]
+    link.take(link.filenos)
+    speaking.answers.append(b"alive")
+    link.take([])  # nothing says that it is there
+    assert heard == [b"joined"]
+    link.take(link.filenos)
+    assert heard == [b"joined", b"alive"]
+    assert sends(link, made, ["HeartbeatRequest", "OffsetCommitRequest"], ["JoinGroupRequest"])
+
+
+def test_an_answer_that_is_overdue_is_a_fault_unless_it_is_there(
+    link: MemberLink, made: list[SilentConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Any] = []
+    link.heartbeat(BEAT, heard.append)
+    until(lambda: sends(link, made, ["HeartbeatRequest"]))
+    late = time.monotonic() + link.seconds_left + 1
+    monkeypatch.setattr(time, "monotonic", lambda: late)
+    made[0].answers.append(b"alive")
+    link.take(link.filenos)
+    link.heartbeat(BEAT, heard.append)
+    link.send()
+    monkeypatch.setattr(time, "monotonic", lambda: late + 1_000)
+    with pytest.raises(TimeoutError, match=r"broker one:1 did not answer within request\.timeout"):
+        link.take(link.filenos)
+    assert heard == [b"alive"]
+
+
+def test_a_connection_that_comes_too_late_is_closed(
+    link: MemberLink, made: list[SilentConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that of a JoinGroup in whose place there is another one."""
+    reading, writing = os.pipe()
+    connect = link_module._connect
+
+    def slow(*given: Any) -> Any:
+        os.read(reading, 1)
+        return connect(*given)
+
+    monkeypatch.setattr(link_module, "_connect", slow)
+    for forget in (link.forget, link.hang_up, lambda: link.join(Join("me", b""), print)):
+        made.clear()
+        link.join(Join("me", b""), print)
+        link.send()
+        forget()
+        os.write(writing, b"w")
+        until(lambda: made and made[0].is_closed)
+        link.forget()
+    os.close(writing)
+    os.close(reading)
+
+
+def test_a_broker_that_cannot_be_connected_to_is_a_fault(
+    link: MemberLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise ConnectionRefusedError("one:1 refuses")
+
+    def has_failed() -> bool:
+        try:
+            link.send()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    monkeypatch.setattr(link_module, "_connect", refused)
+    link.heartbeat(BEAT, print)
+    until(has_failed)
+    link.forget()
+    assert link.filenos == []
