@@ -29,6 +29,9 @@ class FakeConnection:
     def send(self, request: Any) -> None:
         raise AssertionError("nothing is fetched")
 
+    def receive_ready(self) -> memoryview | None:
+        return self.receive()
+
     def receive(self) -> memoryview:
         raise AssertionError("nothing is fetched")
 

@@ -134,6 +134,9 @@ class ScriptedLog:
         self.fetches.append((wanted.fetch_offset, wanted.partition_max_bytes))
         self._waiting.append(wanted)
 
+    def receive_ready(self) -> memoryview | None:
+        return self.receive()
+
     def receive(self) -> memoryview:
         wanted = self._waiting.pop(0)
         room = min(self.response_bytes, wanted.partition_max_bytes)
@@ -200,6 +203,9 @@ class ScriptedReplica(ScriptedLog):
     def send(self, request: Any) -> None:
         super().send(request)
         self.racks.append(request.rack_id)
+
+    def receive_ready(self) -> memoryview | None:
+        return self.receive()
 
     def receive(self) -> memoryview:
         answer = self.answers.pop(0) if self.answers else None

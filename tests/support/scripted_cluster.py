@@ -117,6 +117,9 @@ class ScriptedConnection:
         )
         self.requests.append((request, parts))
 
+    def receive_ready(self) -> memoryview | None:
+        return self.receive()
+
     def receive(self) -> memoryview:
         request, parts = self.requests.pop(0)
         self._cluster.clock.now += self._cluster.answer_seconds

@@ -10,6 +10,7 @@ Cost: one Fetch request at a time, which the broker holds until there is a recor
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -21,6 +22,8 @@ from kshare.options import KafkaConfig
 from kshare.wire.decode.batch_index import index_batches
 from kshare.wire.decode.records import Decoder
 from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.background import begin
+from kshare.wire.protocol.background_brokers import NotYetError
 from kshare.wire.protocol.broker_pool import Brokers
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
@@ -61,7 +64,8 @@ class LogTail:
     Args:
         kafka: How to reach the cluster.
         partition: The log's partition.
-        brokers: Where connections come from.
+        brokers: Where connections come from; they may say "not yet".
+        wake: Called, by another thread, when :meth:`ask` has something to do.
         wait_ms: How long the broker may hold a request when there is no record.
         now: Source of time; suspension counts.
 
@@ -79,6 +83,7 @@ class LogTail:
         kafka: KafkaConfig,
         partition: TopicPartition,
         brokers: Brokers,
+        wake: Callable[[], None],
         *,
         wait_ms: int,
         now: Callable[[], float] = boot_time,
@@ -90,6 +95,7 @@ class LogTail:
         self.read_at = float("-inf")
         self._partition = partition
         self._brokers = brokers
+        self._wake = wake
         self._now = now
         self._kafka = replace(
             kafka,
@@ -106,6 +112,8 @@ class LogTail:
         )
         self._open: tuple[Address, BrokerConnection] | None = None
         self._sent_at: float | None = None  # None: no request is under way
+        self._is_connecting = False
+        self._bounds: Future[tuple[int, int] | OSError] | None = None  # that are asked for
         self._pause = _Pause(Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms), now)
 
     @property
@@ -115,8 +123,8 @@ class LogTail:
 
     @property
     def is_asking(self) -> bool:
-        """True if a request is under way."""
-        return self._sent_at is not None
+        """True if a request is under way, or the connection for it is being made."""
+        return self._sent_at is not None or self._is_connecting
 
     @property
     def pause_left(self) -> float:
@@ -129,7 +137,7 @@ class LogTail:
         return self._sent_at is not None and self._now() - self._sent_at > waits
 
     def ask(self) -> None:
-        """Send a request, unless one is under way; connects if need be.
+        """Send a request, unless one is under way; connects if need be. Never waits.
 
         Raises:
             OSError: A retry helps, after :meth:`drop`.
@@ -137,20 +145,37 @@ class LogTail:
         """
         if self._sent_at is not None or self._pause.left:
             return
-        connection = self._connection()
-        if self.position is None:
-            bounds = list_offsets(connection, [self._partition])[self._partition]
-            if isinstance(bounds, OSError):
-                raise bounds
-            self.position = bounds[0]
-        fetch = PartitionFetch(self._partition, self.position, _FETCH_BYTES)
+        try:
+            connection = self._connection()
+            position = self._first(connection) if self.position is None else self.position
+        except NotYetError:
+            self._is_connecting = True
+            return
+        self._is_connecting, self.position = False, position
+        fetch = PartitionFetch(self._partition, position, _FETCH_BYTES)
         self._sent_at = self._now()  # before: what is answered later was true then
         connection.send(
             fetch_request(connection, self._kafka, [fetch], max_bytes=self._kafka.fetch_max_bytes)
         )
 
-    def take(self) -> list[Row]:
-        """Receive the answer to the request under way.
+    def _first(self, connection: BrokerConnection) -> int:
+        """The first offset of the log."""
+        if self._bounds is None:
+
+            def ask() -> tuple[int, int] | OSError:
+                return list_offsets(connection, [self._partition])[self._partition]
+
+            self._bounds = begin(ask, f"kshare asks for {self._partition}", self._wake)
+        if not self._bounds.done():
+            raise NotYetError(f"{self._partition}: its first offset is being asked for")
+        asked, self._bounds = self._bounds, None
+        bounds = asked.result()
+        if isinstance(bounds, OSError):
+            raise bounds
+        return bounds[0]
+
+    def take(self) -> list[Row] | None:
+        """Receive the answer to the request under way; None as long as some of it is to come.
 
         Raises:
             LogLostError: The log does not reach to where it was read.
@@ -161,7 +186,10 @@ class LogTail:
         assert self._sent_at is not None
         assert self.position is not None
         connection = self._open[1]
-        response = parse_fetch_response(connection.receive(), fetch_version(connection))
+        body = connection.receive_ready()
+        if body is None:
+            return None
+        response = parse_fetch_response(body, fetch_version(connection))
         sent_at, self._sent_at = self._sent_at, None
         answer = response.answers.get(self._partition)
         code = response.error_code or (answer.error_code if answer else 0)
@@ -180,7 +208,7 @@ class LogTail:
 
     def drop(self) -> None:
         """Give up the connection after a fault; the next request is sent after a pause."""
-        opened, self._open, self._sent_at = self._open, None, None
+        opened = self._let_go()
         self._brokers.forget(self._partition)
         if opened is not None:
             self._brokers.discard(*opened)
@@ -188,9 +216,19 @@ class LogTail:
 
     def close(self) -> None:
         """Close the connection."""
-        opened, self._open, self._sent_at = self._open, None, None
+        opened = self._let_go()
         if opened is not None:
             opened[1].close()
+
+    def _let_go(self) -> tuple[Address, BrokerConnection] | None:
+        """Take the connection that is to be closed, if there is one and no other thread uses it."""
+        opened, self._open, self._sent_at = self._open, None, None
+        asked, self._bounds = self._bounds, None
+        self._is_connecting = False
+        if opened is not None and asked is not None:
+            asked.add_done_callback(lambda _: opened[1].close())
+            return None
+        return opened
 
     def _connection(self) -> BrokerConnection:
         if self._open is None:

@@ -6,11 +6,14 @@
          ^                        |
          +-------- a fault <------+
 
-After each fault the topic is looked for again: is it the one that was read?
+After each fault the topic is looked for again: is it the one that was read? Nothing here waits for
+brokers: what does, runs in threads of its own, which wake the session's.
 """
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 from kshare.core.progress import TopicPartition
@@ -24,6 +27,8 @@ from kshare.group.protocol.log import GroupLog
 from kshare.group.session.log_inspector import LogInspector
 from kshare.group.session.shared import Shared
 from kshare.options import KafkaConfig
+from kshare.wire.protocol.background import begin
+from kshare.wire.protocol.background_brokers import BackgroundBrokers
 from kshare.wire.protocol.broker_pool import BrokerPool
 from kshare.wire.protocol.retry import Backoff
 
@@ -45,6 +50,7 @@ class LogFollower:
         brief: How to reach the cluster, with a short time for an answer.
         shared: Takes what the log says.
         now: Source of time; suspension counts.
+        wake: Wakes the session's thread; called from any thread.
 
     Attributes:
         link: The log; None until it was found.
@@ -56,15 +62,19 @@ class LogFollower:
         brief: KafkaConfig,
         shared: Shared,
         now: Callable[[], float],
+        wake: Callable[[], None],
     ) -> None:
         self.link: LogLink | None = None
         self._config = config
         self._shared = shared
         self._now = now
+        self._wake = wake
         self._topic = _log_topic(config, brief)
         kafka = config.kafka
         self._pauses = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
         self._find_at = 0.0
+        self._finding: Future[tuple[TopicPartition, str]] | None = None
+        self._truncated = ""  # why the log that was read is lost, if its topic is the same
         self._writer = LogWriter(kafka, timeout_ms=ANSWER_MS)  # of the next link
         self._inspector = LogInspector(lambda: _log_topic(config, brief), config.group, now)
 
@@ -76,6 +86,8 @@ class LogFollower:
     @property
     def next_time(self) -> float:
         """When to call :meth:`ask` again, if nothing happens before."""
+        if self._finding is not None:
+            return float("inf")
         if self.link is None or not self.link.is_sure:
             return self._find_at
         if self.link.tail.is_asking:
@@ -88,12 +100,12 @@ class LogFollower:
         Raises:
             KafkaError: No other attempt helps.
         """
-        if self.link is None or not self.link.is_sure:
-            if self._now() < self._find_at:
-                return
-            self._find()
+        if self._finding is not None and not self._take_found(self._finding):
+            return
         link = self.link
         if link is None or not link.is_sure:
+            if self._now() >= self._find_at:
+                self._find()
             return
         if self._inspector.has_moved(link.partition, link.topic_id):
             self._find()
@@ -121,12 +133,13 @@ class LogFollower:
             rows = link.tail.take()
         except LogLostError as error:
             link.tail.drop()
+            link.is_sure, self._truncated = False, f"it was truncated ({error})"
             self._find()  # the topic may be another one
-            if self.link is link:
-                self._lose(f"it was truncated ({error})", link.partition, link.topic_id)
             return
         except OSError as error:
             self._doubt(link, error)
+            return
+        if rows is None:
             return
         with self._shared.changed:
             for row in rows:
@@ -151,37 +164,55 @@ class LogFollower:
         if self.link is not None:
             self.link.close()
         self._writer.close()
-        self._topic.close()
+        if self._finding is None:
+            self._topic.close()
+        else:  # another thread uses it
+            self._finding.add_done_callback(lambda _: self._topic.close())
 
     def _find(self) -> None:
-        """Find the log's topic, or make it; see whether it is the one that was read."""
-        if self.link is None:
+        """Find the log's topic, or make it, in a thread of its own."""
+        if self._finding is None:
+            name = f"kshare {self._config.group} finds its log"
+            self._finding = begin(partial(self._look, self.link is None), name, self._wake)
+
+    def _look(self, is_first: bool) -> tuple[TopicPartition, str]:
+        if is_first:
             self._writer.connect()
         try:
-            try:
-                partition, topic_id = self._topic.find()
-            except UnknownTopicError:
-                self._topic.make()
-                partition, topic_id = self._topic.find()
+            return self._topic.find()
+        except UnknownTopicError:
+            self._topic.make()
+            return self._topic.find()
+
+    def _take_found(self, finding: "Future[tuple[TopicPartition, str]]") -> bool:
+        """See whether the log is the one that was read; False if that is not known yet."""
+        if not finding.done():
+            return False
+        self._finding = None
+        try:
+            partition, topic_id = finding.result()
         except LASTING:
             raise
         except KafkaError as error:
             self.note(error)
             self._find_at = self._now() + self._pauses.pause()
-            return
+            return True
         self._pauses.reset()
         link = self.link
         if link is None:
             with self._shared.changed:
                 self._shared.ownerships.found(topic_id)
                 self._follow(partition, topic_id, self._shared.ownerships.log)
-        elif (link.partition, link.topic_id) == (partition, topic_id):
-            link.is_sure = True
-        elif topic_id == link.topic_id:
+        elif topic_id != link.topic_id:
+            self._lose("it was deleted and made again", partition, topic_id)
+        elif partition != link.partition:
             why = f"partitions were added to its topic, and the group's log is {partition} now"
             self._lose(why, partition, topic_id)
+        elif self._truncated:
+            self._lose(self._truncated, partition, topic_id)
         else:
-            self._lose("it was deleted and made again", partition, topic_id)
+            link.is_sure = True
+        return True
 
     def _lose(self, why: str, partition: TopicPartition, topic_id: str) -> None:
         """The log was lost: begin with the next one."""
@@ -195,8 +226,10 @@ class LogFollower:
     def _follow(self, partition: TopicPartition, topic_id: str, log: GroupLog) -> None:
         wait_ms = min(_LONGEST_WAIT_MS, self._config.claim_timeout_ms // 4)
         kafka = self._config.kafka
-        hasty = kafka.hasty(ANSWER_MS)  # all of the session waits for a broker that is silent
-        tail = LogTail(hasty, partition, BrokerPool(hasty), wait_ms=wait_ms, now=self._now)
+        hasty = kafka.hasty(ANSWER_MS)  # another broker may lead instead of one that is silent
+        brokers = BackgroundBrokers(BrokerPool(hasty), self._wake)
+        tail = LogTail(hasty, partition, brokers, self._wake, wait_ms=wait_ms, now=self._now)
+        self._truncated = ""
         writer, self._writer = self._writer, LogWriter(kafka, timeout_ms=ANSWER_MS)
         self.link = LogLink(partition, topic_id, tail, writer, GroupReader(partition, log))
 

@@ -134,7 +134,7 @@ class SessionThread:
         self._member = member
         self._now = now
         self._waker = Waker()
-        self._follower = LogFollower(config, brief, self.shared, now)
+        self._follower = LogFollower(config, brief, self.shared, now, self._waker.wake)
         self.actions = BrokerActions(
             config, brief, self.shared, self._follower, now, self._waker.wake
         )

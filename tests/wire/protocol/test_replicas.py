@@ -227,6 +227,9 @@ class Slow(ScriptedReplica):
 
     clock: Clock
 
+    def receive_ready(self) -> memoryview | None:
+        return self.receive()
+
     def receive(self) -> memoryview:
         self.clock.now += 0.5
         return super().receive()
@@ -248,6 +251,9 @@ def test_what_a_former_leader_does_not_hold_is_asked_of_the_one_that_leads(
 
 class OpenTransaction(Slow):
     """From its last stable offset on it hands out nothing."""
+
+    def receive_ready(self) -> memoryview | None:
+        return self.receive()
 
     def receive(self) -> memoryview:
         if self._waiting[0].fetch_offset == self.stable:
@@ -400,6 +406,9 @@ def test_whoever_answers_what_the_rows_are_those_of_the_log(
 ) -> None:
     class Ending(ScriptedReplica):
         """A leader that names nobody after a while, which ends the to and fro."""
+
+        def receive_ready(self) -> memoryview | None:
+            return self.receive()
 
         def receive(self) -> memoryview:
             if len(self.fetches) > len(leads) + len(follows) + 1:

@@ -51,6 +51,9 @@ class Throttling(ScriptedReplica):
         self.sent.append(self._clock.now)
         super().send(request)
 
+    def receive_ready(self) -> memoryview | None:
+        return self.receive()
+
     def receive(self) -> memoryview:
         body = bytearray(super().receive())
         struct.pack_into(">i", body, 0, self._throttles.pop(0) if self._throttles else 0)

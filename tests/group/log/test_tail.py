@@ -1,0 +1,72 @@
+"""Following a log on scripted brokers: nothing waits for them."""
+
+import threading
+
+import pytest
+
+from kshare.core.progress import TopicPartition
+from kshare.group.log.tail import LogTail
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.background_brokers import NotYetError
+from tests.support.clock import WAIT_S
+from tests.support.scripted_cluster import Log, ScriptedCluster, ScriptedConnection
+
+LOG = TopicPartition("log", 0)
+KAFKA = KafkaConfig(bootstrap_servers=())
+
+
+@pytest.fixture
+def cluster() -> ScriptedCluster:
+    return ScriptedCluster({LOG: Log(())})
+
+
+def test_whoever_follows_a_log_waits_neither_for_the_connection_nor_for_answers(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_answer, woken = threading.Event(), threading.Event()
+    call, receive, parts = ScriptedConnection.call, ScriptedConnection.receive, [True, True]
+
+    def slow(self: ScriptedConnection, request: object) -> object:
+        assert may_answer.wait(WAIT_S)
+        return call(self, request)
+
+    def in_parts(self: ScriptedConnection) -> memoryview | None:
+        return None if parts and parts.pop() else receive(self)
+
+    monkeypatch.setattr(ScriptedConnection, "call", slow)
+    monkeypatch.setattr(ScriptedConnection, "receive_ready", in_parts)
+    cluster.faults["lease", 1] = [NotYetError("it is being connected to")]
+    tail = LogTail(KAFKA, LOG, cluster, woken.set, wait_ms=10)
+    for _ in range(3):  # connecting, then asking for the first offset
+        tail.ask()
+        assert tail.is_asking
+        assert not cluster.fetches
+    may_answer.set()
+    assert woken.wait(WAIT_S)
+    tail.ask()
+    assert len(cluster.fetches) == 1
+    assert [tail.take(), tail.take(), tail.take()] == [None, None, []]
+    assert tail.caught_up
+    tail.close()
+
+
+def test_a_connection_that_is_given_up_while_another_thread_asks_is_closed_after_that(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_answer, woken = threading.Event(), threading.Event()
+    call = ScriptedConnection.call
+
+    def slow(self: ScriptedConnection, request: object) -> object:
+        assert may_answer.wait(WAIT_S)
+        assert self.is_open
+        return call(self, request)
+
+    monkeypatch.setattr(ScriptedConnection, "call", slow)
+    tail = LogTail(KAFKA, LOG, cluster, woken.set, wait_ms=10)
+    tail.ask()
+    (connection,) = cluster.open
+    tail.close()
+    assert connection.is_open
+    may_answer.set()
+    assert woken.wait(WAIT_S)
+    assert not connection.is_open
