@@ -1,4 +1,4 @@
-"""A rebalance of fifty members, which are simulated: their threads, in one process.
+"""A rebalance of fifty members, which are simulated, by one thread.
 
 Nobody reads or claims: what is measured is joining, planning and the two rounds. On a real broker:
 librdkafka's mock refuses a member that joins while others wait for the leader's plan.
@@ -8,6 +8,7 @@ import itertools
 import time
 from collections.abc import Callable
 from contextlib import closing
+from threading import Condition
 
 from bench.data import new_topic
 from bench.rows import Row
@@ -15,8 +16,10 @@ from kshare.core.hashing import HASH_SPACE
 from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.log.epoch_writer import Written
-from kshare.group.membership.thread import MemberThread
+from kshare.group.membership.handle import MemberHandle
 from kshare.group.protocol.records import Epoch
+from kshare.wire.protocol.background import Beside
+from kshare.wire.protocol.waker import Waker
 
 MEMBERS = 50
 PARTITIONS = 5
@@ -25,11 +28,14 @@ _SECONDS = 60.0
 
 
 class Group:
-    """Members whose epochs are written to no log, polled by one thread."""
+    """Members whose epochs are written to no log, driven and polled by one thread."""
 
     def __init__(self, servers: str, topic: str) -> None:
-        self.members: list[MemberThread] = []
+        self.members: list[MemberHandle] = []
         self._topic = topic
+        self._waker = Waker().open()
+        self._beside = Beside(self._waker.wake)
+        self._lock = Condition()
         self._epochs = itertools.count()
         self._config = consumer_config(
             {
@@ -43,7 +49,10 @@ class Group:
     def start(self) -> None:
         """Start another member."""
         name = f"m{len(self.members):02}"
-        member = MemberThread(self._config, name, self._write, lambda: None)
+        wake = self._waker.wake
+        member = MemberHandle(
+            self._config, name, self._lock, self._beside, self._write, lambda: None, wake
+        )
         member.subscribe((self._topic,))
         self.members.append(member)
 
@@ -55,12 +64,21 @@ class Group:
         began = time.perf_counter()
         while not self._is_settled():
             assert time.perf_counter() - began < _SECONDS, "the group does not come to rest"
+            self._step()
             for member in self.members:
                 member.polled()
                 if member.has_change and member.take() is not None:
                     member.applied()
-            time.sleep(0.001)
         return time.perf_counter() - began
+
+    def _step(self) -> None:
+        """Wait for something to do, and do it."""
+        sockets = [fileno for member in self.members for fileno in member.filenos]
+        seconds = min(member.seconds_left for member in self.members)
+        ready = self._waker.wait(min(seconds, 0.1), sockets)
+        self._beside.take()
+        for member in self.members:
+            member.step(ready)
 
     def _is_settled(self) -> bool:
         widths = dict.fromkeys((TopicPartition(self._topic, i) for i in range(PARTITIONS)), 0)
@@ -74,8 +92,12 @@ class Group:
 
     def close(self) -> None:
         """End all members."""
+        until = time.monotonic() + 10
         for member in self.members:
-            member.close(10)
+            member.is_closing = True
+        while not all(each.is_closed for each in self.members) and time.monotonic() < until:
+            self._step()
+        self._waker.close()
 
 
 def rows(servers: str, runs: int) -> list[Row]:

@@ -11,8 +11,8 @@ from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.membership.handle import MemberHandle
 from kshare.group.membership.planned_topics import WholeTopics
-from kshare.group.membership.thread import MemberThread
 from kshare.group.model import OffsetAndMetadata
 from kshare.testing import FakeCluster
 from tests.support.parked_keys import FakeParked
@@ -44,7 +44,7 @@ class FakeSession:
 
     def join(
         self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics
-    ) -> MemberThread:
+    ) -> MemberHandle:
         raise NotImplementedError
 
     def leave(self, timeout: float) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import FencedError, KshareError
-from kshare.group.membership.thread import MemberThread
+from kshare.group.membership.handle import MemberHandle
 from kshare.group.session.interface import Session
 
 __all__ = ["ConsumerHealth", "health_of"]
@@ -29,7 +29,7 @@ class ConsumerHealth:
 
 def health_of(
     session: Session,
-    member: MemberThread | None,
+    member: MemberHandle | None,
     partitions: frozenset[TopicPartition],
     *,
     is_closed: bool,
@@ -49,7 +49,7 @@ def health_of(
     return ConsumerHealth(is_alive=True, is_ready=not waits, reason=waits)
 
 
-def _fault(session: Session, member: MemberThread | None) -> str:
+def _fault(session: Session, member: MemberHandle | None) -> str:
     """Return why it does not recover by itself."""
     try:
         session.check()
@@ -67,7 +67,7 @@ def _fault(session: Session, member: MemberThread | None) -> str:
 
 
 def _waits(
-    session: Session, member: MemberThread | None, partitions: frozenset[TopicPartition]
+    session: Session, member: MemberHandle | None, partitions: frozenset[TopicPartition]
 ) -> str:
     """Return what it waits for."""
     if member is None and not partitions:

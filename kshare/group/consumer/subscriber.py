@@ -20,7 +20,7 @@ from kshare.core.hashing import HashRange
 from kshare.core.listing import join_names
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.topic_patterns import SubscribedTopics, TopicPatterns
-from kshare.group.membership.thread import MemberThread
+from kshare.group.membership.handle import MemberHandle
 from kshare.group.protocol.holdings import Change, assigned_minus, hashes_union
 from kshare.options import KafkaConfig
 
@@ -101,7 +101,7 @@ class Subscriber:
         group: Its ``group.id``.
     """
 
-    def __init__(self, member: MemberThread, host: Host, group: str) -> None:
+    def __init__(self, member: MemberHandle, host: Host, group: str) -> None:
         self.member = member
         self._group = group
         self.callbacks = Callbacks()

@@ -5,8 +5,6 @@ assigned anything who would abort it. So that is done here: else the group would
 ``transaction.timeout.ms``.
 """
 
-import threading
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
@@ -34,30 +32,26 @@ class _Asked(NamedTuple):
 
 
 class EpochWriter:
-    """Writes epochs, the last one that was asked for; :meth:`serve` is for the session's thread.
+    """Writes epochs, the last one that was asked for. For the session's thread.
 
     Args:
         group: Id of the group.
+        unblock: Aborts the transactions of some ids, without waiting for that.
 
     Attributes:
         retry_at: When to call :meth:`serve` again, if nothing happens before.
-        on_lost: Called when the log is another one, so that all epochs count no more.
-        unblock: Aborts the transactions of some ids, without waiting for that.
     """
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, unblock: Callable[[frozenset[str]], None]) -> None:
         self.retry_at = float("inf")
-        self.on_lost: Callable[[], None] = lambda: None
-        self.unblock: Callable[[frozenset[str]], None] = lambda _: None
         self._group = group
-        self._lock = threading.Lock()
-        self._asked: deque[_Asked] = deque()
+        self._unblock = unblock
         self._waiting: _Asked | None = None
         self._log: GroupLog | None = None
         self._unblocked: frozenset[str] = frozenset()  # since an epoch was asked for
 
     def write(self, epoch: Epoch, written: Written, is_wanted: Callable[[], bool]) -> None:
-        """Ask for an epoch; wake the session's thread after that. From any thread.
+        """Ask for an epoch.
 
         Args:
             epoch: The epoch.
@@ -65,26 +59,24 @@ class EpochWriter:
             is_wanted: Whether its generation is still waited for. One that is over is not written,
                 nor written again: it would come after that of its successor.
         """
-        with self._lock:
-            self._asked.append(_Asked(epoch, written, is_wanted))
+        self._waiting, self._unblocked = _Asked(epoch, written, is_wanted), frozenset()
+        self.retry_at = float("-inf")
+
+    def is_lost(self, log: GroupLog) -> bool:
+        """Return True if the log is another one than the last time: all epochs count no more."""
+        was_lost, self._log = self._log is not None and self._log is not log, log
+        if was_lost:
+            self.retry_at = float("-inf")  # who waits for an epoch does nothing else
+        return was_lost
 
     def serve(self, link: LogLink, log: GroupLog, now: float) -> None:
         """Write what was asked for, and look for what was written."""
-        if self._log is not log:
-            was_lost, self._log = self._log is not None, log
-            if was_lost:
-                self.retry_at = now  # who waits for an epoch does nothing else
-                self.on_lost()
-        with self._lock:
-            asked = [self._asked.popleft() for _ in range(len(self._asked))]
-        if asked:
-            self._waiting, self._unblocked = asked[-1], frozenset()
         if self._waiting is not None and not self._waiting.is_wanted():
             self._waiting = None
         if self._waiting is None:
             self.retry_at = float("inf")
             return
-        if asked or now >= self.retry_at:
+        if now >= self.retry_at:
             self._append(link, now)
         epoch, written, _ = self._waiting
         if link.denied is not None:
@@ -99,7 +91,7 @@ class EpochWriter:
         hiding = dropped_ids(log, epoch.names) - self._unblocked
         if hiding:
             self._unblocked |= hiding
-            self.unblock(hiding)
+            self._unblock(hiding)
 
     def _append(self, link: LogLink, now: float) -> None:
         assert self._waiting is not None

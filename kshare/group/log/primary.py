@@ -42,18 +42,14 @@ class StoredOffset(CommittedOffset):
 
 
 class PrimaryOffsets:
-    """The committed offsets of one group, written standalone or through ``as_member``.
+    """The committed offsets of one group.
 
     Args:
         kafka: How to reach the cluster.
         group: Id of the group.
-
-    Attributes:
-        as_member: Commits offsets as a member of the group; None while it has no members.
     """
 
     def __init__(self, kafka: KafkaConfig, group: str) -> None:
-        self.as_member: Callable[[CommittedOffsets], Future[Any]] | None = None
         self._kafka = kafka
         self._group = group
         self._seconds = kafka.api_timeout_ms / 1000
@@ -112,10 +108,19 @@ class PrimaryOffsets:
                 answers |= dict.fromkeys(gone or left, error)
         return answers
 
-    def store(self, offsets: Mapping[TopicPartition, Primary]) -> "Future[Any]":
-        """Begin to commit offsets with their anchors; :func:`stored` reads the answer."""
+    def store(
+        self,
+        offsets: Mapping[TopicPartition, Primary],
+        as_member: Callable[[CommittedOffsets], "Future[Any]"] | None = None,
+    ) -> "Future[Any]":
+        """Begin to commit offsets with their anchors; :func:`stored` reads the answer.
+
+        Args:
+            offsets: The offsets.
+            as_member: Commits as a member of the group; None while the group has no members.
+        """
         committed = {tp: StoredOffset.of(primary) for tp, primary in offsets.items()}
-        return (self.as_member or self._writer.commit)(committed)
+        return (as_member or self._writer.commit)(committed)
 
     def stored(self, answer: "Future[Any]") -> dict[TopicPartition, KafkaError | None]:
         """The error of each partition of a commit, once it is answered; None if it is stored.

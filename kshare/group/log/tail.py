@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
@@ -23,7 +23,6 @@ from kshare.wire.decode.batch_index import index_batches
 from kshare.wire.decode.records import Decoder
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.background import begin
-from kshare.wire.protocol.background_brokers import NotYetError
 from kshare.wire.protocol.broker_pool import Brokers
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
@@ -45,6 +44,9 @@ _log = logging.getLogger("kshare.group")
 _ALL: Final = OffsetRange(0, 2**63 - 1)
 _FETCH_BYTES: Final = 4 << 20
 
+_Open: TypeAlias = tuple[Address, BrokerConnection]
+_Opened: TypeAlias = tuple[_Open, int]  # with the offset to go on from
+
 
 class Row(NamedTuple):
     """A record of the log; without a value it is a tombstone."""
@@ -64,7 +66,7 @@ class LogTail:
     Args:
         kafka: How to reach the cluster.
         partition: The log's partition.
-        brokers: Where connections come from; they may say "not yet".
+        brokers: Where connections come from.
         wake: Called, by another thread, when :meth:`ask` has something to do.
         wait_ms: How long the broker may hold a request when there is no record.
         now: Source of time; suspension counts.
@@ -110,10 +112,9 @@ class LogTail:
             read_committed=True,
             check_crcs=kafka.check_crcs,
         )
-        self._open: tuple[Address, BrokerConnection] | None = None
+        self._open: _Open | None = None
         self._sent_at: float | None = None  # None: no request is under way
-        self._is_connecting = False
-        self._bounds: Future[tuple[int, int] | OSError] | None = None  # that are asked for
+        self._opening: Future[_Opened] | None = None
         self._pause = _Pause(Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms), now)
 
     @property
@@ -124,7 +125,7 @@ class LogTail:
     @property
     def is_asking(self) -> bool:
         """True if a request is under way, or the connection for it is being made."""
-        return self._sent_at is not None or self._is_connecting
+        return self._sent_at is not None or self._opening is not None
 
     @property
     def pause_left(self) -> float:
@@ -145,34 +146,38 @@ class LogTail:
         """
         if self._sent_at is not None or self._pause.left:
             return
-        try:
-            connection = self._connection()
-            position = self._first(connection) if self.position is None else self.position
-        except NotYetError:
-            self._is_connecting = True
-            return
-        self._is_connecting, self.position = False, position
-        fetch = PartitionFetch(self._partition, position, _FETCH_BYTES)
+        if self._open is None:
+            if self._opening is None:
+                name = f"kshare connects to {self._partition}"
+                self._opening = begin(self._connect, name, self._wake)
+            if not self._opening.done():
+                return
+            opening, self._opening = self._opening, None
+            self._open, self.position = opening.result()
+        assert self.position is not None
+        connection = self._open[1]
+        fetch = PartitionFetch(self._partition, self.position, _FETCH_BYTES)
         self._sent_at = self._now()  # before: what is answered later was true then
         connection.send(
             fetch_request(connection, self._kafka, [fetch], max_bytes=self._kafka.fetch_max_bytes)
         )
 
-    def _first(self, connection: BrokerConnection) -> int:
-        """The first offset of the log."""
-        if self._bounds is None:
-
-            def ask() -> tuple[int, int] | OSError:
-                return list_offsets(connection, [self._partition])[self._partition]
-
-            self._bounds = begin(ask, f"kshare asks for {self._partition}", self._wake)
-        if not self._bounds.done():
-            raise NotYetError(f"{self._partition}: its first offset is being asked for")
-        asked, self._bounds = self._bounds, None
-        bounds = asked.result()
-        if isinstance(bounds, OSError):
-            raise bounds
-        return bounds[0]
+    def _connect(self) -> _Opened:
+        """Connect to the leader, and find out where the log begins; in a thread of its own."""
+        leader = self._brokers.leaders([self._partition])[self._partition]
+        if isinstance(leader, Exception):
+            raise leader
+        connection = self._brokers.lease(leader)
+        if self.position is not None:
+            return (leader, connection), self.position
+        try:
+            bounds = list_offsets(connection, [self._partition])[self._partition]
+            if isinstance(bounds, OSError):
+                raise bounds
+        except BaseException:
+            self._brokers.discard(leader, connection)
+            raise
+        return (leader, connection), bounds[0]
 
     def take(self) -> list[Row] | None:
         """Receive the answer to the request under way; None as long as some of it is to come.
@@ -208,7 +213,7 @@ class LogTail:
 
     def drop(self) -> None:
         """Give up the connection after a fault; the next request is sent after a pause."""
-        opened = self._let_go()
+        opened, self._open, self._sent_at = self._open, None, None
         self._brokers.forget(self._partition)
         if opened is not None:
             self._brokers.discard(*opened)
@@ -216,27 +221,12 @@ class LogTail:
 
     def close(self) -> None:
         """Close the connection."""
-        opened = self._let_go()
+        opened, self._open, self._sent_at = self._open, None, None
+        opening, self._opening = self._opening, None
         if opened is not None:
             opened[1].close()
-
-    def _let_go(self) -> tuple[Address, BrokerConnection] | None:
-        """Take the connection that is to be closed, if there is one and no other thread uses it."""
-        opened, self._open, self._sent_at = self._open, None, None
-        asked, self._bounds = self._bounds, None
-        self._is_connecting = False
-        if opened is not None and asked is not None:
-            asked.add_done_callback(lambda _: opened[1].close())
-            return None
-        return opened
-
-    def _connection(self) -> BrokerConnection:
-        if self._open is None:
-            leader = self._brokers.leaders([self._partition])[self._partition]
-            if isinstance(leader, Exception):
-                raise leader
-            self._open = (leader, self._brokers.lease(leader))
-        return self._open[1]
+        if opening is not None:
+            opening.add_done_callback(_close_unused)
 
     def _rows(self, answer: FetchAnswer) -> "list[Row]":
         assert self.position is not None
@@ -266,6 +256,11 @@ class LogTail:
         if error_codes.is_permanent(code):
             raise KafkaError(f"cannot {text}", topic=topic, partition=number)
         raise OSError(f"cannot {text}")
+
+
+def _close_unused(opening: "Future[_Opened]") -> None:
+    if opening.exception() is None:
+        opening.result()[0][1].close()
 
 
 class _Pause:

@@ -2,7 +2,6 @@
 
 from collections import deque
 from concurrent.futures import Future
-from threading import RLock
 from typing import Any
 
 from kshare.cluster.committed_offset import CommittedOffsets
@@ -18,18 +17,16 @@ __all__ = ["MemberCommits"]
 
 
 class MemberCommits:
-    """The commits of one member. The caller holds the member's lock, but for :meth:`serve`.
+    """The commits of one member. For the session's thread.
 
     Args:
         group: Id of the group.
         member: Says what it may commit.
-        lock: Guards it.
     """
 
-    def __init__(self, group: str, member: GroupMember, lock: RLock) -> None:
+    def __init__(self, group: str, member: GroupMember) -> None:
         self._group = group
         self._member = member
-        self._lock = lock
         self._waiting: deque[tuple[CommittedOffsets, Future[Any]]] = deque()
         self._under_way: tuple[CommittedOffsets, Future[Any]] | None = None
 
@@ -48,15 +45,14 @@ class MemberCommits:
         return answer
 
     def serve(self, link: MemberLink) -> None:
-        """Ask the coordinator for the next commit, if none is under way; from the member's thread.
+        """Ask the coordinator for the next commit, if none is under way.
 
         Args:
             link: The way to it.
         """
         while self._waiting and self._under_way is None:
             offsets, answer = self._waiting.popleft()
-            with self._lock:
-                commit = self._member.commit(offsets)
+            commit = self._member.commit(offsets)
             owned = {} if commit is None else {tp: offsets[tp] for tp in commit.partitions}
             if commit is None or not owned:
                 answer.set_result(dict.fromkeys(offsets))

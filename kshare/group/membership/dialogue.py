@@ -12,7 +12,6 @@ What to say, and what an answer means, is :class:`.GroupMember`'s.
 import logging
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from threading import RLock
 from typing import Any, Final
 
 from kshare.errors import KafkaError, KshareError
@@ -37,39 +36,35 @@ _TOO_LARGE: Final = {ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.MESSAGE_TOO_LARGE
 
 
 class MemberDialogue:
-    """The dialogue of one member with its coordinator. For the member's thread.
+    """The dialogue of one member with its coordinator.
+
+    For the session's thread, which holds its lock, but for :meth:`tell`.
 
     Args:
         config: The consumer's configuration.
         member: Decides.
-        lock: Guards it.
         leader: Does the leader's part.
-        on_change: Called when what the member owns may be lost. It must not block.
-        wake: Wakes the member's thread; called from any thread.
+        wake: Wakes the session's thread; called from any thread.
         now: Source of time; suspension counts.
 
     Attributes:
         commits: Primary offsets that are to be committed.
-        has_left: Whether there is nothing to say any more.
+        has_ended: Whether there is nothing to say any more.
     """
 
     def __init__(
         self,
         config: ConsumerConfig,
         member: GroupMember,
-        lock: RLock,
         leader: GroupLeader,
-        on_change: Callable[[], None],
         wake: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
-        self.commits = MemberCommits(config.group, member, lock)
-        self.has_left = False
+        self.commits = MemberCommits(config.group, member)
+        self.has_ended = False
         self._group = config.group
         self._member = member
-        self._lock = lock
         self._leader = leader
-        self._on_change = on_change
         self._now = now
         self._link = MemberLink(config, wake)
         self._is_leaving = False
@@ -84,7 +79,7 @@ class MemberDialogue:
         """Seconds until there is something to do, if nothing happens before."""
         now, member = self._now(), self._member
         if self._is_leaving:
-            return 0.0 if self.has_left else self._link.seconds_left
+            return self._link.seconds_left
         if member.must_find or (self.commits.are_waiting and now >= member.schedule.retry_at):
             return 0.0
         return min(member.seconds_left(now), self._link.seconds_left)
@@ -94,27 +89,20 @@ class MemberDialogue:
 
         Args:
             ready: Which of :attr:`filenos` can be read.
-
-        Raises:
-            KshareError: It cannot be a member.
         """
         try:
             self._link.take(ready)
             if not self._is_leaving:
                 self._speak()
             self._link.send()
-        except LASTING:
-            raise
-        except (OSError, KafkaError) as error:
-            self._failed(error)
+        except Exception as error:
+            if isinstance(error, OSError | KafkaError) and not isinstance(error, LASTING):
+                self._failed(error)
+            else:
+                self._crashed(error)
 
     def _speak(self) -> None:
-        while True:
-            with self._lock:
-                request = self._member.request(self._now())
-            self._tell()
-            if request is None:
-                break
+        while (request := self._member.request(self._now())) is not None:
             self._say(request)
         if self._now() >= self._member.schedule.retry_at:
             self.commits.serve(self._link)
@@ -138,12 +126,13 @@ class MemberDialogue:
 
     def _beat_answered(self, beat: Heartbeat, answer: Any) -> None:
         number = int(answer.error_code)
-        name = error_codes.name(number) if number else ""
-        with self._lock:
-            self._member.heartbeat_answered(
-                beat, _CODES.get(number), self._now(), is_refused=bool(number), name=name
-            )
-        self._tell()
+        self._member.heartbeat_answered(
+            beat,
+            _CODES.get(number),
+            self._now(),
+            is_refused=bool(number),
+            name=error_codes.name(number) if number else "",
+        )
 
     def _join_answered(self, answer: Any) -> None:
         if answer.error_code:
@@ -155,72 +144,74 @@ class MemberDialogue:
 
     def _joined(self, answer: Any, assigned: list[bytes]) -> None:
         said = {each.member_id: bytes(each.metadata) for each in answer.members}
-        with self._lock:
-            is_wanted = self._member.joined(
-                answer.member_id,
-                answer.generation_id,
-                answer.leader,
-                said,
-                protocol=answer.protocol_name,
-                instances=_instances(answer.members),
-                is_assigned=_is_assigned(answer),
-            )
-            if is_wanted and answer.leader != answer.member_id:
-                self._leader.follows()
-            elif is_wanted and _is_assigned(answer):
-                self._leader.lead_on(said, answer.protocol_name, assigned)
-        self._tell()
+        is_wanted = self._member.joined(
+            answer.member_id,
+            answer.generation_id,
+            answer.leader,
+            said,
+            protocol=answer.protocol_name,
+            instances=_instances(answer.members),
+            is_assigned=_is_assigned(answer),
+        )
+        if is_wanted and answer.leader != answer.member_id:
+            self._leader.follows()
+        elif is_wanted and _is_assigned(answer):
+            self._leader.lead_on(said, answer.protocol_name, assigned)
 
     def _sync_answered(self, answer: Any) -> None:
         if answer.error_code:
             self._refused(answer)
             return
-        member = self._member
-        with self._lock:
-            is_wanted = member.synced(bytes(answer.assignment), self._now())
-            if is_wanted and member.membership.is_eager:
-                self._leader.sharing.assigned(member.membership.shares)
-        self._tell()
+        membership = self._member.membership
+        is_wanted = self._member.synced(bytes(answer.assignment), self._now())
+        if is_wanted and membership.is_eager:
+            self._leader.sharing.assigned(membership.shares)
 
     def _refused(self, answer: Any) -> None:
         """JoinGroup or SyncGroup was refused."""
-        number, member = answer.error_code, self._member
+        number = answer.error_code
         code = _CODES.get(number)
         # An unknown answer to SyncGroup: what is wrong with the member is said when it joins again.
-        is_joining = member.membership.state is State.JOINING
+        is_joining = self._member.membership.state is State.JOINING
         if code is None and is_joining and error_codes.is_permanent(number):
             raise KshareError(f"cannot join group {self._group}: {error_codes.name(number)}")
-        with self._lock:
-            member.refused(
-                code,
-                self._now(),
-                member_id=getattr(answer, "member_id", ""),
-                name=error_codes.name(number),
-                is_size=number in _TOO_LARGE,
-            )
-        self._tell()
+        self._member.refused(
+            code,
+            self._now(),
+            member_id=getattr(answer, "member_id", ""),
+            name=error_codes.name(number),
+            is_size=number in _TOO_LARGE,
+        )
 
     def _failed(self, error: Exception) -> None:
         """The coordinator did not answer, or not as it should."""
         self._hang_up(str(error))
         if self._is_leaving:
             _log.info("group %s: cannot leave: %s", self._group, error)
-            self.has_left = True
-            return
-        with self._lock:
+            self.has_ended = True
+        else:
             self._member.failed(self._now(), str(error))
-        self._tell()
+
+    def _crashed(self, error: Exception) -> None:
+        fault, cause = error, None
+        if not isinstance(error, KshareError):
+            fault, cause = KshareError(f"the member's thread has ended: {error!r}"), error
+        assert isinstance(fault, KshareError)
+        self._member.crashed(fault)
+        _log.error("group %s: %s", self._group, fault, exc_info=cause)
+        self.has_ended = True
 
     def _hang_up(self, why: str) -> None:
         self._link.forget()
         self.commits.failed(why)
 
     def leave(self) -> None:
-        """Say goodbye; :attr:`has_left` is true once that is said, or cannot be said."""
+        """Say goodbye; :attr:`has_ended` is true once that is said, or cannot be said."""
+        if self._is_leaving:
+            return
         self._is_leaving = True
-        with self._lock:
-            last, must_find = self._member.leave(), self._member.must_find
-        if must_find:
+        last = self._member.leave()
+        if self._member.must_find:
             self._link.forget()
         if last is None:
             self._left()
@@ -228,7 +219,7 @@ class MemberDialogue:
             self._link.leave(last.member_id, self._left)
 
     def _left(self, _: object = None) -> None:
-        self.has_left = True
+        self.has_ended = True
 
     def close(self) -> None:
         """Commit nothing more, and close the connections."""
@@ -236,16 +227,11 @@ class MemberDialogue:
         self._leader.close()
         self._link.close()
 
-    def _tell(self) -> None:
-        """Log what there is to be said, and tell of a loss."""
-        member = self._member
-        with self._lock:
-            notices, member.notices = member.notices, []
-            has_lost, member.has_lost = member.has_lost, False
+    def tell(self) -> None:
+        """Log what there is to be said."""
+        notices, self._member.notices = self._member.notices, []
         for is_warning, text in notices:
             _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
-        if has_lost:
-            self._on_change()
 
 
 def _instances(members: Iterable[Any]) -> dict[str, str]:

@@ -6,62 +6,45 @@
               ^                                                                         |
               +--- rebalance: topics, policies or loads have changed <-- look, look ... +
 
-What waits for brokers or the log runs in threads of its own. But for one: what a static leader that
-is started again asks of its coordinator.
+What waits for brokers runs in threads of its own, and so does an assignor of the user.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from threading import RLock
-from typing import Any, Protocol
+from typing import TypeVar
 
 from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.member import GroupMember
 from kshare.group.log.epoch_writer import Written
 from kshare.group.membership.planned_topics import PlannedTopics, SeenTopics, WholeTopics
 from kshare.group.membership.planner import GroupPlanner
 from kshare.group.membership.sharing_log import SharingLog
 from kshare.group.protocol.leader import Generation, fits_topics, topics_of
-from kshare.group.protocol.membership import Membership, Plan, State
-from kshare.group.protocol.range_protocol import RANGE, plan_range, topics_of_all
+from kshare.group.protocol.membership import Plan, State
+from kshare.group.protocol.range_protocol import RANGE, RangePlan, plan_range, topics_of_all
 from kshare.group.protocol.records import Epoch
+from kshare.wire.protocol.background import Beside
 
-__all__ = ["GroupLeader", "LeaderHost", "WriteEpoch"]
+__all__ = ["GroupLeader", "WriteEpoch"]
 
 _log = logging.getLogger("kshare.group")
+_T = TypeVar("_T")
 
 WriteEpoch = Callable[[Epoch, Written, Callable[[], bool]], None]
 """Writes an epoch into the log, as long as it is wanted; see :meth:`.EpochWriter.write`."""
 
 
-class LeaderHost(Protocol):
-    """What a leader needs of its :class:`~kshare.group.membership.thread.MemberThread`.
-
-    That one imports this module.
-    """
-
-    def rebalance(self) -> None:
-        """Have the group assigned again."""
-
-    def pause(self) -> None:
-        """Something has failed: ask nothing for a while."""
-
-    def wake(self) -> None:
-        """There is something to do."""
-
-
 class GroupLeader:
     """The leader's work of one member; it has none while another member leads.
 
-    For the member's thread.
+    For the session's thread, which holds its lock.
 
     Args:
         config: The consumer's configuration.
-        core: The membership.
-        lock: Guards it.
-        host: The member's thread.
+        member: The member.
+        beside: Does what waits for brokers.
         write_epoch: Writes an epoch into the log.
         whole_topics: Says which topics' partitions are not to be shared, by policies.
         now: Source of time.
@@ -73,96 +56,88 @@ class GroupLeader:
     def __init__(
         self,
         config: ConsumerConfig,
-        core: Membership,
-        lock: RLock,
-        host: LeaderHost,
+        member: GroupMember,
+        beside: Beside,
         write_epoch: WriteEpoch,
         whole_topics: WholeTopics,
         now: Callable[[], float],
     ) -> None:
         self.sharing = SharingLog(config.group)
         self._config = config
-        self._core = core
-        self._lock = lock
-        self._host = host
+        self._member = member
+        self._core = member.membership
+        self._run_beside = beside
         self._write_epoch = write_epoch
         self._now = now
-        self._planner = GroupPlanner(config, core.said.name)
+        self._planner = GroupPlanner(config, self._core.said.name)
         self._topics = PlannedTopics(config, whole_topics)
         self._look_at = 0.0
         self._follow_up_at = float("inf")
 
     def plan(self, plan: Plan) -> None:
-        """Plan a generation, and have its epoch written; in a thread of its own."""
-        self._beside(self._plan, plan)
+        """Plan a generation, and have its epoch written."""
+        self._beside(
+            partial(self._make, plan), partial(self._made, plan), partial(self._not_made, plan)
+        )
 
-    def _plan(self, plan: Plan) -> None:
-        topics = topics_of_all if plan.protocol == RANGE else topics_of
+    def _make(self, plan: Plan) -> "tuple[SeenTopics, Generation | RangePlan | None]":
+        """Look at topics, and plan with them; in a thread of its own."""
         is_wanted = partial(self._core.awaits_plan, plan)  # asked after every wait
-        try:
-            planned = self._topics.look(topics(plan.members))
-            with self._lock:
-                if not is_wanted():
-                    return
-                self._topics.lead(planned)
-            if plan.protocol == RANGE:
-                self._plan_range(plan, planned)
-                return
-            generation = self._planner.plan(plan, planned, self._topics.replica_racks, is_wanted)
-        except Exception:
-            with self._lock:
-                if not is_wanted():
-                    raise
-                self._core.disconnected()  # to be planned in another generation
-            self._host.pause()
-            self._host.wake()
-            raise
-        with self._lock:  # so that no epoch is asked for after a later one
-            if generation is None or not is_wanted():
-                return
+        topics = topics_of_all if plan.protocol == RANGE else topics_of
+        seen = self._topics.look(topics(plan.members))
+        if plan.protocol != RANGE:
+            return seen, self._planner.plan(plan, seen, self._topics.replica_racks, is_wanted)
+        # Whole partitions. There is no epoch: the next leader may be a plain consumer.
+        return seen, plan_range(plan.members, seen.counts, plan.instances, denied=seen.denied)
+
+    def _made(self, plan: Plan, made: "tuple[SeenTopics, Generation | RangePlan | None]") -> None:
+        seen, planned = made
+        if planned is None or not self._core.awaits_plan(plan):
+            return
+        self._topics.lead(seen)
+        if isinstance(planned, Generation):
             self._follow_up(self._planner.followup_seconds)
-            written = partial(self._planned, plan, generation)
-            self._write_epoch(generation.epoch, written, is_wanted)
-        self.sharing.planned(generation.refusals)
+            is_wanted = partial(self._core.awaits_plan, plan)
+            self._write_epoch(planned.epoch, partial(self._written, plan, planned), is_wanted)
+            self.sharing.planned(planned.refusals)
+        else:
+            self.sharing.planned(planned.refusals, planned.plain)
+            self._follow_up(None)
+            self._core.planned(plan, planned.assignments)
 
-    def _plan_range(self, plan: Plan, topics: SeenTopics) -> None:
-        """Plan whole partitions. There is no epoch: the next leader may be a plain consumer."""
-        planned = plan_range(plan.members, topics.counts, plan.instances, denied=topics.denied)
-        self.sharing.planned(planned.refusals, planned.plain)
-        with self._lock:
-            if self._core.awaits_plan(plan):
-                self._follow_up(None)
-                self._core.planned(plan, planned.assignments)
-        self._host.wake()
-
-    def _planned(
+    def _written(
         self, plan: Plan, generation: Generation, epoch: int | None, topic_id: str
     ) -> None:
-        with self._lock:
-            self._core.planned(plan, generation.assignments(epoch, topic_id))
-        self._host.wake()
+        self._core.planned(plan, generation.assignments(epoch, topic_id))
+
+    def _not_made(self, plan: Plan, error: Exception) -> None:
+        if self._core.awaits_plan(plan):
+            self._core.disconnected()  # to be planned in another generation
+            self._member.schedule.pause(self._now())
+        self._warn(error)
 
     def lead_on(self, members: Mapping[str, bytes], protocol: str, assigned: list[bytes]) -> None:
         """Lead a generation that was planned before this static member was started again."""
         topics = (topics_of_all if protocol == RANGE else topics_of)(members)
-        self._beside(self._watch, self._core.joins, topics, assigned)
+        joins = self._core.joins
 
-    def _watch(self, joins: int, topics: set[str], assigned: list[bytes]) -> None:
-        """Watch what its predecessor has planned with, and see what it has missed."""
-        try:
-            seen = self._topics.look(topics)
-        except KshareError:
+        def failed(error: Exception) -> None:
             if self._core.joins == joins:
-                self._host.rebalance()  # then it plans, and knows what with
-            raise
-        with self._lock:
-            if self._core.joins != joins:  # that has its own leader, and its own plan
-                return
-            self._topics.lead(seen)
-            probing = self._config.probing_interval_ms / 1000  # when it was to be is not known
-            self._follow_up(probing if self._config.measures_load else None)
+                self._core.rebalance()  # then it plans, and knows what with
+            self._warn(error)
+
+        look = partial(self._topics.look, topics)
+        self._beside(look, partial(self._watch, joins, assigned), failed)
+
+    def _watch(self, joins: int, assigned: list[bytes], seen: SeenTopics) -> None:
+        """Watch what its predecessor has planned with, and see what it has missed."""
+        if self._core.joins != joins:  # that has its own leader, and its own plan
+            return
+        self._topics.lead(seen)
+        probing = self._config.probing_interval_ms / 1000  # when it was to be is not known
+        self._follow_up(probing if self._config.measures_load else None)
         if not fits_topics(assigned, seen.counts, seen.whole):
-            self._host.rebalance()
+            self._core.rebalance()
 
     def look(self, now: float) -> None:
         """As the leader, see now and then whether topics, policies or loads have changed."""
@@ -170,16 +145,16 @@ class GroupLeader:
             return
         if now >= self._follow_up_at:
             self._follow_up(None)
-            self._host.rebalance()
+            self._core.rebalance()
         elif now >= self._look_at:
             self._look_at = now + self._topics.look_seconds
-            self._beside(self._compare, self._topics.have_changed)
+            self._beside(self._topics.have_changed, self._compared, self._warn)
         else:
-            self._beside(self._compare, self._topics.have_policies_changed)
+            self._beside(self._topics.have_policies_changed, self._compared, self._warn)
 
-    def _compare(self, have_changed: Callable[[], bool]) -> None:
-        if have_changed():
-            self._host.rebalance()
+    def _compared(self, have_changed: bool) -> None:
+        if have_changed:
+            self._core.rebalance()
 
     def follows(self) -> None:
         """Another member leads the group: topics are its concern."""
@@ -194,14 +169,17 @@ class GroupLeader:
         """Plan again after this time in seconds; None: not before something changes."""
         self._follow_up_at = float("inf") if seconds is None else self._now() + seconds
 
-    def _beside(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Do something that waits, in a thread of its own."""
+    def _beside(
+        self,
+        call: Callable[[], _T],
+        done: Callable[[_T], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._run_beside.begin(call, f"kshare {self._config.group} plans", done, failed)
 
-        def run() -> None:
-            try:
-                work(*arguments)
-            except KshareError as error:  # the group's next rebalance does it again
-                _log.warning("group %s: %s", self._config.group, error)
-
-        name = f"kshare {self._config.group} plans"
-        threading.Thread(target=run, name=name, daemon=True).start()
+    def _warn(self, error: Exception) -> None:
+        """Say what has failed; the group's next rebalance does it again."""
+        if isinstance(error, KshareError):
+            _log.warning("group %s: %s", self._config.group, error)
+        else:
+            _log.error("group %s: planning failed", self._config.group, exc_info=error)

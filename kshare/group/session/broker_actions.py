@@ -12,8 +12,6 @@ owner no longer waits for is dropped. What several partitions want at a time is 
 """
 
 import logging
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -46,6 +44,7 @@ from kshare.group.session.hidden_end import HiddenEnd
 from kshare.group.session.log_follower import LogFollower
 from kshare.group.session.shared import Shared
 from kshare.options import KafkaConfig
+from kshare.wire.protocol.background import Beside
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 
 __all__ = ["BrokerActions"]
@@ -66,7 +65,7 @@ class BrokerActions:
         shared: What the session owns.
         follower: The log; notes faults.
         now: The session's source of time.
-        wake: Wakes the session's thread; called from any thread.
+        beside: Asks brokers, and has answers taken by the session's thread.
 
     Attributes:
         primary: The group's offsets.
@@ -79,28 +78,15 @@ class BrokerActions:
         shared: Shared,
         follower: LogFollower,
         now: Callable[[], float],
-        wake: Callable[[], None],
+        beside: Beside,
     ) -> None:
         self.primary = PrimaryOffsets(brief, config.group)
         self._config = config
         self._shared = shared
         self._follower = follower
         self._now = now
-        self._wake = wake
+        self._beside = beside
         self._hidden_end = HiddenEnd(brief, config.group, now)
-        self._events: deque[Callable[[], None]] = deque()
-
-    @property
-    def are_answered(self) -> bool:
-        """True if there are answers to take."""
-        return bool(self._events)
-
-    def take_answers(self) -> None:
-        """Take what has happened beside the session's thread."""
-        while self._events:
-            event = self._events.popleft()
-            with self._shared.changed:
-                event()
 
     def act(self, link: LogLink) -> None:
         """Do what owners want now."""
@@ -226,7 +212,11 @@ class BrokerActions:
         self._ask(lambda: self.primary.initial(partitions, self._config.offset_reset), found, asked)
 
     def _store(self, offsets: dict[TopicPartition, tuple[Primary, Waiting]]) -> None:
-        answer = self.primary.store({tp: primary for tp, (primary, _) in offsets.items()})
+        member = self._shared.member
+        answer = self.primary.store(
+            {tp: primary for tp, (primary, _) in offsets.items()},
+            None if member is None else member.commit,
+        )
 
         def stored() -> None:
             outcome: dict[TopicPartition, KafkaError | None]
@@ -241,7 +231,7 @@ class BrokerActions:
                 elif ownership.waits_for(number):
                     ownership.owner.primary_written()
 
-        answer.add_done_callback(lambda _: self._post(stored))
+        answer.add_done_callback(lambda _: self._beside.post(stored))
 
     def _is_needless(self, owner: Owner, error: KafkaError) -> bool:
         """True if a primary offset that is refused need not be tried again.
@@ -273,23 +263,15 @@ class BrokerActions:
                 if ownership.waits_for(number):
                     done(answer, ownership)
 
-        def run() -> None:
-            try:
-                answer = work()
-            except KshareError as error:
-                self._post(partial(self._failed, asked, error))
-            except Exception as error:  # else what was asked for would be waited for, for ever
+        def failed(error: Exception) -> None:
+            why = error
+            if not isinstance(error, KshareError):
                 why = KshareError(f"group {self._config.group}: asking brokers failed: {error!r}")
                 why.__cause__ = error
-                self._post(partial(self._failed, asked, why))
-            else:
-                self._post(partial(answered, answer))
+            assert isinstance(why, KshareError)
+            self._failed(asked, why)
 
-        threading.Thread(target=run, name=f"kshare {self._config.group} asks", daemon=True).start()
-
-    def _post(self, event: Callable[[], None]) -> None:
-        self._events.append(event)
-        self._wake()
+        self._beside.begin(work, f"kshare {self._config.group} asks", answered, failed)
 
     def note(self, error: KafkaError) -> None:
         """Keep what went wrong last, for the errors of those who wait."""

@@ -7,8 +7,8 @@ from kshare.core.hashing import HashRange
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.membership.handle import MemberHandle
 from kshare.group.membership.planned_topics import WholeTopics
-from kshare.group.membership.thread import MemberThread
 from kshare.group.model import OffsetAndMetadata
 
 __all__ = ["Session"]
@@ -32,7 +32,7 @@ class Session(Protocol):
 
     def join(
         self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics
-    ) -> MemberThread:
+    ) -> MemberHandle:
         """Become a member of the group."""
 
     def leave(self, timeout: float) -> None:

@@ -28,7 +28,6 @@ from kshare.group.session.log_inspector import LogInspector
 from kshare.group.session.shared import Shared
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.background import begin
-from kshare.wire.protocol.background_brokers import BackgroundBrokers
 from kshare.wire.protocol.broker_pool import BrokerPool
 from kshare.wire.protocol.retry import Backoff
 
@@ -227,8 +226,9 @@ class LogFollower:
         wait_ms = min(_LONGEST_WAIT_MS, self._config.claim_timeout_ms // 4)
         kafka = self._config.kafka
         hasty = kafka.hasty(ANSWER_MS)  # another broker may lead instead of one that is silent
-        brokers = BackgroundBrokers(BrokerPool(hasty), self._wake)
-        tail = LogTail(hasty, partition, brokers, self._wake, wait_ms=wait_ms, now=self._now)
+        tail = LogTail(
+            hasty, partition, BrokerPool(hasty), self._wake, wait_ms=wait_ms, now=self._now
+        )
         self._truncated = ""
         writer, self._writer = self._writer, LogWriter(kafka, timeout_ms=ANSWER_MS)
         self.link = LogLink(partition, topic_id, tail, writer, GroupReader(partition, log))

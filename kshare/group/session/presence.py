@@ -43,7 +43,6 @@ class Presence:
 
     Attributes:
         right: The right of the member to deliver.
-        epoch_of_member: The group's epoch, and the id of the log's topic; None if it is no member.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class Presence:
     ) -> None:
         seconds = config.claim_timeout_ms / 1000
         self.right = Right(member, seconds, by_beats=config.lease_records is not None)
-        self.epoch_of_member: Callable[[], tuple[int, str] | None] = lambda: None
         self._config = config
         self._member = member
         self._shared = shared
@@ -109,15 +107,15 @@ class Presence:
 
         And whether this one counts as such, before a beat that comes late is taken for one.
         """
-        now, epoch, beats = self._now(), self.epoch_of_member(), self.right.beats
+        now, beats = self._now(), self.right.beats
         with self._shared.changed:
-            ownerships = self._shared.ownerships
+            member, ownerships = self._shared.member, self._shared.ownerships
             if beats.take_lapse(now):
                 ownerships.renew("the log was not reached for claim.timeout.ms")
             beats.read(ownerships.log)
             if self._config.lease_records is None:
                 return
-            ownerships.stay(epoch)
+            ownerships.stay(None if member is None else member.epoch)
             if link.tail.caught_up and beats.seconds_left(now) > 2 * beats.pause:
                 read_at = link.tail.read_at
                 ownerships.deem_silent(

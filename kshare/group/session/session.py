@@ -19,13 +19,11 @@ from kshare.errors import ConsumerClosedError, FetchTimeoutError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership, Processed
 from kshare.group.core.ownerships import claimed_hashes
-from kshare.group.log.epoch_writer import Written
+from kshare.group.membership.handle import MemberHandle
 from kshare.group.membership.planned_topics import WholeTopics
-from kshare.group.membership.thread import MemberThread
 from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.records import Epoch
 from kshare.group.session.thread import SessionThread
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.wire.protocol.retry import boot_time
@@ -66,7 +64,6 @@ class GroupSession:
         self._shared = self._thread.shared
         self._right = self._thread.presence.right
         self._is_started = False
-        self._member_thread: MemberThread | None = None
         self.transaction_log = TransactionLog(config.group, self._shared, self._thread, now)
         self.transaction_log.is_alive = self.may_deliver
 
@@ -82,7 +79,7 @@ class GroupSession:
 
     def join(
         self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics
-    ) -> MemberThread:
+    ) -> MemberHandle:
         """Become a member of the group; nothing is sent before the member subscribes.
 
         From now on records may be handed out only while the member is sure to be one, and offsets
@@ -93,35 +90,42 @@ class GroupSession:
             on_change: Called when there is something to take from the member.
             whole_topics: Says which topics' partitions are not to be shared.
         """
-        member = MemberThread(
-            config, self.member, self._write_epoch, on_change, whole_topics, now=self._now
+        thread, shared = self._thread, self._shared
+        member = MemberHandle(
+            config,
+            self.member,
+            shared.changed,
+            thread.beside,
+            thread.epochs.write,
+            on_change,
+            thread.wake,
+            whole_topics,
+            now=self._now,
         )
-        self._member_thread = member
-        self._work_for(member)
-        self._right.joined(member.liveness, is_static=member.is_static)
+        with shared.changed:
+            shared.member = member
+            self._right.joined(member.liveness, is_static=member.is_static)
         self.claim({})
         return member
 
     def leave(self, timeout: float) -> None:
         """Leave the group; the session is a standalone one again."""
-        member, self._member_thread = self._member_thread, None
-        if member is not None:
-            member.close(timeout)
-            self._work_for(None)
+        self._end_membership(timeout)
+        with self._shared.changed:
+            self._shared.member = None
             self._right.left()
-
-    def _work_for(self, member: MemberThread | None) -> None:
-        """Let all parts of the session work for a member of the group, or for none."""
-        thread = self._thread
-        thread.actions.primary.as_member = None if member is None else member.commit
-        thread.epochs.on_lost = _ignore if member is None else member.rebalance
-        thread.on_fault = _ignore if member is None else member.session_ended
-        thread.presence.epoch_of_member = lambda: None if member is None else member.epoch
-        self.transaction_log.is_lost = lambda: member is not None and member.is_lost
-
-    def _write_epoch(self, epoch: Epoch, written: Written, is_wanted: Callable[[], bool]) -> None:
-        self._thread.epochs.write(epoch, written, is_wanted)
         self._thread.wake()
+
+    def _end_membership(self, timeout: float) -> None:
+        with self._shared.changed:
+            member = self._shared.member
+            if member is not None:
+                member.is_closing = True
+                self._thread.wake()
+                # Amid a signal handler, the frame below may hold the lock: this lets go of it.
+                self._shared.changed.wait_for(
+                    lambda: member.is_closed or self._thread.has_ended, timeout
+                )
 
     def claim(
         self,
@@ -145,7 +149,8 @@ class GroupSession:
         with self._shared.changed:
             if self._shared.is_closing:
                 raise KshareError(f"group {self._group}: the session is closed")
-            fences = self._member_thread is not None and not self._member_thread.is_static
+            member = self._shared.member
+            fences = member is not None and not member.is_static
             self._shared.ownerships.claim(hashes, epoch=epoch, self_fencing=fences)
             is_first, self._is_started = not self._is_started, True
         if is_first:
@@ -325,8 +330,8 @@ class GroupSession:
                 self._thread.wake()
                 # Amid a signal handler, the frame below may hold the lock: this lets go of it.
                 self._shared.changed.wait_for(self._thread.closed.is_set, timeout)
-        if self._member_thread is not None:
-            self._member_thread.close(timeout)
+        if self._is_started:
+            self._end_membership(timeout)
 
     def _raise_fault(self) -> None:
         if self._shared.fault is not None:
@@ -346,9 +351,6 @@ class GroupSession:
         trouble = self._shared.trouble
         why = f"; the last trouble: {trouble}" if trouble else ""
         return FetchTimeoutError(f"group {self._group}: cannot {what} within {timeout:g} s{why}")
-
-
-def _ignore(*_: object) -> None: ...
 
 
 def _unclaimed(asked: Sequence[tuple[Ownership, int]]) -> str:

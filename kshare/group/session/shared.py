@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from kshare.errors import KshareError
 from kshare.group.core.ownerships import Ownerships
+from kshare.group.membership.handle import MemberHandle
 
 __all__ = ["Shared"]
 
@@ -16,6 +17,7 @@ class Shared:
     Attributes:
         ownerships: What the session owns.
         changed: Guards it, and tells who waits.
+        member: Its membership; None while it is a standalone one.
         fault: Why the session cannot go on; None if it can.
         trouble: What went wrong last.
         is_closing: Whether the session is to end.
@@ -29,6 +31,7 @@ class Shared:
 
     ownerships: Ownerships
     changed: threading.Condition = field(default_factory=threading.Condition)
+    member: MemberHandle | None = None
     fault: KshareError | None = None
     trouble: str = ""
     is_closing: bool = False

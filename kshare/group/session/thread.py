@@ -1,19 +1,20 @@
-"""The thread of a session: reads the log, does what owners want, and says what has changed.
+"""The one thread of a session: reads the log, does what owners want, and speaks for the member.
 
 ::
 
-    find the log --> ask, wait for an answer | a wake-up | time --> apply --> owners' actions
+    find the log --> ask, wait for answers | a wake-up | time --> apply --> owners' actions
          ^                                                                        |
-         +---- after a fault: is it the same log? <------------- again <----------+
+         +---- after a fault: is it the same log? <-- the member's dialogue <-----+
 
-Nothing in the loop waits for brokers while the log is followed: reads lie at the broker, librdkafka
-writes, offsets come as events. So a wake-up is served at once.
+Nothing in the loop waits for brokers: reads lie at the broker, librdkafka writes, connections are
+made and all else is asked by short-lived threads, and comes as events. So a coordinator that does
+not answer stops no reading of the log, and a leader of the log that does not stops no heartbeat.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,12 +25,14 @@ from kshare.group.core.right import Right
 from kshare.group.log.epoch_writer import EpochWriter
 from kshare.group.log.link import LogLink
 from kshare.group.log.tail import LogTail
+from kshare.group.membership.handle import MemberHandle
 from kshare.group.model import SessionConfig
 from kshare.group.protocol.cooperator import Share
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.log_follower import ANSWER_MS, LogFollower
 from kshare.group.session.presence import Presence, member_key
 from kshare.group.session.shared import Shared
+from kshare.wire.protocol.background import Beside
 from kshare.wire.protocol.retry import CHANCE, boot_time
 from kshare.wire.protocol.waker import Waker
 
@@ -106,8 +109,9 @@ class SessionThread:
         closed: Set when all claims have been given up.
         actions: Does what owners want of brokers.
         presence: Says that the member is alive.
+        beside: Does what waits for brokers.
         epochs: Writes epochs of the group.
-        on_fault: Called with the fault that has ended the session, once nothing is delivered.
+        has_ended: Whether it has ended.
     """
 
     def __init__(
@@ -133,16 +137,15 @@ class SessionThread:
         self._group = config.group
         self._member = member
         self._now = now
+        self.has_ended = False
         self._waker = Waker()
+        self.beside = Beside(self._waker.wake)
         self._follower = LogFollower(config, brief, self.shared, now, self._waker.wake)
-        self.actions = BrokerActions(
-            config, brief, self.shared, self._follower, now, self._waker.wake
-        )
+        self.actions = BrokerActions(config, brief, self.shared, self._follower, now, self.beside)
         self.presence = Presence(config, member, self.shared, self.actions, now)
         self._announcer = _Announcer(self.shared, self.presence.right, on_change, now)
-        self.epochs = EpochWriter(config.group)
-        self.epochs.unblock = self.actions.unblock
-        self.on_fault: Callable[[KshareError], None] = _ignore
+        self.epochs = EpochWriter(config.group, self.actions.unblock)
+        self._served: MemberHandle | None = None
 
     def start(self) -> None:
         """Start the thread."""
@@ -183,21 +186,39 @@ class SessionThread:
 
     def _step(self) -> None:
         self._follower.ask()
-        if self._wait():
+        ready = self._wait()
+        if self._follower.fileno in ready:
             self._follower.receive()
         link = self._follower.link
         if link is not None:
             link.writer.serve()
-        self.actions.take_answers()
+        with self.shared.changed:
+            self.beside.take()
         self.presence.look(link)
         if link is not None:
             self._obey(link)
             self.presence.beat(link)
             self.presence.look_at_signs(link)
             self.actions.act(link)
-            self.epochs.serve(link, self.shared.ownerships.log, self._now())
+            self._serve_epochs(link)
+        self._serve_member(ready)
         self._announcer.look(None if link is None else link.tail)
         self._warn()
+
+    def _serve_epochs(self, link: LogLink) -> None:
+        with self.shared.changed:
+            log = self.shared.ownerships.log
+            if self.epochs.is_lost(log) and self.shared.member is not None:
+                self.shared.member.rebalance()
+            self.epochs.serve(link, log, self._now())
+
+    def _serve_member(self, ready: Collection[int]) -> None:
+        member, served = self.shared.member, self._served
+        if served is not None and served is not member:
+            served.end()  # it had not left in time
+        self._served = member
+        if member is not None:
+            member.step(ready)
 
     def _warn(self) -> None:
         """Log what there is to be said."""
@@ -206,17 +227,24 @@ class SessionThread:
         for text in warnings:
             _log.warning("%s", text)
 
-    def _wait(self) -> bool:
-        """Wait for something to do; return whether the log has answered."""
-        answer = self._follower.fileno
+    def _wait(self) -> list[int]:
+        """Wait for something to do; return the sockets that can be read."""
         until = self._follower.next_time
         if self._follower.link is not None:
             with self.shared.changed:
                 until = min(until, self.shared.ownerships.next_time())
             until = min(until, self.presence.next_time, self.epochs.retry_at)
-        seconds = min(max(until - self._now(), 0.0), _LONGEST_WAIT_SECONDS)
-        seconds = 0.0 if self.actions.are_answered else seconds
-        return bool(self._waker.wait(seconds, [] if answer is None else [answer]))
+        seconds = 0.0 if self.beside.has_events else until - self._now()
+        answer = self._follower.fileno
+        return self._wait_for(seconds, [] if answer is None else [answer])
+
+    def _wait_for(self, seconds: float, sockets: list[int]) -> list[int]:
+        """Wait, and for what the member waits for, too."""
+        member = self.shared.member
+        if member is not None:
+            seconds = min(seconds, member.seconds_left)
+            sockets = sockets + member.filenos
+        return self._waker.wait(min(seconds, _LONGEST_WAIT_SECONDS), sockets)
 
     def _obey(self, link: LogLink) -> None:
         """If nothing may be written to the log, do without, or end."""
@@ -241,16 +269,22 @@ class SessionThread:
         self._warn()
         _log.error("group %s, member %s: %s", self._group, self._member, error)
         self._announcer.fail(error)
-        self.on_fault(error)
+        with self.shared.changed:
+            if self.shared.member is not None:
+                self.shared.member.session_ended(error)
 
     def _close(self) -> None:
+        """Close the log; then serve the membership until it is over."""
         self._follower.close()
         self.actions.close()
+        ready: list[int] = []
+        while (member := self.shared.member) is not None and not member.is_closed:
+            self._serve_member(ready)
+            ready = self._wait_for(_LONGEST_WAIT_SECONDS, [])
         self._waker.close()
-
-
-def _ignore(_: KshareError) -> None:
-    """A session without a member: there is nobody to tell."""
+        self.has_ended = True
+        with self.shared.changed:
+            self.shared.changed.notify_all()
 
 
 def _offered(share: Share | None) -> object:

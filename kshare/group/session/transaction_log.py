@@ -5,7 +5,6 @@ All methods may be called from any thread.
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import TransactionAbortedError
@@ -25,28 +24,15 @@ from kshare.group.protocol.transaction import (
     transaction_records,
 )
 from kshare.group.session.shared import Shared
+from kshare.group.session.thread import SessionThread
 
-__all__ = ["LogRecords", "LogThread", "TransactionLog"]
+__all__ = ["LogRecords", "TransactionLog"]
 
 _LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 0.1
 
 LogRecords = list[tuple[bytes, bytes | None]]
 """Keys and values; None for a tombstone."""
-
-
-class LogThread(Protocol):
-    """What is needed of a :class:`~kshare.group.session.thread.SessionThread`."""
-
-    @property
-    def read_at(self) -> float:
-        """When the log was last known to be read to its end."""
-
-    def log_partition(self) -> TopicPartition | None:
-        """The partition of the group's log; None if it was not found yet."""
-
-    def wake(self) -> None:
-        """Let the thread look at what was asked of it."""
 
 
 class TransactionLog:
@@ -61,15 +47,13 @@ class TransactionLog:
     Attributes:
         is_alive: Whether nobody can have taken over the key hashes of the session, as they are sure
             that it lives.
-        is_lost: Whether the session's member was dropped from its group.
     """
 
     def __init__(
-        self, group: str, shared: Shared, thread: LogThread, now: Callable[[], float]
+        self, group: str, shared: Shared, thread: SessionThread, now: Callable[[], float]
     ) -> None:
         self.now = now
         self.is_alive: Callable[[], bool] = lambda: True
-        self.is_lost: Callable[[], bool] = lambda: False
         self._group = group
         self._shared = shared
         self._thread = thread
@@ -128,8 +112,10 @@ class TransactionLog:
             KshareError: The session cannot go on.
         """
         # Before the starts: who takes hashes over later than that fences the epoch, before it
-        # delivers. And without the lock, as members have locks of their own.
-        read_at, is_alive, is_lost = self._thread.read_at, self.is_alive(), self.is_lost()
+        # delivers.
+        member = self._shared.member
+        is_lost = member is not None and member.is_lost
+        read_at, is_alive = self._thread.read_at, self.is_alive()
         closed, disturbed = is_closed(), is_disturbed()
         with self._shared.changed:
             if self._shared.fault is not None:

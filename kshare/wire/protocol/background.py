@@ -1,11 +1,17 @@
-"""Calls that wait for brokers, each in a thread of its own, for threads that must not wait."""
+"""Calls that wait for brokers, each in a thread of its own, for threads that must not wait.
+
+::
+
+    begin --> a thread calls --> done: an event --> the waker wakes --> the one thread takes it
+"""
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-__all__ = ["begin"]
+__all__ = ["Beside", "begin"]
 
 _T = TypeVar("_T")
 
@@ -30,3 +36,58 @@ def begin(call: Callable[[], _T], name: str, wake: Callable[[], None]) -> "Futur
     # A daemon: a broker that does not answer delays no exit.
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+class Beside:
+    """What is done beside one thread, and what has come of it.
+
+    Args:
+        wake: Wakes that thread; called from any thread.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._events: deque[Callable[[], None]] = deque()
+
+    @property
+    def has_events(self) -> bool:
+        """True if there is something to take."""
+        return bool(self._events)
+
+    def begin(
+        self,
+        call: Callable[[], _T],
+        name: str,
+        done: Callable[[_T], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Begin a call.
+
+        Args:
+            call: The call.
+            name: Name of its thread.
+            done: Takes what it returns, as an event.
+            failed: Takes what it raises, as an event.
+        """
+
+        def end() -> None:
+            error = future.exception()
+            if error is None:
+                done(future.result())
+            elif isinstance(error, Exception):
+                failed(error)
+            else:
+                raise error
+
+        future = begin(call, name, lambda: None)
+        future.add_done_callback(lambda _: self.post(end))
+
+    def post(self, event: Callable[[], None]) -> None:
+        """Have something done by the one thread. From any thread."""
+        self._events.append(event)
+        self._wake()
+
+    def take(self) -> None:
+        """Do what has been posted."""
+        while self._events:
+            self._events.popleft()()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from threading import Condition
 from typing import Any, cast
 
 import pytest
@@ -12,18 +13,19 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError
 from kshare.group.consumer import subscriber as subscriber_module
 from kshare.group.consumer.subscriber import Callbacks, Host, Subscriber, partitions_only
-from kshare.group.membership import thread as thread_module
-from kshare.group.membership.thread import MemberThread
+from kshare.group.membership import handle as handle_module
+from kshare.group.membership.handle import MemberHandle
 from kshare.group.protocol import holdings as holdings_module
 from kshare.group.protocol import membership as membership_module
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.subscription import MemberAssignment
+from kshare.wire.protocol.background import Beside
 from tests.support.groups import group_config
 from tests.support.interrupts import Interrupt, interrupt
 
 ORDERS, AUDIT = TopicPartition("orders", 0), TopicPartition("orders", 1)
 LOWER, UPPER = split(WHOLE, 2)
-MODULES = (subscriber_module, thread_module, membership_module, holdings_module)
+MODULES = (subscriber_module, handle_module, membership_module, holdings_module)
 Hashes = Mapping[TopicPartition, tuple[HashRange, ...]]
 
 
@@ -87,7 +89,7 @@ def member() -> FakeMember:
 
 @pytest.fixture
 def subscriber(member: FakeMember) -> Subscriber:
-    return Subscriber(cast("MemberThread", member), cast("Host", FakeHost()), "g")
+    return Subscriber(cast("MemberHandle", member), cast("Host", FakeHost()), "g")
 
 
 def apply(subscriber: Subscriber, member: FakeMember, *changes: Change) -> None:
@@ -224,7 +226,9 @@ def test_a_change_is_applied_wherever_an_interrupt_comes(commits: bool) -> None:
     while not is_over:
         host, started = FakeHost(), list[Hashes]()
         host.commits = commits
-        member = MemberThread(group_config("b:1"), "me", lambda *_: None, lambda: None)
+        member = MemberHandle(
+            group_config("b:1"), "me", Condition(), Beside(nothing), nothing, nothing, nothing
+        )
         core = member._member.membership
         subscriber = Subscriber(member, cast("Host", host), "g")
         subscriber.callbacks = Callbacks(on_started=started.append)
@@ -242,6 +246,9 @@ def test_a_change_is_applied_wherever_an_interrupt_comes(commits: bool) -> None:
         assert started == [after], raised
         number, is_over = number + 1, not raised
     assert number > 10
+
+
+def nothing(*_: object) -> None: ...
 
 
 def follow_all(subscriber: Subscriber) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.group.core.schedule import MemberSchedule
-from kshare.group.membership.thread import schedule_of
+from kshare.group.membership.handle import schedule_of
 from kshare.wire.protocol.retry import Backoff
 from tests.support.groups import group_config
 

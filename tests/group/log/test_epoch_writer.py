@@ -26,35 +26,41 @@ class Link:
         self.appended.append(key)
 
 
+def unblock(_: frozenset[str]) -> None:
+    raise AssertionError("nothing hides the epoch")
+
+
 def test_an_epoch_that_was_not_read_back_is_written_into_the_next_log() -> None:
     """The leader waits for it: without it, it would neither plan nor join again."""
-    writer, link, heard = EpochWriter("g"), Link(), []
-    lost: list[bool] = []
-    writer.on_lost = lambda: lost.append(True)
+    writer, link, heard = EpochWriter("g", unblock), Link(), []
     first, second = GroupLog("g"), GroupLog("g")
     writer.write(EPOCH, lambda epoch, topic_id: heard.append((epoch, topic_id)), lambda: True)
+    assert not writer.is_lost(first)
     writer.serve(cast("LogLink", link), first, 0.0)
-    assert (len(link.appended), lost) == (1, [])
+    assert not writer.is_lost(first)
+    assert len(link.appended) == 1
     link.topic_id = "new"
+    assert writer.is_lost(second)
     writer.serve(cast("LogLink", link), second, 1.0)
-    assert (len(link.appended), lost, heard) == (2, [True], [])
+    assert (len(link.appended), heard) == (2, [])
     second.apply(7, key_of(EPOCH), EPOCH)
     writer.serve(cast("LogLink", link), second, 2.0)
     assert heard == [(7, "new")]
 
 
 def test_who_waits_for_no_epoch_has_nothing_to_do_after_the_log_was_lost() -> None:
-    writer, link = EpochWriter("g"), Link()
+    writer, link = EpochWriter("g", unblock), Link()
     for now in (0.0, 1.0):
-        writer.serve(cast("LogLink", link), GroupLog("g"), now)
+        log = GroupLog("g")
+        assert writer.is_lost(log) is bool(now)
+        writer.serve(cast("LogLink", link), log, now)
     assert writer.retry_at == float("inf")
 
 
 def test_what_a_former_member_has_left_open_does_not_hide_the_epoch() -> None:
     """Nobody is assigned anything before it is read back, so nobody else would abort that."""
-    writer, link, log = EpochWriter("g"), Link(), GroupLog("g")
     unblocked: list[frozenset[str]] = []
-    writer.unblock = unblocked.append
+    writer, link, log = EpochWriter("g", unblocked.append), Link(), GroupLog("g")
     at = TopicPartition("orders", 0)
     for position, claim in enumerate(
         (
@@ -81,7 +87,7 @@ def test_what_a_former_member_has_left_open_does_not_hide_the_epoch() -> None:
 
 def test_an_epoch_whose_generation_is_over_is_not_written_again() -> None:
     """It would come after that of its successor, whose members are those of the group."""
-    writer, link, log = EpochWriter("g"), Link(), GroupLog("g")
+    writer, link, log = EpochWriter("g", unblock), Link(), GroupLog("g")
     generation = 3
     writer.write(EPOCH, lambda *_: None, lambda: generation == 3)
     writer.serve(cast("LogLink", link), log, 0.0)

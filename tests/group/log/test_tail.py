@@ -7,7 +7,6 @@ import pytest
 from kshare.core.progress import TopicPartition
 from kshare.group.log.tail import LogTail
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.background_brokers import NotYetError
 from tests.support.clock import WAIT_S
 from tests.support.scripted_cluster import Log, ScriptedCluster, ScriptedConnection
 
@@ -35,9 +34,8 @@ def test_whoever_follows_a_log_waits_neither_for_the_connection_nor_for_answers(
 
     monkeypatch.setattr(ScriptedConnection, "call", slow)
     monkeypatch.setattr(ScriptedConnection, "receive_ready", in_parts)
-    cluster.faults["lease", 1] = [NotYetError("it is being connected to")]
     tail = LogTail(KAFKA, LOG, cluster, woken.set, wait_ms=10)
-    for _ in range(3):  # connecting, then asking for the first offset
+    for _ in range(3):
         tail.ask()
         assert tail.is_asking
         assert not cluster.fetches
@@ -53,10 +51,11 @@ def test_whoever_follows_a_log_waits_neither_for_the_connection_nor_for_answers(
 def test_a_connection_that_is_given_up_while_another_thread_asks_is_closed_after_that(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_answer, woken = threading.Event(), threading.Event()
+    may_answer, asked, woken = threading.Event(), threading.Event(), threading.Event()
     call = ScriptedConnection.call
 
     def slow(self: ScriptedConnection, request: object) -> object:
+        asked.set()
         assert may_answer.wait(WAIT_S)
         assert self.is_open
         return call(self, request)
@@ -64,9 +63,27 @@ def test_a_connection_that_is_given_up_while_another_thread_asks_is_closed_after
     monkeypatch.setattr(ScriptedConnection, "call", slow)
     tail = LogTail(KAFKA, LOG, cluster, woken.set, wait_ms=10)
     tail.ask()
-    (connection,) = cluster.open
+    assert asked.wait(WAIT_S)
     tail.close()
-    assert connection.is_open
     may_answer.set()
     assert woken.wait(WAIT_S)
-    assert not connection.is_open
+    assert [each.is_open for each in cluster.open] == [False]
+
+
+def test_a_leader_that_does_not_say_where_the_log_begins_is_a_fault(
+    cluster: ScriptedCluster,
+) -> None:
+    woken = threading.Event()
+    cluster.logs[LOG].leader = 2
+    tail = LogTail(KAFKA, LOG, cluster, woken.set, wait_ms=10)
+
+    def ask() -> None:
+        tail.ask()
+        assert woken.wait(WAIT_S)
+        tail.ask()
+
+    with pytest.raises(OSError, match="cannot list the offsets of log-0"):
+        ask()
+    assert not cluster.open
+    tail.drop()
+    assert not tail.is_asking

@@ -2,22 +2,26 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from kshare.cluster.cluster import Cluster
+from kshare.core.backoff import Backoff
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError
 from kshare.group import KeySharedConsumer
+from kshare.group.core.member import GroupMember
+from kshare.group.core.schedule import MemberSchedule
 from kshare.group.membership.leader import GroupLeader
 from kshare.group.membership.planned_topics import PlannedTopics, SeenTopics
+from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.membership import Membership, Plan, State
 from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.subscription import Subscription, encode_subscription
 from kshare.testing import FakeCluster
-from tests.support.clock import WAIT_S
+from kshare.wire.protocol.background import Beside
+from tests.support.clock import WAIT_S, until
 from tests.support.groups import LOG, T0, eventually, group_config, quick_settings
 from tests.support.polling import Polling
 
@@ -46,24 +50,25 @@ def test_a_plan_whose_generation_ends_meanwhile_writes_no_epoch(
 
     monkeypatch.setattr(PlannedTopics, "replica_racks", replica_racks)
     monkeypatch.setattr(PlannedTopics, "look", lambda *_: SEEN)
-    host = SimpleNamespace(rebalance=None, pause=None, wake=lambda: None)
-    leader = GroupLeader(
-        group_config("localhost:1", taskAssignor=STICKY), core, threading.RLock(),
-        cast("Any", host), write, lambda _: frozenset(), lambda: 0.0,
-    )  # fmt: skip
+    beside = Beside(lambda: None)
+    config = group_config("localhost:1", taskAssignor=STICKY)
+    leader = GroupLeader(config, member_of(core), beside, write, lambda _: frozenset(), lambda: 0.0)
     core.joins = 1
-    late = threading.Thread(target=leader._plan, args=(Plan(7, said, number=1),))
-    late.start()
+    leader.plan(Plan(7, said, number=1))
     assert asked.wait(WAIT_S)
     core.generation, core.joins = 8, 2
-    leader._plan(Plan(8, said, number=2))
+    leader.plan(Plan(8, said, number=2))
+    until(lambda: beside.has_events)
+    beside.take()
     answer.set()
-    late.join()
+    until(lambda: beside.has_events)
+    beside.take()
     assert written == [8]
 
 
-def test_a_late_plan_that_fails_does_not_end_the_next_generation(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_plan_that_fails_ends_its_own_generation_alone(
+    monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     core = Membership("g", Subscription("a", ("t",)), state=State.SYNCING, generation=8, joins=2)
 
@@ -71,13 +76,20 @@ def test_a_late_plan_that_fails_does_not_end_the_next_generation(
         raise ZeroDivisionError
 
     monkeypatch.setattr(PlannedTopics, "look", look)
+    beside, member = Beside(lambda: None), member_of(core)
     leader = GroupLeader(
-        group_config("localhost:1"), core, threading.RLock(), cast("Any", None),
-        lambda *_: None, lambda _: frozenset(), lambda: 0.0,
+        group_config("localhost:1"), member, beside, lambda *_: None, lambda _: frozenset(),
+        lambda: 5.0,
     )  # fmt: skip
-    with pytest.raises(ZeroDivisionError):
-        leader._plan(Plan(7, {}, number=1))
-    assert core.awaits_plan(Plan(8, {}, number=2))
+    leader.plan(Plan(7, {}, number=number))
+    until(lambda: beside.has_events)
+    beside.take()
+    assert core.awaits_plan(Plan(8, {}, number=2)) is (number == 1)
+    assert (member.schedule.retry_at > 5.0) is (number == 2)
+
+
+def member_of(core: Membership) -> GroupMember:
+    return GroupMember(core, Liveness(10.0, 60.0), MemberSchedule(Backoff(100, 1_000), 3.0, 65.0))
 
 
 # -- topics that may not be described --------------------------------------------------------------

@@ -19,6 +19,7 @@ from kshare.group.protocol.records import Claim
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.shared import Shared
 from kshare.testing import FakeCluster
+from kshare.wire.protocol.background import Beside
 from tests.support.clock import until
 from tests.support.groups import LOG, group_config
 from tests.support.requests import times_asked
@@ -54,16 +55,15 @@ def answered(cluster: FakeCluster, action: Action) -> list[Waiting]:
     )
     config = group_config(cluster.bootstrap_servers, transactional_id="new")
     unused: Any = None
-    actions = BrokerActions(
-        config, config.kafka, Shared(ownerships), unused, lambda: 0.0, lambda: None
-    )
+    beside = Beside(lambda: None)
+    actions = BrokerActions(config, config.kafka, Shared(ownerships), unused, lambda: 0.0, beside)
     link: Any = SimpleNamespace(
         partition=TopicPartition(LOG, 0), tail=SimpleNamespace(bounds=(0, 0))
     )
     try:
         actions.act(link)
-        until(lambda: actions.are_answered)
-        actions.take_answers()
+        until(lambda: beside.has_events)
+        beside.take()
     finally:
         actions.close()
     return waiting
@@ -105,15 +105,15 @@ def test_a_session_that_closes_waits_for_no_rebalance(
     answer: Future[Any] = Future()
     answer.set_result({T0: error})
     config, follower = group_config("localhost:1"), Mock()
-    shared = Shared(ownerships, primary_by=10.0)
-    actions = BrokerActions(config, config.kafka, shared, follower, lambda: now, lambda: None)
-    actions.primary.as_member = lambda _: answer
+    member, beside = Mock(commit=lambda _: answer), Beside(lambda: None)
+    shared = Shared(ownerships, member=member, primary_by=10.0)
+    actions = BrokerActions(config, config.kafka, shared, follower, lambda: now, beside)
     link: Any = SimpleNamespace(
         partition=TopicPartition(LOG, 0), tail=SimpleNamespace(bounds=(0, 0))
     )
     try:
         actions.act(link)
-        actions.take_answers()
+        beside.take()
     finally:
         actions.close()
     assert commit.is_primary_written == is_over

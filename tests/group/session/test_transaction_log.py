@@ -13,8 +13,10 @@ from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.transaction import ProducerEpoch, Todo, TransactionState
 from kshare.group.core.work import Work
+from kshare.group.membership.handle import MemberHandle
 from kshare.group.session.shared import Shared
-from kshare.group.session.transaction_log import LogThread, TransactionLog
+from kshare.group.session.thread import SessionThread
+from kshare.group.session.transaction_log import TransactionLog
 from tests.support.groups import T0, UPPER
 
 NOT_OWN = (
@@ -31,7 +33,7 @@ NOTHING = Work({}, {})
 
 
 def log_of(read_at: float) -> TransactionLog:
-    thread = cast("LogThread", SimpleNamespace(read_at=read_at))
+    thread = cast("SessionThread", SimpleNamespace(read_at=read_at))
     return TransactionLog("g", Shared(Ownerships("m", "g", 10.0)), thread, time.monotonic)
 
 
@@ -95,7 +97,8 @@ def test_a_log_that_was_not_read_since_does_not_do() -> None:
 def test_a_member_that_was_dropped_does_not_wait() -> None:
     """It joins again only once the transaction is over."""
     log = log_of(read_at=7.0)
-    log.is_alive, log.is_lost = lambda: False, lambda: True
+    log.is_alive = lambda: False
+    log._shared.member = cast("MemberHandle", SimpleNamespace(is_lost=True))
     began = time.monotonic()
     with pytest.raises(TransactionAbortedError, match=DROPPED):
         next_todo(log, 60)

@@ -1,4 +1,4 @@
-"""The thread of a group's member: it joins, plans if it leads, and says that it is alive.
+"""A member of a group, as other threads see it: they ask it, and tell it what they have done.
 
 ::
 
@@ -6,14 +6,13 @@
          ^                                                                |
          +---------------- tell the core <--------------------------------+
 
-A leader's plan is made in a thread of its own, as topics and the log are asked for it. Callbacks of
-users are never called here: the thread that polls takes what has changed.
+All of that runs in the session's thread. Callbacks of users are never called there: the thread that
+polls takes what has changed.
 """
 
-import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -32,35 +31,42 @@ from kshare.group.protocol.membership import Membership
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Subscription
 from kshare.group.protocol.user_data import COMPRESSED
+from kshare.wire.protocol.background import Beside
 from kshare.wire.protocol.retry import Backoff, boot_time
-from kshare.wire.protocol.waker import Waker
 
-__all__ = ["MemberThread", "schedule_of"]
+__all__ = ["MemberHandle", "schedule_of"]
 
-_log = logging.getLogger("kshare.group")
-
-_LONGEST_WAIT: Final = 1.0
 _JOIN_LAPSE: Final = 5.0  # after the time that a rebalance may take; that of Java's client
 
 
-class MemberThread:
-    """A member of a group. Methods may be called from any thread.
+class MemberHandle:
+    """A member of a group. Methods may be called from any thread, but for those of the loop.
 
     Args:
         config: The consumer's configuration.
         name: Name of the member's session.
+        lock: The session's; guards the member, and tells who waits for its end.
+        beside: Does what waits for brokers.
         write_epoch: Writes an epoch into the log.
         on_change: Called when there is something to take. It must not block.
+        wake: Wakes the session's thread.
         whole_topics: Says which topics' partitions are not to be shared, by policies.
         now: Source of time; suspension counts.
+
+    Attributes:
+        is_closing: Whether it is to leave the group.
+        is_closed: Whether it has left, or has ended by a fault: nothing more is sent.
     """
 
     def __init__(
         self,
         config: ConsumerConfig,
         name: str,
+        lock: threading.Condition,
+        beside: Beside,
         write_epoch: WriteEpoch,
         on_change: Callable[[], None],
+        wake: Callable[[], None],
         whole_topics: WholeTopics = lambda _: frozenset(),
         *,
         now: Callable[[], float] = boot_time,
@@ -77,22 +83,20 @@ class MemberThread:
             reads=COMPRESSED,
             instance=config.instance_host or "",
         )
+        self.is_closing = self.is_closed = False
         self._group = config.group
+        self._lock = lock
         self._on_change = on_change
+        self._wake = wake
         self._now = now
-        self._lock = threading.RLock()
         is_static = config.instance_id is not None
         core = Membership(config.group, said, is_static=is_static, protocols=config.protocols)
         liveness = Liveness(config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000)
         self._member = GroupMember(core, liveness, schedule_of(config))
-        leader = GroupLeader(config, core, self._lock, self, write_epoch, whole_topics, now)
-        self._waker = Waker()
-        self._dialogue = MemberDialogue(
-            config, self._member, self._lock, leader, on_change, self._waker.wake, now
-        )
-        self._ready: list[int] = []
-        self._is_closing = False
-        self._thread: threading.Thread | None = None
+        leader = GroupLeader(config, self._member, beside, write_epoch, whole_topics, now)
+        self._dialogue = MemberDialogue(config, self._member, leader, wake, now)
+        self._has_subscribed = False
+        self._had_change = False  # when the loop looked last
 
     # -- for the thread that polls -----------------------------------------------------------
 
@@ -100,13 +104,10 @@ class MemberThread:
         """Join the group, or join it again with other topics."""
         with self._lock:
             self._member.membership.subscribe(topics)
-            if self._thread is None:
+            if not self._has_subscribed:
                 self._member.polled(self._now())
-                self._waker.open()
-                name = f"kshare {self._member.membership.said.name} joins"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
-        self._waker.wake()
+                self._has_subscribed = True
+        self._wake()
 
     def report(self, measured: Callable[[], MemberReport]) -> None:
         """From now on, report what this returns whenever the member joins."""
@@ -132,14 +133,15 @@ class MemberThread:
         with self._lock:
             if self._member.membership.holdings.change is not None:
                 self._member.membership.applied()
-        self._waker.wake()
+            self._had_change = False
+        self._wake()
 
     def fenced(self) -> None:
         """Another consumer has claimed what this member owns: all is lost, and it joins again."""
         with self._lock:
             self._member.fenced()
         self._on_change()
-        self._waker.wake()
+        self._wake()
 
     @property
     def is_lost(self) -> bool:
@@ -213,80 +215,60 @@ class MemberThread:
         """True if it has a ``group.instance.id``."""
         return self._member.membership.is_static
 
-    def close(self, seconds: float) -> None:
-        """Leave the group, and stop. May be called again."""
-        with self._lock:
-            self._is_closing = True
-        if self._thread is not None:
-            self._waker.wake()
-            self._thread.join(seconds)
-
     # -- for the session's thread ------------------------------------------------------------
 
     def commit(self, offsets: CommittedOffsets) -> "Future[Any]":
         """Commit primary offsets as a member; the future has an error or None by partition."""
-        with self._lock:
-            answer = self._dialogue.commits.add(offsets)
-        self._waker.wake()
-        return answer
+        return self._dialogue.commits.add(offsets)
 
     def rebalance(self) -> None:
         """The group has to be assigned again: epochs of before count no more."""
-        with self._lock:
-            self._member.membership.rebalance()
-        self._waker.wake()
-        if self._member.membership.has_change:  # an eager member has to give everything up
-            self._on_change()
+        self._member.membership.rebalance()
 
     def session_ended(self, fault: KshareError) -> None:
         """Its session has ended by a fault: it leaves, so that others go on with what it owns."""
+        self._member.end(fault)
+
+    @property
+    def filenos(self) -> list[int]:
+        """What becomes readable when the coordinator has answered."""
+        return self._dialogue.filenos
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until there is something to do, if nothing happens before."""
+        is_silent = self.is_closed or not self._has_subscribed
+        return float("inf") if is_silent else self._dialogue.seconds_left
+
+    def step(self, ready: Collection[int]) -> None:
+        """Hear answers, and say what is due. Never waits.
+
+        Args:
+            ready: Which of :attr:`filenos` can be read.
+        """
         with self._lock:
-            self._member.end(fault)
-        self._waker.wake()
-        self._on_change()
+            if self.is_closed or not (self._has_subscribed or self.is_closing):
+                return
+            if self.is_closing:
+                self._dialogue.leave()
+            self._dialogue.step(ready)
+            if self._dialogue.has_ended:
+                self.end()
+            core, had_change = self._member.membership, self._had_change
+            self._had_change = core.has_change
+            has_news = core.denied or (core.has_change and not had_change) or self._member.has_lost
+            self._member.has_lost = False
+        self._dialogue.tell()
+        if has_news or self.is_closed:
+            self._on_change()
 
-    def pause(self) -> None:
-        """Something has failed: ask nothing for a while."""
+    def end(self) -> None:
+        """Send nothing more, and notify whoever waits for the end."""
         with self._lock:
-            self._member.schedule.pause(self._now())
-
-    def wake(self) -> None:
-        """Wake the thread: there is something to do."""
-        self._waker.wake()
-
-    # -- the loop ----------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        try:
-            while not self._is_closing:
-                self._step()
-            self._dialogue.leave()
-            while not self._dialogue.has_left:
-                self._step()
-        except KshareError as error:
-            self._end(error)
-        except BaseException as error:
-            self._end(KshareError(f"the member's thread has ended: {error!r}"))
-            raise
-        finally:
             self._member.liveness.lost()
             self._dialogue.close()
-            self._waker.close()
-            self._on_change()
-
-    def _end(self, error: KshareError) -> None:
-        with self._lock:
-            self._member.crashed(error)
-        _log.error("group %s: %s", self._group, error)
-
-    def _step(self) -> None:
-        core = self._member.membership
-        had_change = core.has_change
-        self._dialogue.step(self._ready)
-        if core.denied or (core.has_change and not had_change):
-            self._on_change()
-        seconds = min(self._dialogue.seconds_left, _LONGEST_WAIT)
-        self._ready = self._waker.wait(seconds, self._dialogue.filenos)
+            self.is_closed = True
+            self._lock.notify_all()
 
 
 def schedule_of(config: ConsumerConfig) -> MemberSchedule:

@@ -6,10 +6,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from kshare.group.membership.thread import MemberThread
+from kshare.group.membership.handle import MemberHandle
+from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.retry import boot_time
-from tests.support.groups import LOG, eventually, group_config
+from tests.support.groups import LOG, closing_session, eventually, group_config
 from tests.support.polling import Polling
 from tests.support.requests import times_asked
 
@@ -39,7 +40,7 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 @pytest.fixture
-def waiting(cluster: FakeCluster) -> Iterator[Callable[[Clock], MemberThread]]:
+def waiting(cluster: FakeCluster) -> Iterator[Callable[[Clock], MemberHandle]]:
     """Starts a member that the group lets wait."""
     config = group_config(
         cluster.bootstrap_servers,
@@ -49,9 +50,9 @@ def waiting(cluster: FakeCluster) -> Iterator[Callable[[Clock], MemberThread]]:
     )
     with ExitStack() as stack:
 
-        def start(clock: Clock) -> MemberThread:
-            member = MemberThread(config, "second", lambda *_: None, lambda: None, now=clock)
-            stack.callback(member.close, 5.0)
+        def start(clock: Clock) -> MemberHandle:
+            session = stack.enter_context(closing_session(GroupSession(config, now=clock)))
+            member = session.join(config, lambda: None, lambda _: frozenset())
             member.subscribe(("orders",))
             eventually(lambda: times_asked(cluster, "JoinGroup") >= 1)
             return member
@@ -60,7 +61,7 @@ def waiting(cluster: FakeCluster) -> Iterator[Callable[[Clock], MemberThread]]:
 
 
 def test_who_waits_hears_whether_the_coordinator_lives(
-    cluster: FakeCluster, waiting: Callable[[Clock], MemberThread]
+    cluster: FakeCluster, waiting: Callable[[Clock], MemberHandle]
 ) -> None:
     member = waiting(Clock())
     eventually(lambda: times_asked(cluster, "Heartbeat") >= 10)
@@ -69,7 +70,7 @@ def test_who_waits_hears_whether_the_coordinator_lives(
 
 
 def test_a_join_that_nobody_answers_is_sent_again(
-    cluster: FakeCluster, waiting: Callable[[Clock], MemberThread]
+    cluster: FakeCluster, waiting: Callable[[Clock], MemberHandle]
 ) -> None:
     """After max.poll.interval.ms and 5 s, as Java's client does it."""
     clock = Clock()
@@ -83,7 +84,7 @@ def test_a_join_that_nobody_answers_is_sent_again(
 
 
 def test_a_join_that_is_refused_for_long_is_a_warning(
-    waiting: Callable[[Clock], MemberThread],
+    waiting: Callable[[Clock], MemberHandle],
     cluster: FakeCluster,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -1,0 +1,116 @@
+"""A member's one thread waits neither for its coordinator nor for the leader of the group's log."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from kshare.cluster.coordinator import find_coordinator
+from kshare.group.membership.handle import MemberHandle
+from kshare.group.session.session import GroupSession
+from kshare.testing import FakeCluster
+from tests.support.clock import until
+from tests.support.groups import GROUP, LOG, T0, eventually, group_config, start_of
+from tests.support.requests import times_asked
+
+NEVER_MS = 600_000
+
+
+@dataclass
+class Running:
+    """A member that owns T0. Its coordinator and the leader of its log are two brokers."""
+
+    cluster: FakeCluster
+    coordinator: int
+    leader: int
+    session: GroupSession
+    member: MemberHandle
+    threads: set[threading.Thread]
+
+    @property
+    def read_at(self) -> float:
+        return self.session._thread.read_at
+
+    def lasting_threads(self) -> list[str]:
+        return sorted(each.name for each in {*threading.enumerate()} - self.threads)
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    before = {*threading.enumerate()}
+    with FakeCluster(2, topics={"orders": 1, LOG: 1}) as cluster:
+        servers = cluster.bootstrap_servers
+        config = group_config(
+            servers,
+            claim_timeout_ms=60_000,
+            session_timeout_ms=60_000,
+            heartbeat_interval_ms=50,
+        )
+        host, port = find_coordinator(config.kafka, GROUP)
+        coordinator = servers.split(",").index(f"{host}:{port}") + 1
+        leader = 3 - coordinator
+        for topic in ("orders", LOG):
+            cluster.move_leader(topic, 0, leader)
+        session = GroupSession(config)
+        member = session.join(config, lambda: None, lambda _: frozenset())
+        member.subscribe(("orders",))
+        until(lambda: member.has_change)
+        change = member.take()
+        assert change is not None
+        assert change.epoch is not None
+        session.claim(change.assigned, epoch=(change.epoch, change.topic_id))
+        member.applied()
+        start_of(session, T0)
+        yield Running(cluster, coordinator, leader, session, member, before)
+        session.close(0.1)
+
+
+def test_a_coordinator_that_does_not_answer_a_heartbeat_does_not_stop_reading_the_log(
+    running: Running,
+) -> None:
+    running.cluster.delay(running.coordinator, NEVER_MS)
+    member = running.member._member
+
+    def is_unanswered() -> bool:
+        """Since before the log was read again."""
+        heard, read_at = running.member.liveness._heard_at, running.read_at
+        until(lambda: running.read_at > read_at)
+        return member.is_beating and running.member.liveness._heard_at == heard
+
+    eventually(is_unanswered)
+    for _ in range(2):
+        assert is_unanswered()
+    assert running.session.may_deliver()
+
+
+def test_a_leader_of_the_log_that_does_not_answer_does_not_stop_heartbeats(
+    running: Running,
+) -> None:
+    running.cluster.delay(running.leader, NEVER_MS)
+    heard, read_at = running.member.liveness._heard_at, 0.0
+
+    def is_heard_alone() -> bool:
+        nonlocal heard, read_at
+        before, heard = heard, running.member.liveness._heard_at
+        was_read_at, read_at = read_at, running.read_at
+        return heard > before and read_at == was_read_at
+
+    for _ in range(5):
+        eventually(is_heard_alone)
+
+
+def test_a_member_has_one_lasting_thread(running: Running) -> None:
+    running.cluster.track_requests()
+    only = [f"kshare {running.session.member}"]
+    until(lambda: running.lasting_threads() == only)
+    until(lambda: times_asked(running.cluster, "Heartbeat") >= 3)
+    until(lambda: running.lasting_threads() == only)
+
+
+def test_who_leaves_in_vain_does_not_wait_for_longer_than_was_said(running: Running) -> None:
+    """And nothing that was to be committed is waited for any more."""
+    running.cluster.delay(running.coordinator, NEVER_MS)
+    until(lambda: running.member._member.is_beating)
+    running.session.leave(0.05)
+    until(lambda: running.member.is_closed)
