@@ -56,6 +56,7 @@ class MemberProcess(Process):
     member: GroupMember = field(default_factory=lambda: new_member(""))
     now: float = 0.0  # by its clock, which goes on when its requests are late
     late: tuple[tuple[Plan, Generation], ...] = ()  # their epochs are not written yet
+    beaten: tuple[Heartbeat, Code | None] | None = None  # whose answer is on its way
     wrote: int = -1  # the number of its last plan whose epoch it has written
 
     @property
@@ -85,6 +86,7 @@ class MemberProcess(Process):
             *super().fingerprint(),
             print_of_membership(self.membership),
             self.member.awaits and self.member.schedule.asked_at == self.now,
+            self.beaten and (repr(self.beaten), self.beaten[0].sent_at == self.now),
             *late,
         )
 
@@ -239,6 +241,7 @@ class GroupLimits(Limits):
     drops: int = 2
     failovers: int = 0
     late_plans: int = 0  # at once, of each process
+    late_beats: bool = False  # answers to heartbeats take their time, and all else goes on
 
 
 def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
@@ -248,6 +251,7 @@ def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
         possible += log_steps(world, process, limits)
         possible += membership_steps(world, member_of(process))
         possible += _late_plans(member_of(process), limits)
+        possible += _late_beats(member_of(process), limits)
         if world.failovers and is_unknown_while_it_waits(world, member_of(process)):
             possible.append(("heartbeat", name))
         if member_of(process).membership.has_change:
@@ -281,6 +285,14 @@ def _late_plans(process: MemberProcess, limits: GroupLimits) -> list[Step]:
     return possible
 
 
+def _late_beats(process: MemberProcess, limits: GroupLimits) -> list[Step]:
+    """A heartbeat that the coordinator answers, and its answer, which is heard later."""
+    if process.beaten is not None:
+        return [("heard", process.name)]
+    is_member = process.membership.generation >= 0 and process.membership.member_id
+    return [("beat", process.name)] if limits.late_beats and is_member else []
+
+
 def coordinator_steps(world: InGroup, drops: int) -> list[Step]:
     """What the coordinator can do by itself; it drops so many members that live."""
     possible: list[Step] = []
@@ -301,7 +313,8 @@ def membership_steps(world: InGroup, process: MemberProcess) -> list[Step]:
         possible.append(("member", name))
     if world.coordinator.mail.get(name):
         possible.append(("mail", name))
-    if membership.generation >= 0 and membership.state is not State.SYNCING:
+    is_silent = process.beaten is not None or membership.state is State.SYNCING
+    if membership.generation >= 0 and not is_silent:
         code = world.coordinator.heartbeat(membership.member_id, membership.generation)
         if code is not None or not process.is_member:
             possible.append(("heartbeat", name))
@@ -313,7 +326,7 @@ def is_unknown_while_it_waits(world: InGroup, process: MemberProcess) -> bool:
     membership = process.membership
     code = world.coordinator.heartbeat(membership.member_id, membership.generation)
     is_over = code in {Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION}
-    return membership.state is State.SYNCING and is_over
+    return membership.state is State.SYNCING and is_over and process.beaten is None
 
 
 def take_group(world: GroupWorld, step: Step) -> None:
@@ -336,6 +349,10 @@ def take_group(world: GroupWorld, step: Step) -> None:
             fail_over(world)
         case "disconnect":
             disconnect(member_of(world.own(name)))
+        case "beat":
+            _beat(world, member_of(world.own(name)))
+        case "heard":
+            _hear(member_of(world.own(name)))
         case "think":
             think(world, member_of(world.own(name)))
         case _ if what.startswith("plan "):
@@ -405,6 +422,7 @@ def drop(world: InGroup, member_id: str) -> None:
 
 def sleep(process: MemberProcess, *, is_rebalancing: bool) -> None:
     """Its clock goes on; if the group waits for it to join, its heartbeats were answered."""
+    _hear(process)
     process.now += REBALANCE if is_rebalancing else SESSION
     beat = next_request(process, beats=True) if is_rebalancing else None
     if isinstance(beat, Heartbeat):
@@ -424,6 +442,7 @@ def fail_over(world: GroupWorld) -> None:
 
 def disconnect(process: MemberProcess) -> None:
     """No answer comes: it finds the coordinator again, and asks once more."""
+    process.beaten = None
     process.member.failed(process.now, "")
 
 
@@ -478,7 +497,7 @@ def next_request(process: MemberProcess, *, beats: bool = False) -> Request | No
     """What it sends next: a heartbeat, or what else there is; any time may be that of either."""
     process.member.schedule.beat_at = process.now if beats else float("inf")
     while isinstance(request := process.member.request(process.now), FindCoordinator):
-        pass
+        process.beaten = None
     return request
 
 
@@ -534,8 +553,21 @@ class Receiver:
 
 
 def _heartbeat(world: InGroup, process: MemberProcess) -> None:
+    _beat(world, process)
+    _hear(process)
+
+
+def _beat(world: InGroup, process: MemberProcess) -> None:
+    """It sends a heartbeat, and the coordinator answers."""
     beat = next_request(process, beats=True)
     assert isinstance(beat, Heartbeat)
-    code = world.coordinator.heartbeat(beat.member_id, beat.generation)
-    process.member.heartbeat_answered(beat, code, process.now, is_refused=code is not None)
-    process.look_at_clock()
+    process.beaten = beat, world.coordinator.heartbeat(beat.member_id, beat.generation)
+
+
+def _hear(process: MemberProcess) -> None:
+    """The answer to a heartbeat arrives, if one is on its way."""
+    beaten, process.beaten = process.beaten, None
+    if beaten is not None:
+        beat, code = beaten
+        process.member.heartbeat_answered(beat, code, process.now, is_refused=code is not None)
+        process.look_at_clock()

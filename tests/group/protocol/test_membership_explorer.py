@@ -44,6 +44,7 @@ LIMITS = GroupLimits(processes=4, drops=3)
 NARROW = GroupLimits(processes=3, drops=1, commits=2)
 LATE = replace(LIMITS, late_plans=2)
 MOVED = replace(LATE, failovers=2)
+SLOW = replace(MOVED, late_beats=True)
 LENGTH = 120
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -100,6 +101,21 @@ def test_random_walks_with_late_plans() -> None:
 def test_random_walks_with_coordinators_that_know_nothing_of_the_rebalance() -> None:
     for seed in range(40):
         assert walk_group(MOVED, LENGTH, seed, first_group()) is None, f"seed {seed}"
+
+
+@pytest.mark.parametrize("limits", [SLOW, replace(LIMITS, late_beats=True)], ids=["moved", "slow"])
+def test_random_walks_with_coordinators_that_answer_heartbeats_late(limits: GroupLimits) -> None:
+    for seed in range(40):
+        assert walk_group(limits, LENGTH, seed, first_group()) is None, f"seed {seed}"
+
+
+def test_every_interleaving_with_heartbeats_that_are_answered_late() -> None:
+    """One step out of the way, and then another one, or the answer."""
+    limits = replace(NARROW, late_beats=True)
+    starts = [world for way in WAYS[:2] for world in way(NARROW)]
+    seen, broken = explore_group(limits, 2, *starts)
+    assert broken is None
+    assert seen.states > 5_000
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
