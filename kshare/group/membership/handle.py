@@ -263,7 +263,7 @@ class MemberHandle:
             self._on_change()
 
     def end(self) -> None:
-        """Send nothing more, and notify whoever waits for the end."""
+        """Send nothing more, and notify whoever waits for the end. May be called again."""
         with self._lock:
             self._member.liveness.lost()
             self._dialogue.close()

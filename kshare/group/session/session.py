@@ -64,8 +64,9 @@ class GroupSession:
         self._shared = self._thread.shared
         self._right = self._thread.presence.right
         self._is_started = False
-        self.transaction_log = TransactionLog(config.group, self._shared, self._thread, now)
-        self.transaction_log.is_alive = self.may_deliver
+        self.transaction_log = TransactionLog(
+            config.group, self._shared, self._thread, self.may_deliver, now
+        )
 
     def use_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
         """Commit leader epochs beside offsets, which are not known otherwise.
@@ -112,20 +113,19 @@ class GroupSession:
         """Leave the group; the session is a standalone one again."""
         self._end_membership(timeout)
         with self._shared.changed:
+            if self._shared.member is not None:
+                self._shared.member.end()
             self._shared.member = None
             self._right.left()
-        self._thread.wake()
 
     def _end_membership(self, timeout: float) -> None:
         with self._shared.changed:
-            member = self._shared.member
+            member, thread = self._shared.member, self._thread
             if member is not None:
                 member.is_closing = True
-                self._thread.wake()
+                thread.wake()
                 # Amid a signal handler, the frame below may hold the lock: this lets go of it.
-                self._shared.changed.wait_for(
-                    lambda: member.is_closed or self._thread.has_ended, timeout
-                )
+                self._shared.changed.wait_for(lambda: member.is_closed or thread.has_ended, timeout)
 
     def claim(
         self,

@@ -25,7 +25,6 @@ from kshare.group.core.right import Right
 from kshare.group.log.epoch_writer import EpochWriter
 from kshare.group.log.link import LogLink
 from kshare.group.log.tail import LogTail
-from kshare.group.membership.handle import MemberHandle
 from kshare.group.model import SessionConfig
 from kshare.group.protocol.cooperator import Share
 from kshare.group.session.broker_actions import BrokerActions
@@ -145,7 +144,6 @@ class SessionThread:
         self.presence = Presence(config, member, self.shared, self.actions, now)
         self._announcer = _Announcer(self.shared, self.presence.right, on_change, now)
         self.epochs = EpochWriter(config.group, self.actions.unblock)
-        self._served: MemberHandle | None = None
 
     def start(self) -> None:
         """Start the thread."""
@@ -213,12 +211,8 @@ class SessionThread:
             self.epochs.serve(link, log, self._now())
 
     def _serve_member(self, ready: Collection[int]) -> None:
-        member, served = self.shared.member, self._served
-        if served is not None and served is not member:
-            served.end()  # it had not left in time
-        self._served = member
-        if member is not None:
-            member.step(ready)
+        if self.shared.member is not None:
+            self.shared.member.step(ready)
 
     def _warn(self) -> None:
         """Log what there is to be said."""

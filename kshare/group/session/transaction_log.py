@@ -42,18 +42,21 @@ class TransactionLog:
         group: Id of the group.
         shared: What the session knows.
         thread: The session's thread.
+        is_alive: Says whether nobody can have taken over the key hashes of the session, as they are
+            sure that it lives.
         now: The session's source of time.
-
-    Attributes:
-        is_alive: Whether nobody can have taken over the key hashes of the session, as they are sure
-            that it lives.
     """
 
     def __init__(
-        self, group: str, shared: Shared, thread: SessionThread, now: Callable[[], float]
+        self,
+        group: str,
+        shared: Shared,
+        thread: SessionThread,
+        is_alive: Callable[[], bool],
+        now: Callable[[], float],
     ) -> None:
         self.now = now
-        self.is_alive: Callable[[], bool] = lambda: True
+        self._is_alive = is_alive
         self._group = group
         self._shared = shared
         self._thread = thread
@@ -115,7 +118,7 @@ class TransactionLog:
         # delivers.
         member = self._shared.member
         is_lost = member is not None and member.is_lost
-        read_at, is_alive = self._thread.read_at, self.is_alive()
+        read_at, is_alive = self._thread.read_at, self._is_alive()
         closed, disturbed = is_closed(), is_disturbed()
         with self._shared.changed:
             if self._shared.fault is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from kshare.cluster.coordinator import find_coordinator
+from kshare.errors import KshareError
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
@@ -114,3 +115,21 @@ def test_who_leaves_in_vain_does_not_wait_for_longer_than_was_said(running: Runn
     until(lambda: running.member._member.is_beating)
     running.session.leave(0.05)
     until(lambda: running.member.is_closed)
+
+
+def test_an_error_that_nobody_has_foreseen_ends_the_membership_and_not_the_session(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(running.member._dialogue._link, "take", fails)
+    until(lambda: running.member.is_closed)
+    assert running.member.take() is not None  # all is lost
+    running.member.applied()
+    with pytest.raises(KshareError, match=r"the member's thread has ended: ZeroDivisionError"):
+        running.member.check()
+    read_at = running.read_at
+    until(lambda: running.read_at > read_at)
+    running.session.check()
+    assert not running.session.may_deliver()

@@ -1,7 +1,7 @@
 """When a transaction may commit, as far as the session knows."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import cast
 
@@ -32,9 +32,10 @@ DROPPED = "the member was dropped from its group, and others may have its key ha
 NOTHING = Work({}, {})
 
 
-def log_of(read_at: float) -> TransactionLog:
+def log_of(read_at: float, is_alive: Callable[[], bool] = lambda: True) -> TransactionLog:
     thread = cast("SessionThread", SimpleNamespace(read_at=read_at))
-    return TransactionLog("g", Shared(Ownerships("m", "g", 10.0)), thread, time.monotonic)
+    shared = Shared(Ownerships("m", "g", 10.0))
+    return TransactionLog("g", shared, thread, is_alive, time.monotonic)
 
 
 def next_todo(
@@ -79,12 +80,10 @@ def answers() -> Iterator[bool]:
 
 def test_a_session_that_may_have_been_taken_for_dead_does_not_commit() -> None:
     """Who had its key hashes meanwhile may have left nothing in the log."""
-    log = log_of(read_at=7.0)
-    log.is_alive = lambda: False
     with pytest.raises(TransactionAbortedError, match=UNPROVEN):
-        next_todo(log, 0.05)
+        next_todo(log_of(7.0, lambda: False), 0.05)
     said = answers()
-    log.is_alive = lambda: next(said)
+    log = log_of(7.0, lambda: next(said))
     assert next_todo(log, 60) is Todo.WRITE
     assert log.records() == []
 
@@ -96,8 +95,7 @@ def test_a_log_that_was_not_read_since_does_not_do() -> None:
 
 def test_a_member_that_was_dropped_does_not_wait() -> None:
     """It joins again only once the transaction is over."""
-    log = log_of(read_at=7.0)
-    log.is_alive = lambda: False
+    log = log_of(7.0, lambda: False)
     log._shared.member = cast("MemberHandle", SimpleNamespace(is_lost=True))
     began = time.monotonic()
     with pytest.raises(TransactionAbortedError, match=DROPPED):
