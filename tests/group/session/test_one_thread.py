@@ -9,6 +9,7 @@ import pytest
 from kshare.cluster.coordinator import find_coordinator
 from kshare.errors import KshareError
 from kshare.group.membership.handle import MemberHandle
+from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from tests.support.clock import until
@@ -16,6 +17,7 @@ from tests.support.groups import GROUP, LOG, T0, eventually, group_config, start
 from tests.support.requests import times_asked
 
 NEVER_MS = 600_000
+"""Longer than the tests wait: a thread that waits for a broker does not come back."""
 
 
 @dataclass
@@ -38,14 +40,16 @@ class Running:
 
 
 @pytest.fixture
-def running() -> Iterator[Running]:
+def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    monkeypatch.setattr(log_follower, "ANSWER_MS", NEVER_MS)
     before = {*threading.enumerate()}
     with FakeCluster(2, topics={"orders": 1, LOG: 1}) as cluster:
         servers = cluster.bootstrap_servers
         config = group_config(
             servers,
-            claim_timeout_ms=60_000,
-            session_timeout_ms=60_000,
+            claim_timeout_ms=NEVER_MS,
+            session_timeout_ms=3 * NEVER_MS,
+            request_timeout_ms=NEVER_MS,
             heartbeat_interval_ms=50,
         )
         host, port = find_coordinator(config.kafka, GROUP)
