@@ -114,6 +114,7 @@ class LogTail:
         )
         self._open: _Open | None = None
         self._sent_at: float | None = None  # None: no request is under way
+        self._heard_at = 0.0  # when some of the answer came, or else when it was asked for
         self._opening: Future[_Opened] | None = None
         self._pause = _Pause(Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms), now)
 
@@ -133,9 +134,9 @@ class LogTail:
         return self._pause.left
 
     def is_overdue(self, seconds: float) -> bool:
-        """True if the request under way was sent longer ago, plus what the broker may wait."""
+        """True if for longer, plus what the broker may wait, nothing of the answer has come."""
         waits = self._kafka.fetch_max_wait_ms / 1000 + seconds
-        return self._sent_at is not None and self._now() - self._sent_at > waits
+        return self._sent_at is not None and self._now() - self._heard_at > waits
 
     def ask(self) -> None:
         """Send a request, unless one is under way; connects if need be. Never waits.
@@ -157,7 +158,7 @@ class LogTail:
         assert self.position is not None
         connection = self._open[1]
         fetch = PartitionFetch(self._partition, self.position, _FETCH_BYTES)
-        self._sent_at = self._now()  # before: what is answered later was true then
+        self._sent_at = self._heard_at = self._now()  # before: what is answered later was true then
         connection.send(
             fetch_request(connection, self._kafka, [fetch], max_bytes=self._kafka.fetch_max_bytes)
         )
@@ -193,6 +194,7 @@ class LogTail:
         connection = self._open[1]
         body = connection.receive_ready()
         if body is None:
+            self._heard_at = self._now()  # a long answer takes its time: it would be as long again
             return None
         response = parse_fetch_response(body, fetch_version(connection))
         sent_at, self._sent_at = self._sent_at, None

@@ -48,6 +48,33 @@ def test_whoever_follows_a_log_waits_neither_for_the_connection_nor_for_answers(
     tail.close()
 
 
+def test_a_long_answer_is_overdue_only_if_nothing_more_of_it_comes(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be asked for again and again, and never be taken."""
+    receive, parts = ScriptedConnection.receive, [True] * 20
+
+    def in_parts(self: ScriptedConnection) -> memoryview | None:
+        return None if parts and parts.pop() else receive(self)
+
+    monkeypatch.setattr(ScriptedConnection, "receive_ready", in_parts)
+    clock, woken = cluster.clock, threading.Event()
+    tail = LogTail(KAFKA, LOG, cluster, woken.set, wait_ms=0, now=clock.monotonic)
+    tail.ask()
+    assert woken.wait(WAIT_S)
+    tail.ask()
+    asked_at = clock.now
+    for _ in range(20):
+        clock.now += 0.05
+        assert tail.take() is None
+        assert not tail.is_overdue(0.1)
+    clock.now += 0.11
+    assert tail.is_overdue(0.1)
+    assert tail.take() == []
+    assert tail.read_at == asked_at
+    tail.close()
+
+
 def test_a_connection_that_is_given_up_while_another_thread_asks_is_closed_after_that(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
