@@ -5,11 +5,13 @@
     hear     an answer: tell the member, and the leader's part
     speak    GroupMember.request: heartbeat --> JoinGroup, SyncGroup, or a plan --> commits
     failed   no answer, or none of use: find the coordinator again, after a pause
+    part     LeaveGroup, once nothing is under way whose failure would take it along
 
 What to say, and what an answer means, is :class:`.GroupMember`'s.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, Final
@@ -68,6 +70,8 @@ class MemberDialogue:
         self._now = now
         self._link = MemberLink(config, wake)
         self._is_leaving = False
+        self._goodbyes: deque[str] = deque()  # member ids with which LeaveGroup is to be sent
+        self._is_parting = False  # whether it was sent, and is not answered
 
     @property
     def filenos(self) -> list[int]:
@@ -79,7 +83,7 @@ class MemberDialogue:
         """Seconds until there is something to do, if nothing happens before."""
         now, member = self._now(), self._member
         if self._is_leaving:
-            return self._link.seconds_left
+            return 0.0 if self._may_part else self._link.seconds_left
         if member.must_find or (self.commits.are_waiting and now >= member.schedule.retry_at):
             return 0.0
         return min(member.seconds_left(now), self._link.seconds_left)
@@ -94,12 +98,17 @@ class MemberDialogue:
             self._link.take(ready)
             if not self._is_leaving:
                 self._speak()
+            elif self._member.must_find:
+                self._find()
+            self._part()
             self._link.send()
         except Exception as error:
             if isinstance(error, OSError | KafkaError) and not isinstance(error, LASTING):
                 self._failed(error)
             else:
                 self._crashed(error)
+        if self._is_leaving and not (self._goodbyes or self._is_parting):
+            self.has_ended = True
 
     def _speak(self) -> None:
         while (request := self._member.request(self._now())) is not None:
@@ -110,7 +119,7 @@ class MemberDialogue:
     def _say(self, request: Request) -> None:
         match request:
             case FindCoordinator():
-                self._hang_up("the coordinator may be another broker")
+                self._find()
             case Heartbeat():
                 self._link.heartbeat(request, partial(self._beat_answered, request))
                 self._leader.look(self._now())
@@ -122,7 +131,7 @@ class MemberDialogue:
                 self._leader.plan(request)
             case Leave(member_id):
                 self._link.hang_up()
-                self._link.leave(member_id, lambda _: None)
+                self._goodbyes.append(member_id)
 
     def _beat_answered(self, beat: Heartbeat, answer: Any) -> None:
         number = int(answer.error_code)
@@ -183,12 +192,24 @@ class MemberDialogue:
             is_size=number in _TOO_LARGE,
         )
 
+    @property
+    def _may_part(self) -> bool:
+        return bool(self._goodbyes) and self._link.is_quiet
+
+    def _part(self) -> None:
+        """Say goodbye once nothing is under way whose failure would take it along."""
+        if self._may_part and (self._is_leaving or self._now() >= self._member.schedule.retry_at):
+            self._is_parting = True
+            self._link.leave(self._goodbyes.popleft(), self._parted)
+
+    def _parted(self, _: object) -> None:
+        self._is_parting = False  # with whatever answer: it is no use to wait
+
     def _failed(self, error: Exception) -> None:
         """The coordinator did not answer, or not as it should."""
         self._hang_up(str(error))
         if self._is_leaving:
             _log.info("group %s: cannot leave: %s", self._group, error)
-            self.has_ended = True
         else:
             self._member.failed(self._now(), str(error))
 
@@ -201,8 +222,13 @@ class MemberDialogue:
         _log.error("group %s: %s", self._group, fault, exc_info=cause)
         self.has_ended = True
 
+    def _find(self) -> None:
+        self._member.must_find = False
+        self._hang_up("the coordinator may be another broker")
+
     def _hang_up(self, why: str) -> None:
         self._link.forget()
+        self._is_parting = False
         self.commits.failed(why)
 
     def leave(self) -> None:
@@ -211,15 +237,8 @@ class MemberDialogue:
             return
         self._is_leaving = True
         last = self._member.leave()
-        if self._member.must_find:
-            self._link.forget()
-        if last is None:
-            self._left()
-        else:
-            self._link.leave(last.member_id, self._left)
-
-    def _left(self, _: object = None) -> None:
-        self.has_ended = True
+        if last is not None:
+            self._goodbyes.append(last.member_id)
 
     def close(self) -> None:
         """Commit nothing more, and close the connections."""

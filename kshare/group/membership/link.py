@@ -93,6 +93,11 @@ class MemberLink:
         """Seconds until an answer is overdue."""
         return self._speaking.seconds_left
 
+    @property
+    def is_quiet(self) -> bool:
+        """True if no request that is answered at once is under way, or waits for its turn."""
+        return self._speaking.is_free
+
     def take(self, ready: Collection[int]) -> None:
         """Take answers.
 

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -14,49 +13,15 @@ from kshare.group.membership.link import MemberLink
 from kshare.group.protocol.membership import Join
 from tests.support.clock import until
 from tests.support.groups import group_config
+from tests.support.silent import SilentConnection, silent_connections
 
 BEAT = Heartbeat("me", 1, 0.0, is_member=True)
-
-
-@dataclass
-class SilentConnection:
-    """A connection of which the other side takes requests, and answers when the test says so."""
-
-    broker: str = "one:1"
-    sent: list[Any] = field(default_factory=list)
-    is_closed: bool = False
-    answers: list[bytes] = field(default_factory=list)
-
-    def version(self, request: type[Any], lowest: int, highest: int) -> int:
-        return highest
-
-    def send(self, request: Any) -> None:
-        self.sent.append(request)
-
-    def receive_ready(self) -> memoryview | None:
-        return memoryview(self.answers.pop(0)) if self.answers else None
-
-    def decoded(self, request: type[Any], version: int, body: memoryview) -> bytes:
-        return bytes(body)
-
-    def fileno(self) -> int:
-        return id(self)
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[SilentConnection]:
     """The connections, in the order in which they were made."""
-    connections: list[SilentConnection] = []
-
-    def connect(*_: Any) -> Any:
-        connections.append(SilentConnection())
-        return ("one", 1), connections[-1]
-
-    monkeypatch.setattr(link_module, "_connect", connect)
-    return connections
+    return silent_connections(monkeypatch)
 
 
 @pytest.fixture
@@ -66,13 +31,9 @@ def link() -> Iterator[MemberLink]:
     running.close()
 
 
-def sent(connection: SilentConnection) -> list[str]:
-    return [type(request).__name__ for request in connection.sent]
-
-
 def sends(link: MemberLink, made: list[SilentConnection], *names: list[str]) -> bool:
     link.send()
-    return [sent(each) for each in made] == [*names]
+    return [each.names for each in made] == [*names]
 
 
 def test_a_heartbeat_that_is_not_answered_delays_what_follows_on_its_connection_alone(

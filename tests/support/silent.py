@@ -1,0 +1,58 @@
+"""Connections to a coordinator that answers when the test says so."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kshare.group.membership import link as link_module
+
+__all__ = ["SilentConnection", "silent_connections"]
+
+
+@dataclass
+class SilentConnection:
+    """A connection of which the other side takes requests, and answers when the test says so."""
+
+    broker: str = "one:1"
+    sent: list[Any] = field(default_factory=list)
+    is_closed: bool = False
+    answers: list[Any] = field(default_factory=list)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the requests that were sent."""
+        return [type(request).__name__ for request in self.sent]
+
+    def version(self, request: type[Any], lowest: int, highest: int) -> int:
+        return highest
+
+    def send(self, request: Any) -> None:
+        self.sent.append(request)
+
+    def receive_ready(self) -> Any:
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def decoded(self, request: type[Any], version: int, body: Any) -> Any:
+        return body
+
+    def fileno(self) -> int:
+        return id(self)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def silent_connections(monkeypatch: pytest.MonkeyPatch) -> list[SilentConnection]:
+    """The connections of members, in the order in which they will be made."""
+    connections: list[SilentConnection] = []
+
+    def connect(*_: Any) -> Any:
+        connections.append(SilentConnection())
+        return ("one", 1), connections[-1]
+
+    monkeypatch.setattr(link_module, "_connect", connect)
+    return connections
