@@ -236,6 +236,7 @@ class MemberDialogue:
         if self._is_leaving:
             return
         self._is_leaving = True
+        self._link.hang_up()  # else it might still join
         last = self._member.leave()
         if last is not None:
             self._goodbyes.append(last.member_id)

@@ -130,6 +130,20 @@ def test_a_goodbye_that_was_decided_outlives_a_heartbeat_that_fails(talk: Talk) 
     talk.until(lambda: talk.said == [["Heartbeat"], ["LeaveGroup"]])
 
 
+def test_who_leaves_while_it_connects_does_not_join(talk: Talk) -> None:
+    core = talk.member.membership
+    core.rebalance()
+    core.member_id = ""
+    talk.member.schedule.beat_at = float("inf")
+    talk.step()
+    assert talk.member.awaits  # JoinGroup: the connection is made by a thread
+    talk.dialogue.leave()
+    talk.until(lambda: talk.made)
+    talk.step()
+    assert talk.has_ended()
+    assert talk.said == [[]]
+
+
 def test_who_is_to_say_nothing_more_waits_for_no_heartbeat(talk: Talk) -> None:
     talk.member.membership.is_static = True
     talk.beat()
