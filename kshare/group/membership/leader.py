@@ -175,7 +175,13 @@ class GroupLeader:
         done: Callable[[_T], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        self._run_beside.begin(call, f"kshare {self._config.group} plans", done, failed)
+        def taken(result: _T) -> None:
+            try:
+                done(result)
+            except Exception as error:  # of the plan, not of the session that takes it
+                failed(error)
+
+        self._run_beside.begin(call, f"kshare {self._config.group} plans", taken, failed)
 
     def _warn(self, error: Exception) -> None:
         """Say what has failed; the group's next rebalance does it again."""

@@ -16,9 +16,9 @@ from kshare.group.core.schedule import MemberSchedule
 from kshare.group.membership.leader import GroupLeader
 from kshare.group.membership.planned_topics import PlannedTopics, SeenTopics
 from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.membership import Membership, Plan, State
+from kshare.group.protocol.membership import Join, Membership, Plan, State
 from kshare.group.protocol.records import Epoch
-from kshare.group.protocol.subscription import Subscription, encode_subscription
+from kshare.group.protocol.subscription import PROTOCOL, Subscription, encode_subscription
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.background import Beside
 from tests.support.clock import WAIT_S, until
@@ -86,6 +86,24 @@ def test_a_plan_that_fails_ends_its_own_generation_alone(
     beside.take()
     assert core.awaits_plan(Plan(8, {}, number=2)) is (number == 1)
     assert (member.schedule.retry_at > 5.0) is (number == 2)
+
+
+def test_what_cannot_be_read_of_the_former_assignment_is_planned_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And ends no session: what is taken in its thread may fail, too."""
+    core = Membership("g", Subscription("a", ("t",)), state=State.STABLE, joins=1)
+    monkeypatch.setattr(PlannedTopics, "look", lambda *_: SEEN)
+    beside = Beside(lambda: None)
+    leader = GroupLeader(
+        group_config("localhost:1"), member_of(core), beside, lambda *_: None,
+        lambda _: frozenset(), lambda: 5.0,
+    )  # fmt: skip
+    leader.lead_on({"a": encode_subscription(core.said)}, PROTOCOL, [b"damaged"])
+    until(lambda: beside.has_events)
+    beside.take()
+    assert isinstance(core.action(), Join)
+    assert "assignment cannot be read" in caplog.text
 
 
 def member_of(core: Membership) -> GroupMember:
