@@ -27,16 +27,19 @@ class Line:
 
     Args:
         seconds: Time limit of an answer.
+        is_held: Whether brokers hold requests: the limit is that of an answer that has begun.
 
     Attributes:
         connection: The connection; None until it is made.
     """
 
-    def __init__(self, seconds: float = float("inf")) -> None:
+    def __init__(self, seconds: float, *, is_held: bool = False) -> None:
         self.connection: Connection | None = None
         self._seconds = seconds
+        self._is_held = is_held
         self._waiting: deque[tuple[Make, Answered]] = deque()
-        self._sent: tuple[Any, Answered, float] | None = None
+        self._sent: tuple[Any, Answered] | None = None
+        self._due = float("inf")  # when its answer is overdue
 
     @property
     def is_free(self) -> bool:
@@ -51,7 +54,7 @@ class Line:
     @property
     def seconds_left(self) -> float:
         """Seconds until an answer is overdue."""
-        return float("inf") if self._sent is None else max(self._sent[2] - time.monotonic(), 0.0)
+        return float("inf") if self._sent is None else max(self._due - time.monotonic(), 0.0)
 
     def ask(self, make: Make, answered: Answered) -> None:
         """Send a request as soon as it can be sent."""
@@ -67,7 +70,8 @@ class Line:
             make, answered = self._waiting.popleft()
             request = make(self.connection)
             self.connection.send(request)
-            self._sent = request, answered, time.monotonic() + self._seconds
+            self._sent = request, answered
+            self._due = float("inf") if self._is_held else time.monotonic() + self._seconds
 
     def take(self, ready: Collection[int]) -> None:
         """Take an answer if it is there.
@@ -81,12 +85,15 @@ class Line:
         """
         if self._sent is None or self.connection is None:
             return
-        request, answered, deadline = self._sent
-        body = self.connection.receive_ready() if self.fileno in ready else None
-        if body is not None:
-            self._sent = None
-            answered(self.connection.decoded(type(request), request.API_VERSION, body))
-        elif time.monotonic() > deadline:
+        request, answered = self._sent
+        if self.fileno in ready:
+            body = self.connection.receive_ready()
+            if body is not None:
+                self._sent = None
+                answered(self.connection.decoded(type(request), request.API_VERSION, body))
+                return
+            self._due = min(self._due, time.monotonic() + self._seconds)  # some of it has come
+        if time.monotonic() > self._due:
             broker = self.connection.broker
             raise TimeoutError(f"broker {broker} did not answer within request.timeout.ms")
 

@@ -75,8 +75,9 @@ class MemberLink:
             send_buffer_bytes=max(kafka.send_buffer_bytes, _SEND_BYTES),
         )
         self._coordinator: Address | None = None
-        self._joining = Line()
-        self._speaking = Line(self._kafka.request_timeout_ms / 1000)
+        seconds = self._kafka.request_timeout_ms / 1000
+        self._joining = Line(seconds, is_held=True)
+        self._speaking = Line(seconds)
         self._made: Future[tuple[Address, Connection]] | None = None
         self._made_for = self._joining
 
@@ -91,7 +92,7 @@ class MemberLink:
     @property
     def seconds_left(self) -> float:
         """Seconds until an answer is overdue."""
-        return self._speaking.seconds_left
+        return min(self._joining.seconds_left, self._speaking.seconds_left)
 
     @property
     def is_quiet(self) -> bool:

@@ -75,6 +75,31 @@ def test_an_answer_that_is_overdue_is_a_fault_unless_it_is_there(
     assert heard == [b"alive"]
 
 
+def test_a_broker_may_hold_a_join_but_not_half_of_its_answer(
+    link: MemberLink, made: list[SilentConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link.join(Join("me", b""), print)
+    until(lambda: sends(link, made, ["JoinGroupRequest"]))
+    now = time.monotonic() + 100_000
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    link.take([])
+    assert link.seconds_left == float("inf")
+    link.take(link.filenos)  # some of it is there
+    left = link.seconds_left
+    now += left + 1
+    made[0].answers.append(b"joined")
+    link.take(link.filenos)
+    assert link.seconds_left == float("inf")
+    link.join(Join("me", b""), print)
+    link.send()
+    link.take(link.filenos)
+    now += left / 2
+    link.take(link.filenos)
+    now += left / 2 + 1
+    with pytest.raises(TimeoutError):
+        link.take([])
+
+
 def test_a_connection_that_comes_too_late_is_closed(
     link: MemberLink, made: list[SilentConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
