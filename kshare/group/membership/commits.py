@@ -61,7 +61,8 @@ class MemberCommits:
             link.commit(owned, commit.member_id, commit.generation, self._answered)
 
     def _answered(self, answer: Any) -> None:
-        assert self._under_way is not None
+        if self._under_way is None:  # it was refused meanwhile
+            return
         (offsets, future), self._under_way = self._under_way, None
         codes = commit_codes(answer)
         future.set_result({tp: self._outcome(codes.get(tp, 0)) for tp in offsets})

@@ -243,9 +243,13 @@ class MemberDialogue:
 
     def close(self) -> None:
         """Commit nothing more, and close the connections."""
-        self.commits.refuse(KafkaError(f"group {self._group}: left"))
+        self.refuse_commits()
         self._leader.close()
         self._link.close()
+
+    def refuse_commits(self) -> None:
+        """Commit nothing more."""
+        self.commits.refuse(KafkaError(f"group {self._group}: left"))
 
     def tell(self) -> None:
         """Log what there is to be said."""

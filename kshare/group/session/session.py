@@ -105,16 +105,21 @@ class GroupSession:
         )
         with shared.changed:
             shared.member = member
+            shared.served.append(member)
             self._right.joined(member.liveness, is_static=member.is_static)
         self.claim({})
         return member
 
     def leave(self, timeout: float) -> None:
-        """Leave the group; the session is a standalone one again."""
+        """Leave the group; the session is a standalone one again.
+
+        Args:
+            timeout: Maximum time to wait, in seconds. It goes on in the background.
+        """
         self._end_membership(timeout)
         with self._shared.changed:
             if self._shared.member is not None:
-                self._shared.member.end()
+                self._shared.member.commit_nothing()
             self._shared.member = None
             self._right.left()
 

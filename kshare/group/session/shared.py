@@ -18,6 +18,7 @@ class Shared:
         ownerships: What the session owns.
         changed: Guards it, and tells who waits.
         member: Its membership; None while it is a standalone one.
+        served: Those that have not ended: its membership, and former ones that are still leaving.
         fault: Why the session cannot go on; None if it can.
         trouble: What went wrong last.
         is_closing: Whether the session is to end.
@@ -32,6 +33,7 @@ class Shared:
     ownerships: Ownerships
     changed: threading.Condition = field(default_factory=threading.Condition)
     member: MemberHandle | None = None
+    served: list[MemberHandle] = field(default_factory=list)
     fault: KshareError | None = None
     trouble: str = ""
     is_closing: bool = False

@@ -199,7 +199,7 @@ class SessionThread:
             self.presence.look_at_signs(link)
             self.actions.act(link)
             self._serve_epochs(link)
-        self._serve_member(ready)
+        self._serve_members(ready)
         self._announcer.look(None if link is None else link.tail)
         self._warn()
 
@@ -210,9 +210,12 @@ class SessionThread:
                 self.shared.member.rebalance()
             self.epochs.serve(link, log, self._now())
 
-    def _serve_member(self, ready: Collection[int]) -> None:
-        if self.shared.member is not None:
-            self.shared.member.step(ready)
+    def _serve_members(self, ready: Collection[int]) -> None:
+        for member in tuple(self.shared.served):
+            member.step(ready)
+            if member.is_closed:
+                with self.shared.changed:
+                    self.shared.served.remove(member)
 
     def _warn(self) -> None:
         """Log what there is to be said."""
@@ -233,9 +236,8 @@ class SessionThread:
         return self._wait_for(seconds, [] if answer is None else [answer])
 
     def _wait_for(self, seconds: float, sockets: list[int]) -> list[int]:
-        """Wait, and for what the member waits for, too."""
-        member = self.shared.member
-        if member is not None:
+        """Wait, and for what members wait for, too."""
+        for member in tuple(self.shared.served):
             seconds = min(seconds, member.seconds_left)
             sockets = sockets + member.filenos
         return self._waker.wait(min(seconds, _LONGEST_WAIT_SECONDS), sockets)
@@ -272,8 +274,8 @@ class SessionThread:
         self._follower.close()
         self.actions.close()
         ready: list[int] = []
-        while (member := self.shared.member) is not None and not member.is_closed:
-            self._serve_member(ready)
+        while self.shared.served:
+            self._serve_members(ready)
             ready = self._wait_for(_LONGEST_WAIT_SECONDS, [])
         self._waker.close()
         self.has_ended = True

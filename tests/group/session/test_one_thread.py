@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from kshare.cluster.committed_offset import CommittedOffset
 from kshare.cluster.coordinator import find_coordinator
-from kshare.errors import KshareError
+from kshare.errors import KafkaError, KshareError
+from kshare.group.membership import link
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
@@ -113,12 +115,25 @@ def test_a_member_has_one_lasting_thread(running: Running) -> None:
     until(lambda: running.lasting_threads() == only)
 
 
-def test_who_leaves_in_vain_does_not_wait_for_longer_than_was_said(running: Running) -> None:
+def test_who_leaves_in_vain_does_not_wait_for_longer_than_was_said_and_leaves_all_the_same(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And nothing that was to be committed is waited for any more."""
-    running.cluster.delay(running.coordinator, NEVER_MS)
-    until(lambda: running.member._member.is_beating)
+    cluster, member = running.cluster, running.member
+    cluster.track_requests()
+    cluster.delay(running.coordinator, NEVER_MS)
+    until(lambda: member._member.is_beating)
+    commit = member.commit({T0: CommittedOffset(1)})
     running.session.leave(0.05)
-    until(lambda: running.member.is_closed)
+    with pytest.raises(KafkaError, match="left"):
+        commit.result(0)
+    assert not member.is_closed
+    host, port = cluster.bootstrap_servers.split(",")[running.leader - 1].split(":")
+    monkeypatch.setattr(link, "find_coordinator", lambda *_: (host, int(port)))
+    cluster.stop_broker(running.coordinator)
+    until(lambda: member.is_closed)
+    assert times_asked(cluster, "LeaveGroup") == 1
+    running.session.check()
 
 
 def test_an_error_that_nobody_has_foreseen_ends_the_membership_and_not_the_session(
