@@ -104,6 +104,7 @@ class GroupSession:
             now=self._now,
         )
         with shared.changed:
+            self._raise_if_closing()
             shared.member = member
             shared.served.append(member)
             self._right.joined(member.liveness, is_static=member.is_static)
@@ -152,8 +153,7 @@ class GroupSession:
         """
         hashes = {tp: claimed_hashes(parts) for tp, parts in assignment.items()}
         with self._shared.changed:
-            if self._shared.is_closing:
-                raise KshareError(f"group {self._group}: the session is closed")
+            self._raise_if_closing()
             member = self._shared.member
             fences = member is not None and not member.is_static
             self._shared.ownerships.claim(hashes, epoch=epoch, self_fencing=fences)
@@ -341,6 +341,10 @@ class GroupSession:
     def _raise_fault(self) -> None:
         if self._shared.fault is not None:
             raise self._shared.fault
+
+    def _raise_if_closing(self) -> None:
+        if self._shared.is_closing:
+            raise KshareError(f"group {self._group}: the session is closed")
 
     def _raise_closed(self) -> None:
         """A signal handler, or another thread, may have closed the session amid a wait."""

@@ -448,6 +448,19 @@ def test_it_closes_at_once(servers: str) -> None:
     GroupSession(group_config(servers)).close(1)
 
 
+def test_nobody_becomes_a_member_of_a_session_that_is_closing(servers: str) -> None:
+    """The thread would serve that member for ever, as nobody ends it."""
+    config = group_config(servers)
+    session = GroupSession(config)
+    session.claim({})
+    session._shared.is_closing = True
+    with pytest.raises(KshareError, match="the session is closed"):
+        session.join(config, lambda: None, lambda _: frozenset())
+    assert session._shared.member is None
+    session._thread.wake()
+    eventually(lambda: session._thread.has_ended)
+
+
 def test_a_signal_handler_closes_while_the_frame_below_has_the_lock(servers: str) -> None:
     with member(servers) as session, session._shared.changed:
         session.close(20)
