@@ -253,7 +253,7 @@ class MemberHandle:
                 self._dialogue.leave()
             self._dialogue.step(ready)
             if self._dialogue.has_ended:
-                self._end()
+                self.end()
             core, had_change = self._member.membership, self._had_change
             self._had_change = core.has_change
             has_news = core.denied or (core.has_change and not had_change) or self._member.has_lost
@@ -267,12 +267,13 @@ class MemberHandle:
         with self._lock:
             self._dialogue.refuse_commits()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Send nothing more, and notify whoever waits for the end."""
-        self._member.liveness.lost()
-        self._dialogue.close()
-        self.is_closed = True
-        self._lock.notify_all()
+        with self._lock:
+            self._member.liveness.lost()
+            self._dialogue.close()
+            self.is_closed = True
+            self._lock.notify_all()
 
 
 def schedule_of(config: ConsumerConfig) -> MemberSchedule:

@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final
 
@@ -262,24 +263,36 @@ class SessionThread:
         link.writer.flush(max(min(seconds, ANSWER_MS / 1000), 0.0))
 
     def _fail(self, error: KshareError) -> None:
-        self._warn()
-        _log.error("group %s, member %s: %s", self._group, self._member, error)
-        self._announcer.fail(error)
         with self.shared.changed:
             if self.shared.member is not None:
                 self.shared.member.session_ended(error)
+        self._warn()
+        _log.error("group %s, member %s: %s", self._group, self._member, error)
+        self._announcer.fail(error)
 
     def _close(self) -> None:
-        """Close the log; then serve the membership until it is over."""
-        self._follower.close()
-        self.actions.close()
+        """Serve members until they have ended, and close the log; each, whatever others raise."""
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            stack.callback(self._serve_until_ended)
+            stack.callback(self.actions.close)
+            stack.callback(self._follower.close)
+            self._serve_members([])  # LeaveGroup waits for no client that is to be closed
+            if self.shared.fault is None:  # else it may be long until the user closes
+                self._serve_until_ended()
+
+    def _serve_until_ended(self) -> None:
         ready: list[int] = []
         while self.shared.served:
             self._serve_members(ready)
             ready = self._wait_for(_LONGEST_WAIT_SECONDS, [])
+
+    def _end(self) -> None:
         self._waker.close()
         self.has_ended = True
         with self.shared.changed:
+            for member in self.shared.served:  # serving it has failed
+                member.end()
             self.shared.changed.notify_all()
 
 

@@ -14,7 +14,7 @@ from kshare.group.membership.handle import MemberHandle
 from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
-from tests.support.clock import until
+from tests.support.clock import WAIT_S, until
 from tests.support.groups import GROUP, LOG, T0, eventually, group_config, start_of
 from tests.support.requests import times_asked
 
@@ -152,3 +152,49 @@ def test_an_error_that_nobody_has_foreseen_ends_the_membership_and_not_the_sessi
     until(lambda: running.read_at > read_at)
     running.session.check()
     assert not running.session.may_deliver()
+
+
+class FireError(Exception):
+    """What nobody has foreseen."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_fails_as_a_session_ends_keeps_nothing_else_from_ending(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither LeaveGroup nor the other connections."""
+
+    def fails(*_: object) -> None:
+        raise FireError
+
+    thread, closed = running.session._thread, threading.Event()
+    close = thread._follower.close
+
+    def close_and_fail() -> None:
+        close()
+        raise FireError
+
+    running.cluster.track_requests()
+    monkeypatch.setattr(thread._announcer, "_on_change", fails)
+    monkeypatch.setattr(thread._follower, "close", close_and_fail)
+    monkeypatch.setattr(thread.actions, "close", closed.set)
+    monkeypatch.setattr(thread, "_step", fails)
+    until(lambda: times_asked(running.cluster, "LeaveGroup") == 1)
+    assert closed.wait(WAIT_S)
+    assert not thread.has_ended
+    running.session.close(WAIT_S)
+    until(lambda: thread.has_ended)
+    assert running.member.is_closed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_member_that_cannot_be_served_is_ended(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise FireError
+
+    monkeypatch.setattr(running.member, "step", fails)
+    until(lambda: running.session._thread.has_ended)
+    assert running.member.is_closed
+    assert running.member._dialogue.filenos == []
