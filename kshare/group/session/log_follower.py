@@ -162,11 +162,14 @@ class LogFollower:
         """Close the connections."""
         if self.link is not None:
             self.link.close()
-        self._writer.close()
         if self._finding is None:
-            self._topic.close()
-        else:  # another thread uses it
-            self._finding.add_done_callback(lambda _: self._topic.close())
+            self._close_search()
+        else:  # another thread uses both
+            self._finding.add_done_callback(lambda _: self._close_search())
+
+    def _close_search(self) -> None:
+        self._writer.close()
+        self._topic.close()
 
     def _find(self) -> None:
         """Find the log's topic, or make it, in a thread of its own."""

@@ -1,0 +1,86 @@
+"""How the log of a session is found, and lost, while threads of their own look for its topic."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kshare.core.progress import TopicPartition
+from kshare.group.core.ownerships import Ownerships
+from kshare.group.log.topic import LogTopic, LogWriter
+from kshare.group.session.log_follower import LogFollower
+from kshare.group.session.shared import Shared
+from tests.support.clock import WAIT_S, Clock, until
+from tests.support.groups import LOG, group_config
+
+L0 = TopicPartition(LOG, 0)
+
+
+class Search:
+    """A follower whose topic is found when the test says so.
+
+    Attributes:
+        may_find: Lets one search after the other end.
+        answers: What they find, or raise.
+        open: Which writers have a client.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_find = threading.Semaphore(0)
+        self.answers: list[tuple[TopicPartition, str] | Exception] = []
+        self.open: set[LogWriter] = set()
+        self.clock = Clock()
+        config = group_config("127.0.0.1:1")
+        ownerships = Ownerships("me", "g", 0.4, uniform=lambda *_: 0.0)
+        self.shared = Shared(ownerships)
+        monkeypatch.setattr(LogTopic, "find", lambda _: self._find())
+
+        def connect(writer: LogWriter) -> None:
+            self.open.add(writer)
+
+        def close(writer: LogWriter) -> None:
+            self.open.discard(writer)
+
+        monkeypatch.setattr(LogWriter, "connect", connect)
+        monkeypatch.setattr(LogWriter, "close", close)
+        self.follower = LogFollower(
+            config, config.kafka, self.shared, self.clock.monotonic, lambda: None
+        )
+
+    def _find(self) -> tuple[TopicPartition, str]:
+        assert self.may_find.acquire(timeout=WAIT_S)
+        found = self.answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def find(self, found: tuple[TopicPartition, str] | Exception) -> None:
+        """Let the search find this."""
+        self.answers.append(found)
+        self.may_find.release()
+        finding = self.follower._finding
+        assert finding is not None
+        until(finding.done)
+        self.follower.ask()
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> Iterator[Search]:
+    made = Search(monkeypatch)
+    made.follower.ask()
+    yield made
+    made.follower.close()
+
+
+def test_a_writer_that_a_search_opens_is_closed_though_the_follower_is_closed_before(
+    search: Search,
+) -> None:
+    until(lambda: search.open)
+    finding = search.follower._finding
+    assert finding is not None
+    opened = search.open.copy()
+    search.follower.close()
+    assert search.open == opened  # by the thread that uses it
+    search.answers.append((L0, "id"))
+    search.may_find.release()
+    until(lambda: not search.open)
