@@ -52,7 +52,7 @@ class LogFollower:
         wake: Wakes the session's thread; called from any thread.
 
     Attributes:
-        link: The log; None until it was found.
+        link: The log; None until it was found. See also :attr:`sound_link`.
     """
 
     def __init__(
@@ -81,6 +81,11 @@ class LogFollower:
     def fileno(self) -> int | None:
         """What becomes readable when an answer is there; None if nothing was asked."""
         return None if self.link is None else self.link.tail.fileno
+
+    @property
+    def sound_link(self) -> LogLink | None:
+        """The log, but for one that was truncated: nothing is to follow from what it said."""
+        return None if self._truncated else self.link
 
     @property
     def next_time(self) -> float:

@@ -188,7 +188,7 @@ class SessionThread:
         ready = self._wait()
         if self._follower.fileno in ready:
             self._follower.receive()
-        link = self._follower.link
+        link = self._follower.sound_link
         if link is not None:
             link.writer.serve()
         with self.shared.changed:
@@ -228,7 +228,7 @@ class SessionThread:
     def _wait(self) -> list[int]:
         """Wait for something to do; return the sockets that can be read."""
         until = self._follower.next_time
-        if self._follower.link is not None:
+        if self._follower.sound_link is not None:
             with self.shared.changed:
                 until = min(until, self.shared.ownerships.next_time())
             until = min(until, self.presence.next_time, self.epochs.retry_at)

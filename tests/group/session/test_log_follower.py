@@ -6,9 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError
 from kshare.group.core.ownerships import Ownerships
+from kshare.group.log.tail import LogLostError, LogTail
 from kshare.group.log.topic import LogTopic, LogWriter
 from kshare.group.session.log_follower import LogFollower
+from kshare.group.session.log_inspector import LogInspector
 from kshare.group.session.shared import Shared
 from tests.support.clock import WAIT_S, Clock, until
 from tests.support.groups import LOG, group_config
@@ -33,6 +36,7 @@ class Search:
         config = group_config("127.0.0.1:1")
         ownerships = Ownerships("me", "g", 0.4, uniform=lambda *_: 0.0)
         self.shared = Shared(ownerships)
+        monkeypatch.setattr(LogInspector, "has_moved", lambda *_: False)
         monkeypatch.setattr(LogTopic, "find", lambda _: self._find())
 
         def connect(writer: LogWriter) -> None:
@@ -84,3 +88,28 @@ def test_a_writer_that_a_search_opens_is_closed_though_the_follower_is_closed_be
     search.answers.append((L0, "id"))
     search.may_find.release()
     until(lambda: not search.open)
+
+
+def test_nothing_follows_from_a_log_that_was_truncated_until_its_topic_is_found(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others have written anew might be deleted by what the lost log has said."""
+    follower = search.follower
+    search.find((L0, "id"))
+    link = follower.link
+    assert link is not None
+    assert follower.sound_link is link
+
+    def take(_: LogTail) -> None:
+        raise LogLostError("it ends at offset 3")
+
+    monkeypatch.setattr(LogTail, "take", take)
+    follower.receive()
+    sound = [follower.sound_link]
+    search.find(KafkaError("no broker answers"))
+    sound.append(follower.sound_link)
+    assert sound == [None, None]
+    search.clock.now += 10
+    follower.ask()
+    search.find((L0, "id"))
+    assert follower.sound_link is follower.link is not link

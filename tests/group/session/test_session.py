@@ -340,6 +340,27 @@ def _starts_again(session: GroupSession, before: Progress) -> bool:
     return session.started().get(T0, before) is not before
 
 
+def test_nothing_is_written_into_a_log_that_was_truncated(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with member(servers) as session:
+        thread, looked, acted = session._thread, list[object](), list[object]()
+        monkeypatch.setattr(thread.presence, "look", looked.append)
+        monkeypatch.setattr(thread.actions, "act", acted.append)
+        thread._follower._truncated = "it ends before"
+
+        def goes_on() -> bool:
+            thread.wake()
+            return looked[-3:] == [None] * 3
+
+        eventually(goes_on)
+        assert None not in acted
+        acted.clear()
+        looked.clear()
+        eventually(goes_on)
+        assert acted == []
+
+
 def test_offsets_that_cannot_be_stored_are_tried_again(cluster: FakeCluster, servers: str) -> None:
     with member(servers) as session:
         cluster.fail("OffsetCommit", ["GROUP_MAX_SIZE_REACHED"] * 2)
