@@ -73,7 +73,9 @@ class Group:
 
     def _step(self) -> None:
         """Wait for something to do, and do it."""
-        sockets = [fileno for member in self.members for fileno in member.filenos]
+        sockets: dict[int, int] = {}
+        for member in self.members:
+            sockets |= member.sockets
         seconds = min(member.seconds_left for member in self.members)
         ready = self._waker.wait(min(seconds, 0.1), sockets)
         self._beside.take()

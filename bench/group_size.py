@@ -87,9 +87,9 @@ def settle(members: list[Member], partitions: int) -> float:
         watched: dict[int, Member] = {}
         for member in members:
             member.act()
-            for fd in member.link.filenos:
+            for fd, events in member.link.sockets.items():
                 watched[fd] = member
-                poll.register(fd, select.POLLIN)
+                poll.register(fd, events)
         if owned(members) == partitions and not watched:
             return time.perf_counter() - began
         for fd, _ in poll.poll(100):  # connections are made meanwhile

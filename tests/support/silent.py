@@ -15,6 +15,8 @@ class SilentConnection:
     """A connection of which the other side takes requests, and answers when the test says so."""
 
     broker: str = "one:1"
+    room: int = 100  # for the bytes of a request, which are 100
+    framed: list[Any] = field(default_factory=list)
     sent: list[Any] = field(default_factory=list)
     is_closed: bool = False
     answers: list[Any] = field(default_factory=list)
@@ -27,8 +29,15 @@ class SilentConnection:
     def version(self, request: type[Any], lowest: int, highest: int) -> int:
         return highest
 
-    def send(self, request: Any) -> None:
-        self.sent.append(request)
+    def frame(self, request: Any) -> memoryview:
+        self.framed.append(request)
+        return memoryview(bytes(100))
+
+    def send_ready(self, frame: memoryview) -> memoryview:
+        if len(frame) > self.room:
+            return frame[self.room :]
+        self.sent.append(self.framed[-1])
+        return frame[:0]
 
     def receive_ready(self) -> Any:
         answer = self.answers.pop(0) if self.answers else None

@@ -74,9 +74,9 @@ class MemberDialogue:
         self._is_parting = False  # whether it was sent, and is not answered
 
     @property
-    def filenos(self) -> list[int]:
-        """What becomes readable when there is something to hear."""
-        return self._link.filenos
+    def sockets(self) -> dict[int, int]:
+        """What each socket is to be ready for, by its descriptor; see :class:`.Waker`."""
+        return self._link.sockets
 
     @property
     def seconds_left(self) -> float:
@@ -92,7 +92,7 @@ class MemberDialogue:
         """Hear answers, and say what is due. Never waits.
 
         Args:
-            ready: Which of :attr:`filenos` can be read.
+            ready: Which of :attr:`sockets` are ready.
         """
         try:
             self._link.take(ready)

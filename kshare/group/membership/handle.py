@@ -230,9 +230,9 @@ class MemberHandle:
         self._member.end(fault)
 
     @property
-    def filenos(self) -> list[int]:
-        """What becomes readable when the coordinator has answered."""
-        return self._dialogue.filenos
+    def sockets(self) -> dict[int, int]:
+        """What each socket is to be ready for, by its descriptor; see :class:`.Waker`."""
+        return self._dialogue.sockets
 
     @property
     def seconds_left(self) -> float:
@@ -244,7 +244,7 @@ class MemberHandle:
         """Hear answers, and say what is due. Never waits.
 
         Args:
-            ready: Which of :attr:`filenos` can be read.
+            ready: Which of :attr:`sockets` are ready.
         """
         with self._lock:
             if self.is_closed or not (self._has_subscribed or self.is_closing):

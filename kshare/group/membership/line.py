@@ -2,11 +2,12 @@
 
 ::
 
-    asked --> waits for the connection, and for those before --> sent --> answered | overdue
+    asked --> waits for the connection, those before, and room --> sent --> answered | overdue
 
 One at a time: what TLS has decrypted does not make a socket readable.
 """
 
+import select
 import time
 from collections import deque
 from collections.abc import Callable, Collection
@@ -26,8 +27,9 @@ class Line:
     """A connection, and what is asked on it. Another object connects it.
 
     Args:
-        seconds: Time limit of an answer.
-        is_held: Whether brokers hold requests: the limit is that of an answer that has begun.
+        seconds: Time limit of a request and its answer.
+        is_held: Whether brokers hold requests: the limit is one of sending a request, and of the
+            rest of an answer that has begun.
 
     Attributes:
         connection: The connection; None until it is made.
@@ -39,7 +41,8 @@ class Line:
         self._is_held = is_held
         self._waiting: deque[tuple[Make, Answered]] = deque()
         self._sent: tuple[Any, Answered] | None = None
-        self._due = float("inf")  # when its answer is overdue
+        self._rest = memoryview(b"")  # of it, for which there was no room
+        self._due = float("inf")  # when it, or its answer, is overdue
 
     @property
     def is_free(self) -> bool:
@@ -48,8 +51,13 @@ class Line:
 
     @property
     def fileno(self) -> int | None:
-        """What becomes readable when an answer is there; None if nothing was sent."""
+        """What becomes ready; None if nothing was sent."""
         return None if self._sent is None or self.connection is None else self.connection.fileno()
+
+    @property
+    def events(self) -> int:
+        """What it is to be ready for: to take the rest of a request, or to give an answer."""
+        return select.POLLOUT if self._rest else select.POLLIN
 
     @property
     def seconds_left(self) -> float:
@@ -61,23 +69,29 @@ class Line:
         self._waiting.append((make, answered))
 
     def send(self) -> None:
-        """Send what can be sent.
+        """Send what can be sent, as far as there is room for it.
 
         Raises:
             OSError, KafkaError: As :class:`.Connection`.
         """
-        if self.connection is not None and self._sent is None and self._waiting:
+        if self.connection is None:
+            return
+        if self._sent is None and self._waiting:
             make, answered = self._waiting.popleft()
             request = make(self.connection)
-            self.connection.send(request)
+            self._rest = self.connection.frame(request)
             self._sent = request, answered
-            self._due = float("inf") if self._is_held else time.monotonic() + self._seconds
+            self._due = time.monotonic() + self._seconds
+        if self._rest:
+            self._rest = self.connection.send_ready(self._rest)
+            if self._is_held and not self._rest:
+                self._due = float("inf")
 
     def take(self, ready: Collection[int]) -> None:
         """Take an answer if it is there.
 
         Args:
-            ready: Descriptors of the sockets that can be read.
+            ready: Descriptors of the sockets that are ready.
 
         Raises:
             TimeoutError: It is overdue.
@@ -86,7 +100,7 @@ class Line:
         if self._sent is None or self.connection is None:
             return
         request, answered = self._sent
-        if self.fileno in ready:
+        if self.fileno in ready and not self._rest:
             body = self.connection.receive_ready()
             if body is not None:
                 self._sent = None
@@ -100,7 +114,7 @@ class Line:
     def close(self) -> None:
         """Close the connection, and forget what was asked."""
         self._waiting.clear()
-        self._sent = None
+        self._sent, self._rest = None, memoryview(b"")
         if self.connection is not None:
             self.connection.close()
             self.connection = None

@@ -46,7 +46,6 @@ _LEAVE_VERSIONS: Final = (1, 1)
 _DESCRIBE_VERSIONS: Final = (1, 4)
 _STATIC_JOIN, _STATIC_SYNC, _STATIC_HEARTBEAT = 5, 3, 3
 """Versions from which requests carry a ``group.instance.id``."""
-_SEND_BYTES: Final = 1 << 20
 _SKIPPING_JOIN: Final = 9
 """JoinGroup that lets a static leader know that its group stays assigned (KIP-814)."""
 
@@ -68,12 +67,7 @@ class MemberLink:
         # A broker that does not answer has to be left before the session is over.
         patient = max(config.session_timeout_ms // 3, 1_000)
         kafka = config.kafka.hasty(patient)
-        self._kafka = replace(
-            kafka,
-            api_timeout_ms=min(kafka.api_timeout_ms, patient),
-            # What a leader assigns has room in it, so that sending does not wait for the broker.
-            send_buffer_bytes=max(kafka.send_buffer_bytes, _SEND_BYTES),
-        )
+        self._kafka = replace(kafka, api_timeout_ms=min(kafka.api_timeout_ms, patient))
         self._coordinator: Address | None = None
         seconds = self._kafka.request_timeout_ms / 1000
         self._joining = Line(seconds, is_held=True)
@@ -84,10 +78,10 @@ class MemberLink:
     # -- what the thread does ----------------------------------------------------------------
 
     @property
-    def filenos(self) -> list[int]:
-        """What becomes readable when answers are there."""
-        found = (line.fileno for line in (self._joining, self._speaking))
-        return [fileno for fileno in found if fileno is not None]
+    def sockets(self) -> dict[int, int]:
+        """What each socket is to be ready for, by its descriptor; see :class:`.Waker`."""
+        found = [(line.fileno, line.events) for line in (self._joining, self._speaking)]
+        return {fileno: events for fileno, events in found if fileno is not None}
 
     @property
     def seconds_left(self) -> float:
@@ -103,7 +97,7 @@ class MemberLink:
         """Take answers.
 
         Args:
-            ready: Which of :attr:`filenos` can be read.
+            ready: Which of :attr:`sockets` are ready.
 
         Raises:
             OSError: After :meth:`forget`, another attempt may help.

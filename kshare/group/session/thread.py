@@ -12,6 +12,7 @@ not answer stops no reading of the log, and a leader of the log that does not st
 """
 
 import logging
+import select
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -226,7 +227,7 @@ class SessionThread:
             _log.warning("%s", text)
 
     def _wait(self) -> list[int]:
-        """Wait for something to do; return the sockets that can be read."""
+        """Wait for something to do; return the sockets that are ready."""
         until = self._follower.next_time
         if self._follower.sound_link is not None:
             with self.shared.changed:
@@ -234,13 +235,13 @@ class SessionThread:
             until = min(until, self.presence.next_time, self.epochs.retry_at)
         seconds = 0.0 if self.beside.has_events else until - self._now()
         answer = self._follower.fileno
-        return self._wait_for(seconds, [] if answer is None else [answer])
+        return self._wait_for(seconds, {} if answer is None else {answer: select.POLLIN})
 
-    def _wait_for(self, seconds: float, sockets: list[int]) -> list[int]:
+    def _wait_for(self, seconds: float, sockets: dict[int, int]) -> list[int]:
         """Wait, and for what members wait for, too."""
         for member in tuple(self.shared.served):
             seconds = min(seconds, member.seconds_left)
-            sockets = sockets + member.filenos
+            sockets = sockets | member.sockets
         return self._waker.wait(min(seconds, _LONGEST_WAIT_SECONDS), sockets)
 
     def _obey(self, link: LogLink) -> None:
@@ -285,7 +286,7 @@ class SessionThread:
         ready: list[int] = []
         while self.shared.served:
             self._serve_members(ready)
-            ready = self._wait_for(_LONGEST_WAIT_SECONDS, [])
+            ready = self._wait_for(_LONGEST_WAIT_SECONDS, {})
 
     def _end(self) -> None:
         self._waker.close()

@@ -130,16 +130,34 @@ class Connection:
 
     def send(self, request: Any) -> None:
         """Send a request whose version is set; its response is the next that is not taken yet."""
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        request.with_header(correlation_id=self._correlation_id, client_id=self._kafka.client_id)
-        frame = request.encode(header=True, framed=True)
-        self._in_flight.append(self._correlation_id)
+        frame = self.frame(request)
         self._socket.settimeout(self._timeout)
         try:
             self._socket.sendall(frame)
         except BaseException:
             self.close()
             raise
+
+    def frame(self, request: Any) -> memoryview:
+        """The bytes of a request, for :meth:`send_ready`; nothing else may be sent before."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        request.with_header(correlation_id=self._correlation_id, client_id=self._kafka.client_id)
+        frame = memoryview(request.encode(header=True, framed=True))
+        self._in_flight.append(self._correlation_id)
+        return frame
+
+    def send_ready(self, frame: memoryview) -> memoryview:
+        """Send as much of a frame as there is room for, without waiting; returns the rest."""
+        self._socket.settimeout(0)
+        try:
+            while len(frame):
+                frame = frame[self._socket.send(frame) :]
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            pass  # TLS wants the same bytes again, and gets them
+        except BaseException:
+            self.close()
+            raise
+        return frame
 
     def receive(self) -> memoryview:
         """The body of the next response, from behind its correlation id.

@@ -3,13 +3,15 @@
 import os
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Self
+from types import MappingProxyType
+from typing import Final, Self
 
 __all__ = ["Waker"]
 
 _CLOSED = -1
+_NONE: Final[Mapping[int, int]] = MappingProxyType({})
 _POLL_MS_MAX = 2**31 - 1  # a C int
 
 
@@ -51,22 +53,22 @@ class Waker:
         finally:
             self._leave()
 
-    def wait(self, seconds: float, sockets: Sequence[int] = ()) -> list[int]:
-        """Wait until a socket can be read, or :meth:`wake` is called, or time is over.
+    def wait(self, seconds: float, sockets: Mapping[int, int] = _NONE) -> list[int]:
+        """Wait until a socket is ready, or :meth:`wake` is called, or time is over.
 
         Args:
             seconds: Maximum time to wait; below 0 is 0, and more than three weeks is as much.
-            sockets: Descriptors of the sockets.
+            sockets: What each is to be ready for (``select.POLLIN``, ...), by its descriptor.
 
         Returns:
-            The sockets that can be read, or that are closed.
+            The sockets that are ready, or closed.
         """
         reading = self._reading
         if reading == _CLOSED:
             return []
         poll = select.poll()
-        for descriptor in (reading, *sockets):
-            poll.register(descriptor, select.POLLIN)
+        for descriptor, events in {reading: select.POLLIN, **sockets}.items():
+            poll.register(descriptor, events)
         ready = {
             descriptor
             for descriptor, _ in poll.poll(min(max(seconds, 0.0) * 1000 + 0.5, _POLL_MS_MAX))

@@ -16,6 +16,7 @@ output batch, whatever the backlog; in turns, also an arena for each of at most 
 
 import logging
 import math
+import select
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -423,7 +424,9 @@ class TailReader(SliceReader):
         pauses = [partition.due - now for partition in self._waiting.values()]
         pauses += [fetcher.throttle_left for fetcher in self._active if not fetcher.is_waiting]
         pauses = [pause for pause in pauses if pause > 0]
-        ready = self._waker.wait(min([self._wait_seconds, *pauses]), list(asked))
+        ready = self._waker.wait(
+            min([self._wait_seconds, *pauses]), dict.fromkeys(asked, select.POLLIN)
+        )
         return [asked[socket] for socket in ready]
 
     def _start_again(self) -> None:

@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -961,10 +961,10 @@ def test_a_poll_that_a_close_wakes_waits_for_nothing_more(
     waits: list[float] = []
     wait = Waker.wait
 
-    def waited(waker: Waker, seconds: float, sockets: Sequence[int] = ()) -> list[int]:
+    def waited(waker: Waker, seconds: float, *sockets: Mapping[int, int]) -> list[int]:
         if threading.current_thread() is thread:
             waits.append(seconds)
-        return wait(waker, seconds, sockets)
+        return wait(waker, seconds, *sockets)
 
     monkeypatch.setattr(Waker, "wait", waited)
     cluster.track_requests()

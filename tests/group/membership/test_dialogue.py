@@ -47,7 +47,7 @@ class Talk:
 
     def step(self) -> None:
         """All that can be read is said to be there."""
-        self.dialogue.step(self.dialogue.filenos)
+        self.dialogue.step(self.dialogue.sockets)
 
     def until(self, is_so: Callable[[], object]) -> None:
         """Serve the member until something is so; connections are made by threads."""

@@ -1,16 +1,20 @@
 """A member's requests on its two connections: each waits for those before it, and nothing else."""
 
 import os
+import select
 import time
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from kshare.group.core.member import Heartbeat
 from kshare.group.membership import link as link_module
+from kshare.group.membership.line import Line
 from kshare.group.membership.link import MemberLink
 from kshare.group.protocol.membership import Join
+from kshare.wire.protocol.connection import Connection
 from tests.support.clock import until
 from tests.support.groups import group_config
 from tests.support.silent import SilentConnection, silent_connections
@@ -46,13 +50,13 @@ def test_a_heartbeat_that_is_not_answered_delays_what_follows_on_its_connection_
     until(lambda: sends(link, made, ["HeartbeatRequest"], ["JoinGroupRequest"]))
     speaking, joining = made
     joining.answers.append(b"joined")
-    link.take(link.filenos)
+    link.take(link.sockets)
     assert heard == [b"joined"]
-    link.take(link.filenos)
+    link.take(link.sockets)
     speaking.answers.append(b"alive")
     link.take([])  # nothing says that it is there
     assert heard == [b"joined"]
-    link.take(link.filenos)
+    link.take(link.sockets)
     assert heard == [b"joined", b"alive"]
     assert sends(link, made, ["HeartbeatRequest", "OffsetCommitRequest"], ["JoinGroupRequest"])
 
@@ -66,13 +70,45 @@ def test_an_answer_that_is_overdue_is_a_fault_unless_it_is_there(
     late = time.monotonic() + link.seconds_left + 1
     monkeypatch.setattr(time, "monotonic", lambda: late)
     made[0].answers.append(b"alive")
-    link.take(link.filenos)
+    link.take(link.sockets)
     link.heartbeat(BEAT, heard.append)
     link.send()
     monkeypatch.setattr(time, "monotonic", lambda: late + 1_000)
     with pytest.raises(TimeoutError, match=r"broker one:1 did not answer within request\.timeout"):
-        link.take(link.filenos)
+        link.take(link.sockets)
     assert heard == [b"alive"]
+
+
+def test_a_request_for_which_there_is_no_room_is_sent_as_soon_as_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And is overdue, as what is not answered: brokers hold no request that they do not have."""
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    heard: list[Any] = []
+    line, connection = Line(10.0, is_held=True), SilentConnection(room=40)
+    line.connection = cast("Connection", connection)
+    request = SimpleNamespace(API_VERSION=1)
+    line.ask(lambda _: request, heard.append)
+    line.send()
+    connection.room = 0
+    line.send()
+    assert (line.events, line.seconds_left) == (select.POLLOUT, 10)
+    line.take([connection.fileno()])
+    connection.room = 60
+    line.send()
+    assert connection.sent == [request]
+    assert (line.events, line.seconds_left) == (select.POLLIN, float("inf"))
+    connection.answers.append(b"joined")
+    line.take([connection.fileno()])
+    assert heard == [b"joined"]
+    connection.room = 0
+    line.ask(lambda _: request, heard.append)
+    line.send()
+    now += 11
+    with pytest.raises(TimeoutError):
+        line.take([connection.fileno()])
+    line.close()
 
 
 def test_a_broker_may_hold_a_join_but_not_half_of_its_answer(
@@ -84,17 +120,17 @@ def test_a_broker_may_hold_a_join_but_not_half_of_its_answer(
     monkeypatch.setattr(time, "monotonic", lambda: now)
     link.take([])
     assert link.seconds_left == float("inf")
-    link.take(link.filenos)  # some of it is there
+    link.take(link.sockets)  # some of it is there
     left = link.seconds_left
     now += left + 1
     made[0].answers.append(b"joined")
-    link.take(link.filenos)
+    link.take(link.sockets)
     assert link.seconds_left == float("inf")
     link.join(Join("me", b""), print)
     link.send()
-    link.take(link.filenos)
+    link.take(link.sockets)
     now += left / 2
-    link.take(link.filenos)
+    link.take(link.sockets)
     now += left / 2 + 1
     with pytest.raises(TimeoutError):
         link.take([])
@@ -141,4 +177,4 @@ def test_a_broker_that_cannot_be_connected_to_is_a_fault(
     link.heartbeat(BEAT, print)
     until(has_failed)
     link.forget()
-    assert link.filenos == []
+    assert link.sockets == {}

@@ -197,4 +197,4 @@ def test_a_member_that_cannot_be_served_is_ended(
     monkeypatch.setattr(running.member, "step", fails)
     until(lambda: running.session._thread.has_ended)
     assert running.member.is_closed
-    assert running.member._dialogue.filenos == []
+    assert running.member._dialogue.sockets == {}

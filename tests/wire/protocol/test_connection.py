@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.protocol.consumer import HeartbeatRequest
 
 from kshare.options import parse_options
 from kshare.testing import FakeCluster
@@ -72,14 +73,21 @@ def test_a_process_may_have_more_than_a_thousand_descriptors() -> None:
         assert connection.idle
 
 
-def test_half_a_response_is_not_waited_for() -> None:
-    with FakeCluster() as cluster, ExitStack() as stack:
+def connected(stack: ExitStack) -> tuple[Connection, socket.socket]:
+    """A connection, and the socket of its broker, which says nothing."""
+    with FakeCluster() as cluster:
         named = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
         kafka = parse_options(named, streaming=True).options.kafka
         host, port = cluster.bootstrap_servers.split(",")[0].split(":")
         connection = stack.enter_context(closing(Connection(host, int(port), kafka)))
         connection._socket.close()
-        connection._socket, broker = map(stack.enter_context, socket.socketpair())
+    connection._socket, broker = map(stack.enter_context, socket.socketpair())
+    return connection, broker
+
+
+def test_half_a_response_is_not_waited_for() -> None:
+    with ExitStack() as stack:
+        connection, broker = connected(stack)
         frames = [struct.pack(">ii", 4 + len(body), number) + body for number, body in BODIES]
         connection._in_flight.extend(number for number, _ in BODIES)
         for frame, (_, body) in zip(frames, BODIES, strict=True):
@@ -91,3 +99,23 @@ def test_half_a_response_is_not_waited_for() -> None:
         connection._in_flight.append(9)
         with pytest.raises(ConnectionResetError):
             connection.receive_ready()
+
+
+def test_a_request_for_which_there_is_no_room_is_sent_in_parts_and_not_waited_for() -> None:
+    with ExitStack() as stack:
+        connection, broker = connected(stack)
+        broker.setblocking(False)
+        frame = connection.frame(HeartbeatRequest(version=0, group_id="g" * 30_000))
+        large, got = memoryview(bytes(frame) * 100), b""
+        rest = connection.send_ready(large)
+        assert 0 < len(rest) < len(large)
+        assert connection.send_ready(rest) == rest
+        while len(got) < len(large):
+            got += broker.recv(1 << 20)
+            rest = connection.send_ready(rest)
+        assert not rest
+        assert got == large
+        broker.close()
+        with pytest.raises(ConnectionError):
+            connection.send_ready(large)
+        assert connection.fileno() < 0

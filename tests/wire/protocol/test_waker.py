@@ -2,8 +2,10 @@
 
 import math
 import os
+import select
 import socket
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -44,9 +46,24 @@ def test_it_says_which_sockets_can_be_read() -> None:
     waker = Waker().open()
     (near, far), (other, unread) = socket.socketpair(), socket.socketpair()
     far.send(b"x")
-    assert waker.wait(60, [other.fileno(), near.fileno()]) == [near.fileno()]
+    reading = dict.fromkeys([other.fileno(), near.fileno()], select.POLLIN)
+    assert waker.wait(60, reading) == [near.fileno()]
     for each in (near, far, other, unread):
         each.close()
+    waker.close()
+
+
+def test_it_says_which_sockets_have_room() -> None:
+    waker = Waker().open()
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    assert waker.wait(60, {near.fileno(): select.POLLOUT}) == [near.fileno()]
+    with suppress(BlockingIOError):
+        while near.send(bytes(1 << 20)):
+            pass
+    assert waker.wait(0, {near.fileno(): select.POLLOUT}) == []
+    near.close()
+    far.close()
     waker.close()
 
 
