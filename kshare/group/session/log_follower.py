@@ -180,16 +180,20 @@ class LogFollower:
         """Find the log's topic, or make it, in a thread of its own."""
         if self._finding is None:
             name = f"kshare {self._config.group} finds its log"
-            self._finding = begin(partial(self._look, self.link is None), name, self._wake)
+            self._finding = begin(partial(self._look, self.sound_link), name, self._wake)
 
-    def _look(self, is_first: bool) -> tuple[TopicPartition, str]:
-        if is_first:
+    def _look(self, known: LogLink | None) -> tuple[TopicPartition, str]:
+        """Find it, and connect the writer of the next link if there is to be one."""
+        if known is None:
             self._writer.connect()
         try:
-            return self._topic.find()
+            found = self._topic.find()
         except UnknownTopicError:
             self._topic.make()
-            return self._topic.find()
+            found = self._topic.find()
+        if known is not None and found != (known.partition, known.topic_id):
+            self._writer.connect()
+        return found
 
     def _take_found(self, finding: "Future[tuple[TopicPartition, str]]") -> bool:
         """See whether the log is the one that was read; False if that is not known yet."""

@@ -90,6 +90,26 @@ def test_a_writer_that_a_search_opens_is_closed_though_the_follower_is_closed_be
     until(lambda: not search.open)
 
 
+def test_the_writer_of_the_next_log_is_connected_by_the_search_that_finds_it(
+    search: Search,
+) -> None:
+    """Else the session's thread would fetch a token of OAUTHBEARER amid its loop."""
+    follower = search.follower
+    search.find((L0, "id"))
+    for partition, topic_id in ((L0, "id"), (L0, "other"), (TopicPartition(LOG, 1), "other")):
+        before = follower.link
+        follower._find()
+        search.find((partition, topic_id))
+        assert follower.link is not None
+        assert (follower.link is before) is (topic_id == "id")
+        assert search.open == {follower.link.writer}
+    follower._truncated = "it ends before"
+    follower._find()
+    search.find((partition, topic_id))
+    assert follower.link is not None
+    assert search.open == {follower.link.writer}
+
+
 def test_nothing_follows_from_a_log_that_was_truncated_until_its_topic_is_found(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
