@@ -290,10 +290,10 @@ class SessionThread:
 
     def _end(self) -> None:
         self._waker.close()
-        self.has_ended = True
         with self.shared.changed:
             for member in self.shared.served:  # serving it has failed
                 member.end()
+            self.has_ended = True
             self.shared.changed.notify_all()
 
 
