@@ -108,7 +108,8 @@ class GroupLeader:
     def _written(
         self, plan: Plan, generation: Generation, epoch: int | None, topic_id: str
     ) -> None:
-        self._core.planned(plan, generation.assignments(epoch, topic_id))
+        encode = partial(generation.assignments, epoch, topic_id)  # long if there are many members
+        self._beside(encode, partial(self._core.planned, plan), partial(self._not_made, plan))
 
     def _not_made(self, plan: Plan, error: Exception) -> None:
         if self._core.awaits_plan(plan):

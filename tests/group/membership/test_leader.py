@@ -13,10 +13,12 @@ from kshare.errors import AuthorizationError
 from kshare.group import KeySharedConsumer
 from kshare.group.core.member import GroupMember
 from kshare.group.core.schedule import MemberSchedule
+from kshare.group.log.epoch_writer import Written
 from kshare.group.membership.leader import GroupLeader
 from kshare.group.membership.planned_topics import PlannedTopics, SeenTopics
+from kshare.group.protocol.leader import Generation
 from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.membership import Join, Membership, Plan, State
+from kshare.group.protocol.membership import Join, Membership, Plan, State, Sync
 from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.subscription import PROTOCOL, Subscription, encode_subscription
 from kshare.testing import FakeCluster
@@ -86,6 +88,43 @@ def test_a_plan_that_fails_ends_its_own_generation_alone(
     beside.take()
     assert core.awaits_plan(Plan(8, {}, number=2)) is (number == 1)
     assert (member.schedule.retry_at > 5.0) is (number == 2)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_what_members_are_sent_is_encoded_beside_the_session(
+    monkeypatch: pytest.MonkeyPatch, *, is_damaged: bool
+) -> None:
+    """And what fails there ends the plan, not the session that has read the epoch."""
+    encoders: list[threading.Thread] = []
+
+    def assignments(*_: Any) -> dict[str, bytes]:
+        encoders.append(threading.current_thread())
+        if is_damaged:
+            raise ZeroDivisionError
+        return {"a": b""}
+
+    core = Membership("g", Subscription("a", ("t",)), state=State.SYNCING, generation=7, joins=1)
+    monkeypatch.setattr(PlannedTopics, "look", lambda *_: SEEN)
+    monkeypatch.setattr(Generation, "assignments", assignments)
+    beside, member = Beside(lambda: None), member_of(core)
+    read_back: list[Written] = []
+
+    def taken() -> bool:
+        beside.take()
+        return False
+
+    leader = GroupLeader(
+        group_config("localhost:1"), member, beside, lambda _, done, __: read_back.append(done),
+        lambda _: frozenset(), lambda: 5.0,
+    )  # fmt: skip
+    leader.plan(plan := Plan(7, {"a": encode_subscription(core.said)}, number=1))
+    until(lambda: taken() or read_back)
+    read_back[0](5, "id")
+    action = until(lambda: taken() or core.action())
+    assert isinstance(action, Join if is_damaged else Sync)
+    assert encoders != [threading.current_thread()]
+    assert core.awaits_plan(plan) is not is_damaged
+    assert (member.schedule.retry_at > 5.0) is is_damaged
 
 
 def test_what_cannot_be_read_of_the_former_assignment_is_planned_anew(
