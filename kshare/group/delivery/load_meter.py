@@ -40,6 +40,7 @@ __all__ = ["LoadMeter", "meter_of"]
 _LOOK_SECONDS: Final = 1.0
 _LOOK_SECONDS_EXPLICIT: Final = 0.02
 _AGE_MIN: Final = 5.0
+_LOCK_SECONDS: Final = 0.1
 
 
 class Handed(Protocol):
@@ -149,6 +150,7 @@ class LoadMeter:
         self._is_timed = is_timed
         self._now = now
         self._lock = Lock()
+        self._last = said  # that was reported
         self._meters: dict[TopicPartition, _Meter] = {}
         self._returned: TopicPartition | None = None  # of what the last call returned records
         self._returned_at = 0.0
@@ -253,27 +255,35 @@ class LoadMeter:
         """What the member reports now. From any thread.
 
         Loads are those of partitions that were observed for a while; without that they are left
-        out.
+        out. The last report is repeated if a signal handler has interrupted who observes, and waits
+        for a lock that is held here.
         """
+        if self._lock.acquire(timeout=_LOCK_SECONDS):
+            try:
+                self._last = self._report()
+            finally:
+                self._lock.release()
+        return self._last
+
+    def _report(self) -> MemberReport:
         now, age_min = self._now(), min(_AGE_MIN, self._window / 2)
         loads, lags, spans = [], [], {}
-        with self._lock:
-            for partition, meter in sorted(self._meters.items()):
-                if meter.lag is not None:
-                    lags.append((partition, meter.lag))
-                windows = [each for each in (meter.before, meter.window) if each is not None]
-                if now - windows[0].start < age_min:
-                    continue
-                seconds = sum(each.seconds for each in windows) if self._is_timed else None
-                observed = by_range(
-                    meter.hashes,
-                    sum(each.records for each in windows),
-                    meter.position - windows[0].position,
-                    seconds,
-                    _sample(windows),
-                )
-                loads.append((partition, observed))
-                spans[partition] = round(now - windows[0].start, 1)
+        for partition, meter in sorted(self._meters.items()):
+            if meter.lag is not None:
+                lags.append((partition, meter.lag))
+            windows = [each for each in (meter.before, meter.window) if each is not None]
+            if now - windows[0].start < age_min:
+                continue
+            seconds = sum(each.seconds for each in windows) if self._is_timed else None
+            observed = by_range(
+                meter.hashes,
+                sum(each.records for each in windows),
+                meter.position - windows[0].position,
+                seconds,
+                _sample(windows),
+            )
+            loads.append((partition, observed))
+            spans[partition] = round(now - windows[0].start, 1)
         said = bounded(tuple(loads))
         return replace(
             self._said,

@@ -13,7 +13,8 @@ from kshare.group.core.delivery import Delivery
 from kshare.group.delivery.load_meter import LoadMeter
 from kshare.group.message import Chunk
 from kshare.group.protocol.report import MemberReport
-from tests.support.clock import Clock
+from kshare.wire.protocol.background import begin
+from tests.support.clock import WAIT_S, Clock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LOWER, UPPER = split(WHOLE, 2)
@@ -283,3 +284,18 @@ def test_a_report_is_bounded() -> None:
     assert [partition.partition for partition, _ in loads] == list(range(24, 40))
     assert sum(len(seen.sample) for _, observed in loads for seen in observed) <= 128
     assert all(0 <= h < HASH_SPACE for _, (seen,) in loads for h in seen.sample)
+
+
+def test_who_observes_and_was_interrupted_keeps_nobody_from_a_report() -> None:
+    """A signal handler may wait for what the session holds, which asks for the report."""
+    run = Run()
+    run.start(T0)
+    run.owned.ends[T0] = 7
+    run.work(1.0)
+    run.meter.look(run.owned)
+    last = run.meter.report()
+    assert last.lags == ((T0, 7),)
+    with run.meter._lock:
+        reported = begin(run.meter.report, "reports", lambda: None)
+        assert reported.result(WAIT_S) == last
+    assert run.meter.report() == last
