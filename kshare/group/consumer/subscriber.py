@@ -141,7 +141,7 @@ class Subscriber:
         if not topics.patterns:
             self.member.subscribe(topics.names)
             return
-        self._patterns = TopicPatterns(kafka, self.member.subscribe)
+        self._patterns = TopicPatterns(kafka, self.member.subscribe, self.member.lock)
         self._patterns.follow(topics)
 
     def stop_looking(self) -> None:

@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from typing import Any, Final, NamedTuple
 
 from kshare.cluster.cluster import Cluster
@@ -75,12 +75,19 @@ class TopicPatterns:
     Args:
         kafka: How to reach the cluster.
         on_topics: Called with the topics when they are others than before; never with none.
+        lock: Held while that is called: the one that it takes, so that none waits for the other. A
+            signal handler may have interrupted who holds it, so it is one for that thread.
     """
 
-    def __init__(self, kafka: KafkaConfig, on_topics: Callable[[tuple[str, ...]], None]) -> None:
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        on_topics: Callable[[tuple[str, ...]], None],
+        lock: AbstractContextManager[Any],
+    ) -> None:
         self._kafka = kafka
         self._on_topics = on_topics
-        self._lock = threading.RLock()  # a signal handler may close amid unsubscribe()
+        self._lock = lock
         self._closed = threading.Event()  # of the subscription that is followed
 
     def follow(self, topics: SubscribedTopics) -> None:

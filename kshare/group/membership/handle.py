@@ -54,6 +54,7 @@ class MemberHandle:
         now: Source of time; suspension counts.
 
     Attributes:
+        lock: The session's.
         is_closing: Whether it is to leave the group.
         is_closed: Whether it has left, or has ended by a fault: nothing more is sent.
     """
@@ -85,7 +86,7 @@ class MemberHandle:
         )
         self.is_closing = self.is_closed = False
         self._group = config.group
-        self._lock = lock
+        self.lock = lock
         self._on_change = on_change
         self._wake = wake
         self._now = now
@@ -102,7 +103,7 @@ class MemberHandle:
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Join the group, or join it again with other topics."""
-        with self._lock:
+        with self.lock:
             self._member.membership.subscribe(topics)
             if not self._has_subscribed:
                 self._member.polled(self._now())
@@ -124,13 +125,13 @@ class MemberHandle:
 
     def take(self) -> Change | None:
         """What has changed; call :meth:`applied` when it is done. Until then it is said again."""
-        with self._lock:
+        with self.lock:
             self._member.membership.take()
             return self._member.membership.holdings.change
 
     def applied(self) -> None:
         """What was taken is done. An interrupt may have this said twice."""
-        with self._lock:
+        with self.lock:
             if self._member.membership.holdings.change is not None:
                 self._member.membership.applied()
             self._had_change = False
@@ -138,7 +139,7 @@ class MemberHandle:
 
     def fenced(self) -> None:
         """Another consumer has claimed what this member owns: all is lost, and it joins again."""
-        with self._lock:
+        with self.lock:
             self._member.fenced()
         self._on_change()
         self._wake()
@@ -185,7 +186,7 @@ class MemberHandle:
             return
         if core.fault is not None:
             raise core.fault
-        with self._lock:
+        with self.lock:
             denied, core.denied = core.denied, ()
         if denied:
             raise AuthorizationError(
@@ -197,7 +198,7 @@ class MemberHandle:
 
     def owned(self) -> dict[TopicPartition, Any]:
         """What the member owns."""
-        with self._lock:
+        with self.lock:
             return dict(self._member.membership.owned)
 
     @property
@@ -246,7 +247,7 @@ class MemberHandle:
         Args:
             ready: Which of :attr:`sockets` are ready.
         """
-        with self._lock:
+        with self.lock:
             if self.is_closed or not (self._has_subscribed or self.is_closing):
                 return
             if self.is_closing:
@@ -264,16 +265,16 @@ class MemberHandle:
 
     def commit_nothing(self) -> None:
         """Nobody waits for its end any more: fail what is to be committed. It goes on leaving."""
-        with self._lock:
+        with self.lock:
             self._dialogue.refuse_commits()
 
     def end(self) -> None:
         """Send nothing more, and notify whoever waits for the end."""
-        with self._lock:
+        with self.lock:
             self._member.liveness.lost()
             self._dialogue.close()
             self.is_closed = True
-            self._lock.notify_all()
+            self.lock.notify_all()
 
 
 def schedule_of(config: ConsumerConfig) -> MemberSchedule:

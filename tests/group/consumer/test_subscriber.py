@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from threading import Condition
+from threading import Condition, Lock
 from typing import Any, cast
 
 import pytest
 
+from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError
 from kshare.group.consumer import subscriber as subscriber_module
 from kshare.group.consumer.subscriber import Callbacks, Host, Subscriber, partitions_only
+from kshare.group.consumer.topic_patterns import SubscribedTopics
 from kshare.group.membership import handle as handle_module
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.protocol import holdings as holdings_module
@@ -20,6 +22,7 @@ from kshare.group.protocol import membership as membership_module
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.subscription import MemberAssignment
 from kshare.wire.protocol.background import Beside
+from tests.support.clock import WAIT_S
 from tests.support.groups import group_config
 from tests.support.interrupts import Interrupt, interrupt
 
@@ -254,3 +257,26 @@ def nothing(*_: object) -> None: ...
 def follow_all(subscriber: Subscriber) -> None:
     while subscriber.has_work:
         subscriber.follow()
+
+
+def test_topics_that_match_are_told_with_the_sessions_lock_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal handler that closes amid what holds it waits for nobody who waits for it."""
+    monkeypatch.setattr(Cluster, "topics", lambda _: ["orders"])
+    lock = Lock()
+    told: Future[bool] = Future()
+
+    class Joining(FakeMember):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock = lock
+
+        def subscribe(self, _: tuple[str, ...]) -> None:
+            told.set_result(lock.locked())
+
+    subscriber = Subscriber(cast("MemberHandle", Joining()), cast("Host", FakeHost()), "g")
+    config = group_config("b:1")
+    subscriber.subscribe(SubscribedTopics.of("^ord"), Callbacks(), config.kafka)
+    assert told.result(WAIT_S)
+    subscriber.stop_looking()

@@ -1,6 +1,7 @@
 """Subscriptions by pattern: which topics they mean, and topics that come later."""
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -64,7 +65,7 @@ def test_what_is_refused(given: Any, fault: str) -> None:
 def test_topics_that_come_later_are_found_until_it_stops(cluster: FakeCluster) -> None:
     config = group_config(cluster.bootstrap_servers, metadata_max_age_ms=50)
     said: list[tuple[str, ...]] = []
-    patterns = TopicPatterns(config.kafka, said.append)
+    patterns = TopicPatterns(config.kafka, said.append, threading.RLock())
     patterns.follow(SubscribedTopics.of(["audit", "^orders"]))
     eventually(lambda: said == [("audit", "orders-eu")])
     cluster.create_topic("orders-us")
