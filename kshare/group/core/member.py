@@ -13,6 +13,7 @@ So the explorers run what decides.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from kshare.core.progress import TopicPartition
@@ -22,7 +23,7 @@ from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.membership import Join, Leave, Membership, Plan, State, Sync
 
-__all__ = ["Commit", "FindCoordinator", "GroupMember", "Heartbeat", "Notice", "Request"]
+__all__ = ["Commit", "FindCoordinator", "GroupMember", "Heartbeat", "Level", "Notice", "Request"]
 
 _MOVED: Final = {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE}
 _ORDINARY: Final = {Code.MEMBER_ID_REQUIRED, Code.REBALANCE_IN_PROGRESS}
@@ -31,11 +32,26 @@ _RECORD_BYTES: Final = 800_000
 """Brokers take 1 MB, unless configured otherwise; what they add is not counted."""
 
 
-class Notice(NamedTuple):
-    """Something to be logged."""
+class Level(IntEnum):
+    """How bad it is what is logged: the numbers of :mod:`logging`."""
 
-    is_warning: bool
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+class Notice(NamedTuple):
+    """Something to be logged.
+
+    Attributes:
+        level: How bad it is.
+        text: What is said.
+        cause: The error whose traceback is to be seen; None for none.
+    """
+
+    level: Level
     text: str
+    cause: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +146,10 @@ class GroupMember:
         action = self.membership.action()
         return action if isinstance(action, Leave) else None
 
+    def say(self, level: Level, text: str, cause: BaseException | None = None) -> None:
+        """Have something logged of the group: later, as who calls this may hold a lock."""
+        self.notices.append(Notice(level, f"group {self.membership.group}: {text}", cause))
+
     # -- what is to be sent ------------------------------------------------------------------
 
     def request(self, now: float) -> Request | None:
@@ -160,10 +180,11 @@ class GroupMember:
         membership, seconds = self.membership, self.liveness.rebalance
         is_in = membership.state is not State.ENDED and not membership.is_lost
         if is_in and membership.member_id and now - self.liveness.polled_at > seconds:
-            self._warn(
+            self.say(
+                Level.WARNING,
                 f"nobody has polled for max.poll.interval.ms={seconds * 1000:.0f}: the member "
                 "leaves, and joins again with the next poll. Raise it, or take fewer records at a "
-                "time"
+                "time",
             )
             membership.leave_until_polled()
             self._end_right()
@@ -218,7 +239,7 @@ class GroupMember:
         )
         self.schedule.joined()
         leads = ", which leads it" if leader == member_id else ""
-        self._say(f"joined generation {generation} as {member_id}{leads}")
+        self.say(Level.INFO, f"joined generation {generation} as {member_id}{leads}")
         self.liveness.heard(self.schedule.asked_at, is_stable=True)
         return True
 
@@ -353,21 +374,16 @@ class GroupMember:
         """Say that the member is dropped, if it is, by the answer to its heartbeat."""
         if self.membership.is_lost:
             seconds = self.liveness.session
-            self._warn(
+            self.say(
+                Level.WARNING,
                 f"the group goes on without this member ({name}), which joins again. Its "
                 f"heartbeats stopped for session.timeout.ms={seconds * 1000:.0f}, or a rebalance "
-                "did not wait for it"
+                "did not wait for it",
             )
 
     def _trouble(self, now: float, what: str) -> None:
         """Say what has failed, as a warning if nothing has worked for some seconds."""
         if self.schedule.is_worth_a_warning(now):
-            self._warn(f"is no member, and tries again: {what}")
+            self.say(Level.WARNING, f"is no member, and tries again: {what}")
         else:
-            self._say(what)
-
-    def _warn(self, text: str) -> None:
-        self.notices.append(Notice(True, f"group {self.membership.group}: {text}"))
-
-    def _say(self, text: str) -> None:
-        self.notices.append(Notice(False, f"group {self.membership.group}: {text}"))
+            self.say(Level.INFO, what)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from kshare.errors import KafkaError, KshareError
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.core.member import FindCoordinator, GroupMember, Heartbeat, Request
+from kshare.group.core.member import FindCoordinator, GroupMember, Heartbeat, Level, Request
 from kshare.group.log.link import LASTING
 from kshare.group.membership.commits import MemberCommits
 from kshare.group.membership.leader import GroupLeader
@@ -209,7 +209,7 @@ class MemberDialogue:
         """The coordinator did not answer, or not as it should."""
         self._hang_up(str(error))
         if self._is_leaving:
-            _log.info("group %s: cannot leave: %s", self._group, error)
+            self._member.say(Level.INFO, f"cannot leave: {error}")
         else:
             self._member.failed(self._now(), str(error))
 
@@ -219,7 +219,7 @@ class MemberDialogue:
             fault, cause = KshareError(f"the member's thread has ended: {error!r}"), error
         assert isinstance(fault, KshareError)
         self._member.crashed(fault)
-        _log.error("group %s: %s", self._group, fault, exc_info=cause)
+        self._member.say(Level.ERROR, str(fault), cause)
         self.has_ended = True
 
     def _find(self) -> None:
@@ -254,8 +254,8 @@ class MemberDialogue:
     def tell(self) -> None:
         """Log what there is to be said."""
         notices, self._member.notices = self._member.notices, []
-        for is_warning, text in notices:
-            _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+        for level, text, cause in notices:
+            _log.log(level, "%s", text, exc_info=cause)
 
 
 def _instances(members: Iterable[Any]) -> dict[str, str]:

@@ -9,14 +9,13 @@
 What waits for brokers runs in threads of its own, and so does an assignor of the user.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
 from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.core.member import GroupMember
+from kshare.group.core.member import GroupMember, Level
 from kshare.group.log.epoch_writer import Written
 from kshare.group.membership.planned_topics import PlannedTopics, SeenTopics, WholeTopics
 from kshare.group.membership.planner import GroupPlanner
@@ -29,7 +28,6 @@ from kshare.wire.protocol.background import Beside
 
 __all__ = ["GroupLeader", "WriteEpoch"]
 
-_log = logging.getLogger("kshare.group")
 _T = TypeVar("_T")
 
 WriteEpoch = Callable[[Epoch, Written, Callable[[], bool]], None]
@@ -62,7 +60,7 @@ class GroupLeader:
         whole_topics: WholeTopics,
         now: Callable[[], float],
     ) -> None:
-        self.sharing = SharingLog(config.group)
+        self.sharing = SharingLog(member.say)
         self._config = config
         self._member = member
         self._core = member.membership
@@ -187,6 +185,6 @@ class GroupLeader:
     def _warn(self, error: Exception) -> None:
         """Say what has failed; the group's next rebalance does it again."""
         if isinstance(error, KshareError):
-            _log.warning("group %s: %s", self._config.group, error)
+            self._member.say(Level.WARNING, str(error))
         else:
-            _log.error("group %s: planning failed", self._config.group, exc_info=error)
+            self._member.say(Level.ERROR, "planning failed", error)

@@ -1,22 +1,21 @@
 """What a member logs of whether its group shares key ranges, and of other members."""
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+from kshare.group.core.member import Level
 
 __all__ = ["SharingLog"]
-
-_log = logging.getLogger("kshare.group")
 
 
 class SharingLog:
     """Says each change once.
 
     Args:
-        group: Id of the group.
+        say: Logs a text of the group.
     """
 
-    def __init__(self, group: str) -> None:
-        self._group = group
+    def __init__(self, say: Callable[[Level, str], None]) -> None:
+        self._say = say
         self._shares: bool | None = None  # as was said last
         self._plain: tuple[str, ...] = ()
 
@@ -30,14 +29,12 @@ class SharingLog:
             return
         self._shares = shares
         if shares:
-            _log.info(
-                "group %s: all members are kshare consumers: key ranges are shared", self._group
-            )
+            self._say(Level.INFO, "all members are kshare consumers: key ranges are shared")
         else:
-            _log.warning(
-                "group %s: a member is no kshare consumer: partitions are assigned whole (by "
-                "range), and key ranges are shared once all members are",
-                self._group,
+            self._say(
+                Level.WARNING,
+                "a member is no kshare consumer: partitions are assigned whole (by range), and key "
+                "ranges are shared once all members are",
             )
 
     def planned(self, refusals: Mapping[str, str], plain: tuple[str, ...] = ()) -> None:
@@ -48,7 +45,7 @@ class SharingLog:
             plain: Ids of the members that are no kshare consumers.
         """
         for refusal in refusals.values():
-            _log.warning("group %s: %s", self._group, refusal)
+            self._say(Level.WARNING, refusal)
         if plain and plain != self._plain:
-            _log.info("group %s: no kshare consumers: %s", self._group, ", ".join(plain))
+            self._say(Level.INFO, f"no kshare consumers: {', '.join(plain)}")
         self._plain = plain

@@ -11,7 +11,6 @@ Guarantees: nothing here waits for brokers in the session's thread; an answer to
 owner no longer waits for is dropped. What several partitions want at a time is one question.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -48,8 +47,6 @@ from kshare.wire.protocol.background import Beside
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 
 __all__ = ["BrokerActions"]
-
-_log = logging.getLogger("kshare.group")
 
 Waiting = tuple[Ownership, int]
 """An ownership that waits for an answer, with the number of its actions."""
@@ -243,7 +240,8 @@ class BrokerActions:
         is_amid_rebalance = error.code == ErrorCode.REBALANCE_IN_PROGRESS
         is_late = is_amid_rebalance and self._now() >= self._shared.primary_by
         if is_said and is_late:
-            _log.info("%s: %s; what is processed is in the log", owner.partition, error)
+            said = f"{owner.partition}: {error}; what is processed is in the log"
+            self._shared.notices.append(said)
         return is_said and is_late
 
     def _failed(self, asked: Asked, error: KshareError) -> None:

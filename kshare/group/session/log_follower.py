@@ -10,7 +10,6 @@ After each fault the topic is looked for again: is it the one that was read? Not
 brokers: what does, runs in threads of its own, which wake the session's.
 """
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -32,8 +31,6 @@ from kshare.wire.protocol.broker_pool import BrokerPool
 from kshare.wire.protocol.retry import Backoff
 
 __all__ = ["ANSWER_MS", "LogFollower"]
-
-_log = logging.getLogger("kshare.group")
 
 ANSWER_MS: Final = 5_000
 """Maximum time to wait for an answer, where there is another attempt."""
@@ -160,7 +157,7 @@ class LogFollower:
     def note(self, error: Exception) -> None:
         """Keep what went wrong last, for the errors of those who wait."""
         if str(error) != self._shared.trouble:
-            _log.info("group %s: %s", self._config.group, error)
+            self._shared.notices.append(f"group {self._config.group}: {error}")
         self._shared.trouble = str(error)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ class Shared:
         served: Those that have not ended: its membership, and former ones that are still leaving.
         fault: Why the session cannot go on; None if it can.
         trouble: What went wrong last.
+        notices: What is to be logged for information, once the lock is released.
         is_closing: Whether the session is to end.
         close_by: By when, at the latest.
         own_fences: How often the session has fenced its own transactional id.
@@ -36,6 +37,7 @@ class Shared:
     served: list[MemberHandle] = field(default_factory=list)
     fault: KshareError | None = None
     trouble: str = ""
+    notices: list[str] = field(default_factory=list)
     is_closing: bool = False
     close_by: float = 0.0
     own_fences: int = 0

@@ -173,6 +173,7 @@ class SessionThread:
             while not self.shared.is_closing:
                 self._step()
             self._leave()
+            self._warn()
         except KshareError as error:
             self._fail(error)
         except BaseException as error:
@@ -223,6 +224,9 @@ class SessionThread:
         """Log what there is to be said."""
         with self.shared.changed:
             warnings, self.shared.ownerships.warnings = self.shared.ownerships.warnings, []
+            notices, self.shared.notices = self.shared.notices, []
+        for text in notices:
+            _log.info("%s", text)
         for text in warnings:
             _log.warning("%s", text)
 

@@ -75,7 +75,7 @@ def test_what_is_not_answered_in_time_is_asked_of_a_coordinator_that_is_found_an
     assert member.awaits
     member.polled(65.0)
     assert [type(each) for each in requests(member, 65.0)] == [FindCoordinator]
-    assert [text for _, text in member.notices] == [
+    assert [text for _, text, _ in member.notices] == [
         "group g: the coordinator: JoinGroup or SyncGroup is not answered for 65 s"
     ]
     assert requests(member, 65.9) == []

@@ -128,21 +128,21 @@ def test_what_members_are_sent_is_encoded_beside_the_session(
 
 
 def test_what_cannot_be_read_of_the_former_assignment_is_planned_anew(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And ends no session: what is taken in its thread may fail, too."""
     core = Membership("g", Subscription("a", ("t",)), state=State.STABLE, joins=1)
     monkeypatch.setattr(PlannedTopics, "look", lambda *_: SEEN)
-    beside = Beside(lambda: None)
+    beside, member = Beside(lambda: None), member_of(core)
     leader = GroupLeader(
-        group_config("localhost:1"), member_of(core), beside, lambda *_: None,
+        group_config("localhost:1"), member, beside, lambda *_: None,
         lambda _: frozenset(), lambda: 5.0,
     )  # fmt: skip
     leader.lead_on({"a": encode_subscription(core.said)}, PROTOCOL, [b"damaged"])
     until(lambda: beside.has_events)
     beside.take()
     assert isinstance(core.action(), Join)
-    assert "assignment cannot be read" in caplog.text
+    assert "assignment cannot be read" in member.notices[-1].text
 
 
 def member_of(core: Membership) -> GroupMember:

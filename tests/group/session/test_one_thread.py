@@ -1,8 +1,10 @@
 """A member's one thread waits neither for its coordinator nor for the leader of the group's log."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -152,6 +154,42 @@ def test_an_error_that_nobody_has_foreseen_ends_the_membership_and_not_the_sessi
     until(lambda: running.read_at > read_at)
     running.session.check()
     assert not running.session.may_deliver()
+
+
+def test_nothing_is_logged_with_the_lock_held(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handler may wait for a thread that waits for the session."""
+    caplog.set_level(logging.INFO, "kshare.group")
+    lock, thread = running.member.lock, running.session._thread
+    held: dict[str, bool] = {}
+
+    class Seen(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            is_owned = lock._is_owned()  # type: ignore[attr-defined]
+            held[record.getMessage().rpartition(" ")[2]] = is_owned
+            return True
+
+    def crash(_: object) -> None:
+        raise KafkaError("crashed") from None
+
+    caplog.handler.addFilter(seen := Seen())
+    try:
+        leader = running.member._dialogue._leader
+        for note, why in ((thread.actions.note, "asked"), (leader._warn, "planned")):
+            thread.beside.post(partial(note, KafkaError(why)))
+        until(lambda: len(held) == 2)
+        monkeypatch.setattr(running.member._dialogue, "_failed", running.member._dialogue._crashed)
+        monkeypatch.setattr(running.member._dialogue._link, "take", crash)
+        until(lambda: running.member.is_closed)
+        until(lambda: "crashed" in held)
+    finally:
+        caplog.handler.removeFilter(seen)
+    assert {each: held[each] for each in ("asked", "planned", "crashed")} == {
+        "asked": False,
+        "planned": False,
+        "crashed": False,
+    }
 
 
 class FireError(Exception):
