@@ -69,6 +69,7 @@ class MemberDialogue:
         self._leader = leader
         self._now = now
         self._link = MemberLink(config, wake)
+        self._join: Join | None = None  # the last one
         self._is_leaving = False
         self._goodbyes: deque[str] = deque()  # member ids with which LeaveGroup is to be sent
         self._is_parting = False  # whether it was sent, and is not answered
@@ -103,7 +104,8 @@ class MemberDialogue:
             self._part()
             self._link.send()
         except Exception as error:
-            if isinstance(error, OSError | KafkaError) and not isinstance(error, LASTING):
+            is_lasting = isinstance(error, LASTING) and not self._is_leaving
+            if isinstance(error, OSError | KafkaError) and not is_lasting:
                 self._failed(error)
             else:
                 self._crashed(error)
@@ -124,7 +126,8 @@ class MemberDialogue:
                 self._link.heartbeat(request, partial(self._beat_answered, request))
                 self._leader.look(self._now())
             case Join():
-                self._link.join(request, self._join_answered)
+                self._join = request
+                self._link.join(request, partial(self._join_answered, request))
             case Sync():
                 self._link.sync(request, self._sync_answered)
             case Plan():
@@ -143,15 +146,17 @@ class MemberDialogue:
             name=error_codes.name(number) if number else "",
         )
 
-    def _join_answered(self, answer: Any) -> None:
+    def _join_answered(self, join: Join, answer: Any) -> None:
         if answer.error_code:
             self._refused(answer)
         elif _is_assigned(answer):
-            self._link.describe(partial(self._joined, answer))
+            self._link.describe(partial(self._joined, join, answer))
         else:
-            self._joined(answer, [])
+            self._joined(join, answer, [])
 
-    def _joined(self, answer: Any, assigned: list[bytes]) -> None:
+    def _joined(self, join: Join, answer: Any, assigned: list[bytes]) -> None:
+        if join is not self._join:  # it was lost, and has joined again, as that was described
+            return
         said = {each.member_id: bytes(each.metadata) for each in answer.members}
         is_wanted = self._member.joined(
             answer.member_id,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kshare.core.progress import TopicPartition
-from kshare.errors import KshareError
-from kshare.group.core.member import GroupMember
+from kshare.errors import AuthorizationError, KshareError
+from kshare.group.core.member import GroupMember, Level
 from kshare.group.membership.dialogue import MemberDialogue
 from kshare.group.membership.handle import schedule_of
 from kshare.group.protocol.liveness import Liveness
@@ -87,6 +87,41 @@ def test_who_leaves_amid_a_heartbeat_to_a_coordinator_that_is_gone_leaves_at_the
     talk.step()
     assert talk.has_ended()
     assert talk.said == [["Heartbeat"], ["LeaveGroup"]]
+
+
+def test_who_leaves_has_no_fault_if_it_is_not_authorized_any_more(talk: Talk) -> None:
+    connection = talk.beat()
+    talk.dialogue.leave()
+    connection.answers.append(AuthorizationError("not authorized"))
+    talk.until(lambda: talk.said == [["Heartbeat"], ["LeaveGroup"]])
+    talk.made[1].answers.append(AuthorizationError("not authorized"))
+    talk.step()
+    assert talk.has_ended()
+    assert talk.member.membership.fault is None
+    assert {level for level, _, _ in talk.member.notices} == {Level.INFO}
+
+
+def test_an_answer_about_a_generation_before_it_joined_again_is_not_taken(talk: Talk) -> None:
+    connection, core = talk.beat(), talk.member.membership
+    connection.answers.append(FINE)
+    talk.step()
+    core.rebalance()
+    talk.until(lambda: ["JoinGroup"] in talk.said)
+    talk.made[1].answers.append(
+        SimpleNamespace(
+            error_code=0, skip_assignment=True, member_id="id-1", generation_id=2, leader="id-1",
+            members=[], protocol_name="kshare-range-v1",
+        )
+    )  # fmt: skip
+    talk.until(lambda: talk.said[0][-1] == "DescribeGroups")
+    talk.member.fenced()
+    core.take()
+    core.applied()
+    talk.until(lambda: talk.said[1] == ["JoinGroup"] * 2)
+    connection.answers.append(SimpleNamespace(groups=[SimpleNamespace(members=[])]))
+    talk.step()
+    assert core.state is State.JOINING
+    assert core.generation == -1
 
 
 def test_a_goodbye_that_was_sent_in_vain_is_not_sent_again(talk: Talk) -> None:
