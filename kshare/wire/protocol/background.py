@@ -34,7 +34,11 @@ def begin(call: Callable[[], _T], name: str, wake: Callable[[], None]) -> "Futur
         wake()
 
     # A daemon: a broker that does not answer delays no exit.
-    threading.Thread(target=run, name=name, daemon=True).start()
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter ends, and begins no thread: nothing else is to be done
+        run()
     return future
 
 

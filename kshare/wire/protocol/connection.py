@@ -403,8 +403,8 @@ class Connection:
         self._socket.settimeout(left)
         try:
             got = self._socket.recv_into(self._room)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return None
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None  # the last one: TLS itself has something to say, and says it next time
         if not got:
             raise ConnectionResetError(f"broker {self.broker} closed the connection")
         return got

@@ -3,10 +3,11 @@
 import os
 import resource
 import socket
+import ssl
 import struct
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kafka.protocol.consumer import HeartbeatRequest
@@ -99,6 +100,23 @@ def test_half_a_response_is_not_waited_for() -> None:
         connection._in_flight.append(9)
         with pytest.raises(ConnectionResetError):
             connection.receive_ready()
+
+
+@pytest.mark.parametrize("wants", [ssl.SSLWantReadError, ssl.SSLWantWriteError])
+def test_what_tls_has_to_say_by_itself_ends_no_connection(wants: type[Exception]) -> None:
+    class Socket:
+        def settimeout(self, _: float) -> None: ...
+
+        def recv_into(self, _: object) -> int:
+            raise wants
+
+    with ExitStack() as stack:
+        connection, _ = connected(stack)
+        connection._in_flight.append(7)
+        plain, connection._socket = connection._socket, cast("socket.socket", Socket())
+        assert connection.receive_ready() is None
+        connection._socket = plain
+        assert connection.fileno() >= 0
 
 
 def test_a_request_for_which_there_is_no_room_is_sent_in_parts_and_not_waited_for() -> None:

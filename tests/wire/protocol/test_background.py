@@ -1,0 +1,31 @@
+"""Calls beside one thread, where no other thread can begin."""
+
+import threading
+
+import pytest
+
+from kshare.wire.protocol.background import Beside, begin
+
+
+@pytest.fixture(autouse=True)
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is when the interpreter ends."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+def test_a_call_is_made_at_once() -> None:
+    woken: list[bool] = []
+    made = begin(lambda: 7, "calls", lambda: woken.append(True))
+    assert made.result(0) == 7
+    assert woken == [True]
+
+
+def test_what_it_raises_is_taken_as_ever() -> None:
+    beside, failed = Beside(lambda: None), list[Exception]()
+    beside.begin(lambda: 1 // 0, "fails", lambda _: None, failed.append)
+    beside.take()
+    assert [type(each) for each in failed] == [ZeroDivisionError]
