@@ -51,6 +51,11 @@ class _Undelivered(NamedTuple):
     size: int
 
 
+def _is_purged(error: RdKafkaError) -> bool:
+    """True for a row that was given up for what has ended the transaction: another one's error."""
+    return error.code() in {RdKafkaError._PURGE_QUEUE, RdKafkaError._PURGE_INFLIGHT}  # noqa: SLF001
+
+
 class Sender:
     """A producer, and the rows that it could not deliver. For one thread.
 
@@ -216,7 +221,8 @@ class Sender:
         if error is None:
             return
         self._undelivered += 1
-        if self._first_undelivered is None:
+        first = self._first_undelivered
+        if first is None or (_is_purged(first.error) and not _is_purged(error)):
             partition = message.partition()
             number = None if partition is None or partition < 0 else partition
             size = len(message.key() or b"") + len(message.value() or b"")

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -229,6 +230,21 @@ def test_a_refused_row_fails_with_topic_partition_and_cause(cluster: FakeCluster
     cluster.stop_failing("Produce")
     # A task after a failed one begins anew.
     assert write_rows([numbered(3)], options_for(cluster)) == 3
+
+
+def test_the_error_that_counts_is_that_for_which_other_rows_are_given_up(
+    cluster: FakeCluster,
+) -> None:
+    """Which of them is reported first depends on librdkafka's threads."""
+    options = options_for(cluster, topic="t")
+    sender = sender_module.Sender(lambda: producer_config(options), options.kafka)
+    row = SimpleNamespace(
+        partition=lambda: 0, key=lambda: b"", value=lambda: b"", topic=lambda: "t"
+    )
+    for code in (RdKafkaError._PURGE_QUEUE, RdKafkaError.TOPIC_AUTHORIZATION_FAILED):
+        sender._on_delivery(RdKafkaError(code), row)
+    with pytest.raises(AuthorizationError, match=r"not authorized.*1 more rows too"):
+        sender.raise_faults()
 
 
 class LateReports(Producer):
