@@ -8,7 +8,6 @@ those of aborted ones never; all that follows an open transaction comes after it
 Cost: one Fetch request at a time, which the broker holds until there is a record.
 """
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -22,7 +21,7 @@ from kshare.options import KafkaConfig
 from kshare.wire.decode.batch_index import index_batches
 from kshare.wire.decode.records import Decoder
 from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.background import begin
+from kshare.wire.protocol.background import abandon, begin
 from kshare.wire.protocol.broker_pool import Brokers
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
@@ -38,8 +37,6 @@ from kshare.wire.protocol.messages import (
 from kshare.wire.protocol.retry import Backoff, boot_time
 
 __all__ = ["LogLostError", "LogTail", "Row"]
-
-_log = logging.getLogger("kshare.group")
 
 _ALL: Final = OffsetRange(0, 2**63 - 1)
 _FETCH_BYTES: Final = 4 << 20
@@ -228,7 +225,7 @@ class LogTail:
         if opened is not None:
             opened[1].close()
         if opening is not None:
-            opening.add_done_callback(_close_unused)
+            abandon(opening, lambda opened: opened[0][1].close())
 
     def _rows(self, answer: FetchAnswer) -> "list[Row]":
         assert self.position is not None
@@ -258,11 +255,6 @@ class LogTail:
         if error_codes.is_permanent(code):
             raise KafkaError(f"cannot {text}", topic=topic, partition=number)
         raise OSError(f"cannot {text}")
-
-
-def _close_unused(opening: "Future[_Opened]") -> None:
-    if opening.exception() is None:
-        opening.result()[0][1].close()
 
 
 class _Pause:

@@ -1,4 +1,4 @@
-"""Primary offsets that a member is to commit: kept until its thread asks the coordinator."""
+"""Primary offsets that a member is to commit: kept until the coordinator is asked."""
 
 from collections import deque
 from concurrent.futures import Future

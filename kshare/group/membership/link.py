@@ -32,7 +32,7 @@ from kshare.group.membership.line import Answered, Line
 from kshare.group.protocol.consumer_protocol import PROTOCOL_TYPE
 from kshare.group.protocol.membership import Join, Sync
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.background import begin
+from kshare.wire.protocol.background import abandon, begin
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.messages import Address
 
@@ -143,7 +143,7 @@ class MemberLink:
     def _give_up_connecting(self) -> None:
         made, self._made = self._made, None
         if made is not None:
-            made.add_done_callback(_close_unused)
+            abandon(made, lambda found: found[1].close())
 
     # -- requests that brokers hold ----------------------------------------------------------
 
@@ -264,11 +264,6 @@ def _connect(
 ) -> tuple[Address, Connection]:
     found = find_coordinator(kafka, group) if coordinator is None else coordinator
     return found, Connection(*found, kafka)
-
-
-def _close_unused(made: "Future[tuple[Address, Connection]]") -> None:
-    if made.exception() is None:
-        made.result()[1].close()
 
 
 def _assignments(groups: Iterable[Any]) -> list[bytes]:

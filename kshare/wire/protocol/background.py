@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-__all__ = ["Beside", "begin"]
+__all__ = ["Beside", "abandon", "begin"]
 
 _T = TypeVar("_T")
 
@@ -40,6 +40,16 @@ def begin(call: Callable[[], _T], name: str, wake: Callable[[], None]) -> "Futur
     except RuntimeError:  # the interpreter ends, and begins no thread: nothing else is to be done
         run()
     return future
+
+
+def abandon(future: "Future[_T]", close: Callable[[_T], None]) -> None:
+    """Wait for a call no longer; what it returns, once it does, is closed."""
+
+    def done(ended: "Future[_T]") -> None:
+        if ended.exception() is None:
+            close(ended.result())
+
+    future.add_done_callback(done)
 
 
 class Beside:

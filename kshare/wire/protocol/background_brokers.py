@@ -12,10 +12,11 @@ Cost: a thread for each search, and for each connection that is not idle in the 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from kshare.core.progress import TopicPartition
-from kshare.wire.protocol.background import begin
+from kshare.wire.protocol.background import abandon, begin
 from kshare.wire.protocol.broker_pool import BrokerPool, Leader, Preference
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.messages import Address
@@ -102,12 +103,11 @@ class BackgroundBrokers:
         """Give back connections that nobody has taken, as soon as they are made."""
         connecting, self._connecting = self._connecting, {}
         for address, made in connecting.items():
-            made.add_done_callback(lambda made, to=address: self._give_back(to, made))  # type: ignore[misc]
+            abandon(made, partial(self._give_back, address))
 
-    def _give_back(self, address: Address, made: Future[BrokerConnection]) -> None:
-        if made.exception() is None:
-            with suppress(OSError):
-                self._pool.release(address, made.result())
+    def _give_back(self, address: Address, connection: BrokerConnection) -> None:
+        with suppress(OSError):
+            self._pool.release(address, connection)
 
     def _begin(self, call: Callable[[], _T]) -> Future[_T]:
         return begin(call, "kshare connects", self._wake)
