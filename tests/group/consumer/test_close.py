@@ -1,0 +1,172 @@
+"""Calls that another thread or a signal ends."""
+
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.testing import FakeCluster
+from kshare.wire.protocol.waker import Waker
+from tests.group.consumer.records import MIDDLE, fill, offsets, take
+from tests.support.clock import WAIT_S, until
+from tests.support.fake_session import FakeSessions
+from tests.support.policies import FakePolicies
+from tests.support.requests import times_asked
+
+LONG_S = 600.0
+
+
+def test_close_wakes_a_poll_of_another_thread(
+    cluster: FakeCluster,
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    policies: FakePolicies,
+) -> None:
+    consumer = make(fetch__max__wait__ms=20_000, request__timeout__ms=30_000)
+    consumer.assign({("orders", 0): []})
+    returned: list[Any] = []
+    thread = threading.Thread(target=lambda: returned.append(list(consumer)))
+    thread.start()
+    until(consumer.position)
+    consumer.close()
+    thread.join(WAIT_S)
+    assert returned == [[]]
+    assert group.members[0].is_closed
+    consumer.close()
+    policies.asked.clear()
+    ranges = partial(consumer.assign, {("orders", 0): [(0, MIDDLE)]})
+    receiving = (consumer.poll, consumer.consume, consumer.consume_batch, consumer.commit)
+    asking = (consumer.assignment, consumer.position, consumer.memberid, consumer.unsubscribe)
+    moving = (partial(consumer.seek, ("orders", 0), 1), partial(consumer.pause, [("orders", 0)]))
+    for call in (*receiving, *asking, *moving, ranges):
+        with pytest.raises(RuntimeError, match="Consumer closed"):
+            call()
+    assert policies.asked == []
+
+
+@pytest.mark.parametrize("call", ["poll", "consume", "consume_batch"])
+def test_close_wakes_each_call_amid_a_long_poll(
+    cluster: FakeCluster,
+    make: Callable[..., KeySharedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+) -> None:
+    """The broker would answer after 600 s: only a wake-up ends the call before the test fails."""
+    monkeypatch.setattr("kshare.group.consumer.receiver._TICK_SECONDS", LONG_S)
+    consumer = make(fetch__max__wait__ms=600_000, request__timeout__ms=900_000)
+    consumer.assign({("orders", 0): []})
+    cluster.track_requests()
+    calls: dict[str, Callable[[], object]] = {
+        "poll": lambda: consumer.poll(LONG_S),
+        "consume": lambda: consumer.consume(10, LONG_S),
+        "consume_batch": lambda: consumer.consume_batch(LONG_S),
+    }
+    returned: list[object] = []
+    thread = threading.Thread(target=lambda: returned.append(calls[call]()), daemon=True)
+    thread.start()
+    until(lambda: times_asked(cluster, "Fetch"))
+    assert not returned
+    closing = threading.Thread(target=consumer.close, daemon=True)  # it waits for the call
+    closing.start()
+    for each in (thread, closing):
+        each.join(WAIT_S)
+        assert not each.is_alive()
+    assert returned in ([None], [[]])
+
+
+def test_a_poll_that_a_close_wakes_waits_for_nothing_more(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kshare.group.consumer.receiver._TICK_SECONDS", LONG_S)
+    consumer = make(fetch__max__wait__ms=600_000, request__timeout__ms=900_000)
+    consumer.assign({("orders", 0): []})
+    waits: list[float] = []
+    wait = Waker.wait
+
+    def waited(waker: Waker, seconds: float, *sockets: Mapping[int, int]) -> list[int]:
+        if threading.current_thread() is thread:
+            waits.append(seconds)
+        return wait(waker, seconds, *sockets)
+
+    monkeypatch.setattr(Waker, "wait", waited)
+    cluster.track_requests()
+    thread = threading.Thread(target=consumer.poll, args=[LONG_S], daemon=True)
+    thread.start()
+    until(lambda: times_asked(cluster, "Fetch") and waits and waits[-1] > WAIT_S)
+    before = len(waits)
+    consumer.close()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert len(waits) == before
+
+
+def test_closing_amid_a_call_waits_for_the_call(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    """As a signal handler does it, which may interrupt what holds a lock."""
+    fill(cluster, 10)
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    session = group.members[0]
+    amid: list[tuple[bool, bool]] = []
+
+    def check() -> None:
+        consumer.close()
+        amid.append((consumer.is_closed, session.is_closed))
+
+    session.check = check  # type: ignore[method-assign]
+    assert consumer.poll(WAIT_S) is None
+    assert amid == [(True, False)]
+    assert session.is_closed
+
+
+# -- signals --------------------------------------------------------------------------------------
+
+
+def test_a_signal_ends_an_iteration(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 10)
+    consumer = make(fetch__max__wait__ms=20_000, request__timeout__ms=30_000)
+    consumer.assign({("orders", 0): []})
+    seen: list[int] = []
+
+    def consume() -> None:
+        for message in consumer:
+            seen.append(message.offset())
+            if len(seen) == 10:
+                later(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            consume()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == list(range(10))
+    fill(cluster, 5, first=10)
+    assert offsets(take(consumer, 5)) == list(range(10, 15))
+
+
+def test_a_signal_handler_may_close(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make(fetch__max__wait__ms=20_000, request__timeout__ms=30_000)
+    consumer.assign({("orders", 0): []})
+    before = signal.signal(signal.SIGUSR1, lambda *_: consumer.close())
+    try:
+        later(signal.SIGUSR1)
+        assert list(consumer) == []
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def later(number: signal.Signals) -> None:
+    """Send the main thread a signal, most likely while it waits."""
+    thread = threading.main_thread().ident
+    assert thread is not None
+    threading.Timer(0.3, signal.pthread_kill, [thread, number]).start()

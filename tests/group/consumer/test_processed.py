@@ -1,0 +1,319 @@
+"""Records that a consumer has processed, and what it commits of them."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition as RdTopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import HASH_SPACE, key_hash
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import KshareError
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.core.key_limit import KeyLimit
+from kshare.group.message import CHUNK_ROWS, Chunk, Message, batch_of
+from kshare.testing import FakeCluster
+from tests.group.consumer.records import KEYS, MIDDLE, ORDERS, fill, offsets, take
+from tests.support.clock import WAIT_S, until
+from tests.support.fake_session import FakeSessions
+
+
+def test_implicitly_what_poll_returned_is_processed_when_poll_is_called_again(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    consumer = make(enable__auto__commit=True, auto__commit__interval__ms=600_000)
+    consumer.assign({("orders", 0): []})
+    for _ in range(5):
+        consumer.poll(WAIT_S)
+    consumer.close()
+    assert group.members[0].commits_before_close == 0
+    assert group.done[ORDERS] == Progress.at(4)
+    again = make(enable__auto__commit=True, auto__commit__interval__ms=600_000)
+    again.assign({("orders", 0): []})
+    assert offsets(take(again, 10)) == list(range(4, 14))
+    again.close()
+    assert group.done[ORDERS] == Progress.at(4)
+    third = make()
+    third.assign({("orders", 0): []})
+    take(third, 10)
+    while third.position() != {ORDERS: 100}:
+        assert third.consume_batch(WAIT_S) is not None
+    assert third.commit() == {ORDERS: 100}
+
+
+def test_explicitly_what_is_acknowledged_is_processed_in_any_order_and_nothing_else(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    records = 2 * CHUNK_ROWS
+    fill(cluster, records + 50)
+    consumer = make(acknowledgement__mode="explicit")
+    consumer.assign({("orders", 0): []})
+    messages = take(consumer, records)
+    waiting = {3, 4, CHUNK_ROWS, records - 1}
+    for message in reversed(messages):
+        if message.offset() not in waiting:
+            consumer.acknowledge(message)
+    assert consumer.commit() == {ORDERS: 3}
+    for offset in range(records + 50):
+        is_done = offset < records and offset not in waiting
+        assert group.processed(ORDERS, offset) is is_done, offset
+    again = make(acknowledgement__mode="explicit")
+    again.assign({("orders", 0): []})
+    assert offsets(take(again, 54)) == sorted([*waiting, *range(records, records + 50)])
+    consumer.acknowledge(messages[3])
+    assert consumer.commit() == {ORDERS: 4}
+    assert consumer.commit(message=messages[4]) == {ORDERS: CHUNK_ROWS}
+
+
+def test_batches_are_acknowledged_whole_or_in_parts(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    fill(cluster, 100, partition=1)
+    other = TopicPartition("orders", 1)
+    consumer = make(acknowledgement__mode="explicit")
+    consumer.assign([ORDERS, other])
+    batches: list[pa.RecordBatch] = []
+    while sum(batch.num_rows for batch in batches) < 200:
+        batch = consumer.consume_batch(WAIT_S)
+        assert batch is not None
+        batches.append(batch)
+    table = pa.Table.from_batches(batches).sort_by("partition")
+    consumer.acknowledge_batch(table.slice(150))
+    consumer.acknowledge_batch(table.slice(0, 20))
+    assert consumer.commit() == {ORDERS: 20, other: 0}
+    consumer.acknowledge_batch(table)
+    assert consumer.commit() == {ORDERS: 100, other: 100}
+    with pytest.raises(ValueError, match="topic and partition"):
+        consumer.acknowledge_batch(table.select(["offset"]))
+
+
+def test_acknowledging_from_many_threads(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    records = 5 * CHUNK_ROWS
+    fill(cluster, records)
+    consumer = make(acknowledgement__mode="explicit", auto__commit__interval__ms=1)
+    consumer.assign({("orders", 0): []})
+    threads = []
+    for _ in range(10):
+        messages = take(consumer, records // 10)
+
+        def acknowledge(messages: list[Message] = messages) -> None:
+            for message in messages:
+                consumer.acknowledge(message)
+
+        threads.append(threading.Thread(target=acknowledge))
+        threads[-1].start()
+        consumer.commit()
+    for thread in threads:
+        thread.join()
+    assert consumer.commit() == {ORDERS: records}
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_offsets_of_others_after_the_last_record_are_processed(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer], mode: str
+) -> None:
+    """Else members with few records would hold the stable offset, until their next record."""
+    fill(cluster, 100)
+    lower = sum(key_hash(key.encode(), 0) < MIDDLE for key in KEYS) * 5
+    consumers = []
+    for hashes, count in (((0, MIDDLE), lower), ((MIDDLE, HASH_SPACE), 100 - lower)):
+        consumers.append(make(acknowledgement__mode=mode))
+        consumers[-1].assign({("orders", 0): [hashes]})
+        for message in take(consumers[-1], count):
+            consumers[-1].acknowledge(message)
+
+    def is_committed() -> bool:
+        found = [(consumer.commit() or {}).get(ORDERS) for consumer in consumers]
+        assert [consumer.poll(0.05) for consumer in consumers] == [None, None]
+        return found[-1] == 100
+
+    until(is_committed)
+    assert group.done[ORDERS] == Progress.at(100)
+
+
+# -- a limit for each key -------------------------------------------------------------------------
+
+
+def test_a_key_s_next_record_waits_for_the_one_before(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    rows = [("a", "0"), ("a", "1"), ("b", "2"), (None, "3"), (None, "4"), ("a", "5"), ("b", "6")]
+    cluster.produce("orders", rows, partition=0)
+    consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
+    consumer.assign({("orders", 0): []})
+    first = consumer.consume(7, WAIT_S)  # until only an acknowledgement brings more
+    assert offsets(first) == [0, 2, 3, 4]
+    consumer.acknowledge(first[0])
+    consumer.acknowledge(first[0])
+    (second,) = consumer.consume(7, WAIT_S)
+    assert second.offset() == 1
+    assert consumer.commit() == {ORDERS: 1}
+    threading.Timer(0.2, consumer.acknowledge, [second]).start()
+    third = consumer.poll(WAIT_S)
+    assert third is not None
+    assert third.offset() == 5
+    consumer.pause([ORDERS])
+    for message in (*first, third):
+        consumer.acknowledge(message)
+    assert consumer.poll(0.1) is None
+    consumer.resume([ORDERS])
+    (last,) = consumer.consume(1, WAIT_S)
+    assert last.offset() == 6
+    consumer.acknowledge(last)
+    assert consumer.commit() == {ORDERS: 7}
+
+
+def test_batches_of_records_whose_keys_have_none_in_flight(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    rows = [("a", "0"), ("a", "1"), ("b", "2"), (None, "3"), ("a", "4"), ("b", "5")]
+    cluster.produce("orders", rows, partition=0)
+    config = {"acknowledgement__mode": "explicit", "columns": "value,offset"}
+    consumer = make(max__in__flight__per__key=1, **config)
+    consumer.assign({("orders", 0): []})
+    first = consumer.consume_batch(WAIT_S)
+    assert first is not None
+    assert first.to_pydict() == {"value": [b"0", b"2", b"3"], "offset": [0, 2, 3]}
+    assert consumer.consume_batch(0.2) is None
+    threading.Timer(0.2, consumer.acknowledge_batch, [first.slice(0, 2)]).start()
+    second = consumer.consume_batch(WAIT_S)
+    assert second is not None
+    assert second.column("offset").to_pylist() == [1, 5]
+    assert consumer.commit() == {ORDERS: 1}
+    consumer.acknowledge_batch(second)
+    consumer.acknowledge_batch(first)
+    third = take(consumer, 1)  # messages and batches may take turns
+    assert offsets(third) == [4]
+    assert consumer.consume(1, 0.1) == []
+    consumer.acknowledge(third[0])
+    assert consumer.consume_batch(0.2) is None
+    assert consumer.commit() == {ORDERS: 6}
+
+
+@given(
+    keys=st.lists(st.sampled_from([None, "a", "b", "c"]), max_size=30),
+    most=st.integers(1, 3),
+    data=st.data(),
+)
+def test_a_limit_of_batches_keeps_the_order_of_each_key(
+    keys: list[str | None], most: int, data: st.DataObject
+) -> None:
+    """Whatever is acknowledged when; by the limit alone, which messages share."""
+    raw = [None if key is None else key.encode() for key in keys]
+    columns = {"offset": list(range(len(raw))), "key": raw, "value": raw}
+    types = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+    batch = pa.RecordBatch.from_pydict(columns, schema=types)
+    limit, seen, in_flight = KeyLimit(most), list[int](), set[int]()
+    limit.put(Chunk(ORDERS, batch).messages().messages)
+    while limit.ready or in_flight:
+        if limit.ready:
+            taken = batch_of(list(limit.ready)).column("offset").to_pylist()
+            limit.ready.clear()
+            seen += taken
+            in_flight.update(taken)
+        for key in {key for key in raw if key is not None}:
+            assert sum(raw[offset] == key for offset in in_flight) <= most
+        done = data.draw(st.sets(st.sampled_from(sorted(in_flight)), min_size=1))
+        for offset in done:
+            limit.acknowledge(offset)
+        in_flight -= done
+    assert sorted(seen) == list(range(len(raw)))
+    for one in set(raw) - {None}:
+        own = [offset for offset in seen if raw[offset] == one]
+        assert own == sorted(own)
+
+
+# -- commits --------------------------------------------------------------------------------------
+
+
+def test_commits_of_a_message_or_of_offsets(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    fill(cluster, 100, partition=1)
+    other = TopicPartition("orders", 1)
+    consumer = make()
+    consumer.assign([ORDERS, other])
+    messages = take(consumer, 200)
+    of = {tp: [m for m in messages if m.topic_partition == tp] for tp in (ORDERS, other)}
+    assert consumer.commit(message=of[ORDERS][9]) == {ORDERS: 10}
+    assert consumer.commit(offsets=[RdTopicPartition("orders", 1, 7)]) == {other: 7}
+    assert consumer.commit(offsets={("orders", 1): 8, ORDERS: 11}) == {other: 8, ORDERS: 11}
+    with pytest.raises(ValueError, match="beyond the position 100"):
+        consumer.commit(offsets={ORDERS: 101})
+    with pytest.raises(ValueError, match="not both"):
+        consumer.commit(of[ORDERS][0], {ORDERS: 1})
+    with pytest.raises(ValueError, match="not assigned"):
+        consumer.commit(offsets={("payments", 0): 1})
+    assert consumer.committed()[other].offset == 8
+    assert consumer.commit(offsets={}) == {}
+    assert consumer.commit(offsets=[], asynchronous=True) is None
+    assert consumer.committed()[other].offset == 8
+    assert consumer.commit() == {ORDERS: 100, other: 100}
+
+
+def test_a_commit_with_metadata_is_refused(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    with pytest.raises(ValueError, match=r"orders-0: commits hold no metadata of your own"):
+        consumer.commit(offsets=[RdTopicPartition("orders", 0, 3, metadata="mine")])
+
+
+def test_automatic_and_asynchronous_commits_call_back_from_poll(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    answers: list[Any] = []
+    consumer = make(
+        enable__auto__commit=True,
+        auto__commit__interval__ms=20,
+        on_commit=lambda error, stable: answers.append((threading.get_ident(), error, stable)),
+    )
+    consumer.assign({("orders", 0): []})
+    take(consumer, 60)
+    consumer.pause([ORDERS])
+    while (threading.get_ident(), None, {ORDERS: 60}) not in answers:
+        assert consumer.poll(0.02) is None
+    assert consumer.commit(asynchronous=True) is None
+    group.members[0].error = KshareError("no right to write")
+    answers.clear()
+    consumer.commit(asynchronous=True)
+    while not any(str(error) == "no right to write" for _, error, _ in answers):
+        with pytest.raises(KshareError, match="no right"):
+            consumer.poll(0.02)
+
+
+def test_it_commits_early_when_ranges_have_gathered(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 1_000)
+    consumer = make(
+        acknowledgement__mode="explicit",
+        enable__auto__commit=True,
+        auto__commit__interval__ms=600_000,
+        max__num__ranges__to__commit=300,
+    )
+    consumer.assign({("orders", 0): []})
+    messages = take(consumer, 900)
+    for message in messages[1:400:2]:  # 200 gaps
+        consumer.acknowledge(message)
+    take(consumer, 100)
+    assert consumer.consume(1, 0.1) == []
+    assert not group.members[0].commits
+    for message in messages[401::2]:
+        consumer.acknowledge(message)
+    consumer.pause([ORDERS])
+    while not group.members[0].commits:
+        consumer.poll(0.02)
+    assert not group.processed(ORDERS, 0)
+    assert group.processed(ORDERS, 1)
