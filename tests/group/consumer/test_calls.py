@@ -22,8 +22,9 @@ from kshare.group.consumer.async_consumer import AsyncKeySharedConsumer
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
+from tests.group.consumer.records import offsets
 from tests.support.clock import WAIT_S, Ahead, until
-from tests.support.fake_session import FakeSessions, fake_consumers
+from tests.support.fake_session import FakeSessions
 from tests.support.policies import FakePolicies
 
 ORDERS = TopicPartition("orders", 0)
@@ -41,17 +42,6 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 @pytest.fixture
-def group() -> FakeSessions:
-    return FakeSessions()
-
-
-@pytest.fixture
-def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Callable[..., KeySharedConsumer]]:
-    with fake_consumers(cluster, group) as consumers:
-        yield consumers
-
-
-@pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Ahead:
     """What calls end by."""
     ahead = Ahead()
@@ -63,10 +53,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Ahead:
 def fill(cluster: FakeCluster, records: int, partition: int = 0) -> None:
     rows = [(f"k{i % 2}", str(i)) for i in range(records)]
     cluster.produce("orders", rows, partition=partition)
-
-
-def offsets(messages: list[Message]) -> list[int]:
-    return [message.offset() for message in messages]
 
 
 class Call:

@@ -42,11 +42,6 @@ def parked() -> FakeParked:
 
 
 @pytest.fixture
-def group() -> FakeSessions:
-    return FakeSessions()
-
-
-@pytest.fixture
 def make(cluster: FakeCluster, group: FakeSessions, parked: FakeParked) -> Iterator[Make]:
     with fake_consumers(cluster, group, parked=parked) as consumers:
         yield consumers

@@ -12,7 +12,7 @@ from kshare.errors import OptionsError, UnknownTopicError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
 from tests.support.clock import until
-from tests.support.fake_session import FakeSessions, fake_consumers
+from tests.support.fake_session import FakeSessions
 from tests.support.groups import (
     LOG,
     LOWER,
@@ -37,12 +37,6 @@ def cluster() -> Iterator[FakeCluster]:
 @pytest.fixture
 def group() -> FakeSessions:
     return FakeSessions(initial={T0: 7})
-
-
-@pytest.fixture
-def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Make]:
-    with fake_consumers(cluster, group) as consumers:
-        yield consumers
 
 
 @pytest.mark.parametrize(

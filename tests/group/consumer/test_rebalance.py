@@ -17,8 +17,9 @@ from kshare.group.offsets import list_offsets
 from kshare.group.protocol.record_codec import encode
 from kshare.group.protocol.records import Claim
 from kshare.testing import FakeCluster
+from tests.group.consumer.records import offsets
 from tests.support.clock import WAIT_S
-from tests.support.fake_session import FakeSessions, fake_consumers
+from tests.support.fake_session import FakeSessions
 from tests.support.groups import GROUP, LOG, quick_settings
 
 ORDERS = TopicPartition("orders", 0)
@@ -33,17 +34,6 @@ def cluster() -> Iterator[FakeCluster]:
         yield running
 
 
-@pytest.fixture
-def group() -> FakeSessions:
-    return FakeSessions()
-
-
-@pytest.fixture
-def make(cluster: FakeCluster, group: FakeSessions) -> Iterator[Callable[..., KeySharedConsumer]]:
-    with fake_consumers(cluster, group) as consumers:
-        yield consumers
-
-
 def key(number: int) -> str:
     return f"k{number % 20}"
 
@@ -55,10 +45,6 @@ def of(hashes: HashRange) -> list[int]:
 
 def hash_of(number: int) -> int:
     return key_hash(key(number).encode(), number)
-
-
-def offsets(messages: list[Message]) -> list[int]:
-    return [message.offset() for message in messages]
 
 
 def received(consumer: KeySharedConsumer, count: int) -> list[Message]:

@@ -22,6 +22,7 @@ from kshare.group.delivery import dispatcher as dispatcher_module
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
+from tests.group.consumer.records import offsets
 from tests.group.log.test_retry_log import MemoryTable
 from tests.support.clock import Ahead
 from tests.support.fake_session import FakeSessions, fake_consumers
@@ -30,11 +31,6 @@ from tests.support.groups import SECONDS, eventually
 T0 = TopicPartition("orders", 0)
 RECORDS = 40
 Make = Callable[..., KeySharedConsumer]
-
-
-@pytest.fixture
-def group() -> FakeSessions:
-    return FakeSessions()
 
 
 @pytest.fixture
@@ -72,10 +68,6 @@ def received(consumer: KeySharedConsumer, count: int) -> list[Message]:
     while len(found) < count and time.monotonic() < deadline:
         found += consumer.consume(count - len(found), 0.1)
     return found
-
-
-def offsets(found: list[Message]) -> list[int]:
-    return [message.offset() for message in found]
 
 
 def test_a_record_comes_again_after_its_delay_and_its_key_behind_it(

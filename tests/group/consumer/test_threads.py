@@ -14,7 +14,6 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.call import Call
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S
-from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.groups import SECONDS, eventually
 
 ORDERS = TopicPartition("orders", 0)
@@ -27,12 +26,6 @@ def cluster() -> Iterator[FakeCluster]:
     with FakeCluster(topics={"orders": 2}) as running:
         fill(running)
         yield running
-
-
-@pytest.fixture
-def make(cluster: FakeCluster) -> Iterator[Callable[..., KeySharedConsumer]]:
-    with fake_consumers(cluster, FakeSessions()) as consumers:
-        yield consumers
 
 
 def fill(cluster: FakeCluster) -> None:
