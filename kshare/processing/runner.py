@@ -32,7 +32,6 @@ from kshare.errors import (
     UnknownTopicError,
 )
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.log.retry_log import Remembered
 from kshare.group.message import Message
 from kshare.processing.blocking import LoopWatch
 from kshare.processing.consumed import check_consumer, message_of, records_of
@@ -41,6 +40,8 @@ from kshare.processing.core.record import Record
 from kshare.processing.measures import Running
 from kshare.processing.processor import Processor
 from kshare.processing.progress import Progress
+from kshare.processing.retry_state import RetryState
+from kshare.processing.room import Room
 
 __all__ = ["Runner", "run"]
 
@@ -48,11 +49,7 @@ _log = logging.getLogger("kshare.processing")
 
 _READ: Final = 500
 _WAIT_SECONDS: Final = 0.2
-_GATHER_SECONDS: Final = 0.01
-_FULL_SECONDS: Final = 1.0
-"""After so long without room, partitions are paused and the group is followed meanwhile."""
 _RETRY_SECONDS: Final = 60.0
-_LOOK_SECONDS: Final = 2.0
 
 _Ranges = Mapping[TopicPartition, tuple[HashRange, ...]]
 _T = TypeVar("_T")
@@ -83,31 +80,28 @@ class Runner:
         self._processor = processor
         self._consumer = consumer
         self._topics = topics
-        self._has_room = threading.Event()
+        worth = min(_READ, max(processor.settings.records_max // 8, 1))
+        self._room = Room(lambda: self._engine.room, worth)
         self._is_stopping = threading.Event()
         self._has_ended = threading.Event()
-        self._sent = 0
-        self._taken = 0
         self._fault: BaseException | None = None
-        self._remembered = Remembered()
-        self._next_look = 0.0
-        self._said_unused = False
         self._gone: list[_Ranges] = []
-        self._worth = min(_READ, max(processor.settings.records_max // 8, 1))
 
     def stop(self) -> None:
         """End: take no more records, and end what is under way. From any thread."""
         self._is_stopping.set()
-        self._has_room.set()
+        self._room.changed()
         with suppress(RuntimeError, AttributeError):  # not begun, or over
             self._loop.call_soon_threadsafe(self._engine.changed)
 
     async def run(self) -> None:
         """Process records until :meth:`stop`, a signal or a fault."""
         self._loop = asyncio.get_running_loop()
-        edge = ConsumerEdge(self._processor, self._consumer, self._has_room.set)
+        edge = ConsumerEdge(self._processor, self._consumer, self._room.changed)
         self._edge = edge
         self._engine = engine = self._processor.engine(edge, gives_back=True)
+        has_sequences = self._processor.settings.sequence
+        self._retries = RetryState(engine, edge, self._loop, has_sequences=has_sequences)
         self._add_signals()
         watch = LoopWatch(self._loop, engine.handler_name)
         # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
@@ -165,10 +159,10 @@ class Runner:
                     on_started=self._started,
                 )
             while not self._is_stopping.is_set():
-                self._look_for_released()
-                if not self._wait_for_room():
+                self._retries.look_for_released()
+                if not self._room.wait(self._is_stopping.is_set):
                     self._follow(self._is_stopping.is_set)
-                elif messages := self._received(self._room):
+                elif messages := self._received(self._room.left):
                     self._send(messages)
             # Others may want key hashes while what is held is ended.
             self._follow(self._has_ended.is_set)
@@ -177,28 +171,11 @@ class Runner:
         except BaseException as error:
             self._fault = error
 
-    @property
-    def _room(self) -> int:
-        return self._engine.room - (self._sent - self._taken)
-
-    def _wait_for_room(self) -> bool:
-        """Wait until there is room; for a moment, until it is worth a look at the consumer."""
-        began = time.monotonic()
-        while (room := self._room) < self._worth and not self._is_stopping.is_set():
-            most = _FULL_SECONDS if room <= 0 else _GATHER_SECONDS
-            left = began + most - time.monotonic()
-            if left <= 0:
-                break
-            self._has_room.clear()
-            if self._room < self._worth:
-                self._has_room.wait(left)
-        return self._room > 0
-
     def _follow(self, until: Callable[[], bool]) -> None:
         """Follow the group, and receive nothing, while there is no room, or until something."""
         while not until():
             if not self._is_stopping.is_set():
-                self._look_for_released()
+                self._retries.look_for_released()
             paused = list(self._consumer.assignment())
             self._consumer.pause(paused)
             try:
@@ -207,7 +184,7 @@ class Runner:
                 self._consumer.resume([tp for tp in paused if tp in self._consumer.assignment()])
             if message is not None:  # of a partition that was assigned meanwhile
                 self._send([message])
-            if self._room > 0 and not self._is_stopping.is_set():
+            if self._room.left > 0 and not self._is_stopping.is_set():
                 return
 
     def _received(self, most: int) -> list[Message]:
@@ -248,14 +225,12 @@ class Runner:
 
     def _send(self, messages: Sequence[Message]) -> None:
         records = list(records_of(self._processor, messages))
-        if self._remembered.attempts:
-            for record in records:
-                self._remembered.recall(record)
-        self._sent += len(records)
+        self._retries.recall(records)
+        self._room.send(len(records))
         self._loop.call_soon_threadsafe(self._take, records)
 
     def _take(self, records: Sequence[Record]) -> None:
-        self._taken += len(records)
+        self._room.take(len(records))
         self._engine.settle()  # what is given back now may be of the same keys
         if self._edge.has_released:  # those that were on their way come again
             records = [each for each in records if not message_of(each).is_released()]
@@ -266,44 +241,7 @@ class Runner:
 
     def _started(self, _: _Ranges) -> None:
         """Key hashes are claimed, and nobody else writes of them: look at what was kept."""
-        self._read_marks()
-
-    def _read_marks(self) -> None:
-        """What is kept of attempts; which keys' records follow a dead letter, and which no more."""
-        sequences = self._engine.scheduler.sequences
-        had = set(sequences)  # before the log is read: their marks were written before
-        known = self._edge.retry_log.read()
-        self._remembered = known
-        if not self._processor.settings.sequence:  # what marks mean, only that policy knows
-            self._say_unused(len(known.sequences))
-            return
-        self._loop.call_soon_threadsafe(sequences.difference_update, had - known.sequences)
-        self._loop.call_soon_threadsafe(sequences.update, known.sequences)
-
-    def _say_unused(self, marks: int) -> None:
-        if marks and not self._said_unused:
-            self._said_unused = True
-            _log.warning(
-                "%d keys have dead letters that later records were to follow "
-                "(DeadLetter(sequence=True), in an earlier run): without it, these are handled",
-                marks,
-            )
-
-    def _look_for_released(self) -> None:
-        """Handle the records of keys again that an operator has released (``kshare unpark``)."""
-        if time.monotonic() < self._next_look:
-            return
-        self._next_look = time.monotonic() + _LOOK_SECONDS
-        try:
-            # The lanes first: a key that is parked meanwhile is in the list that is read then.
-            parked = dict(self._engine.scheduler.parked_lanes)
-            unparked = self._edge.unparked(parked)
-            if unparked or self._processor.settings.sequence:
-                self._read_marks()  # first: what has been parked has all its attempts again
-            for lane in unparked:
-                self._loop.call_soon_threadsafe(self._engine.unparked, lane)
-        except KafkaError as error:
-            _log.warning("cannot see which keys are released: %s", error)
+        self._retries.read()
 
     def _revoked(self, ranges: _Ranges) -> None:
         """Others shall get some key hashes: end what handlers have of them."""

@@ -41,6 +41,8 @@ from kshare.processing.dead_letters import letter_headers
 from kshare.processing.measures import Measures
 from kshare.processing.policy import FailurePolicy
 from kshare.processing.progress import Progress
+from kshare.processing.retry_state import RetryState
+from kshare.processing.room import Room
 from kshare.processing.runner import Runner
 from kshare.testing import FakeCluster
 from tests.processing.engines import MemoryEdge
@@ -229,7 +231,7 @@ def test_a_key_that_is_unparked_goes_on_in_the_process_that_parked_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In order, and with the record that has failed; those that had come are not lost."""
-    monkeypatch.setattr("kshare.processing.runner._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("kshare.processing.retry_state._LOOK_SECONDS", 0.05)
     seen, parked = list[int](), list[float]()
     list_of = keys_of(cluster)
 
@@ -255,24 +257,21 @@ def test_a_key_that_is_unparked_goes_on_in_the_process_that_parked_it(
     assert all(sessions.processed(ORDERS, offset) for offset in range(RECORDS + 1))
 
 
-def test_an_unparked_record_has_all_its_attempts_though_some_were_known_at_the_start(
-    consumer: Callable[..., KeySharedConsumer],
-) -> None:
-    runner = Runner(Processor(print, on_failure=Park()), consumer(), None)
-    runner._remembered = Remembered({(ORDERS, 7): Attempts(4, 0.0, 0.0, None)})
+def test_an_unparked_record_has_all_its_attempts_though_some_were_known_at_the_start() -> None:
+    loop, engine, edge = Mock(), Mock(), Mock()
+    state = RetryState(engine, edge, loop, has_sequences=False)
+    state._remembered = Remembered({(ORDERS, 7): Attempts(4, 0.0, 0.0, None)})
     known = list[int]()
 
     def let_go(*_: object) -> None:
-        known.append(len(runner._remembered.attempts))
+        known.append(len(state._remembered.attempts))
 
-    runner._loop = Mock(call_soon_threadsafe=let_go)
-    runner._engine = Mock()
-    runner._engine.scheduler.parked_lanes = {b"k7": Mock()}
-    runner._engine.scheduler.sequences = set()
-    runner._edge = Mock()
-    runner._edge.unparked.return_value = [b"k7"]
-    runner._edge.retry_log.read.return_value = Remembered()  # it was forgotten when it was parked
-    runner._look_for_released()
+    loop.call_soon_threadsafe = let_go
+    engine.scheduler.parked_lanes = {b"k7": Mock()}
+    engine.scheduler.sequences = set()
+    edge.unparked.return_value = [b"k7"]
+    edge.retry_log.read.return_value = Remembered()  # it was forgotten when it was parked
+    state.look_for_released()
     assert known == [0]
 
 
@@ -574,8 +573,8 @@ def test_releases_are_looked_at_while_there_is_no_room_but_not_while_it_ends(
     made = consumer()
     runner = Runner(Processor(print), made, None)
     calls = list[str]()
-    monkeypatch.setattr(Runner, "_room", 0)
-    monkeypatch.setattr(runner, "_look_for_released", lambda: calls.append("look"))
+    runner._room = Room(lambda: 0, 1)
+    runner._retries = Mock(look_for_released=lambda: calls.append("look"))
     monkeypatch.setattr(made, "poll", lambda _: calls.append("poll"))
     runner._follow(lambda: calls.count("poll") == 2)
     assert calls == ["look", "poll"] * 2
