@@ -19,9 +19,7 @@ slot twice while another one waits for it; no more is held, and no more calls ar
 the settings say. Cost: 4 us a record.
 """
 
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from heapq import heappop
 from itertools import islice
 from typing import Any
@@ -37,7 +35,7 @@ from kshare.processing.core.effects import (
     Remember,
     TakeAgain,
 )
-from kshare.processing.core.holdings import Figures, Held, Phase, Queues
+from kshare.processing.core.holdings import Figures, Holdings, Phase
 from kshare.processing.core.lane import Call, Lane, State
 from kshare.processing.core.outcome import Outcome, Status
 from kshare.processing.core.record import Record
@@ -69,11 +67,9 @@ class Scheduler:
         self.outcomes: list[Outcome] = []
         self.sequences: set[Hashable] = set()
         self._settings = settings
-        self._lanes: dict[Hashable, Lane] = {}
-        self._queues = Queues()
         self._running: dict[Call, None] = {}  # in the order in which they began
         self._parked: dict[Hashable, Record] = {}  # lanes, and the record that each was parked with
-        self._held = Held()
+        self._held = Holdings()
         self._phase = Phase.OPEN
 
     # -- what there is ----------------------------------------------------------------------
@@ -88,39 +84,25 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         """True if there is nothing to wait for, in this phase."""
+        lanes = self._held.lanes
         if self._phase is Phase.CLOSING:
-            return not self._running and not self._is_delivering
+            is_ending = any(lane.state is State.ENDING for lane in lanes.values())
+            return not self._running and not is_ending
         if self._phase is Phase.DRAINING:
-            return not any(lane.state is not State.WAITING for lane in self._lanes.values())
-        return not self._lanes
-
-    @property
-    def _is_delivering(self) -> bool:
-        """True if a dead letter is under way, or a key on its way to be parked."""
-        return any(lane.state is State.ENDING for lane in self._lanes.values())
+            return all(lane.state is State.WAITING for lane in lanes.values())
+        return not lanes
 
     def figures(self) -> Figures:
         """What is held now, from any thread. Linear in the lanes."""
-        lanes = self.lanes()
-        since = [first.since for first in self.firsts() if first.since is not None]
-        return Figures(
-            self._held.records,
-            self._held.size,
-            len(lanes),
-            len(self._running),
-            sum(lane.state is State.WAITING for lane in lanes),
-            sum(lane.state is State.ENDING for lane in lanes),
-            min(since, default=None),
-        )
+        return self._held.figures(len(self._running))
 
     def lanes(self) -> list[Lane]:
         """The lanes now, from any thread; only to be read."""
-        return list(self._lanes.values())
+        return list(self._held.lanes.values())
 
     def firsts(self) -> list[Record]:
         """The first record of each lane, from any thread."""
-        firsts = map(_first, self.lanes())
-        return [first for first in firsts if first is not None]
+        return self._held.firsts()
 
     # -- records ----------------------------------------------------------------------------
 
@@ -131,8 +113,8 @@ class Scheduler:
             How many were taken: the first ones, as many as the bounds allow. Offer the others
             again.
         """
-        lanes, held, bytes_max = self._lanes, self._held, self._settings.bytes_max
-        parked, taken = self._parked, 0
+        held, bytes_max = self._held, self._settings.bytes_max
+        lanes, parked, taken = held.lanes, self._parked, 0
         for record in islice(records, max(self.room, 0)):
             if held.size + record.size > bytes_max and held.records:
                 break
@@ -171,7 +153,7 @@ class Scheduler:
 
     def next_call(self, now: float) -> Call | None:
         """Begin the next call of the handler; None if none may begin now."""
-        ready = self._queues.ready
+        ready = self._held.ready
         if not ready or len(self._running) >= self.concurrency or self._phase is Phase.CLOSING:
             return None
         if self._settings.batch_size > 1:
@@ -184,7 +166,7 @@ class Scheduler:
         return call
 
     def _batch(self, now: float) -> Call:
-        ready, most = self._queues.ready, self._settings.batch_size
+        ready, most = self._held.ready, self._settings.batch_size
         call = Call([], [], now)
         while ready and len(call.records) < most:
             lane = ready[0]
@@ -354,7 +336,7 @@ class Scheduler:
         record.since = now if record.since is None else record.since
         record.due = due
         lane.error, lane.running = error, 0
-        self._queues.wait(lane, due)
+        self._held.wait(lane, due)
         self._limit(lane)
         if remembers:
             self.effects.append(Remember(record))
@@ -399,7 +381,7 @@ class Scheduler:
             retry = self._settings.retry
             lane.undelivered += 1
             delay = retry.delay(lane.undelivered, lane.records[0].offset)
-            self._queues.wait(lane, now + min(delay, _DELIVERY_SECONDS_MAX))
+            self._held.wait(lane, now + min(delay, _DELIVERY_SECONDS_MAX))
 
     def parked(self, lane: Lane) -> list[Record]:
         """The key of a lane is parked: its records are pending, and so are those that come later.
@@ -439,7 +421,7 @@ class Scheduler:
         Returns:
             The records that are held no more.
         """
-        lane = self._lanes.get(key)
+        lane = self._held.lanes.get(key)
         if lane is None or lane.state is State.RUNNING:
             return []
         return self._leave(lane, Status.LEFT_OVER)
@@ -451,7 +433,7 @@ class Scheduler:
             self.outcomes.append(outcome)
             status = Status.LEFT_OVER
             lane.error = None
-        self._remove(lane, len(records))
+        self._held.remove(lane)
         return records
 
     def _leave_over(self, record: Record) -> None:
@@ -472,21 +454,22 @@ class Scheduler:
                 self.effects.append(Cancel(call))
                 error = TimeoutError(f"the handler took longer than its timeout, {timeout:g} s")
                 self.failed(call, error, now)
-        queues = self._queues
-        queues.drop_outdated()
-        while queues.waiting and queues.waiting[0][0] <= now and not self._phase:
-            lane = heappop(queues.waiting)[2]
+        held = self._held
+        held.drop_outdated()
+        while held.waiting and held.waiting[0][0] <= now and not self._phase:
+            lane = heappop(held.waiting)[2]
             if lane.is_exhausted or lane.key in self.sequences:
                 self._exhausted(lane, lane.error)
             else:
                 lane.state = State.READY
-                queues.ready.append(lane)
-            queues.drop_outdated()
+                held.ready.append(lane)
+            held.drop_outdated()
 
     def next_tick(self) -> float | None:
         """When :meth:`tick` has something to do; None if nothing waits for a time."""
-        self._queues.drop_outdated()
-        times = [self._queues.waiting[0][0]] if self._queues.waiting and not self._phase else []
+        waiting = self._held.waiting
+        self._held.drop_outdated()
+        times = [waiting[0][0]] if waiting and not self._phase else []
         first = next(iter(self._running), None)
         if first is not None and self._settings.timeout_seconds is not None:
             times.append(first.started + self._settings.timeout_seconds)
@@ -502,7 +485,7 @@ class Scheduler:
         If these lanes come back, they are read anew, so they are parked no more.
         """
         self._parked = {key: first for key, first in self._parked.items() if not is_gone(first)}
-        for lane in list(self._lanes.values()):
+        for lane in list(self._held.lanes.values()):
             kept = 1 if lane.state is State.ENDING else lane.running
             under_way = set(islice(lane.records, kept))
             gone = set(filter(is_gone, lane.records))
@@ -510,15 +493,15 @@ class Scheduler:
                 continue
             first, lane.given_back = lane.records[0], None
             lane.revoked |= gone & under_way
-            self._drop(lane, gone - under_way)
+            self._held.drop(lane, gone - under_way)
             if not lane.records:
-                self._remove(lane, 0)
+                self._held.remove(lane)
             elif lane.records[0] is not first and (
                 lane.state is State.WAITING or lane.records[0].due
             ):
                 if lane.state is State.READY:
-                    self._queues.ready.remove(lane)
-                self._queues.wait(lane, lane.records[0].due)
+                    self._held.ready.remove(lane)
+                self._held.wait(lane, lane.records[0].due)
 
     def _is_others(self, lane: Lane, now: float) -> bool:
         """Drop what others got of a lane while it was under way; True if its first one was that."""
@@ -528,29 +511,20 @@ class Scheduler:
         lane.revoked = frozenset()
         for record in gone:
             self._leave_over(record)
-        self._drop(lane, set(gone))
+        self._held.drop(lane, set(gone))
         if not lane.records:
-            self._remove(lane, 0)
+            self._held.remove(lane)
             return True
         if lane.records[0] is first:
             return False
         self._advance(lane, now)
         return True
 
-    def _drop(self, lane: Lane, records: AbstractSet[Record]) -> None:
-        """Hold some records of a lane no more."""
-        first = lane.records[0]
-        lane.records = deque(record for record in lane.records if record not in records)
-        lane.size -= sum(record.size for record in records)
-        self._held.less(records)
-        if not lane.records or lane.records[0] is not first:
-            lane.error, lane.is_exhausted, lane.undelivered, lane.singly = None, False, 0, 0
-
     def is_running(self, is_of: Callable[[Record], bool]) -> bool:
         """True if a handler has some record, or its dead letter is under way."""
         return any(
             lane.state in {State.RUNNING, State.ENDING} and is_of(record)
-            for lane in self._lanes.values()
+            for lane in self._held.lanes.values()
             for record in islice(lane.records, max(lane.running, 1))
         )
 
@@ -558,16 +532,16 @@ class Scheduler:
         """Say of all records that are held that they are left over; no answer counts any more."""
         for call in list(self._running):
             self._end(call)
-        for lane in list(self._lanes.values()):
+        for lane in list(self._held.lanes.values()):
             self._leave(lane, Status.LEFT_OVER)
 
     # -- lanes ------------------------------------------------------------------------------
 
     def _finish(self, lane: Lane, status: Status, result: Any) -> None:
         """The first record of a lane has its outcome."""
-        record = lane.records.popleft()
-        self._held.records -= 1
-        self._held.size -= record.size
+        record, held = lane.records.popleft(), self._held
+        held.records -= 1
+        held.size -= record.size
         lane.size -= record.size
         if record.since is not None:
             self.effects.append(Forget(record))
@@ -582,33 +556,17 @@ class Scheduler:
 
     def _advance(self, lane: Lane, now: float) -> None:
         """Begin with the record that is the first of its lane now."""
-        lane.running, lane.revoked = 0, frozenset()
+        lane.running, lane.revoked, held = 0, frozenset(), self._held
         if not lane.records:
-            if self._lanes.get(lane.key) is lane:
-                del self._lanes[lane.key]
+            if held.lanes.get(lane.key) is lane:
+                del held.lanes[lane.key]
             if lane.given_back is not None:
                 self.effects.append(TakeAgain(lane.given_back))
             return
         if self._phase is not Phase.CLOSING and self.sequences and lane.key in self.sequences:
             self._exhausted(lane, None)
         elif lane.records[0].due > now:
-            self._queues.wait(lane, lane.records[0].due)
+            held.wait(lane, lane.records[0].due)
         else:
             lane.state = State.READY
-            self._queues.ready.append(lane)
-
-    def _remove(self, lane: Lane, records: int) -> None:
-        """Forget a lane whose records are held no more."""
-        for _ in range(records):
-            self._held.less((lane.records.popleft(),))
-        if lane.state is State.READY:
-            self._queues.ready.remove(lane)
-        lane.state = State.RUNNING  # no answer and no tick finds it any more
-        self._lanes.pop(lane.key, None)
-
-
-def _first(lane: Lane) -> Record | None:
-    try:
-        return lane.records[0]
-    except IndexError:  # another thread asks, or it is about to go
-        return None
+            held.ready.append(lane)
