@@ -18,7 +18,8 @@ from typing import TypeAlias
 
 from kshare.core.hashing import WHOLE, HashRange, common, key_hash
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.group.core.delivery import Carried, Delivery
+from kshare.group.core.carried import Carried
+from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets, OpenChunks
 from kshare.group.core.in_hand import InHand
 from kshare.group.core.left_out import LeftOut, ParkedHashes

@@ -23,111 +23,21 @@ Guarantees: no record counts as processed that was not handed out, or that was a
 acknowledged. Cost: a byte a record until all of its chunk are acknowledged.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from kshare.core.hashing import WHOLE, HashRange, common, key_hash, merged, minus
-from kshare.core.offsets import Bounds, OffsetRange, from_pairs, since, subtract, union
+from kshare.core.hashing import HashRange, key_hash
+from kshare.core.offsets import Bounds, from_pairs, union
 from kshare.core.packed_bounds import OFFSET_MAX
-from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
-from kshare.core.region import canonical, clip, overlay
-from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks, is_of, is_open
-from kshare.group.message import ACKNOWLEDGED, Chunk, Rows
+from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.core.region import overlay
+from kshare.group.core.carried import Carried
+from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks
+from kshare.group.core.scope import Scope
+from kshare.group.message import Chunk, Rows
 
-__all__ = ["Carried", "Delivery", "Sought"]
-
-
-@dataclass(frozen=True, slots=True)
-class Sought:
-    """What a seek was to, and how far delivery is since.
-
-    Attributes:
-        hashes: The key hashes that go on at the seek's offset, whether processed or not.
-        offset: The seek's offset.
-        position: From here on their records are still to be handed out.
-        passed: What of them was processed before the seek.
-        ahead: The offsets beyond the position that are handed out, too.
-    """
-
-    hashes: tuple[HashRange, ...]
-    offset: int
-    position: int
-    passed: tuple[Stripe, ...] = ()
-    ahead: Bounds = ()
-
-    def without(self, again: Mapping[HashRange, Bounds]) -> Iterator["Sought"]:
-        """The same where some offsets of keys are handed out again.
-
-        Args:
-            again: As of :meth:`Delivery.park`.
-        """
-        held = [part for part in again if common(self.hashes, (part,))]
-        rest = self.within(minus(self.hashes, held))
-        if rest is not None:
-            yield rest
-        for part in held:
-            of_key = self.within((part,))
-            assert of_key is not None
-            yield of_key.at(subtract(self.handed_out, again[part]))
-
-    def at(self, handed_out: Bounds) -> "Sought":
-        """The same with other offsets that are handed out since the seek."""
-        first = handed_out[:2] if handed_out[:1] == (self.offset,) else ()
-        position = first[1] if first else self.offset
-        return replace(self, position=position, ahead=handed_out[len(first) :])
-
-    def since(self, position: int) -> "Sought":
-        """The same where all up to a position is handed out."""
-        below = [(self.offset, position)] if self.offset < position else []
-        return self.at(union([self.handed_out, *below]))
-
-    @property
-    def handed_out(self) -> Bounds:
-        """The offsets that are handed out since the seek."""
-        return (
-            (self.offset, self.position, *self.ahead) if self.offset < self.position else self.ahead
-        )
-
-    def rest(self, start: int, end: int) -> Bounds:
-        """The offsets ``[start, end)`` that are still to be handed out."""
-        start = max(start, self.position)
-        return subtract((start, end), self.ahead) if start < end else ()
-
-    def within(self, hashes: Sequence[HashRange]) -> "Sought | None":
-        """The part of it that is of some key hashes; None if there is none."""
-        kept = common(self.hashes, hashes)
-        passed = tuple(
-            Stripe(part, stripe.bounds)
-            for stripe in self.passed
-            for part in common((stripe.hashes,), hashes)
-        )
-        return replace(self, hashes=kept, passed=passed) if kept else None
-
-
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """What was handed out of key hashes that a consumer keeps while others come or go.
-
-    Attributes:
-        pieces: Offsets and hashes that are not to be handed out again.
-        chunks: Explicit mode: with rows that are not acknowledged.
-        sought: What is handed out since a seek, of disjoint hashes.
-    """
-
-    pieces: tuple[Rectangle, ...]
-    chunks: tuple[Chunk, ...] = ()
-    sought: tuple[Sought, ...] = ()
-
-    def within(self, hashes: Sequence[HashRange]) -> "Carried":
-        """The part of it that is of some key hashes; rows of others will not be acknowledged."""
-        for chunk in self.chunks:
-            for row in np.flatnonzero(is_open(chunk)).tolist():
-                key = chunk.column("key")[row]
-                if not is_of(key, int(chunk.offsets[row]), hashes):
-                    chunk.acknowledged[row] = ACKNOWLEDGED
-        return Carried(clip(self.pieces, hashes), self.chunks, _within(self.sought, hashes))
+__all__ = ["Delivery"]
 
 
 class Delivery:
@@ -144,10 +54,7 @@ class Delivery:
         parked: The key hashes of parked keys that the consumer owns.
 
     Attributes:
-        start: What had been processed when delivery started.
         explicit: Whether records are acknowledged one by one.
-        owned: The key hashes that the consumer owns, ascending, parked or not.
-        parked: Those of parked keys.
         is_provisional: Whether it goes on with what a consumer keeps until its next claim is in
             place, from which another delivery begins.
     """
@@ -164,28 +71,29 @@ class Delivery:
     ) -> None:
         carried = carried or Carried(())
         self.topic_partition = topic_partition
-        self.start = start
         self.explicit = explicit
-        self.owned = tuple(sorted(hashes)) or (WHOLE,)
         self.is_provisional = False
-        self.parked = parked
-        # Those that go on from what is committed.
-        self._unsought: tuple[HashRange, ...] = minus(self.owned, parked) if parked else self.owned
-        self._sought = _within(carried.sought, self._unsought)
-        self._sought_before = _within(carried.sought, parked)  # they were parked
-        self._unsought = minus(
-            self._unsought, [part for each in self._sought for part in each.hashes]
-        )
-        done = start.commit(carried.pieces)
-        self._first = self._lowest(start, [each.offset for each in self._sought])
-        self._settled = self._lowest(done, [each.position for each in self._sought])
+        self._scope = Scope.of(start, hashes, carried, parked)
+        self._first = self._scope.first
+        self._settled = self._scope.position
         self._handed_out = HandedOut(self._settled)
         self._open = OpenChunks(carried.chunks)  # explicit mode
-        self._carried = carried.pieces
-        # Up to here something may be processed, or handed out, ahead of the position.
-        ends = [stripe.bounds[-1] for stripe in start.stripes if stripe.bounds]
-        self._ahead_end = max([*ends, *(piece.offsets.end for piece in self._carried)], default=0)
         self._looked = -1  # the position for which it is known what is beyond it
+
+    @property
+    def start(self) -> Progress:
+        """The progress when delivery started."""
+        return self._scope.start
+
+    @property
+    def owned(self) -> tuple[HashRange, ...]:
+        """The key hashes that the consumer owns, ascending, parked or not."""
+        return self._scope.owned
+
+    @property
+    def parked(self) -> tuple[HashRange, ...]:
+        """The owned key hashes of parked keys."""
+        return self._scope.parked
 
     # -- what to read -----------------------------------------------------------------------
 
@@ -206,17 +114,7 @@ class Delivery:
 
     def wanted(self, end: int) -> tuple[Stripe, ...]:
         """What is still to be read of the offsets below ``end``; empty if all keys are parked."""
-        position = self.position
-        again = tuple(
-            Stripe(part, rest)
-            for each in self._sought
-            if (rest := each.rest(position, end))
-            for part in each.hashes
-        )
-        if not self._unsought:
-            return again
-        unread = self.start.advance(position).commit(self._carried)
-        return (*unread.pending_stripes(end, self._unsought), *again)
+        return self._scope.wanted(self.position, end)
 
     def carry(self, hashes: Sequence[HashRange]) -> Carried | None:
         """What a delivery of other key hashes takes over from this one, which has ended.
@@ -232,7 +130,7 @@ class Delivery:
         chunks = self._open.chunks()
         if any("key" not in chunk.batch.schema.names for chunk in chunks):
             return None
-        return self._carried_on(chunks).within(hashes)
+        return self._scope.carried_on(self.position, chunks).within(hashes)
 
     def park(self, again: Mapping[HashRange, Bounds]) -> Carried:
         """What a delivery takes over that owns the same hashes, of which others are parked.
@@ -242,32 +140,18 @@ class Delivery:
                 handed out again.
         """
         self.stop()
-        carried = self._carried_on(self._open.chunks())
-        pieces, sought = list(carried.pieces), carried.sought
-        if again:
-            pieces = [part for piece in pieces for part in _without(piece, again)]
-            sought = tuple(part for each in sought for part in each.without(again))
-        return replace(carried, pieces=canonical(pieces), sought=sought)
-
-    def _carried_on(self, chunks: tuple[Chunk, ...]) -> Carried:
-        end = self.position
-        pieces = [Rectangle(OffsetRange(0, end), part) for part in self._unsought] if end else []
-        sought = (each.since(end) for each in self._sought)
-        return Carried((*self._carried, *pieces), chunks, (*_joined(sought), *self._sought_before))
+        return self._scope.carried_on(self.position, self._open.chunks()).without(again)
 
     def seek(self, offset: int) -> None:
         """Hand out what comes from an offset on, whether it is processed or not.
 
         What is passed over is not processed: it comes again after a restart.
         """
-        passed = overlay(self._layers(self._processed()))
-        hashes = minus(self.owned, self.parked)
-        sought = _within((Sought(self.owned, offset, offset, passed),), hashes)
+        scope = self._scope.seek(offset, overlay(self._layers(self._processed())))
         self.stop()
         # In this order, an interrupt lets nothing count that is not processed.
         self._first = self._settled = offset
-        self._sought, self._unsought, self._looked = sought, (), -1
-        self._carried = clip(self._carried, self.parked)  # of the others, it is handed out again
+        self._scope, self._looked = scope, -1
         self._handed_out.seek(offset)
         # What is handed out again counts then; what is parked now is not.
         self._open.acknowledge_between(offset, OFFSET_MAX, self.parked)
@@ -301,23 +185,13 @@ class Delivery:
         So it is processed, too, if what was handed out before is. What the delivery before has
         handed out beyond it is passed as well.
         """
-        offset = self._beyond(max(offset, self.position))
+        offset = max(offset, self.position)
+        if offset != self._looked:
+            self._looked = offset
+            offset = self._scope.beyond(offset)
         if self._settled == self.position < offset:
             self._settled = offset
         self._handed_out.pass_to(offset)
-
-    def _beyond(self, position: int) -> int:
-        """The first offset from a position on of which something is still to be handed out."""
-        if position == self._looked:
-            return position
-        self._looked = position
-        first = [each.rest(position, OFFSET_MAX)[0] for each in self._sought]
-        if self._unsought:
-            if self._ahead_end <= position:
-                return position
-            unread = self.start.advance(position).commit(self._carried)
-            first.append(unread.position_of(self._unsought))
-        return min(first, default=position)
 
     def stop(self) -> None:
         """Hand out no more of the current chunk: what is left of it is to be read again."""
@@ -391,33 +265,8 @@ class Delivery:
             offset
             for offset, point in records.items()
             if any(point in part for part in self.owned)
-            and not self._is_pending(offset, (HashRange.of(point),), done, again)
+            and not self._scope.is_pending(offset, point, done, again)
         ]
-
-    def _is_pending(
-        self, offset: int, hashes: tuple[HashRange, ...], done: Progress, again: Progress
-    ) -> bool:
-        """True if some record with an offset and one of some hashes is not processed.
-
-        Args:
-            offset: The offset.
-            hashes: The hashes.
-            done: What is processed, if no seek hands it out again.
-            again: What is processed of what a seek hands out again.
-        """
-        sought = [
-            part
-            for each in (*self._sought, *self._sought_before)
-            if offset >= each.offset
-            for part in each.hashes
-        ]
-        of_seek = tuple(sorted(common(sought, hashes)))
-        return any(
-            offset in piece.offsets
-            for progress, some in ((done, minus(hashes, of_seek)), (again, of_seek))
-            if some
-            for piece in progress.pending_of(offset + 1, some)
-        )
 
     def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> Offsets:
         """Records are acknowledged, by their offsets; unknown ones change nothing.
@@ -464,58 +313,12 @@ class Delivery:
             bounds: The offsets.
             with_passed: Whether to say what was processed before the seek, too.
         """
-        layers = [Stripe(part, bounds) for part in self._unsought if bounds]
-        for each in self._sought:
-            again = since(bounds, each.offset)
-            layers += [Stripe(part, again) for part in each.hashes if again]
-        if with_passed:
-            for each in (*self._sought, *self._sought_before):
-                layers += each.passed
-        return [*layers, *self._ahead(), *self._before_parking()]
+        return self._scope.processed(bounds, self.position, self._waiting, with_passed=with_passed)
 
-    def _before_parking(self) -> Iterator[Stripe]:
-        """What was handed out of parked keys, and is processed."""
-        pieces = [*clip(self._carried, self.parked)] if self.parked else []
-        for each in self._sought_before:
-            pieces += [
-                Rectangle(OffsetRange(start, end), part)
-                for start, end in _ranges(each.handed_out)
-                for part in each.hashes
-            ]
-        if not pieces:
-            return
+    def _waiting(self) -> Bounds:
+        """The offsets that are handed out and not acknowledged (explicit mode)."""
         offsets = self._open.offsets().tolist() if self.explicit else []
-        waiting = from_pairs(offsets, [offset + 1 for offset in offsets])
-        for piece in pieces:
-            bounds = subtract((piece.offsets.start, piece.offsets.end), waiting)
-            if bounds:
-                yield Stripe(piece.hashes, bounds)
-
-    def _ahead(self) -> Iterator[Stripe]:
-        """What the delivery before has handed out beyond the position, and is processed."""
-        position = self.position
-        ahead: list[tuple[Bounds, Sequence[HashRange], Sequence[HashRange]]] = [
-            (
-                (max(piece.offsets.start, position), piece.offsets.end),
-                (piece.hashes,),
-                self._unsought,
-            )
-            for piece in self._carried
-            if piece.offsets.end > position
-        ]
-        ahead += [
-            (bounds, each.hashes, each.hashes)
-            for each in self._sought
-            if (bounds := since(each.handed_out, position))
-        ]
-        if not ahead:
-            return
-        offsets = self._open.offsets().tolist() if self.explicit else []
-        waiting = from_pairs(offsets, [offset + 1 for offset in offsets])
-        for handed_out, hashes, of in ahead:
-            bounds = subtract(handed_out, waiting)
-            for part in common(hashes, of) if bounds else ():
-                yield Stripe(part, bounds)
+        return from_pairs(offsets, [offset + 1 for offset in offsets])
 
     def processed_offsets(self, *, is_batch: bool) -> Bounds:
         """The offsets that are processed since the start or the last seek, as :meth:`processed`."""
@@ -565,41 +368,3 @@ class Delivery:
         filled = starts < ends
         flat: Bounds = tuple(np.stack([starts[filled], ends[filled]], 1).ravel().tolist())
         return flat
-
-    def _lowest(self, done: Progress, sought: list[int]) -> int:
-        """The lowest one of seeks' offsets and of where the other hashes stand."""
-        positions = [done.position_of(self._unsought)] if self._unsought else []
-        return min([*positions, *sought], default=done.stable)  # of none, if all keys are parked
-
-
-def _within(sought: Iterable[Sought], hashes: Sequence[HashRange]) -> tuple[Sought, ...]:
-    """The parts of some seeks that are of some key hashes."""
-    return tuple(part for each in sought if (part := each.within(hashes)) is not None)
-
-
-def _joined(sought: Iterable[Sought]) -> list[Sought]:
-    """The same with one for all hashes that stand at the same offsets."""
-    joined: dict[tuple[int, Bounds], Sought] = {}
-    for each in sought:
-        at = each.offset, each.handed_out
-        one = joined.get(at)
-        if one is not None:
-            each = replace(  # noqa: PLW2901
-                each, hashes=merged([*one.hashes, *each.hashes]), passed=(*one.passed, *each.passed)
-            )
-        joined[at] = each
-    return list(joined.values())
-
-
-def _without(piece: Rectangle, again: Mapping[HashRange, Bounds]) -> Iterator[Rectangle]:
-    """A piece without some offsets of some hashes."""
-    cut = [part for part in again if piece.hashes.intersect(part) is not None]
-    for part in minus((piece.hashes,), cut):
-        yield Rectangle(piece.offsets, part)
-    for part in cut:
-        for start, end in _ranges(subtract((piece.offsets.start, piece.offsets.end), again[part])):
-            yield Rectangle(OffsetRange(start, end), part)
-
-
-def _ranges(bounds: Bounds) -> Iterator[tuple[int, int]]:
-    return zip(bounds[::2], bounds[1::2], strict=True)

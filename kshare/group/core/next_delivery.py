@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from kshare.core.hashing import HashRange, common
-from kshare.group.core.delivery import Carried
+from kshare.group.core.carried import Carried
 from kshare.group.core.handed_out import Offsets, OpenChunks
 
 __all__ = ["NextDelivery"]

@@ -19,8 +19,9 @@ import numpy as np
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import Bounds, complement, intersect, subtract, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.group.core.carried import Carried
 from kshare.group.core.deliveries import Deliveries
-from kshare.group.core.delivery import Carried, Delivery
+from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets
 from kshare.group.message import Chunk, Rows
 from kshare.group.protocol.cooperator import Share

@@ -366,7 +366,7 @@ def test_what_many_seeks_have_passed_is_one_set() -> None:
         delivery.hand_out(chunk_of([offset, offset + 1]), offset + 2)
         delivery.settle()
         delivery.seek(offset + 1)
-    (sought,) = delivery._sought
+    (sought,) = delivery._scope.sought
     assert len(sought.passed) == 1
     assert delivery.processed(is_batch=True) == Progress.of_stripes(0, [Stripe(WHOLE, (0, 2_000))])
 
