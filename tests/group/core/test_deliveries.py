@@ -9,10 +9,10 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress
 from kshare.group import message as message_module
 from kshare.group.core import call as call_module
-from kshare.group.core import delivery, handed_out, key_limit
+from kshare.group.core import handed_out, key_limit
 from kshare.group.core.call import Call
 from kshare.group.message import Message
-from tests.group.core.driver import HIGH, LOW, MODULES, Driver, point
+from tests.group.core.driver import HIGH, LOW, MODULES, OF_DELIVERY, Driver, point
 from tests.support.groups import LOWER, T0, T1, UPPER
 from tests.support.interrupts import Interrupt, interrupt
 
@@ -350,7 +350,7 @@ def test_nothing_counts_as_processed_wherever_an_interrupt_comes_amid_a_start() 
     number, raised = 0, ["begin"]
     while raised:
         driver = sought_amid_a_rebalance()
-        with suppress(Interrupt), interrupt(number, *MODULES, handed_out, delivery) as raised:
+        with suppress(Interrupt), interrupt(number, *MODULES, handed_out, *OF_DELIVERY) as raised:
             driver.look()
         driver.look()
         assert counted(driver) == set(), raised
@@ -372,7 +372,7 @@ def test_nothing_is_lost_wherever_an_interrupt_comes_as_a_call_collects(
             driver.fetch_batch()
         else:
             driver.fetch()
-        with suppress(Interrupt), interrupt(number, *MODULES, handed_out, delivery) as raised:
+        with suppress(Interrupt), interrupt(number, *MODULES, handed_out, *OF_DELIVERY) as raised:
             call.took(driver.out.delivery)
             if collects_batch:
                 driver.out.collect_batch(lambda _: None)
@@ -412,7 +412,7 @@ def test_a_seek_with_limits_blocks_no_key_wherever_an_interrupt_comes() -> None:
         driver.start(WHOLE)
         taken = driver.take()
         assert [message.offset() for message in taken] == [0, 1]
-        with suppress(Interrupt), interrupt(number, *MODULES, delivery, key_limit) as raised:
+        with suppress(Interrupt), interrupt(number, *MODULES, *OF_DELIVERY, key_limit) as raised:
             driver.state.seek(T0, 0, driver.started)
         driver.look()
         found = drained(driver, driver.take() or taken)
@@ -422,7 +422,7 @@ def test_a_seek_with_limits_blocks_no_key_wherever_an_interrupt_comes() -> None:
     assert number > 2
 
 
-ALL_MODULES = (*MODULES, call_module, delivery, handed_out, key_limit, message_module)
+ALL_MODULES = (*MODULES, *OF_DELIVERY, call_module, handed_out, key_limit, message_module)
 
 
 def give_back(driver: Driver, call: Call) -> None:

@@ -18,13 +18,13 @@ from kshare.core.cursor import Cursor
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
-from kshare.group.core import delivery as delivery_module
 from kshare.group.core import handed_out as handed_out_module
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import HandedOut, OpenChunks
 from kshare.group.core.key_limit import KeyLimit
 from kshare.group.message import Chunk, Message
 from kshare.wire.decode.wanted import WantedRecords
+from tests.group.core.driver import OF_DELIVERY
 from tests.support.interrupts import Interrupt, interrupt
 
 ORDERS = TopicPartition("orders", 0)
@@ -450,7 +450,7 @@ def test_no_interrupt_lets_count_what_is_not_processed(
         for _ in range(taken):
             next(rows.messages)
         chunk.acknowledged[0] = 1
-        with suppress(Interrupt), interrupt(number, delivery_module, handed_out_module) as raised:
+        with suppress(Interrupt), interrupt(number, *OF_DELIVERY, handed_out_module) as raised:
             change(delivery)
         processed = delivery.processed(is_batch=False)
         possible = 1 if explicit else taken - 1  # the last record is not processed
@@ -468,7 +468,7 @@ def test_what_an_interrupt_has_left_of_a_chunk_is_no_gap(taken: int) -> None:
         delivery, chunk = Delivery(ORDERS, Progress.at(0), (), explicit=True), chunk_of([*range(4)])
         rows = delivery.begin(chunk, 4)
         found = list(islice(rows.messages, taken))
-        with suppress(Interrupt), interrupt(number, delivery_module, handed_out_module) as raised:
+        with suppress(Interrupt), interrupt(number, *OF_DELIVERY, handed_out_module) as raised:
             delivery.stop()
         found += islice(rows.messages, 1 if raised else 0)  # before it is noticed
         delivery.stop()
