@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 
 from kshare.errors import OptionsError, ProcessingError
 from kshare.processing import DeadLetter, Outcome, Park, Processor, Record, Retry, Status
-from kshare.processing.frames import _records, _Task, process_by_key, process_rows
+from kshare.processing.frame_rows import records_of_rows
+from kshare.processing.frames import _Task, process_by_key, process_rows
 
 QUICK = Retry(attempts=3, first="1ms", most="2ms")
 
@@ -236,7 +237,7 @@ def test_columns_of_any_type_leave_a_dead_letter_possible(
 def test_rows_that_are_taken_while_others_are_settled_come_once() -> None:
     """The one is done by the task's thread, the other one by the event loop's."""
     task = _Task(Processor(print), None, None)
-    records = list(_records(Processor(print), rows([0, 1, 2]), "key", 0))
+    records = list(records_of_rows(Processor(print), rows([0, 1, 2]), "key", 0))
     done = [Outcome(record, Status.DONE) for record in records]
     out = list[pa.RecordBatch]()
 

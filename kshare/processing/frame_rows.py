@@ -1,0 +1,187 @@
+"""Rows of a frame as records, and their outcomes as rows."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from kshare.core.progress import TopicPartition
+from kshare.errors import ProcessingError
+from kshare.processing.core.outcome import Outcome, error_text
+from kshare.processing.core.record import Record
+from kshare.processing.processor import Processor
+
+__all__ = ["OUTCOME_COLUMNS", "RESULT_TYPES", "records_of_rows", "rows_of_outcomes"]
+
+OUTCOME_COLUMNS: Final = ("status", "attempts", "error", "result")
+"""Columns that :func:`.process_by_key` adds."""
+
+RESULT_TYPES: Final = {
+    "string": ("string", pa.string()),
+    "binary": ("binary", pa.binary()),
+    "boolean": ("boolean", pa.bool_()),
+    "int": ("integer", pa.int32()),
+    "bigint": ("long", pa.int64()),
+    "double": ("double", pa.float64()),
+}
+"""Types that the column of results may have: the name in SQL, in a ``StructType``, and Arrow's."""
+
+_NOWHERE: Final = TopicPartition("", 0)
+_ABSENT: Final = {"timestamp": -1, "headers": None}
+_TEXTS: Final = (pa.string(), pa.large_string())
+_BYTES: Final = (pa.binary(), pa.large_binary())
+
+
+class _Rows:
+    """Rows of a partition: the source of their records."""
+
+    __slots__ = ("_columns", "batch", "topic_partition")
+
+    def __init__(self, batch: pa.RecordBatch, topic_partition: TopicPartition) -> None:
+        self.batch = batch
+        self.topic_partition = topic_partition
+        self._columns: dict[str, list[Any]] = {}
+
+    def column(self, name: str) -> list[Any]:
+        if name not in self._columns:
+            self._columns[name] = self._converted(name)
+        return self._columns[name]
+
+    def _converted(self, name: str) -> list[Any]:
+        if name in self.batch.schema.names:
+            array = self.batch.column(name)
+            convert = _KAFKAS.get(name)
+            return array.to_pylist() if convert is None else convert(array)
+        if name in _ABSENT:
+            return [_ABSENT[name]] * self.batch.num_rows
+        raise ValueError(f"the frame has no column {name}; it has {self.batch.schema.names}")
+
+
+def _milliseconds(array: pa.Array) -> list[int]:
+    """A column ``timestamp``, as a dead letter takes it; -1 for what is no time."""
+    if pa.types.is_timestamp(array.type):
+        times = array.cast(pa.timestamp("ms", array.type.tz), safe=False).view(pa.int64())
+    elif pa.types.is_integer(array.type):
+        times = array.cast(pa.int64(), safe=False)
+    else:
+        return [-1] * len(array)
+    return [-1 if time is None else time for time in times.to_pylist()]
+
+
+def _headers(array: pa.Array) -> list[Any]:
+    """A column ``headers``, as a dead letter takes it; None for what are no headers of Kafka."""
+    if not _is_headers(array.type):
+        return [None] * len(array)
+    return [
+        [each for each in headers or () if each is not None and each["key"] is not None]
+        for headers in array.to_pylist()
+    ]
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    types = pa.types
+    if not (types.is_list(kind) or types.is_large_list(kind)):
+        return False
+    of = kind.value_type
+    if not types.is_struct(of) or {"key", "value"} - {field.name for field in of}:
+        return False
+    return of.field("key").type in _TEXTS and of.field("value").type in (*_TEXTS, *_BYTES)
+
+
+_KAFKAS: Final = {"timestamp": _milliseconds, "headers": _headers}
+"""Columns that a dead letter has from its record: a frame's own may be of any type."""
+
+
+def records_of_rows(
+    processor: Processor, batch: pa.RecordBatch, key: str, first: int
+) -> Iterator[Record]:
+    """Records of a batch, each with its row as :attr:`Record.row`.
+
+    Args:
+        processor: Says what their lanes are.
+        batch: The rows.
+        key: Name of the column of keys.
+        first: Number of rows before, which counts as the offset where there is none.
+    """
+    names = batch.schema.names
+    rows = {_NOWHERE: _Rows(batch, _NOWHERE)}
+    partitions: Iterable[TopicPartition] = [_NOWHERE] * batch.num_rows
+    if "topic" in names and "partition" in names:
+        topics, numbers = (batch.column(name).to_pylist() for name in ("topic", "partition"))
+        partitions = map(TopicPartition, topics, numbers)
+    offsets = (
+        batch.column("offset").to_pylist()
+        if "offset" in names
+        else range(first, first + batch.num_rows)
+    )
+    values = _values(batch, key)
+    for row, (partition, offset, its_key, value) in enumerate(
+        zip(partitions, offsets, batch.column(key).to_pylist(), values, strict=True)
+    ):
+        source = rows.get(partition)
+        if source is None:
+            rows[partition] = source = _Rows(batch, partition)
+        record = processor.record(source, row, offset, _bytes(its_key), _bytes(value))
+        record.key, record.value = its_key, value
+        yield record
+
+
+def _values(batch: pa.RecordBatch, key: str) -> list[Any]:
+    names = batch.schema.names
+    if "value" in names:
+        return batch.column("value").to_pylist()  # type: ignore[no-any-return]
+    return batch.select([name for name in names if name != key]).to_pylist()  # type: ignore[no-any-return]
+
+
+def _bytes(value: Any) -> bytes | None:
+    """A key or value as a dead letter has it."""
+    if value is None or isinstance(value, bytes):
+        return value
+    return (value if isinstance(value, str) else repr(value)).encode()
+
+
+def rows_of_outcomes(outcomes: Sequence[Outcome], result: str | None) -> Iterator[pa.RecordBatch]:
+    """The rows that records were made of, batch by batch, with :data:`OUTCOME_COLUMNS`.
+
+    Args:
+        outcomes: The outcomes of the records.
+        result: Type of the column of results; None if there is none.
+
+    Raises:
+        ProcessingError: A result is not what its column takes.
+    """
+    by_batch: dict[int, list[Outcome]] = {}
+    for outcome in outcomes:
+        source: Any = outcome.record.source
+        by_batch.setdefault(id(source.batch), []).append(outcome)
+    for of_batch in by_batch.values():
+        source = of_batch[0].record.source
+        batch = source.batch.take(pa.array([outcome.record.row for outcome in of_batch]))
+        columns = [
+            pa.array([outcome.status.value for outcome in of_batch], pa.string()),
+            pa.array([outcome.attempts for outcome in of_batch], pa.int32()),
+            pa.array([_text(outcome.error) for outcome in of_batch], pa.string()),
+        ]
+        if result is not None:
+            columns.append(_results(of_batch, result))
+        names = [*batch.schema.names, *OUTCOME_COLUMNS[: len(columns)]]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *columns], names)
+
+
+def _results(outcomes: Sequence[Outcome], result: str) -> pa.Array:
+    try:
+        return pa.array([outcome.result for outcome in outcomes], RESULT_TYPES[result][1])
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        record = outcomes[0].record
+        raise ProcessingError(
+            f"{record.topic_partition} from offset {record.offset} on: a handler returned what "
+            f"result={result!r} does not take: {error}",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            attempts=outcomes[0].attempts,
+        ) from error
+
+
+def _text(error: BaseException | None) -> str | None:
+    return None if error is None else f"{type(error).__name__}: {error_text(error)}"
