@@ -1,0 +1,161 @@
+"""Keys that a processor parks, and operators unpark."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from unittest.mock import Mock
+
+import pytest
+
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.log.retry_log import Attempts, Remembered
+from kshare.processing import DeadLetter, Park, Processor, Record
+from kshare.processing.consumed import records_of
+from kshare.processing.consumer_edge import ConsumerEdge
+from kshare.processing.policy import FailurePolicy
+from kshare.processing.retry_state import RetryState
+from kshare.testing import FakeCluster
+from tests.processing.running import ORDERS, RECORDS, SOON, run
+from tests.support.clock import WAIT_S
+from tests.support.fake_session import FakeSessions
+from tests.support.parked_keys import keys_of
+
+pytestmark = pytest.mark.usefixtures("each_loop")
+
+
+def test_a_key_that_is_unparked_goes_on_in_the_process_that_parked_it(
+    consumer: Callable[..., KeySharedConsumer],
+    sessions: FakeSessions,
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In order, and with the record that has failed; those that had come are not lost."""
+    monkeypatch.setattr("kshare.processing.retry_state._LOOK_SECONDS", 0.05)
+    seen, parked = list[int](), list[float]()
+    list_of = keys_of(cluster)
+
+    async def handler(record: Record) -> None:
+        if record.offset == 103 and not parked:
+            raise ValueError("no")
+        seen.append(record.offset)
+
+    def is_over() -> bool:
+        if len(seen) == RECORDS - 20 and not parked and ("orders", b"k3") in list_of.read():
+            cluster.produce("orders", [("k3", "later")], partition=0)
+            time.sleep(0.3)
+            assert len(seen) == RECORDS - 20
+            parked.append(time.time())
+            list_of.unpark("orders", [b"k3"])
+        return len(seen) == RECORDS + 1 and sessions.processed(ORDERS, RECORDS)
+
+    processor = Processor(handler, retry=SOON, on_failure=Park(), max_records=150)
+    run(processor, consumer(auto__commit__interval__ms=50), is_over)
+    list_of.close()
+    assert [at for at in seen if at % 10 == 3 or at == RECORDS] == [*range(3, 300, 10), RECORDS]
+    assert len(seen) == RECORDS + 1
+    assert all(sessions.processed(ORDERS, offset) for offset in range(RECORDS + 1))
+
+
+def test_an_unparked_record_has_all_its_attempts_though_some_were_known_at_the_start() -> None:
+    loop, engine, edge = Mock(), Mock(), Mock()
+    state = RetryState(engine, edge, loop, has_sequences=False)
+    state._remembered = Remembered({(ORDERS, 7): Attempts(4, 0.0, 0.0, None)})
+    known = list[int]()
+
+    def let_go(*_: object) -> None:
+        known.append(len(state._remembered.attempts))
+
+    loop.call_soon_threadsafe = let_go
+    engine.scheduler.parked_lanes = {b"k7": Mock()}
+    engine.scheduler.sequences = set()
+    edge.unparked.return_value = [b"k7"]
+    edge.retry_log.read.return_value = Remembered()  # it was forgotten when it was parked
+    state.look_for_released()
+    assert known == [0]
+
+
+def test_one_thread_at_a_time_uses_the_list_of_parked_keys(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    """Its connections are not for several: they take each other's answers."""
+    inside, overlaps, calls = [0], list[int](), list[str]()
+    meeting = threading.Barrier(2)
+
+    def use(name: str) -> set[tuple[str, bytes]]:
+        calls.append(name)
+        inside[0] += 1
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait(0.2)
+        overlaps.append(inside[0])
+        inside[0] -= 1
+        return set()
+
+    made, processor = consumer(), Processor(print, on_failure=Park())
+    edge = ConsumerEdge(processor, made, lambda: None)
+    edge._parked = Mock(
+        park=lambda *_, **__: use("park"), read=lambda: use("read"), close=lambda: use("close")
+    )
+    first, second, *_ = records_of(processor, made.consume(2, WAIT_S))
+
+    async def all_at_once() -> None:
+        looks = asyncio.to_thread(edge.unparked, {first.lane: first})
+        ends = asyncio.to_thread(edge.close)
+        await asyncio.gather(edge.park(first, None), edge.park(second, None), looks, ends)
+
+    asyncio.run(all_at_once())
+    assert sorted(calls) in (
+        ["close", "park", "park"],  # one that looks meanwhile does not wait
+        ["close", "park", "park", "read"],
+    )
+    assert set(overlaps) == {1}
+
+
+def test_a_look_for_unparked_keys_does_not_wait_for_one_that_is_being_parked(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    made = consumer()
+    edge = ConsumerEdge(Processor(print, on_failure=Park()), made, lambda: None)
+    edge._parked = Mock(read=lambda: ())
+    record, *_ = records_of(Processor(print), made.consume(1, WAIT_S))
+    looked = list[list[Hashable]]()
+    look = threading.Thread(target=lambda: looked.append(edge.unparked({record.lane: record})))
+    with edge._parking:
+        look.start()
+        look.join(WAIT_S)
+    assert looked == [[]]
+    assert edge.unparked({record.lane: record}) == [record.lane]
+    edge.close()
+
+
+@pytest.mark.parametrize("policy", [Park(), DeadLetter("dlq", sequence=True)])
+def test_keys_end_while_calls_of_handlers_hang_in_the_threads_of_asyncio(
+    consumer: Callable[..., KeySharedConsumer], policy: FailurePolicy
+) -> None:
+    made, release = consumer(), threading.Event()
+    edge = ConsumerEdge(Processor(print, on_failure=policy), made, lambda: None)
+    edge._parked = parked = Mock()
+    edge.retry_log = log = Mock()
+    record, *_ = records_of(Processor(print), made.consume(1, WAIT_S))
+
+    async def end() -> None:
+        threads = ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(threads)
+        hanging = asyncio.ensure_future(asyncio.to_thread(release.wait))
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(10):
+                if isinstance(policy, Park):
+                    await edge.park(record, None)
+                else:
+                    await edge.begin_sequence(record)
+        finally:
+            release.set()
+            await hanging
+
+    asyncio.run(end())
+    edge.close()
+    assert parked.park.called == isinstance(policy, Park)
+    assert log.begin_sequence.called != isinstance(policy, Park)

@@ -1,0 +1,143 @@
+"""Key hashes that go to others while a processor runs over a consumer."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from kshare.core.hashing import WHOLE, HashRange, key_hash
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.processing import Processor, Record
+from kshare.processing.consumed import records_of
+from kshare.processing.core.effects import GiveBack
+from kshare.processing.runner import Runner
+from tests.processing.engines import MemoryEdge
+from tests.processing.running import ORDERS
+from tests.support.clock import WAIT_S
+
+pytestmark = pytest.mark.usefixtures("each_loop")
+
+
+def test_what_is_revoked_is_ended_first_and_no_more_is_begun(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    begun, ended = list[int](), list[int]()
+    go_on = threading.Event()
+
+    async def handler(record: Record) -> None:
+        begun.append(record.offset)
+        while not go_on.is_set():  # noqa: ASYNC110 - another thread sets it
+            await asyncio.sleep(0.001)
+        ended.append(record.offset)
+
+    runner = Runner(Processor(handler, concurrency=3), consumer(), None)
+
+    at_the_end = list[list[int]]()
+
+    def revoke() -> None:
+        while len(begun) < 3:
+            time.sleep(0.01)
+        threading.Timer(0.1, go_on.set).start()
+        try:
+            runner._revoked({ORDERS: (WHOLE,)})
+            at_the_end.append(sorted(ended))
+        finally:
+            runner.stop()
+
+    thread = threading.Thread(target=revoke)
+    thread.start()
+    asyncio.run(runner.run())
+    thread.join()
+    assert at_the_end == [sorted(begun)]
+
+
+def test_what_ends_in_the_moment_of_a_rebalance_is_acknowledged_before_others_get_it(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    made, acknowledged = consumer(), list[list[int]]()
+    begun = asyncio.Event()
+
+    async def rebalance() -> None:
+        ends = asyncio.get_running_loop().create_future()
+
+        async def handler(record: Record) -> None:
+            begun.set()
+            await ends
+
+        async def give_up() -> None:
+            await runner._give_up({ORDERS: (WHOLE,)})
+            acknowledged.append(edge.offsets())
+
+        processor, edge = Processor(handler), MemoryEdge()
+        runner = Runner(processor, made, None)
+        runner._engine = engine = processor.engine(edge)
+        engine.offer(list(records_of(processor, made.consume(1, WAIT_S))))
+        await begun.wait()
+        ends.set_result(None)
+        await asyncio.create_task(give_up())
+        await engine.close()
+
+    asyncio.run(rebalance())
+    assert acknowledged == [[0]]
+
+
+def test_what_is_lost_is_held_no_more_before_its_keys_may_come_back(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    """Or a key that was to be given back would be held then, and nobody would let it go."""
+    made, seen, has_lost = consumer(), list[str](), threading.Event()
+
+    class Edge(MemoryEdge):
+        def release(self, record: Record) -> None:
+            seen.append("given back")
+
+    async def rebalance() -> None:
+        processor = Processor(print)
+        records = list(records_of(processor, made.consume(40, WAIT_S)))
+        runner = Runner(processor, made, None)
+        runner._loop = asyncio.get_running_loop()
+        runner._engine = engine = processor.engine(Edge(), gives_back=True)
+
+        def lose() -> None:
+            runner._lost({ORDERS: (WHOLE,)})
+            seen.append("lost")
+            has_lost.set()
+
+        def revoke(is_gone: Callable[[Record], bool]) -> None:
+            has_lost.wait(0.1)  # who does not wait for this goes on first
+            scheduler.revoke(is_gone)
+            engine.flush()
+
+        scheduler = engine.scheduler
+        engine.revoke = revoke  # type: ignore[method-assign]
+        engine.scheduler.add(records, 0.0)
+        engine.scheduler.effects.append(GiveBack(records[13]))
+        await asyncio.to_thread(lose)
+        assert engine.scheduler.figures().records == 0
+        await engine.close()
+
+    asyncio.run(rebalance())
+    assert seen == ["given back", "lost"]
+
+
+def test_what_is_revoked_while_more_is_received_is_not_handled(
+    consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer calls back while the reader has one record that the engine does not know."""
+    made = consumer()
+    runner = Runner(Processor(print), made, None)
+    monkeypatch.setattr(runner, "_drop", Mock())
+    monkeypatch.setattr(runner, "_done", Mock())
+    consume, gone = made.consume, HashRange.of(key_hash(b"k0", 0))
+
+    def rebalances(most: int, seconds: float) -> Any:
+        runner._lost({ORDERS: (gone,)})
+        return consume(most, WAIT_S)
+
+    monkeypatch.setattr(made, "consume", rebalances)
+    assert [message.offset() for message in runner._received(3)] == [1, 2]
+    assert [message.offset() for message in runner._received(3)] == [3, 4, 5]

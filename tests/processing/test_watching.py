@@ -1,0 +1,185 @@
+"""Metrics, lines of progress and warnings of a processor that runs."""
+
+import asyncio
+import logging
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.processing import Processor, Record, Retry, register_metrics
+from kshare.processing.blocking import LoopWatch
+from kshare.processing.progress import Progress
+from tests.processing.running import RECORDS, run
+from tests.support.clock import WAIT_S
+
+pytestmark = pytest.mark.usefixtures("each_loop")
+
+
+def test_metrics_in_prometheus_while_it_runs(consumer: Callable[..., KeySharedConsumer]) -> None:
+    registry, scrapes = CollectorRegistry(), list[dict[tuple[str, ...], float]]()
+
+    async def handler(record: Record) -> None:
+        await asyncio.sleep(0)
+        if record.offset == 7:
+            raise ValueError("no")
+        if record.offset == 296:
+            scrapes.append(series(registry))
+
+    processor = Processor(
+        handler, concurrency=8, retry=Retry(attempts=9, first=60, most=60), drain_timeout=1.0
+    )
+    register_metrics(processor, registry)
+    assert not series(registry)
+    run(processor, consumer(), lambda: bool(scrapes))
+    assert not series(registry)
+    (scrape,) = scrapes
+    values = {
+        (name.removeprefix("kshare_processor_"), *rest): value
+        for (name, _, _, *rest), value in scrape.items()
+    }
+    assert values["waiting_lanes",] == 1
+    assert values["ending_lanes",] == 0
+    assert values["concurrency",] == 8
+    assert 1 <= values["running_calls",] <= 8
+    assert values["lanes",] >= 2
+    assert values["held_bytes",] >= values["held_records",] >= 29
+    assert 0 <= values["oldest_failure_seconds",] < 20
+    assert 297 <= values["records_total",] <= RECORDS
+    assert values["failed_calls_total",] == 1
+    assert values["undelivered_total",] == 0
+    assert 200 <= values["outcomes_total", "done"] < RECORDS
+    assert values["outcomes_total", "dead_lettered"] == 0
+    calls = values["call_duration_seconds_count",]
+    assert calls >= values["outcomes_total", "done"] + 1
+    assert values["call_duration_seconds_bucket", "+Inf"] == calls
+    assert values["call_duration_seconds_sum",] > 0
+
+
+def series(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+    }
+
+
+def test_a_handler_that_blocks_the_loop_is_named(
+    consumer: Callable[..., KeySharedConsumer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen, warnings = list[int](), list[logging.LogRecord]()
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "blocks the event loop" in record.getMessage():
+                warnings.append(record)
+
+    async def careless(record: Record) -> None:
+        seen.append(record.offset)
+        deadline = time.monotonic() + WAIT_S
+        while not warnings and time.monotonic() < deadline:
+            time.sleep(0.05)  # noqa: ASYNC251 - that is what it is about
+
+    monkeypatch.setattr(logging.getLogger("kshare.processing"), "handlers", [Kept()])
+    with caplog.at_level(logging.WARNING):
+        run(Processor(careless), consumer(), lambda: len(seen) == RECORDS)
+    (warning,) = [text for text in caplog.messages if "blocks the event loop" in text]
+    assert "careless blocks" in warning
+    assert "test_watching.py" in warning
+
+
+def test_a_turn_of_many_short_calls_is_not_blamed_on_the_handler(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine: each look finds another call."""
+    calls: list[Any] = []
+    engine = {"__name__": "kshare.processing.engine"}
+    exec("def turn(call):\n    call()\n", engine)
+    frames = {threading.get_ident(): None}
+    monkeypatch.setattr("sys._current_frames", lambda: frames)
+    loop = asyncio.new_event_loop()
+    watch = LoopWatch(loop, "careless", most_seconds=3600)
+
+    def short() -> None:
+        frames[threading.get_ident()] = sys._getframe()  # type: ignore[assignment]
+        calls.append(watch._warn(1.0))
+
+    def long() -> None:
+        short()
+        calls.append(watch._warn(1.1))
+
+    engine["turn"](short)  # type: ignore[operator]
+    engine["turn"](short)  # type: ignore[operator]
+    short()
+    assert calls == [False] * 3
+    engine["turn"](long)  # type: ignore[operator]
+    watch.close()
+    loop.close()
+    assert calls[3:] == [False, True]
+    assert len([text for text in caplog.messages if "careless blocks" in text]) == 1
+
+
+def test_a_line_of_progress_names_what_is_held_longest(
+    consumer: Callable[..., KeySharedConsumer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Progress, "seconds", 0.1)
+
+    async def handler(record: Record) -> None:
+        if record.offset == 5:
+            raise ValueError("no")
+        if record.offset == 17:
+            await asyncio.Event().wait()
+
+    def lines() -> list[str]:
+        return [text for text in caplog.messages if "records/s" in text]
+
+    wanted = re.compile(
+        r"group \S+: 0 records/s, 1 in flight, 59 held of 2 keys, 1 retrying, 0 dead-lettered, "
+        r"0 parked, oldest held: orders-0 offset 5, \d+ s after it was produced"
+    )
+    retry = Retry(attempts=2, first=600, most=600)
+    processor = Processor(handler, retry=retry, drain_timeout=0.1)
+    with caplog.at_level(logging.INFO, "kshare.processing"):
+        run(processor, consumer(), lambda: bool(lines()) and bool(wanted.fullmatch(lines()[-1])))
+    assert wanted.fullmatch(lines()[-1])
+    rates = [text.split(" ")[2] for text in lines()]
+    assert sum(float(rate.replace(",", "")) * 0.1 for rate in rates) == RECORDS - 59
+
+
+def test_a_processor_that_has_nothing_to_do_tells_nothing(
+    consumer: Callable[..., KeySharedConsumer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Progress, "seconds", 0.05)
+    seen, told, tell = list[int](), list[int](), Progress._tell
+
+    def lines() -> list[str]:
+        return [text for text in caplog.messages if "records/s" in text]
+
+    def tells(progress: Progress) -> None:
+        tell(progress)
+        told.append(len(lines()))
+
+    async def handler(record: Record) -> None:
+        seen.append(record.offset)
+
+    def has_told_nothing() -> bool:
+        is_done = len(seen) == RECORDS and "0 held of 0 keys" in "".join(lines()[-1:])
+        return is_done and told[-5:] == [len(lines())] * 5
+
+    monkeypatch.setattr(Progress, "_tell", tells)
+    with caplog.at_level(logging.INFO, "kshare.processing"):
+        run(Processor(handler), consumer(), has_told_nothing)
+    assert has_told_nothing()
+    assert ": 0 records/s" not in lines()[-1]
