@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from integration.jars import CACHE, ROOT, locked
-from integration.kafka import free_ports
+from integration.ports import free_ports
 from integration.spark import INTERPRETED, QUICK_JVM
 from integration.standalone import spark_home
 from spark_plugin.interpreter import worker_python

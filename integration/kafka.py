@@ -8,11 +8,9 @@ import atexit
 import base64
 import hashlib
 import os
-import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -30,26 +28,13 @@ from confluent_kafka.admin import (
 
 from integration.certs import Certificates, make_certificates
 from integration.jars import CACHE, fetched, java, locked
+from integration.listeners import LISTENERS, USERS, jaas, sasl_settings, ssl_settings
+from integration.ports import HOST, free_ports
 from integration.topics import Topics
 
-HOST = "127.0.0.1"
 START_TIMEOUT_S = 180.0
-SILENT_TIMEOUT_S = 60.0  # a JVM that has printed nothing by then is started again, once
-# What each listener speaks. MISNAMED: with a certificate for another host. EXPIRED: with one
-# that was good until yesterday. MUTUAL: wants the client's certificate.
-LISTENERS = {
-    "PLAINTEXT": "PLAINTEXT",
-    "SSL": "SSL",
-    "MISNAMED": "SSL",
-    "EXPIRED": "SSL",
-    "MUTUAL": "SSL",
-    "SASL_PLAINTEXT": "SASL_PLAINTEXT",
-    "SASL_SSL": "SASL_SSL",
-}
 SECURE_LISTENERS = tuple(LISTENERS)
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-# The last password is one that a JAAS configuration must quote.
-USERS = {"reader": "reader-secret", "stranger": "stranger-secret", "odd": 'a "b" = c\\d; e'}
+SILENT_TIMEOUT_S = 60.0  # a JVM that has printed nothing by then is started again, once
 
 _SETTINGS = {
     "inter.broker.listener.name": "PLAINTEXT",
@@ -380,9 +365,10 @@ class KafkaBroker(Topics):
         }
         for name in self.listeners:
             if "SSL" in LISTENERS[name]:
-                settings |= self._ssl_settings(name)
+                assert self.certificates
+                settings |= ssl_settings(name, self.certificates)
             if LISTENERS[name].startswith("SASL"):
-                settings |= _sasl_settings(name)
+                settings |= sasl_settings(name)
         if len(self.listeners) > 1:
             settings |= {
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -390,20 +376,6 @@ class KafkaBroker(Topics):
                 "super.users": "User:ANONYMOUS",
             }
         return settings | self.config
-
-    def _ssl_settings(self, listener: str) -> dict[str, str]:
-        certificates = self.certificates
-        assert certificates
-        prefix = f"listener.name.{listener.lower()}.ssl."
-        pairs = {"MISNAMED": certificates.misnamed_pair, "EXPIRED": certificates.expired_pair}
-        pair = pairs.get(listener, certificates.server_pair)
-        return {
-            f"{prefix}keystore.type": "PEM",
-            f"{prefix}keystore.location": str(pair),
-            f"{prefix}truststore.type": "PEM",
-            f"{prefix}truststore.location": str(certificates.ca),
-            f"{prefix}client.auth": "required" if listener == "MUTUAL" else "none",
-        }
 
     def _create_scram_users(self) -> None:
         # One request a mechanism: Kafka refuses two changes of one user in a request.
@@ -415,75 +387,6 @@ class KafkaBroker(Topics):
             ]
             for future in self.admin.alter_user_scram_credentials(changes).values():
                 future.result(30)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return unused ports, outside the range of ephemeral ones."""
-    ports: list[int] = []
-    candidates = random.SystemRandom().sample(range(20_000, 32_000), 1_000)
-    for port in candidates:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        if _reserve(port):
-            ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise BrokerError("no free ports between 20000 and 32000")
-
-
-_RESERVED: list[socket.socket] = []
-
-
-def _reserve(port: int) -> bool:
-    """Reserve a port among all processes of the tests, for as long as this one lives.
-
-    A broker binds its ports seconds after they were chosen.
-    """
-    mark = socket.socket(socket.AF_UNIX)
-    try:
-        mark.bind(f"\0kshare-test-port-{port}")
-    except OSError:
-        mark.close()
-        return False
-    _RESERVED.append(mark)
-    return True
-
-
-def jaas(mechanism: str, user: str, password: str) -> str:
-    """Return a client's ``sasl.jaas.config``."""
-    security = "org.apache.kafka.common.security"
-    if mechanism == "OAUTHBEARER":
-        module = f"{security}.oauthbearer.OAuthBearerLoginModule"
-        return f"{module} required unsecuredLoginStringClaim_sub={_quoted(user)};"
-    kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
-    module = f"{security}.{kind}LoginModule"
-    return f"{module} required username={_quoted(user)} password={_quoted(password)};"
-
-
-def _sasl_settings(listener: str) -> dict[str, str]:
-    prefix = f"listener.name.{listener.lower()}"
-    security = "org.apache.kafka.common.security"
-    users = " ".join(f"user_{user}={_quoted(password)}" for user, password in USERS.items())
-    scram = f"{security}.scram.ScramLoginModule required;"
-    token = 'unsecuredLoginStringClaim_sub="broker"'
-    modules = {
-        "plain": f"{security}.plain.PlainLoginModule required {users};",
-        "scram-sha-256": scram,
-        "scram-sha-512": scram,
-        "oauthbearer": f"{security}.oauthbearer.OAuthBearerLoginModule required {token};",
-    }
-    settings = {f"{prefix}.sasl.enabled.mechanisms": ",".join(MECHANISMS)}
-    settings |= {f"{prefix}.{name}.sasl.jaas.config": text for name, text in modules.items()}
-    return settings
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def _escaped(value: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Self
 import yaml
 
 from integration.jars import ATTEMPTS, CACHE, locked
-from integration.kafka import free_ports
+from integration.ports import free_ports
 
 HOME = CACHE / "prometheus"
 PROGRAMS = ("prometheus", "promtool")

@@ -14,7 +14,7 @@ from typing import Final, Self
 import psutil
 import pyspark
 
-from integration.kafka import free_ports
+from integration.ports import free_ports
 from integration.spark import QUICK_JVM
 from tests.support.clock import until
 

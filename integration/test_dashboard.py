@@ -17,7 +17,8 @@ import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 from pyspark.sql import SparkSession
 
-from integration.kafka import KafkaBroker, free_ports
+from integration.kafka import KafkaBroker
+from integration.ports import free_ports
 from integration.prometheus import Prometheus
 from kshare.cluster.parked_keys import ParkedKeys
 from kshare.group.config.consumer_config import consumer_config

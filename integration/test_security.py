@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 import kshare
 from integration.certs import KEY_PASSWORD, STORE_PASSWORD, Certificates, make_client_jks
 from integration.differential import error_of
-from integration.kafka import MECHANISMS, USERS, KafkaBroker, jaas
+from integration.kafka import KafkaBroker
+from integration.listeners import MECHANISMS, USERS, jaas
 from integration.spark import QUERY_S
 from kshare.cli.health.cluster import examine_cluster
 from kshare.cluster.cluster import Cluster
