@@ -1,6 +1,7 @@
 """What breaks the log of a group, and what looks at it."""
 
 import subprocess
+import uuid
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -10,10 +11,30 @@ from integration.members import eventually
 from integration.topics import Topics
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topics import TopicSpec
-from kshare.core.progress import TopicPartition
+from kshare.core.progress import Progress, TopicPartition
 from kshare.group.config.consumer_config import consumer_config
+from kshare.group.session.session import GroupSession
 
-__all__ = ["compacted_often", "consumer_groups", "lose_log", "records_in", "reset_to"]
+__all__ = [
+    "compacted_often",
+    "consumer_groups",
+    "lose_log",
+    "records_in",
+    "reset_to",
+    "starts",
+    "unique",
+]
+
+
+def unique(name: str) -> str:
+    """A name that no other test has."""
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def starts(member: GroupSession, at: TopicPartition) -> Progress | None:
+    """The start of a partition, once it has one."""
+    member.check()
+    return member.started().get(at)
 
 
 def lose_log(broker: KafkaBroker, log: str, how: str) -> None:

@@ -46,6 +46,7 @@ FILES: Final = (
     "test_group_faults",
     "test_group_log",
     "test_group_log_members",
+    "test_group_log_rights",
     "test_group_membership",
     "test_group_migration",
     "test_group_spark",

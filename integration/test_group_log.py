@@ -5,9 +5,8 @@ import os
 import random
 import signal
 import time
-import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import (
-    AclOperation,
-    AdminClient,
-    ConfigResource,
-    ConfigSource,
-    NewPartitions,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, NewPartitions
 
 from integration.cluster import KafkaCluster
 from integration.group_log import (
@@ -30,6 +23,8 @@ from integration.group_log import (
     lose_log,
     records_in,
     reset_to,
+    starts,
+    unique,
 )
 from integration.group_member import FENCED
 from integration.kafka import KafkaBroker
@@ -38,7 +33,6 @@ from integration.processes import PythonProcess
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.errors import AuthorizationError
 from kshare.group import KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
@@ -52,10 +46,6 @@ from kshare.testing.history import Committed, Delivery, Events, History, OwnerCh
 LOWER, UPPER = split(WHOLE, 2)
 SECONDS = 60.0
 RECORDS, KEYS = 300, 30
-
-
-def unique(name: str) -> str:
-    return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
 def config(servers: str, group: str, log: str, **given: object) -> ConsumerConfig:
@@ -81,11 +71,6 @@ def session(settings: ConsumerConfig, at: TopicPartition, *hashes: HashRange) ->
         yield member
     finally:
         member.close(10)
-
-
-def starts(member: GroupSession, at: TopicPartition) -> Progress | None:
-    member.check()
-    return member.started().get(at)
 
 
 def wait_for_start(member: GroupSession, at: TopicPartition, before: Progress) -> None:
@@ -399,106 +384,6 @@ def test_plain_consumers_find_the_leader_epoch_of_the_last_record(
             found.append(listed.leader_epoch)
     assert found[0] is not None
     assert len(set(found)) == 3
-
-
-def test_no_right_to_write_to_the_log(secure_broker: KafkaBroker) -> None:
-    topic = secure_broker.create_topic()
-    log = secure_broker.create_topic(unique("log"), config={"cleanup.policy": "compact"})
-    secure_broker.deny(log, operation=AclOperation.WRITE)
-    options = secure_broker.client_options("SASL_PLAINTEXT", user="stranger")
-    given = {name.removeprefix("kafka."): value for name, value in options.items()}
-    settings = consumer_config(
-        {**given, "group.id": unique("group"), "individual.commit.topic": log}
-    )
-    member = GroupSession(settings)
-    try:
-        member.claim({TopicPartition(topic, 0): []})
-        with pytest.raises(AuthorizationError, match=f"not authorized to write to {log}"):
-            eventually(lambda: starts(member, TopicPartition(topic, 0)))
-    finally:
-        member.close(10)
-
-
-def test_without_individual_commits_a_whole_partition_needs_no_right_to_write_to_the_log(
-    secure_broker: KafkaBroker, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Standalone: it goes on where it was, and Kafka's own clients see its offset."""
-    topic = secure_broker.create_topic()
-    log = secure_broker.create_topic(unique("log"), config={"cleanup.policy": "compact"})
-    secure_broker.deny(log, operation=AclOperation.WRITE)
-    secure_broker.produce(topic, [(f"k{i % 7}", f"{i}") for i in range(50)], partition=0)
-    options = secure_broker.client_options("SASL_PLAINTEXT", user="stranger")
-    given = {
-        **{name.removeprefix("kafka."): value for name, value in options.items()},
-        "group.id": unique("group"),
-        "individual.commit.topic": log,
-        "auto.offset.reset": "earliest",
-        "allow.individual.commit": False,
-    }
-    read: list[int] = []
-    for count in (30, 20):
-        with KeySharedConsumer(given) as consumer:
-            consumer.assign({(topic, 0): []})
-            rows = [row for _ in range(count) if (row := consumer.poll(SECONDS)) is not None]
-            read += [row.offset() for row in rows]
-            assert consumer.commit() == {TopicPartition(topic, 0): len(read)}
-        with closing(Consumer({"group.id": given["group.id"], **_plain(secure_broker)})) as plain:
-            (stored,) = plain.committed([RdTopicPartition(topic, 0)], 30)
-            assert stored.offset == len(read)
-    assert read == list(range(50))
-    assert "goes on with whole partitions" in caplog.text
-
-
-def _plain(broker: KafkaBroker) -> dict[str, str]:
-    return {"bootstrap.servers": broker.bootstrap_servers}
-
-
-def test_without_the_right_to_write_whole_partitions_go_on(
-    secure_broker: KafkaBroker, caplog: pytest.LogCaptureFixture
-) -> None:
-    topic = secure_broker.create_topic(partitions=2)
-    log = secure_broker.create_topic(unique("log"), config={"cleanup.policy": "compact"})
-    secure_broker.deny(log, operation=AclOperation.WRITE)
-    for part in range(2):
-        secure_broker.produce(topic, [(f"k{i % 7}", f"{i}") for i in range(50)], partition=part)
-    options = secure_broker.client_options("SASL_PLAINTEXT", user="stranger")
-    given = {
-        **{name.removeprefix("kafka."): value for name, value in options.items()},
-        "group.id": unique("group"),
-        "individual.commit.topic": log,
-        "auto.offset.reset": "earliest",
-    }
-
-    def read(count: int) -> tuple[list[tuple[str, int, int]], int]:
-        with KeySharedConsumer(given) as consumer:
-            consumer.subscribe([topic])
-            rows = [row for _ in range(count) if (row := consumer.poll(SECONDS)) is not None]
-            stable = consumer.commit() or {}
-            return [(row.topic(), row.partition(), row.offset()) for row in rows], sum(
-                stable.values()
-            )
-
-    with caplog.at_level(logging.WARNING, "kshare.group"):
-        first, stable = read(60)
-    assert stable == 60
-    assert f"not authorized to write to {log}" in caplog.text
-    assert "goes on with whole partitions" in caplog.text
-    second, stable = read(40)
-    assert stable == 100
-    assert sorted(first + second) == [(topic, part, i) for part in range(2) for i in range(50)]
-    with ExitStack() as stack:
-        members = [stack.enter_context(KeySharedConsumer(given)) for _ in range(3)]
-        for member in members:
-            member.subscribe([topic])
-
-        def poll_all() -> bool:
-            for member in members:
-                member.poll(0.1)
-            return False
-
-        # Three members of two partitions share one of them.
-        with pytest.raises(AuthorizationError, match=f"write to {log}"):
-            eventually(poll_all)
 
 
 def test_kafkas_own_tool_resets_the_offsets(
