@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Iterable
 from contextlib import suppress
 from functools import partial
-from inspect import isawaitable, iscoroutine
 from typing import Any
 
 from kshare.errors import ProcessingError
@@ -34,7 +33,7 @@ from kshare.processing.core.outcome import FILTERED, Status
 from kshare.processing.core.record import Record
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.edge import Edge
-from kshare.processing.handler import Handler
+from kshare.processing.handler import Handler, answer_of, seconds_until_next, unawaited
 from kshare.processing.measures import Measures
 from kshare.processing.policy import RetryAfter
 from kshare.processing.threads import Threads
@@ -296,11 +295,11 @@ class Engine:
     def _succeeded(self, call: Call, result: Any, now: float) -> None:
         if call.is_over:  # too late, and counted already
             return
-        unawaited = _unawaited(result, in_list=self._handler.takes_batches)
-        if unawaited is not None:
+        no_result = unawaited(result, in_list=self._handler.takes_batches)
+        if no_result is not None:
             self.measures.called(now - call.started, is_failure=True)
             self.scheduler.abandoned(call)
-            self._halt(call.records[0], unawaited)
+            self._halt(call.records[0], no_result)
             return
         if self._handler.takes_batches and isinstance(result, list):
             self._list_succeeded(call, result, now)
@@ -321,10 +320,10 @@ class Engine:
             self._failed(call, error)
             return
         self.measures.called(now - call.started)
-        answers = [_answer(each) for each in results]
+        answers = [answer_of(each) for each in results]
         self._obey_throttling(results)
         self.scheduler.partly_done(
-            call, answers, now, is_final=self._handler.is_final, after=_after
+            call, answers, now, is_final=self._handler.is_final, after=seconds_until_next
         )
         self.flush()
 
@@ -334,7 +333,7 @@ class Engine:
         now = self.now()
         self.measures.called(now - call.started, is_failure=True)
         self._obey_throttling([error])
-        after = _after(error)
+        after = seconds_until_next(error)
         is_final = after is None and self._handler.is_final(error)
         self.scheduler.failed(call, error, now, is_final=is_final, after=after)
         self.flush()
@@ -461,31 +460,6 @@ class Engine:
         _log.warning("%r stays pending, and its key waits: it has failed, and %s", record, fault)
         self.scheduler.undelivered(lane, self.now())
         self.pump()  # others may have got the record, and what is behind it goes on
-
-
-def _after(error: BaseException) -> float | None:
-    return error.seconds if isinstance(error, RetryAfter) else None
-
-
-def _unawaited(result: Any, *, in_list: bool) -> TypeError | None:
-    """Why what a handler returned is no result: it is still to be awaited, so nothing was done."""
-    results = result if in_list and isinstance(result, list) else (result,)
-    waiting = [each for each in results if each is not None and isawaitable(each)]
-    for each in waiting:
-        if iscoroutine(each):
-            each.close()
-    if not waiting:
-        return None
-    return TypeError(
-        f"the handler returned a {type(waiting[0]).__name__} that nobody awaits, so nothing was "
-        "done; give Processor the coroutine function itself, or one that awaits it"
-    )
-
-
-def _answer(result: Any) -> tuple[Status, Any, BaseException | None]:
-    if isinstance(result, BaseException):
-        return Status.FAILED, None, result
-    return (Status.FILTERED, None, None) if result is FILTERED else (Status.DONE, result, None)
 
 
 def _is_running(task: "asyncio.Task[Any] | None") -> bool:

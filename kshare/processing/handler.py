@@ -1,17 +1,18 @@
-"""A user's handler: called with one record, or with a batch, in the loop or in a thread."""
+"""A user's handler: called with one record, or with a batch; and what it returned or raised."""
 
-import inspect
 import logging
 from collections.abc import Callable
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from typing import Any, TypeAlias
 
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from kshare.errors import UndecodableError
+from kshare.processing.core.outcome import FILTERED, Status
 from kshare.processing.core.record import Record
-from kshare.processing.policy import Retry
+from kshare.processing.policy import Retry, RetryAfter
 
-__all__ = ["Deserializer", "Handler"]
+__all__ = ["Deserializer", "Handler", "answer_of", "seconds_until_next", "unawaited"]
 
 _log = logging.getLogger("kshare.processing")
 
@@ -46,7 +47,7 @@ class Handler:
     ) -> None:
         call = getattr(function, "__call__", None)  # noqa: B004 - an object's own, if it is async
         self.name: str = getattr(function, "__qualname__", type(function).__qualname__)
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+        self.is_async = iscoroutinefunction(function) or iscoroutinefunction(call)
         self.takes_batches = takes_batches
         self._function = function
         self._retry = retry
@@ -88,3 +89,30 @@ def _decoded(
             f"{record.topic_partition} offset {record.offset}: the {field} cannot be decoded: "
             f"{error!r}"
         ) from error
+
+
+def seconds_until_next(error: BaseException) -> float | None:
+    """Seconds until the next attempt, if an error says so; else None."""
+    return error.seconds if isinstance(error, RetryAfter) else None
+
+
+def unawaited(result: Any, *, in_list: bool) -> TypeError | None:
+    """The error of a result that is still to be awaited, so that nothing was done; else None."""
+    results = result if in_list and isinstance(result, list) else (result,)
+    waiting = [each for each in results if each is not None and isawaitable(each)]
+    for each in waiting:
+        if iscoroutine(each):
+            each.close()
+    if not waiting:
+        return None
+    return TypeError(
+        f"the handler returned a {type(waiting[0]).__name__} that nobody awaits, so nothing was "
+        "done; give Processor the coroutine function itself, or one that awaits it"
+    )
+
+
+def answer_of(result: Any) -> tuple[Status, Any, BaseException | None]:
+    """One of the results for a batch: what became of its record, the result, and why it failed."""
+    if isinstance(result, BaseException):
+        return Status.FAILED, None, result
+    return (Status.FILTERED, None, None) if result is FILTERED else (Status.DONE, result, None)
