@@ -18,14 +18,13 @@ from kshare.group.protocol.transaction import known_progress
 from tests.group.protocol import member_world
 from tests.group.protocol import transactional_world as transactional
 from tests.group.protocol.coordinator import Coordinator
+from tests.group.protocol.member_process import MemberProcess, new_member
 from tests.group.protocol.member_world import (
     KEYS,
-    MemberProcess,
     claim_assigned,
     coordinator_steps,
     is_unknown_while_it_waits,
     membership_steps,
-    new_member,
     take_as_member,
 )
 from tests.group.protocol.owning import new_ownerships

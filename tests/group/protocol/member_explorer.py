@@ -12,11 +12,11 @@ from kshare.group.protocol.membership import Plan, State
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way
+from tests.group.protocol.member_process import member_of
 from tests.group.protocol.member_world import (
     GroupLimits,
     GroupWorld,
     group_steps,
-    member_of,
     new_group,
     take_group,
 )

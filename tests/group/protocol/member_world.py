@@ -9,31 +9,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from kshare.core.backoff import Backoff
 from kshare.core.hashing import WHOLE
 from kshare.group.core.member import Commit, FindCoordinator, GroupMember, Heartbeat, Request
 from kshare.group.core.ownerships import claimed_hashes
-from kshare.group.core.schedule import MemberSchedule
 from kshare.group.protocol.actions import WritePrimary
 from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.leader import Generation, plan_generation
-from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.membership import (
-    Join,
-    Leave,
-    MemberAction,
-    Membership,
-    Plan,
-    State,
-    Sync,
-)
+from kshare.group.protocol.membership import Join, Leave, Plan, State, Sync
 from kshare.group.protocol.range_protocol import RANGE, plan_range
 from kshare.group.protocol.records import Key, Record, key_of
-from kshare.group.protocol.subscription import PROTOCOL, Subscription
+from kshare.group.protocol.subscription import PROTOCOL
 from tests.group.protocol import world as base
 from tests.group.protocol.coordinator import Coordinator, Stage
-from tests.group.protocol.owning import new_ownerships, shallow
+from tests.group.protocol.member_process import (
+    REBALANCE,
+    SESSION,
+    MemberProcess,
+    member_of,
+    new_member,
+)
+from tests.group.protocol.owning import new_ownerships
 from tests.group.protocol.process import T0, Process
 from tests.group.protocol.world import (
     HALVES,
@@ -44,91 +40,6 @@ from tests.group.protocol.world import (
     log_steps,
     next_record,
 )
-
-SESSION, REBALANCE = 10.0, 60.0
-"""Timeouts of members, in seconds."""
-
-
-@dataclass
-class MemberProcess(Process):
-    """A process that subscribes, and owns what it is assigned."""
-
-    member: GroupMember = field(default_factory=lambda: new_member(""))
-    now: float = 0.0  # by its clock, which goes on when its requests are late
-    late: tuple[tuple[Plan, Generation], ...] = ()  # their epochs are not written yet
-    beaten: tuple[Heartbeat, Code | None] | None = None  # whose answer is on its way
-    wrote: int = -1  # the number of its last plan whose epoch it has written
-
-    @property
-    def membership(self) -> Membership:
-        """How far it is with joining."""
-        return self.member.membership
-
-    def look_at_clock(self) -> None:
-        """It delivers while its coordinator cannot have dropped it."""
-        self.is_member = self.member.liveness.seconds_left(self.now) >= 0
-
-    def plan(self, plan: Plan, planned: Generation, position: int, topic_id: str) -> None:
-        """It has planned a generation as its leader, and its epoch is in the log."""
-        self.membership.planned(plan, planned.assignments(position, topic_id))
-
-    def clone(self) -> Self:
-        copy = super().clone()
-        copy.member = clone_of_member(self.member)
-        return copy
-
-    def fingerprint(self) -> tuple[object, ...]:
-        late = [
-            (planned.epoch.generation, self.membership.awaits_plan(plan), plan.number > self.wrote)
-            for plan, planned in self.late
-        ]
-        return (
-            *super().fingerprint(),
-            print_of_membership(self.membership),
-            self.member.awaits and self.member.schedule.asked_at == self.now,
-            self.beaten and (repr(self.beaten), self.beaten[0].sent_at == self.now),
-            *late,
-        )
-
-
-def print_of_membership(each: Membership) -> tuple[object, ...]:
-    """Equal for memberships that go on alike; the number of a plan only names it."""
-    holdings, wanted = each.holdings, each._next
-    change = holdings.change
-    return (
-        *(each.said, each.is_static, each.protocols, each.state, each.member_id, each.generation),
-        *(each.leader, tuple(holdings.owned.items()), holdings.received, holdings.is_lost),
-        change
-        and (
-            *(tuple(change.revoked.items()), tuple(change.gained.items())),
-            *(tuple(change.assigned.items()), change.epoch, change.topic_id, change.is_lost),
-        ),
-        *(each.fault, each.denied, each.metadata_bytes),
-        _print_of_action(wanted),
-        *(each._last, each._protocol, each._must_join),
-    )
-
-
-def _print_of_action(wanted: MemberAction | None) -> object:
-    match wanted:
-        case Plan(generation, members, protocol, instances):
-            return generation, tuple(members.items()), protocol, tuple(instances.items())
-        case Sync(member_id, generation, assignments):
-            return member_id, generation, tuple(assignments.items())
-    return wanted
-
-
-def new_member(name: str, protocols: tuple[str, ...] = (PROTOCOL,)) -> GroupMember:
-    """A member whose heartbeats are due at any time."""
-    membership = Membership("g", Subscription(name, ("orders",)), protocols=protocols)
-    schedule = MemberSchedule(Backoff(0, 0), heartbeat_interval=0.0, join_timeout=float("inf"))
-    return GroupMember(membership, Liveness(SESSION, REBALANCE, polled_at=float("inf")), schedule)
-
-
-def clone_of_member(member: GroupMember) -> GroupMember:
-    """A copy that shares nothing that changes."""
-    parts = shallow(member.membership), shallow(member.liveness), shallow(member.schedule)
-    return GroupMember(*parts, member.awaits, member.is_beating, member.must_find)
 
 
 class WritableLog(Protocol):
@@ -211,11 +122,6 @@ class GroupWorld(World):
             self.highest_primary,
             self.handovers,
         )
-
-
-def member_of(process: Process) -> MemberProcess:
-    assert isinstance(process, MemberProcess)
-    return process
 
 
 def new_group(members: int = 2, records: int = 4) -> GroupWorld:

@@ -4,23 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from kshare.core.hashing import WHOLE, HashRange, split
-from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, ForeignMemberError, KafkaError, KshareError
 from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.leader import plan_generation, topics_of
 from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.membership import (
-    Join,
-    Leave,
-    Membership,
-    Plan,
-    State,
-    Sync,
-)
-from kshare.group.protocol.range_protocol import RANGE
+from kshare.group.protocol.membership import Join, Leave, Plan, State, Sync
 from kshare.group.protocol.subscription import (
-    PROTOCOL,
     MemberAssignment,
     Subscription,
     decode_assignment,
@@ -29,49 +18,17 @@ from kshare.group.protocol.subscription import (
     encode_subscription,
     in_order,
 )
-
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-LOWER, UPPER = split(WHOLE, 2)
-EPOCH = 17
-
-
-BOTH = (PROTOCOL, RANGE)
-PLAIN = bytes.fromhex("0000 00000001 0001 74 00000001 00000000 ffffffff")  # T0, from a plain leader
-
-
-def new_member(*, is_static: bool = False, protocols: tuple[str, ...] = (PROTOCOL,)) -> Membership:
-    return Membership("g", Subscription("me", ("t",)), is_static=is_static, protocols=protocols)
-
-
-def stable(
-    assigned: dict[TopicPartition, tuple[HashRange, ...]], *, is_static: bool = False
-) -> Membership:
-    """A member that owns what it was assigned."""
-    member = new_member(is_static=is_static)
-    assign(member, assigned)
-    return member
-
-
-def assign(member: Membership, assigned: dict[TopicPartition, tuple[HashRange, ...]]) -> None:
-    receive(member, assigned)
-    if member.take() is not None:
-        member.applied()
-
-
-def receive(member: Membership, assigned: dict[TopicPartition, tuple[HashRange, ...]]) -> None:
-    assert isinstance(member.action(), Join)
-    member.joined("id-1", member.generation + 1, "leader", {})
-    assert member.action() == Sync("id-1", member.generation, {})
-    member.synced(encode_assignment(MemberAssignment(tuple(assigned.items()), EPOCH, None, "a")))
-    assert member.state is State.STABLE
-
-
-def said(member: Membership) -> Subscription:
-    """What it says when it joins again."""
-    member.rebalance()
-    action = member.action()
-    assert isinstance(action, Join)
-    return decode_subscription(action.subscription, "x")
+from tests.group.protocol.one_member import (
+    EPOCH,
+    LOWER,
+    T0,
+    T1,
+    UPPER,
+    new_member,
+    receive,
+    said,
+    stable,
+)
 
 
 def test_it_joins_syncs_and_owns() -> None:
@@ -392,123 +349,6 @@ def test_a_foreign_member_is_refused_and_the_others_are_assigned() -> None:
     refused.action()
     refused.synced(generation.assignments(9, "a")["id-2"])
     assert isinstance(refused.fault, ForeignMemberError)
-
-
-# -- members that list `range`, too ------------------------------------------------------------
-
-
-def eager(assigned: dict[TopicPartition, tuple[HashRange, ...]]) -> Membership:
-    """An eager member that owns what it was assigned."""
-    member = new_member(protocols=BOTH)
-    assign(member, assigned)
-    return member
-
-
-def test_it_lists_its_protocols() -> None:
-    for protocols in ((PROTOCOL,), BOTH):
-        action = new_member(protocols=protocols).action()
-        assert isinstance(action, Join)
-        assert action.protocols == protocols
-
-
-def test_an_eager_member_gives_up_everything_before_it_joins() -> None:
-    member = eager({T0: (LOWER,), T1: ()})
-    member.heartbeat_refused(Code.REBALANCE_IN_PROGRESS)
-    assert member.action() is None
-    change = member.take()
-    assert change is not None
-    assert (change.revoked, change.assigned) == ({T0: (LOWER,), T1: ()}, {})
-    assert not change.is_lost
-    assert member.action() is None  # it still commits
-    assert member.may_commit(T0)
-    member.applied()
-    assert not member.may_commit(T0)
-    assert not member.has_change
-    assert said(member).owned == ()
-
-
-def test_an_eager_member_gives_up_what_it_is_about_to_own() -> None:
-    member = eager({T0: ()})
-    member.rebalance()
-    assert member.take() is not None
-    member.applied()
-    receive(member, {T1: ()})
-    assert member.take() is not None  # on_assigned is under way
-    assert member.may_commit(T1)
-    member.rebalance()
-    assert member.action() is None
-    member.applied()
-    change = member.take()
-    assert change is not None
-    assert change.revoked == {T1: ()}
-    member.applied()
-    assert isinstance(member.action(), Join)
-
-
-def test_an_eager_member_does_not_take_what_is_out_of_date() -> None:
-    member = new_member(protocols=BOTH)
-    receive(member, {T0: ()})
-    member.rebalance()
-    again = said(member)
-    assert (again.owned, again.target) == ((), ((T0, ()),))
-    assert not member.has_change
-
-
-@pytest.mark.parametrize(("data", "assigned"), [(PLAIN, {T0: ()}), (b"", {})])
-def test_an_eager_member_takes_whole_partitions_of_a_plain_leader(
-    data: bytes, assigned: dict[TopicPartition, tuple[HashRange, ...]]
-) -> None:
-    member = new_member(protocols=BOTH)
-    member.action()
-    member.joined("id-1", 1, "plain", {}, protocol=RANGE)
-    member.action()
-    member.synced(data)
-    assert member.shares is False
-    assert member.epoch is None
-    change = member.take()
-    assert (change.assigned if change else {}) == assigned
-
-
-def test_user_data_that_a_plain_leader_sends_back_are_no_assignment() -> None:
-    """As librdkafka does: each member gets what it has said itself."""
-    said = encode_subscription(Subscription("me", ("t",)))
-    user_data = said[said.index(b"{") - 4 :]
-    member = new_member(protocols=BOTH)
-    member.action()
-    member.joined("id-1", 1, "plain", {}, protocol=RANGE)
-    member.action()
-    member.synced(PLAIN[:-4] + user_data)
-    assert member.fault is None
-    assert member.shares is False
-    change = member.take()
-    assert change is not None
-    assert change.assigned == {T0: ()}
-
-
-def test_the_leader_plans_what_was_voted_for() -> None:
-    member = new_member(protocols=BOTH)
-    member.action()
-    members = {"id-1": b"x", "id-2": b"y"}
-    instances = {"id-2": "pod-2"}
-    member.joined("id-1", 4, "id-1", members, protocol=RANGE, instances=instances)
-    assert member.action() == Plan(4, members, RANGE, instances)
-
-
-def test_without_a_common_protocol_it_ends() -> None:
-    member = new_member(protocols=BOTH)
-    member.action()
-    member.refused(Code.INCONSISTENT_GROUP_PROTOCOL)
-    assert "neither kshare-range-v1 nor range" in str(member.fault)
-
-
-def test_assignments_of_kshare_members_without_an_epoch_are_shared() -> None:
-    """The leader may not write the log."""
-    member = new_member(protocols=BOTH)
-    member.action()
-    member.joined("id-1", 1, "leader", {})
-    member.action()
-    member.synced(encode_assignment(MemberAssignment(((T0, ()),), None)))
-    assert member.shares is True
 
 
 def test_a_plan_counts_for_the_join_that_it_was_made_for() -> None:

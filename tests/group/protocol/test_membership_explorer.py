@@ -30,13 +30,8 @@ from tests.group.protocol.member_explorer import (
     settled,
     walk_group,
 )
-from tests.group.protocol.member_world import (
-    GroupLimits,
-    GroupWorld,
-    MemberProcess,
-    new_group,
-    take_group,
-)
+from tests.group.protocol.member_process import MemberProcess
+from tests.group.protocol.member_world import GroupLimits, GroupWorld, new_group, take_group
 from tests.group.protocol.process import T0, replay
 from tests.group.protocol.world import LawBrokenError, is_pending
 

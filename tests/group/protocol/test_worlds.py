@@ -20,7 +20,8 @@ from tests.group.protocol import (
 from tests.group.protocol.grouped_world import grouped_of, grouped_steps, may_pass, take_grouped
 from tests.group.protocol.lease_world import History, lease_steps, take_lease
 from tests.group.protocol.member_explorer import first_group
-from tests.group.protocol.member_world import group_steps, member_of, take_group
+from tests.group.protocol.member_process import member_of
+from tests.group.protocol.member_world import group_steps, take_group
 from tests.group.protocol.owning import shallow
 from tests.group.protocol.process import T0, Log, replay
 from tests.group.protocol.transactional_explorer import first_world

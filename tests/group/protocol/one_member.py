@@ -1,0 +1,54 @@
+"""The core of one member, which gets what the coordinator would answer."""
+
+from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.progress import TopicPartition
+from kshare.group.protocol.membership import Join, Membership, State, Sync
+from kshare.group.protocol.range_protocol import RANGE
+from kshare.group.protocol.subscription import (
+    PROTOCOL,
+    MemberAssignment,
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+)
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+LOWER, UPPER = split(WHOLE, 2)
+EPOCH = 17
+BOTH = (PROTOCOL, RANGE)
+PLAIN = bytes.fromhex("0000 00000001 0001 74 00000001 00000000 ffffffff")  # T0, from a plain leader
+
+
+def new_member(*, is_static: bool = False, protocols: tuple[str, ...] = (PROTOCOL,)) -> Membership:
+    return Membership("g", Subscription("me", ("t",)), is_static=is_static, protocols=protocols)
+
+
+def stable(
+    assigned: dict[TopicPartition, tuple[HashRange, ...]], *, is_static: bool = False
+) -> Membership:
+    """A member that owns what it was assigned."""
+    member = new_member(is_static=is_static)
+    assign(member, assigned)
+    return member
+
+
+def assign(member: Membership, assigned: dict[TopicPartition, tuple[HashRange, ...]]) -> None:
+    receive(member, assigned)
+    if member.take() is not None:
+        member.applied()
+
+
+def receive(member: Membership, assigned: dict[TopicPartition, tuple[HashRange, ...]]) -> None:
+    assert isinstance(member.action(), Join)
+    member.joined("id-1", member.generation + 1, "leader", {})
+    assert member.action() == Sync("id-1", member.generation, {})
+    member.synced(encode_assignment(MemberAssignment(tuple(assigned.items()), EPOCH, None, "a")))
+    assert member.state is State.STABLE
+
+
+def said(member: Membership) -> Subscription:
+    """What it says when it joins again."""
+    member.rebalance()
+    action = member.action()
+    assert isinstance(action, Join)
+    return decode_subscription(action.subscription, "x")
