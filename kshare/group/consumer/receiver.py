@@ -218,9 +218,8 @@ class Receiver:
             if not are_in_place(current, dispatcher.deliveries, self._session.started()):
                 return None
             self._refresh()
-            self.fresh.rows = (
-                dispatcher.rows.messages
-            )  # another thread may have changed what is read
+            # Another thread may have changed what is read.
+            self.fresh.rows = dispatcher.rows.messages
             message = next(self.fresh.rows)
             return None if self._comes_again(message) else message
 
