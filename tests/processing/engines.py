@@ -1,17 +1,19 @@
 """An engine with an edge in memory, for tests."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from kshare.core.progress import TopicPartition
-from kshare.processing import Outcome, Processor, Record, Status
+from kshare.processing import Outcome, Processor, Record, Retry, Status
 from kshare.processing.core.record import Source
 from kshare.processing.engine import Engine
 from tests.support.clock import WAIT_S
 
 PARTITION = TopicPartition("orders", 0)
+SOON = Retry(attempts=3, first=0.001, most=0.01)
 
 
 class Rows:
@@ -107,3 +109,14 @@ def handle(
         return engine
 
     return edge, asyncio.run(run())
+
+
+def assert_in_order(edge: MemoryEdge) -> None:
+    by_key = defaultdict(list)
+    for each in edge.outcomes:
+        by_key[each.record.raw_key].append(each.record.offset)
+    assert all(offsets == sorted(offsets) for offsets in by_key.values())
+
+
+async def nothing(record: Record) -> None:
+    pass
