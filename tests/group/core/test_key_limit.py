@@ -3,12 +3,16 @@
 import time
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core import key_limit
-from kshare.group.message import CHUNK_ROWS, Message
+from kshare.group.core.key_limit import KeyLimit
+from kshare.group.message import CHUNK_ROWS, Chunk, Message, batch_of
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S
 from tests.support.fake_session import FakeSessions, fake_consumers
@@ -216,3 +220,36 @@ def test_a_paused_partition_whose_records_are_kept_back_stops_no_other(
         assert messages
         seen += messages
     assert places(seen) == [(p, offset) for p in range(2) for offset in range(RECORDS)]
+
+
+@given(
+    keys=st.lists(st.sampled_from([None, "a", "b", "c"]), max_size=30),
+    most=st.integers(1, 3),
+    data=st.data(),
+)
+def test_a_limit_of_batches_keeps_the_order_of_each_key(
+    keys: list[str | None], most: int, data: st.DataObject
+) -> None:
+    """Whatever is acknowledged when; by the limit alone, which messages share."""
+    raw = [None if key is None else key.encode() for key in keys]
+    columns = {"offset": list(range(len(raw))), "key": raw, "value": raw}
+    types = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+    batch = pa.RecordBatch.from_pydict(columns, schema=types)
+    limit, seen, in_flight = KeyLimit(most), list[int](), set[int]()
+    limit.put(Chunk(ORDERS, batch).messages().messages)
+    while limit.ready or in_flight:
+        if limit.ready:
+            taken = batch_of(list(limit.ready)).column("offset").to_pylist()
+            limit.ready.clear()
+            seen += taken
+            in_flight.update(taken)
+        for key in {key for key in raw if key is not None}:
+            assert sum(raw[offset] == key for offset in in_flight) <= most
+        done = data.draw(st.sets(st.sampled_from(sorted(in_flight)), min_size=1))
+        for offset in done:
+            limit.acknowledge(offset)
+        in_flight -= done
+    assert sorted(seen) == list(range(len(raw)))
+    for one in set(raw) - {None}:
+        own = [offset for offset in seen if raw[offset] == one]
+        assert own == sorted(own)
