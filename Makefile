@@ -10,7 +10,7 @@ unexport SPARK_HOME
 # Every query starts fresh interpreters: let them keep what they compile.
 unexport PYTHONDONTWRITEBYTECODE
 # Large packages of which little is imported, or by few: Python compiles that when it is.
-SELDOM := fontTools|grafana_foundation_sdk|matplotlib|mypyc?|numba|pip|playwright|pygments|scipy|setuptools
+SELDOM := fontTools|grafana_foundation_sdk|matplotlib|mllib|mypyc?|numba|pip|playwright|pygments|pyspark/pandas|scipy|setuptools|tests
 # Which tests share a worker: integration/conftest.py says it.
 BY_WORKER := --dist loadfile --no-loadscope-reorder
 

@@ -1,10 +1,11 @@
 """One broker and one Spark for all the tests; a secured broker, or a cluster, for those of a file.
 
-Each is started when the first test asks for it. What cannot start fails the test. A broker that
-nobody uses still takes 3 % of a core.
+Each is started when the first test asks for it; the broker before, if several workers share it.
+What cannot start fails the test. A broker that nobody uses still takes 3 % of a core.
 """
 
 import os
+import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -110,9 +111,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 _PATIENT = {"broker.session.timeout.ms": "9000"}
 
 
+_OF_WORKERS = pytest.StashKey[KafkaBroker]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Launch the broker that all workers share, and tell each of it."""
+    stash = node.config.stash
+    if _OF_WORKERS not in stash:
+        stash[_OF_WORKERS] = KafkaBroker(config=_PATIENT)
+        stash[_OF_WORKERS].launch()
+    node.workerinput["broker"] = pickle.dumps(stash[_OF_WORKERS])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End it."""
+    if _OF_WORKERS in config.stash:
+        config.stash[_OF_WORKERS].close()
+
+
 @pytest.fixture(scope="session")
-def broker() -> Iterator[KafkaBroker]:
+def broker(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     """A broker with a PLAINTEXT listener; tests that stop or kill one make their own."""
+    if shared := getattr(request.config, "workerinput", {}).get("broker"):
+        running: KafkaBroker = pickle.loads(shared)
+        running.is_calm = True
+        yield running.wait_until_started()
+        return
     with KafkaBroker(config=_PATIENT) as running:
         running.is_calm = True
         yield running

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka.admin import (
     ScramCredentialInfo,
@@ -143,6 +143,10 @@ class KafkaBroker(Topics):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs to use the broker; only this one ends it."""
+        return self.__dict__ | {"_process": None}
+
     # What a client needs.
 
     @property
@@ -227,15 +231,15 @@ class KafkaBroker(Topics):
         self._began = began
 
     def wait_until_started(self) -> Self:
-        """Wait for a launched broker (see ``start``)."""
-        assert self._process
+        """Wait for a launched broker (see ``start``), also for another process's."""
         deadline = self._began + START_TIMEOUT_S
         while b"Kafka Server started" not in self._log_since_start():
-            if self._process.poll() is not None:
+            if self._process and self._process.poll() is not None:
                 raise BrokerError(f"broker ended with {self._process.returncode}:\n{self.log()}")
             if time.monotonic() > deadline:
-                self._print_threads()
-                self.kill9()
+                if self._process:
+                    self._print_threads()
+                    self.kill9()
                 raise BrokerError(f"broker not up in {START_TIMEOUT_S:.0f} s:\n{self.log(400)}")
             time.sleep(0.02)
         if any(name.startswith("SASL") for name in self.listeners):
