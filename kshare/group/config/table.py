@@ -167,7 +167,7 @@ class ConsumerConfig:
         10_000,
         "max.num.ranges.to.commit",
         integer(1, INT_MAX),
-        "Commit earlier if this many processed ranges have gathered.",
+        "Commit earlier if this many processed ranges have gathered since the last commit.",
     )
     log_topic: str = config(
         INDIVIDUAL_COMMITS_TOPIC,

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeAlias
 
+import numpy as np
+
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, KshareError, PolicyError
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.handed_out import Offsets
 from kshare.group.core.work import Work
 from kshare.group.metrics import Latency
 from kshare.group.session.interface import Session
@@ -24,6 +27,8 @@ _LOOK_SHARE = 0.05
 Answer: TypeAlias = dict[TopicPartition, int]
 """The stable offset of each partition."""
 Progresses: TypeAlias = Mapping[TopicPartition, Progress]
+Ranges: TypeAlias = Mapping[TopicPartition, Offsets]
+"""Processed ranges behind gaps: rows ``(start, end)``, ascending."""
 
 
 class Commits:
@@ -49,7 +54,7 @@ class Commits:
         self._allowed = allowed
         self._interval = config.auto_commit_interval_ms / 1000
         self._due = time.monotonic() + self._interval
-        self._ranges = 0  # that the last commit has written
+        self._ranges: Ranges = {}  # that the last commit has written
         self._next_look = 0.0
         self._chunks = 0  # that the last commit has written
         self._executor: ThreadPoolExecutor | None = None
@@ -75,14 +80,14 @@ class Commits:
     def serve(
         self,
         work: Callable[[], Work],
-        ranges: Callable[[], int],
+        ranges: Callable[[], Ranges],
         chunks: Callable[[], int],
     ) -> None:
         """Call back what is done, and commit if it is time. From the thread that polls.
 
         Args:
             work: What is processed.
-            ranges: Number of processed ranges that a commit would write.
+            ranges: The processed ranges behind gaps.
             chunks: Number of leased chunks that have been processed; each is committed.
 
         Raises:
@@ -104,7 +109,7 @@ class Commits:
         return None if self._failure is None else f"commits fail: {self._failure}"
 
     def _begin_if_due(
-        self, work: Callable[[], Work], ranges: Callable[[], int], chunks: Callable[[], int]
+        self, work: Callable[[], Work], ranges: Callable[[], Ranges], chunks: Callable[[], int]
     ) -> None:
         now = time.monotonic()
         finished = chunks()
@@ -114,11 +119,15 @@ class Commits:
             self._ranges = ranges()
             self.begin(work())
 
-    def _have_gathered(self, ranges: Callable[[], int], now: float) -> bool:
-        """True if ``max.num.ranges.to.commit`` have gathered; looked at now and then only."""
+    def _have_gathered(self, ranges: Callable[[], Ranges], now: float) -> bool:
+        """True if ``max.num.ranges.to.commit`` have gathered since the last commit.
+
+        Looked at now and then only.
+        """
         if not self._config.explicit or now < self._next_look:
             return False
-        gathered = ranges() - self._ranges
+        none = np.empty((0, 2), np.int64)
+        gathered = sum(_new(rows, self._ranges.get(tp, none)) for tp, rows in ranges().items())
         looked = time.monotonic()
         self._next_look = looked + max(_LOOK_SECONDS, (looked - now) / _LOOK_SHARE)
         return gathered >= self._config.max_ranges
@@ -180,3 +189,11 @@ class Commits:
             self.commit(work, seconds)
         except KshareError as error:
             _log.warning("the last commit has failed, so some records will come again: %s", error)
+
+
+def _new(rows: Offsets, before: Offsets) -> int:
+    """Number of ranges that were not there before, or were others."""
+    places = np.searchsorted(before[:, 0], rows[:, 0])
+    places[places == len(before)] = 0
+    same = (before[places] == rows).all(axis=1) if len(before) else []
+    return len(rows) - int(np.count_nonzero(same))

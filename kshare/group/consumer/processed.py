@@ -10,6 +10,7 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.releases import Releases
 from kshare.group.consumer.restrictions import Restrictions
+from kshare.group.core.handed_out import Offsets
 from kshare.group.core.work import Work
 from kshare.group.delivery.dispatcher import Dispatcher
 
@@ -134,10 +135,10 @@ class Processed:
         if not self._is_subscribed():
             self._restrictions.check(self._dispatcher.assignment)
 
-    def ranges(self) -> int:
-        """Number of processed ranges: as many as there are gaps."""
+    def ranges(self) -> dict[TopicPartition, Offsets]:
+        """The processed ranges of each partition, as :attr:`.Delivery.ranges`."""
         with self._state.lock:
-            return sum(delivery.gaps for delivery in self._dispatcher.deliveries.values())
+            return {tp: each.ranges for tp, each in self._dispatcher.deliveries.items()}
 
     def chunks(self) -> int:
         """Number of leased chunks that have been processed."""

@@ -332,6 +332,13 @@ class Delivery:
         return int(np.count_nonzero(np.diff(waiting) > 1)) + bool(len(waiting))
 
     @property
+    def ranges(self) -> Offsets:
+        """The rows ``(start, end)`` that are processed behind a gap, ascending (explicit mode)."""
+        position, waiting = self.position, self._open.offsets()
+        waiting = waiting[waiting < position]
+        return _filled(waiting + 1, np.append(waiting[1:], position)[: len(waiting)])
+
+    @property
     def oldest_unacknowledged_ms(self) -> int | None:
         """Timestamp of the first record that is handed out and not acknowledged (explicit mode)."""
         return self._open.oldest_ms(self.position)
@@ -363,8 +370,12 @@ class Delivery:
         position = self.position
         waiting = self._open.offsets()
         waiting = waiting[(waiting >= self._first) & (waiting < position)]
-        starts = np.append(self._first, waiting + 1)
-        ends = np.append(waiting, position)
-        filled = starts < ends
-        flat: Bounds = tuple(np.stack([starts[filled], ends[filled]], 1).ravel().tolist())
+        filled = _filled(np.append(self._first, waiting + 1), np.append(waiting, position))
+        flat: Bounds = tuple(filled.ravel().tolist())
         return flat
+
+
+def _filled(starts: Offsets, ends: Offsets) -> Offsets:
+    """The ranges that are not empty, as rows ``(start, end)``."""
+    filled = starts < ends
+    return np.stack([starts[filled], ends[filled]], 1)

@@ -232,6 +232,14 @@ class SharedDelivery(Delivery):
         return sum(part.delivery.gaps for part in self._parts)
 
     @property
+    def ranges(self) -> Offsets:
+        """The rows ``(start, end)`` that are processed behind a gap, ascending (explicit mode)."""
+        rows = np.concatenate(
+            [np.empty((0, 2), np.int64), *(p.delivery.ranges for p in self._parts)]
+        )
+        return rows[np.argsort(rows[:, 0])]
+
+    @property
     def unacknowledged(self) -> int:
         """Number of records that are handed out and not acknowledged (explicit mode)."""
         return sum(part.delivery.unacknowledged for part in self._parts)

@@ -49,7 +49,7 @@ def test_a_commit_that_fails_in_the_background_says_what_becomes_of_it(
     commits.begin(WORK)
     wait(commits._under_way)
     with caplog.at_level(logging.WARNING, "kshare.group"):
-        commits.serve(lambda: WORK, lambda: 0, lambda: 0)
+        commits.serve(lambda: WORK, dict, lambda: 0)
     assert [record.message for record in caplog.records if says in record.message]
     commits.close(lambda: WORK, 9.0)
 
@@ -65,7 +65,7 @@ def test_what_a_policy_refuses_is_raised_to_who_polls(callback: bool) -> None:
     commits = Commits(config, cast("Session", session), lambda processed: processed)
 
     def serve() -> None:
-        commits.serve(lambda: WORK, lambda: 0, lambda: 0)
+        commits.serve(lambda: WORK, dict, lambda: 0)
 
     commits.begin(WORK)
     wait(commits._under_way)

@@ -281,3 +281,31 @@ def test_it_commits_early_when_ranges_have_gathered(
         consumer.poll(0.02)
     assert not group.processed(ORDERS, 0)
     assert group.processed(ORDERS, 1)
+
+
+def test_it_commits_early_when_gaps_are_closed_and_others_arise(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    """What counts is what is not committed, not how many ranges there are more than before."""
+    fill(cluster, 1_300)
+    consumer = make(
+        acknowledgement__mode="explicit",
+        enable__auto__commit=True,
+        auto__commit__interval__ms=600_000,
+        max__num__ranges__to__commit=300,
+    )
+    consumer.assign({("orders", 0): []})
+    messages = take(consumer, 1_300)
+    consumer.pause([ORDERS])
+    for message in messages[1:640:2]:
+        consumer.acknowledge(message)
+    commits = group.members[0].commits
+    while not commits:
+        consumer.poll(0.02)
+    for message in messages[:500:2]:  # 250 gaps are closed, and 310 others arise
+        consumer.acknowledge(message)
+    for message in messages[661:1_280:2]:
+        consumer.acknowledge(message)
+    while len(commits) < 2:
+        consumer.poll(0.02)
+    assert group.processed(ORDERS, 661)
