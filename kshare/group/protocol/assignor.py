@@ -8,21 +8,22 @@ Laws: targets tile the hash space of each partition exactly, and so do not overl
 more sharing members than partitions, each of them has one part of one partition, the numbers of
 parts of two partitions differ by one at most, and the parts of a partition are equally wide, but
 for one hash. Of all other topics together, each member has whole partitions, and their numbers
-differ by one at most. A member that stays keeps its hashes, as far as balance allows. Equal input
-gets equal plans, and a plan that is made again from its own target is the same.
+differ by one at most. A member that stays keeps its hashes, as far as balance and instances allow.
+Equal input gets equal plans, and a plan that is made again from its own target is the same.
 
 Members without key order (``consumption.order=none``) have all partitions of their topics.
 
 Topics with the same subscribers are planned together, as far as they are not shared. Members on one
-host are an instance: parts of a partition that nobody had meet there. Source: "Abstract Assignor"
-of the key-shared consumption proposal; two phases as in KIP-429, by key hash.
+host are an instance, and parts of a partition meet there: ``n`` instances that share ``p``
+partitions of a topic have at most ``n + p - 1`` pairs of both (:mod:`.meeting`). Source: "Abstract
+Assignor" of the key-shared consumption proposal; two phases as in KIP-429, by key hash.
 
 Cost: linear in members, partitions and hash ranges, but for sorting and lookups in what is sorted.
 """
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +32,7 @@ from typing import TypeAlias
 from kshare.core.hashing import WHOLE, HashRange, minus
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeRequest
+from kshare.group.protocol.meeting import let_meet
 from kshare.group.protocol.parts import Hashes, Overlaps, divided, width
 from kshare.group.protocol.subscription import Assigned, Subscription
 from kshare.ranges.round_robin import round_robin
@@ -367,7 +369,15 @@ def _seats(
     loads = tuple(PartitionLoad(*partition, ()) for partition in partitions)
     ranges = round_robin(RangeRequest(loads, min_tasks=len(members)))
     counts = sorted(map(len, ranges.values()), reverse=True)
-    fullest = sorted(partitions, key=lambda tp: -min(len(incumbents[tp]), counts[0]))
+    waiting = Counter(instances.get(member) for member in members if member not in homes)
+
+    def rank(partition: TopicPartition) -> tuple[int, int]:
+        """First those that most have, of these where most may meet others of their instance."""
+        here = {instances[member] for member in incumbents[partition] if member in instances}
+        fill = min(len(incumbents[partition]), counts[0])
+        return -fill, -sum(waiting[instance] for instance in here)
+
+    fullest = sorted(partitions, key=rank)
     count_of = dict(zip(fullest, counts, strict=True))  # sorting is stable: else in their order
     seats = {partition: _Seats(count_of[partition]) for partition in partitions}
     for partition, seat in seats.items():
@@ -375,7 +385,9 @@ def _seats(
         ranked = sorted(incumbents[partition], key=lambda m: (-width(held[m]), order[m]))
         seat.members = sorted(ranked[: seat.count], key=order.__getitem__)
     _seat_others(seats, members, instances)
-    return {partition: seat.members for partition, seat in seats.items()}
+    seated = {partition: seat.members for partition, seat in seats.items()}
+    let_meet(seated, instances, lambda m, tp: width(holdings.get(tp, {}).get(m, ())))
+    return seated
 
 
 def _seat_others(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import TypeAlias
 
 import pytest
@@ -191,6 +191,81 @@ def test_members_that_name_one_instance_are_one_wherever_they_run() -> None:
     plan = plan_group(group, {"t": 2})
     assert plan.target["m1"].keys() == plan.target["m3"].keys()
     assert plan.target["m2"].keys() == plan.target["m4"].keys()
+
+
+def settled(group: Group, partitions: Mapping[str, int], epoch: int) -> tuple[Group, GroupPlan]:
+    """What members say after a rebalance, and its plan, which stays."""
+    plan = plan_group(group, partitions)
+    check_tiles(plan.target, partitions)
+    check_no_overlap(group, plan)
+    second = given_up(joined(group, plan, 2 * epoch), plan)
+    after = plan_group(second, partitions)
+    assert after.now == after.target == plan.target
+    said = joined(second, after, 2 * epoch + 1)
+    assert plan_group(said, partitions).target == plan.target
+    return said, after
+
+
+def on_host(name: str, host: str) -> Subscription:
+    return Subscription(name, ("t",), host=host)
+
+
+def stores(group: Group, plan: GroupPlan) -> set[tuple[str, TopicPartition]]:
+    """The pairs of an instance and a partition that it has some hashes of."""
+    return {
+        (group[member].host or f"none: {member}", partition)
+        for member, assigned in plan.target.items()
+        for partition in assigned
+    }
+
+
+@pytest.mark.parametrize("names", list(permutations(["a1", "a2", "b1", "b2"])))
+def test_parts_of_a_partition_meet_on_a_host_of_those_who_join_one_by_one(
+    names: tuple[str, ...],
+) -> None:
+    group: Group = {}
+    for epoch, name in enumerate(names):
+        group, plan = settled({**group, name: on_host(name, name[0])}, {"t": 2}, epoch)
+    assert len(stores(group, plan)) == 2
+
+
+def test_who_joins_where_its_host_has_a_partition_moves_nobody_else() -> None:
+    group: Group = {}
+    for epoch, name in enumerate(["a1", "b1", "b2", "a2"]):
+        before = {member: dict(said.owned) for member, said in group.items()}
+        group, plan = settled({**group, name: on_host(name, name[0])}, {"t": 2}, epoch)
+        for member, had in before.items():
+            if epoch > 1:  # before, they have whole partitions
+                assert both(had, plan.target[member]) == width(plan.target[member])
+
+
+@given(
+    st.integers(1, 5),
+    st.lists(
+        st.tuples(st.sampled_from("abcdefghijklmn"), st.sampled_from(["", "x", "y", "z", "w"])),
+        min_size=1,
+        max_size=14,
+        unique_by=lambda pair: pair[0],
+    ),
+    st.sets(st.sampled_from("abcdefghijklmn"), max_size=4),
+)
+@settings(max_examples=100, deadline=None)
+def test_instances_and_partitions_are_a_forest_however_members_come_and_go(
+    number: int, members: list[tuple[str, str]], leave: set[str]
+) -> None:
+    """So there are fewer stores than instances and partitions together."""
+    partitions, group = {"t": number}, dict[str, Subscription]()
+    steps = [*members, *((name, None) for name in sorted(leave))]
+    for epoch, (name, host) in enumerate(steps):
+        if host is not None:
+            group[name] = on_host(name, host)
+        elif len(group) > 1:
+            group.pop(name, None)
+        group, plan = settled(group, partitions, epoch)
+        check_balance(group, plan.target, number)
+        instances = {said.host or f"none: {member}" for member, said in group.items()}
+        most = number if len(group) <= number else len(instances) + number - 1
+        assert len(stores(group, plan)) <= most
 
 
 hosts = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from(["", "x", "y:1", "z"]))
