@@ -264,7 +264,7 @@ class GroupOffsets:
         """The state of the log, read on from the last read."""
         changes = self._table.read()
         if self._reader is None or changes.restarted:
-            self._reader = GroupReader(partition, GroupLog(self._group))
+            self._reader = GroupReader(partition, GroupLog(self._group), keeps_keys=True)
         for row in changes.rows:
             self._reader.apply(row.offset, row.key or b"", row.value)
         return self._reader

@@ -23,19 +23,23 @@ class GroupReader:
     Args:
         partition: The log's partition.
         log: Takes the records.
+        keeps_keys: Whether to know the keys of all records, for who deletes them.
     """
 
-    def __init__(self, partition: TopicPartition, log: GroupLog) -> None:
+    def __init__(
+        self, partition: TopicPartition, log: GroupLog, *, keeps_keys: bool = False
+    ) -> None:
         self.log = log
         self._partition = partition
         # Every key begins with version, group and incarnation, whatever the version.
         self._mark = f",{json.dumps(log.group, ensure_ascii=False)},".encode()
         self._damaged: dict[bytes, CommitLogError] = {}
+        self._keeps_keys = keeps_keys
         self._keys: dict[bytes, None] = {}
 
     @property
     def keys(self) -> list[bytes]:
-        """The keys of all records that are not deleted."""
+        """The keys of all records that are not deleted, if it keeps them."""
         return list(self._keys)
 
     def apply(self, offset: int, key: bytes, value: bytes | None) -> None:
@@ -45,7 +49,7 @@ class GroupReader:
         self._damaged.pop(key, None)
         if value is None:
             self._keys.pop(key, None)
-        else:
+        elif self._keeps_keys:
             self._keys[key] = None
         try:
             group, parsed = decode_key(key)

@@ -5,6 +5,7 @@ states. Compaction changes nothing of what is said here, as long as it has delet
 a later one of the same key replaces.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias
@@ -198,9 +199,47 @@ class PartitionLog:
     def lead(self) -> str | None:
         """The member that owns the lowest hash that is owned; None if nobody owns any."""
         if self._lead is None:  # asked for with each record, and claims change with few of them
-            lowest = {m: owned[0].lo for m in self.claims if (owned := self.owned_by(m))}
-            self._lead = (min(lowest, key=lambda member: (lowest[member], member), default=None),)
+            self._lead = (self._look_for_lead(),)
         return self._lead[0]
+
+    def _look_for_lead(self) -> str | None:
+        """As :meth:`owned_by` for all members at once: from the latest claim to the oldest."""
+        lowest: list[tuple[int, str]] = []
+        exclusive, claimed = _Cover(), _Cover()
+        for placed in sorted(self.claims.values(), key=lambda each: each.age, reverse=True):
+            claim = placed.claim
+            own = (exclusive if claim.shared else claimed).lowest_without(claim.hashes)
+            if own is not None:
+                lowest.append((own, claim.member))
+            claimed.add(claim.hashes)
+            if not claim.shared:
+                exclusive.add(claim.hashes)
+        return min(lowest, default=(0, None))[1]
+
+
+class _Cover:
+    """Key hashes as ranges that neither overlap nor touch, ascending."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, hashes: Iterable[HashRange]) -> None:
+        """Cover some more hashes."""
+        for part in hashes:
+            first, last = bisect_left(self._ends, part.lo), bisect_right(self._starts, part.hi)
+            near = slice(first, last)
+            self._starts[near] = [min([part.lo, *self._starts[near]])]
+            self._ends[near] = [max([part.hi, *self._ends[near]])]
+
+    def lowest_without(self, hashes: Iterable[HashRange]) -> int | None:
+        """The lowest of some ascending hashes that is not covered; None if all are."""
+        for part in hashes:
+            i = bisect_right(self._starts, part.lo) - 1
+            lo = part.lo if i < 0 else max(part.lo, self._ends[i])
+            if lo < part.hi:
+                return lo
+        return None
 
 
 class GroupLog:

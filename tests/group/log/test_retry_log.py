@@ -75,7 +75,7 @@ def test_whoever_reads_the_groups_log_passes_over_them() -> None:
         retry_log.begin_sequence(record)
         retry_log.close()
         for reader_of in ("billing", "orders", "attempt", "sequence", group):
-            reader = GroupReader(LOG, GroupLog(reader_of))
+            reader = GroupReader(LOG, GroupLog(reader_of), keeps_keys=True)
             for row in log:
                 reader.apply(row.offset, row.key or b"", row.value)
             reader.check()
