@@ -24,10 +24,14 @@ __all__ = [
     "PRODUCER_PROPERTIES",
     "PRODUCER_REFUSED",
     "TRANSACTION_TIMEOUT_MAX",
+    "request_fault",
 ]
 
 COMMON: Final = frozenset(PROPERTIES) - CONSUMER_NAMES
 """Properties that Java's consumer and producer share."""
+
+_REQUEST_EXCESS_MS: Final = 100
+"""By how much more librdkafka lets ``request.timeout.ms`` be than ``transaction.timeout.ms``."""
 
 TRANSACTION_TIMEOUT_MAX: Final = INT_MAX - 100
 """librdkafka's highest ``transaction.timeout.ms``: it adds 100 to it, as an int."""
@@ -129,3 +133,18 @@ PRODUCER_LIBRDKAFKA_NAMES: Final = {
     "request.required.acks": "kafka.acks",
 }
 """Names of librdkafka that people try, and the Java name that they want."""
+
+
+def request_fault(request_ms: int, transaction_ms: int) -> tuple[str, str] | None:
+    """What is wrong with ``request.timeout.ms`` in transactions, and what would be right.
+
+    Args:
+        request_ms: As the user has given it.
+        transaction_ms: ``transaction.timeout.ms``.
+    """
+    if request_ms <= transaction_ms + _REQUEST_EXCESS_MS:
+        return None
+    return (
+        "must not be higher than transaction.timeout.ms",
+        f"wanted {transaction_ms} at most; without it, brokers have as long as is right",
+    )

@@ -26,6 +26,7 @@ from kshare.options.producer_table import (
     PRODUCER_PROPERTIES,
     PRODUCER_REFUSED,
     TRANSACTION_TIMEOUT_MAX,
+    request_fault,
 )
 from kshare.options.raw import RawOptions
 from kshare.options.table import NOT_BUILT, OPTIONS
@@ -260,6 +261,9 @@ class _SinkParser:
         transaction = java.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
         transaction = min(transaction, TRANSACTION_TIMEOUT_MAX)
         delivery = min(delivery, transaction)
+        fault = request_fault(java.get("request.timeout.ms", 0), transaction)
+        if fault is not None:
+            self._kafka.fault("request.timeout.ms", *fault)
         request = min(java.get("request.timeout.ms", _SOCKET_MS), transaction, 300_000)
         return {
             "linger.ms": min(linger, delivery - 1, 900_000),

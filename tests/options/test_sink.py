@@ -317,6 +317,17 @@ def test_idempotence_gives_way_or_insists_as_in_java(name: str, value: str) -> N
         assert found.startswith(f"kafka.{name}: contradicts {option}={text} (given: {value!r})")
 
 
+def test_a_request_lasts_no_longer_than_its_transaction() -> None:
+    given_ = {"kafka.transaction.timeout.ms": "10000", "kafka.request.timeout.ms": "10101"}
+    (found,) = faults({"exactlyOnce": "true", **given_})
+    assert found.startswith(
+        "kafka.request.timeout.ms: must not be higher than transaction.timeout.ms (given: '10101')"
+        "; wanted 10000 at most"
+    )
+    sink({"exactlyOnce": "true", **given_, "kafka.request.timeout.ms": "10100"})
+    assert warned(given_).startswith("option kafka.transaction.timeout.ms has no effect")
+
+
 def test_exactly_once_is_idempotent() -> None:
     found = sink({"exactlyOnce": "true", "kafka.transaction.timeout.ms": "5000"})
     assert found.exactly_once

@@ -37,16 +37,13 @@ from kshare.options.kafka_table import (
     PROPERTIES,
     REFUSED,
 )
+from kshare.options.producer_table import request_fault
 from kshare.options.raw import RawProperties
 from kshare.options.table import NO_EFFECT as PROPOSAL_NO_EFFECT
 
 __all__ = ["consumer_config"]
 
 _log = logging.getLogger("kshare.group")
-
-_REQUEST_EXCESS_MS: Final = 100
-"""By how much more librdkafka lets ``request.timeout.ms`` be than ``transaction.timeout.ms``."""
-
 
 _BY_NAME: Final = {
     name.lower(): entry for entry in CONFIGS.values() for name in (entry.name, *entry.aliases)
@@ -153,11 +150,9 @@ class _ConsumerParser:
         fields["auto_commit"] = False
         timeout = fields.get("transaction_timeout_ms") or TRANSACTION_MS
         given = kafka is not None and "request.timeout.ms" in kafka.properties
-        if kafka and given and kafka.request_timeout_ms > timeout + _REQUEST_EXCESS_MS:
-            self._faults.add(
-                "request.timeout.ms", None, "must not be higher than transaction.timeout.ms",
-                f"{timeout} at most; without it, brokers have as long as is right",
-            )  # fmt: skip
+        fault = request_fault(kafka.request_timeout_ms, timeout) if kafka and given else None
+        if fault is not None:
+            self._faults.add("request.timeout.ms", None, *fault)
 
     def _check_order(self, fields: dict[str, Any]) -> None:
         if fields.get("order") != "none":
