@@ -57,6 +57,7 @@ from kshare.core.rate import PlannedLimits
 from kshare.core.slicing import PartitionLoad, plan_ranges
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.errors import DataLossError, OptionsError
+from kshare.monitor.retention import RetentionWatch
 from kshare.options import FromGroup, SourceOptions
 from kshare.planner.batch_bounds import BatchBounds, BatchEnd, MostRead
 from kshare.planner.batch_history import BatchHistory
@@ -72,7 +73,6 @@ from kshare.planner.query_group import CommitsStable, QueryGroup
 from kshare.planner.range_policy import check_ranges
 from kshare.planner.rate_controller import Feedback, RateController
 from kshare.planner.recent_batches import RecentBatch, batch_name
-from kshare.planner.retention import RetentionWatch
 from kshare.planner.stream_report import StreamReport
 from kshare.planner.task_plan import TaskPlan
 from kshare.planner.time_alignment import TimeAlignment, Times

@@ -9,8 +9,8 @@ from kshare.core.parked import ParkedCount
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
 from kshare.monitor.report import encode_report, partition_report
+from kshare.monitor.retention import RetentionWatch
 from kshare.planner.key_selection import KeySelection
-from kshare.planner.retention import RetentionWatch
 
 __all__ = ["StreamReport"]
 

@@ -14,8 +14,8 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.errors import KafkaError
 from kshare.monitor.report import decode_report
+from kshare.monitor.retention import EVERY_SECONDS, RetentionWatch
 from kshare.options import Topics
-from kshare.planner.retention import EVERY_SECONDS, RetentionWatch
 from tests.support.clock import Clock
 from tests.support.planner import KEYS, Log, Query
 

@@ -385,6 +385,8 @@ class Receiver:
             self._dispatcher.pass_over()
             if self._dispatcher.meter is not None:
                 self._dispatcher.meter.look(self._dispatcher)
+            is_batch = self._state.is_batch
+            self._dispatcher.retention.look(lambda: self._dispatcher.metrics(is_batch=is_batch))
             if self._collected.was_stopped(self._dispatcher.deliveries):
                 self._give_back()
         if not self._is_unfenced():

@@ -29,6 +29,7 @@ from kshare.group.delivery.load_meter import LoadMeter
 from kshare.group.delivery.metrics import delivery_metrics
 from kshare.group.delivery.parking import Parking
 from kshare.group.delivery.read_options import read_options
+from kshare.group.delivery.retention import Retention
 from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, chunks
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.session.interface import Session
@@ -57,6 +58,7 @@ class Dispatcher:
         deliveries: What is handed out of the partitions that have started.
         meter: Measures the load; None if nobody looks at it.
         parking: The parked keys; None if nobody parks any.
+        retention: Warns before what is pending is deleted.
         release_count: For :attr:`.Chunk.release_count`.
     """
 
@@ -72,6 +74,7 @@ class Dispatcher:
         self.deliveries = self.state.by_partition
         self.meter: LoadMeter | None = None
         self.parking: Parking | None = None
+        self.retention = Retention(config.kafka)
         self.release_count: Callable[[TopicPartition, int], int] | None = None
         self._config = config
         self._session = session

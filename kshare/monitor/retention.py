@@ -10,14 +10,14 @@ something is pending that an earlier batch left; the first one is in the first t
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
 
 from kshare.cluster.cluster import TopicPolicy
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
-from kshare.planner.offset_options import TopicView
 
-__all__ = ["RetentionWatch"]
+__all__ = ["EVERY_SECONDS", "LogView", "RetentionWatch"]
 
 _log = logging.getLogger("kshare.planner")
 
@@ -28,23 +28,44 @@ WARN_WITHIN = 0.1
 """The share of a full log's length within which, after its oldest segment, a record is at risk."""
 
 
+class LogView(Protocol):
+    """What is asked of a cluster: see :class:`~kshare.cluster.cluster.Cluster`."""
+
+    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
+        """The retention of topics."""
+
+    def at_timestamps(
+        self, timestamps_ms: Mapping[TopicPartition, int], /
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset of a record that is not older than its partition's timestamp."""
+
+    def earliest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
+        """The first offset that each log holds."""
+
+    def latest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
+        """The end of each log."""
+
+
 class RetentionWatch:
     """Compares the oldest pending offset of each partition with what retention takes next.
 
     Args:
         cluster: Where the topics are.
+        log: Takes the warnings.
         clock: Seconds.
         wall_clock: Seconds since 1970.
     """
 
     def __init__(
         self,
-        cluster: TopicView,
+        cluster: LogView,
+        log: logging.Logger = _log,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
+        self._log = log
         self._clock, self._wall_clock = clock, wall_clock
         self._next = clock()
         self._at_risk: dict[TopicPartition, int] = {}
@@ -85,10 +106,10 @@ class RetentionWatch:
                 risks |= self._near_the_start(pending, policies)
                 risks |= self._old(pending, policies)
             except KafkaError as error:
-                _log.info("cannot tell whether retention is near: %s", error)
+                self._log.info("cannot tell whether retention is near: %s", error)
                 risks |= dict.fromkeys(self._at_risk.keys() & pending.keys(), "as before")
         for tp in sorted(risks.keys() - self._at_risk.keys()):
-            _log.warning(
+            self._log.warning(
                 "%s: records from offset %d on are pending and %s",
                 tp,
                 pending[tp],

@@ -1,0 +1,89 @@
+"""A consumer warns before retention deletes what it has not processed."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from kshare.cluster.cluster import TopicPolicy
+from kshare.core.progress import TopicPartition
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.delivery.retention import Retention, _Briefly
+from kshare.monitor.retention import EVERY_SECONDS
+from kshare.testing import FakeCluster
+from tests.support.clock import WAIT_S, Clock
+from tests.support.fake_session import FakeSessions, fake_consumers
+from tests.support.groups import T0
+
+OLD = "orders-0: records from offset 3 on are pending and older than 80 %"
+
+
+class Old:
+    """A cluster with records that are nearly as old as they may be."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def policies(self, topics: object, /) -> dict[str, TopicPolicy]:
+        self.asked += 1
+        return {"orders": TopicPolicy(compacted=False, retention_ms=1_000)}
+
+    def at_timestamps(self, timestamps_ms: object, /) -> dict[TopicPartition, int | None]:
+        return {T0: None}
+
+    def earliest(self, _: object, /) -> dict[TopicPartition, int]:
+        raise AssertionError("not wanted")
+
+    latest = earliest
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 1}) as running:
+        running.produce("orders", [(b"k", b"%d" % number) for number in range(10)], partition=0)
+        yield running
+
+
+def test_what_waits_for_a_minute_and_is_old_is_told_once(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, clock = Old(), Clock(5.0)
+    with fake_consumers(cluster, FakeSessions()) as make:
+        consumer: KeySharedConsumer = make(acknowledgement__mode="explicit")
+        dispatcher = consumer._dispatcher
+        retention = Retention(consumer.config.kafka, cluster=old, clock=clock.monotonic)
+        dispatcher.retention = retention
+        consumer.assign({("orders", 0): []})
+        messages = consumer.consume(10, WAIT_S)
+        for message in messages[:3]:
+            consumer.acknowledge(message)
+
+        def look() -> None:
+            consumer.poll(0)
+            if retention._thread is not None:
+                retention._thread.join(WAIT_S)
+
+        with caplog.at_level(logging.WARNING, "kshare.group"):
+            clock.now += EVERY_SECONDS
+            look()
+            assert old.asked == 0  # what has just come is not looked at
+            for looks in (1, 2):
+                clock.now += EVERY_SECONDS
+                look()
+                look()
+                assert old.asked == looks
+            assert [record.message[: len(OLD)] for record in caplog.records] == [OLD]
+            for message in messages:
+                consumer.acknowledge(message)
+            clock.now += EVERY_SECONDS
+            look()
+            assert old.asked == 2  # nothing is pending
+
+
+def test_a_cluster_is_asked_with_connections_of_its_own(cluster: FakeCluster) -> None:
+    with fake_consumers(cluster, FakeSessions()) as make, closing(make()) as consumer:
+        view = _Briefly(consumer.config.kafka)
+        assert view.earliest([T0]) == {T0: 0}
+        assert view.latest([T0]) == {T0: 10}
+        assert view.at_timestamps({T0: 1}).keys() == {T0}
