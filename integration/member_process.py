@@ -25,6 +25,7 @@ import faulthandler
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -43,6 +44,7 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
     settings = json.loads(config)
     pause, assigns = settings.pop("pause", 0.001), settings.pop("assign", None)
     hang_at = settings.pop("hang", 0)
+    subscribed = f"^{re.escape(topic)}$" if settings.pop("pattern", False) else topic
     hot, hot_pause = settings.pop("hot", ("", 0.0))
     seed, output = settings.pop("ways", None), settings.pop("output", "")
     settings = {
@@ -91,7 +93,7 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
             if assigns not in (None, False):
                 consumer.assign({(topic, 0): [] if assigns is True else assigns})
             else:
-                consumer.subscribe([topic], note("assigned"), note("revoked"), note("lost"))
+                consumer.subscribe([subscribed], note("assigned"), note("revoked"), note("lost"))
             if ways is not None:
                 ways.run(pause)
                 return

@@ -32,7 +32,7 @@ def test_members_join_and_leave(group: Group) -> None:
     config = {"session.timeout.ms": 45_000}  # nobody is to be dropped
     first = group.start(**config)
     eventually(lambda: len(first.records()) > 100)
-    second, third = group.start(**config), group.start(**config)
+    second, third = group.start(**config), group.start(**config, pattern=True)
     eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in group.members))
     produced = fill_until(
         lambda: len(second.records()) > 100 and len(third.records()) > 100, group, 1_000

@@ -13,7 +13,7 @@ from kshare.errors import PolicyError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
 from tests.group.consumer.records import MIDDLE, ORDERS, fill, offsets, take
-from tests.support.clock import WAIT_S
+from tests.support.clock import WAIT_S, until
 from tests.support.fake_session import FakeSessions
 from tests.support.policies import FakePolicies
 
@@ -127,6 +127,23 @@ def test_a_policy_that_does_not_accept_key_ranges(
     assert consumer.commit() == {ORDERS: 20, TopicPartition("orders", 1): 0}
     consumer.close()
     assert policies.is_closed
+
+
+def test_a_policy_that_turns_false_is_raised_to_who_polls_with_auto_commit(
+    cluster: FakeCluster,
+    make: Callable[..., KeySharedConsumer],
+    policies: FakePolicies,
+) -> None:
+    """Else records of the key range are handed out for ever, and never committed."""
+    fill(cluster, 500)
+    consumer = make(enable__auto__commit=True, auto__commit__interval__ms=10)
+    consumer.assign({("orders", 0): [(0, MIDDLE)]})
+    assert consumer.poll(WAIT_S) is not None
+    policies.denied.add(Policy("accept.range.fetch", "orders"))
+    with pytest.raises(PolicyError, match="orders-0: key ranges are not accepted"):
+        until(lambda: consumer.poll(0.02) and False)
+    with pytest.raises(PolicyError):
+        consumer.poll(0.02)
 
 
 def test_plain_offsets_only_where_a_policy_says_so(

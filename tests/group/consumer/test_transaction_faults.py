@@ -24,6 +24,7 @@ from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.transaction import Transactions, TransactionWork
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
+from kshare.produce.config import consumer_producer_config
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, until
 from tests.support.groups import GROUP, LOG, SECONDS, T0
@@ -245,6 +246,27 @@ def test_a_partition_that_does_not_exist_is_named(cluster: FakeCluster) -> None:
         ):
             transaction.produce("invoices", b"x", partition=7)
         assert (caught.value.topic, caught.value.partition) == ("invoices", 7)
+        assert copy(consumer) == list(range(5, 10))
+
+
+def test_a_topic_that_does_not_exist_is_named(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the loop of the docs would begin the transaction again for ever."""
+
+    def soon(*given: Any) -> dict[str, Any]:
+        """Without half a minute for a topic that is about to be made."""
+        return {**consumer_producer_config(*given), "topic.metadata.propagation.max.ms": 100}
+
+    monkeypatch.setattr("kshare.group.consumer.transaction.consumer_producer_config", soon)
+    cluster.fail_topic("missing", "UNKNOWN_TOPIC_OR_PART")
+    with started(cluster) as consumer:
+        with (
+            pytest.raises(UnknownTopicError, match="missing") as caught,
+            consumer.transaction() as transaction,
+        ):
+            transaction.produce("missing", b"x")
+        assert caught.value.topic == "missing"
         assert copy(consumer) == list(range(5, 10))
 
 

@@ -284,17 +284,36 @@ def fails(_: ApplicationState) -> TaskAssignment:
     raise TaskAssignmentException("not now")
 
 
+def breaks(_: ApplicationState) -> TaskAssignment:
+    raise LookupError("no idea")
+
+
+def leaves_out(state: ApplicationState) -> TaskAssignment:
+    """No member gets the first task."""
+    first, *others = to_the_first(state).assignment
+    return TaskAssignment((replace(first, active=first.active - {min(first.active)}), *others))
+
+
+def gives_away(state: ApplicationState) -> TaskAssignment:
+    """Tasks of a process that there is not."""
+    return TaskAssignment((KafkaStreamsAssignment(ProcessId("x"), frozenset(state.all_tasks)),))
+
+
 FAILING = TaskPlanning(Recorder(fails), "mine", round_robin)
 
 
 @given(
+    st.sampled_from([fails, breaks, leaves_out, gives_away]),
     st.integers(1, 4),
     st.sets(st.sampled_from("abcdef"), min_size=1),
     st.sets(st.sampled_from("abcdef"), min_size=1),
 )
 @settings(deadline=None)
 def test_what_members_have_stays_while_the_assignor_fails(
-    number: int, before: set[str], after: set[str]
+    wrong: Callable[[ApplicationState], TaskAssignment],
+    number: int,
+    before: set[str],
+    after: set[str],
 ) -> None:
     """What the dead had goes to others, and who has joined waits, if the others have anything."""
     partitions = {"t": number}
@@ -302,7 +321,7 @@ def test_what_members_have_stays_while_the_assignor_fails(
     had, _ = plan(group, partitions)
     said = settled(group, had, 1)
     later = {name: said.get(name, group_of([name])[name]) for name in sorted(after)}
-    planned, sharing = plan(later, partitions, FAILING)
+    planned, sharing = plan(later, partitions, replace(FAILING, assignor=Recorder(wrong)))
     assert sharing.has_failed
     check_tiles(planned.target, partitions)
     check_no_overlap(later, planned)
