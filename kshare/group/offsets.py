@@ -298,8 +298,8 @@ class GroupOffsets:
         if names := names or self._joined():
             raise GroupAliveError(
                 f"group {self._group} is alive: {', '.join(names)}; stop its members first. One "
-                f"that was killed counts as alive for {LIFE_SECONDS:g} s with assign, and for its "
-                "session.timeout.ms with subscribe"
+                f"that was killed counts as alive for {LIFE_SECONDS:g} s, and with subscribe for "
+                "its session.timeout.ms, if that is longer"
             )
 
     def _joined(self) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 
 from kshare.cli import main
 from kshare.core.progress import TopicPartition
+from kshare.group.description import GroupDescription, JoinedMember
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from tests.support.groups import (
@@ -212,6 +213,23 @@ def test_while_a_member_lives(cluster: FakeCluster, run: Run) -> None:
             code, out, err = run(*action)
             assert (code, out) == (1, "")
             assert err.startswith(f"kshare offsets: group {GROUP} is alive: {session.member} on ")
+
+
+@pytest.mark.usefixtures("committed")
+def test_a_subscriber_that_was_killed_counts_until_its_session_is_over(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator says so; the fake cluster's says nothing of members."""
+    killed = {"id-1": JoinedMember("id-1", "client-1", "/10.0.0.1")}
+    known = [GroupDescription("stable", killed), GroupDescription("empty", {})]
+    monkeypatch.setattr("kshare.group.offsets.describe_group", lambda *_: known[0])
+    code, out, err = run("reset", "--to", "earliest")
+    assert (code, out) == (1, "")
+    assert f"group {GROUP} is alive: client-1 on /10.0.0.1; stop its members first" in err
+    # Members of both kinds say in the log that they live.
+    assert "for 30 s, and with subscribe for its session.timeout.ms, if that is longer" in err
+    del known[0]
+    assert run("reset", "--to", "earliest")[0] == 0
 
 
 @pytest.mark.usefixtures("committed")
