@@ -38,7 +38,8 @@ lint: setup
 # Many tests wait for timeouts, so there are more workers than cores. The integration tests begin
 # with the files that take longest (integration/conftest.py). Those that show a fault once more, in
 # another combination or for longer, are for test-long.
-test: setup
+test:
+	$(MAKE) --jobs=2 setup prepare-spark
 	$(MAKE) --jobs=5 lint docs test-core test-units prepare
 	$(MAKE) --jobs=2 test-integration test-oldest
 
@@ -70,8 +71,9 @@ prepare-tests: setup
 prepare-tools: setup
 	$(BIN)/python -m integration.prepare
 
-prepare-spark: setup
-	$(BIN)/python -m integration.spark_versions --install 4.0.2
+# Needs no more than Python, so it is made while pip keeps one core busy.
+prepare-spark:
+	$(PYTHON) -m integration.spark_versions --install 4.0.2
 
 prepare-client: setup
 	$(BIN)/python -m integration.connect

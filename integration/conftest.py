@@ -132,7 +132,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
-    """A broker with a PLAINTEXT listener; tests that stop or kill one make their own."""
+    """A broker with a PLAINTEXT listener, of all workers.
+
+    Tests that stop or kill one, or set what holds for a whole cluster, make their own.
+    """
     if shared := getattr(request.config, "workerinput", {}).get("broker"):
         running: KafkaBroker = pickle.loads(shared)
         running.is_calm = True

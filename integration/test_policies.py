@@ -19,6 +19,13 @@ RECORDS = 50
 LOWER = [(0, HASH_SPACE // 2)]
 
 
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaBroker]:
+    """A broker of its own: other tests' consumers would obey a policy for the whole cluster."""
+    with KafkaBroker() as running:
+        yield running
+
+
 @pytest.fixture
 def filled(broker: KafkaBroker, topic: str) -> str:
     broker.produce(topic, [(f"key-{i}", f"{i}") for i in range(RECORDS)], partition=0)
@@ -26,10 +33,8 @@ def filled(broker: KafkaBroker, topic: str) -> str:
 
 
 @pytest.fixture
-def where(broker: KafkaBroker) -> Iterator[list[str]]:
-    given = ["--bootstrap-servers", broker.bootstrap_servers]
-    yield given
-    assert kshare_command(["policy", "set", "accept.individual.commit", "true", *given]) == 0
+def where(broker: KafkaBroker) -> list[str]:
+    return ["--bootstrap-servers", broker.bootstrap_servers]
 
 
 def test_policies_are_obeyed(
