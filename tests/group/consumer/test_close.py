@@ -84,24 +84,23 @@ def test_a_poll_that_a_close_wakes_waits_for_nothing_more(
     monkeypatch.setattr("kshare.group.consumer.receiver._TICK_SECONDS", LONG_S)
     consumer = make(fetch__max__wait__ms=600_000, request__timeout__ms=900_000)
     consumer.assign({("orders", 0): []})
-    waits: list[float] = []
+    waits: list[tuple[float, bool]] = []  # and whether the consumer was closed
     wait = Waker.wait
 
     def waited(waker: Waker, seconds: float, *sockets: Mapping[int, int]) -> list[int]:
         if threading.current_thread() is thread:
-            waits.append(seconds)
+            waits.append((seconds, consumer._state.is_closed))
         return wait(waker, seconds, *sockets)
 
     monkeypatch.setattr(Waker, "wait", waited)
     cluster.track_requests()
     thread = threading.Thread(target=consumer.poll, args=[LONG_S], daemon=True)
     thread.start()
-    until(lambda: times_asked(cluster, "Fetch") and waits and waits[-1] > WAIT_S)
-    before = len(waits)
+    until(lambda: times_asked(cluster, "Fetch") and waits and waits[-1][0] > WAIT_S)
     consumer.close()
     thread.join(WAIT_S)
     assert not thread.is_alive()
-    assert len(waits) == before
+    assert not any(is_closed for _, is_closed in waits)
 
 
 def test_closing_amid_a_call_waits_for_the_call(

@@ -258,7 +258,7 @@ def test_a_topic_that_does_not_exist_is_named(
         """Without half a minute for a topic that is about to be made."""
         return {**consumer_producer_config(*given), "topic.metadata.propagation.max.ms": 100}
 
-    monkeypatch.setattr("kshare.group.consumer.transaction.consumer_producer_config", soon)
+    monkeypatch.setattr("kshare.group.consumer.transaction_producer.consumer_producer_config", soon)
     cluster.fail_topic("missing", "UNKNOWN_TOPIC_OR_PART")
     with started(cluster) as consumer:
         with (
