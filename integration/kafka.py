@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
 from confluent_kafka.admin import (
     ScramCredentialInfo,
     ScramMechanism,
@@ -132,6 +133,7 @@ class KafkaBroker(Topics):
         self._features = dict(features or {})
         self.start_s: float | None = None  # how long the last start took
         self._process: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None  # of the last start, also for other processes
 
     def __enter__(self) -> Self:
         try:
@@ -227,6 +229,7 @@ class KafkaBroker(Topics):
                 cwd=self.data_dir,
                 start_new_session=True,  # Ctrl-C is pytest's, which then stops the broker
             )
+        self._pid = self._process.pid
         atexit.register(self.kill9)
         self._began = began
 
@@ -236,6 +239,8 @@ class KafkaBroker(Topics):
         while b"Kafka Server started" not in self._log_since_start():
             if self._process and self._process.poll() is not None:
                 raise BrokerError(f"broker ended with {self._process.returncode}:\n{self.log()}")
+            if self._process is None and not _runs(self._pid):
+                raise BrokerError(f"broker ended:\n{self.log()}")
             if time.monotonic() > deadline:
                 if self._process:
                     self._print_threads()
@@ -391,6 +396,14 @@ class KafkaBroker(Topics):
             ]
             for future in self.admin.alter_user_scram_credentials(changes).values():
                 future.result(30)
+
+
+def _runs(pid: int | None) -> bool:
+    """Return whether a process runs, which may be another one's; one that has ended does not."""
+    try:
+        return pid is not None and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _escaped(value: str) -> str:
