@@ -221,7 +221,7 @@ class MemberDialogue:
     def _crashed(self, error: Exception) -> None:
         fault, cause = error, None
         if not isinstance(error, KshareError):
-            fault, cause = KshareError(f"the member's thread has ended: {error!r}"), error
+            fault, cause = KshareError(f"the membership has ended: {error!r}"), error
         assert isinstance(fault, KshareError)
         self._member.crashed(fault)
         self._member.say(Level.ERROR, str(fault), cause)

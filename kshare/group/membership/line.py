@@ -109,7 +109,7 @@ class Line:
             self._due = min(self._due, time.monotonic() + self._seconds)  # some of it has come
         if time.monotonic() > self._due:
             broker = self.connection.broker
-            raise TimeoutError(f"broker {broker} did not answer within request.timeout.ms")
+            raise TimeoutError(f"broker {broker} did not answer within {self._seconds:g} s")
 
     def close(self) -> None:
         """Close the connection, and forget what was asked."""

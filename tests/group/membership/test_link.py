@@ -74,7 +74,7 @@ def test_an_answer_that_is_overdue_is_a_fault_unless_it_is_there(
     link.heartbeat(BEAT, heard.append)
     link.send()
     monkeypatch.setattr(time, "monotonic", lambda: late + 1_000)
-    with pytest.raises(TimeoutError, match=r"broker one:1 did not answer within request\.timeout"):
+    with pytest.raises(TimeoutError, match=r"broker one:1 did not answer within [\d.]+ s"):
         link.take(link.sockets)
     assert heard == [b"alive"]
 

@@ -148,7 +148,7 @@ def test_an_error_that_nobody_has_foreseen_ends_the_membership_and_not_the_sessi
     until(lambda: running.member.is_closed)
     assert running.member.take() is not None  # all is lost
     running.member.applied()
-    with pytest.raises(KshareError, match=r"the member's thread has ended: ZeroDivisionError"):
+    with pytest.raises(KshareError, match=r"the membership has ended: ZeroDivisionError"):
         running.member.check()
     read_at = running.read_at
     until(lambda: running.read_at > read_at)
