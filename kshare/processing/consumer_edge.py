@@ -12,6 +12,7 @@ from kshare.cluster.parked_keys import ParkedKeys
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.log.topic import log_table
+from kshare.group.message import ACKNOWLEDGED
 from kshare.processing.consumed import message_of
 from kshare.processing.core.outcome import Outcome
 from kshare.processing.core.record import Record
@@ -67,7 +68,7 @@ class ConsumerEdge:
                 record = outcome.record
                 rows = record.source.acknowledged  # type: ignore[attr-defined]
                 if not rows[record.row]:
-                    rows[record.row] = 1
+                    rows[record.row] = ACKNOWLEDGED
         if self._on_outcome is not None:
             for outcome in outcomes:
                 try:

@@ -20,11 +20,13 @@ _LOOK_SECONDS: Final = 2.0
 
 
 class RetryState:
-    """Reads it from the group's log and the list of parked keys. For the reader's thread.
+    """Reads attempts and sequences from the group's log, and which keys are parked no more.
+
+    For the reader's thread.
 
     Args:
         engine: The engine, in its event loop.
-        edge: Where it is read.
+        edge: Where that is read.
         loop: The event loop.
         has_sequences: Whether keys with a dead letter are sequences.
     """

@@ -7,7 +7,12 @@
     failed   no answer, or none of use: find the coordinator again, after a pause
     part     LeaveGroup, once nothing is under way whose failure would take it along
 
-What to say, and what an answer means, is :class:`.GroupMember`'s.
+    what the core wants --> ask the coordinator --> wait: an answer | a heartbeat | a wake-up
+         ^                                                                |
+         +---------------- tell the core <--------------------------------+
+
+All of that runs in the session's thread, and only that thread's loop waits. What to say, and what
+an answer means, is :class:`.GroupMember`'s.
 """
 
 import logging

@@ -1,13 +1,7 @@
 """A member of a group, as other threads see it: they ask it, and tell it what they have done.
 
-::
-
-    what the core wants --> ask the coordinator --> wait: an answer | a heartbeat | a wake-up
-         ^                                                                |
-         +---------------- tell the core <--------------------------------+
-
-All of that runs in the session's thread. Callbacks of users are never called there: the thread that
-polls takes what has changed.
+The session's thread talks to the coordinator (:mod:`.dialogue`). Callbacks of users are never
+called there: the thread that polls takes what has changed.
 """
 
 import socket
@@ -40,7 +34,7 @@ _JOIN_LAPSE: Final = 5.0  # after the time that a rebalance may take; that of Ja
 
 
 class MemberHandle:
-    """A member of a group. Methods may be called from any thread, but for those of the loop.
+    """A member of a group. Methods may be called from any thread, but for those of the session's.
 
     Args:
         config: The consumer's configuration.
@@ -97,7 +91,7 @@ class MemberHandle:
         leader = GroupLeader(config, self._member, beside, write_epoch, whole_topics, now)
         self._dialogue = MemberDialogue(config, self._member, leader, wake, now)
         self._has_subscribed = False
-        self._had_change = False  # when the loop looked last
+        self._had_change = False  # when the session's thread looked last
 
     # -- for the thread that polls -----------------------------------------------------------
 
@@ -216,33 +210,53 @@ class MemberHandle:
         """True if it has a ``group.instance.id``."""
         return self._member.membership.is_static
 
+    def commit_nothing(self) -> None:
+        """Nobody waits for its end any more: fail what is to be committed. It goes on leaving."""
+        with self.lock:
+            self._dialogue.refuse_commits()
+
     # -- for the session's thread ------------------------------------------------------------
 
     def commit(self, offsets: CommittedOffsets) -> "Future[Any]":
-        """Commit primary offsets as a member; the future has an error or None by partition."""
+        """Commit primary offsets as a member; the future has an error or None by partition.
+
+        The lock is not needed: it is only noted.
+        """
         return self._dialogue.commits.add(offsets)
 
     def rebalance(self) -> None:
-        """The group has to be assigned again: epochs of before count no more."""
+        """The group has to be assigned again: epochs of before count no more.
+
+        The lock is held by the caller.
+        """
         self._member.membership.rebalance()
 
     def session_ended(self, fault: KshareError) -> None:
-        """Its session has ended by a fault: it leaves, so that others go on with what it owns."""
+        """Its session has ended by a fault: it leaves, so that others go on with what it owns.
+
+        The lock is held by the caller.
+        """
         self._member.end(fault)
 
     @property
     def sockets(self) -> dict[int, int]:
-        """What each socket is to be ready for, by its descriptor; see :class:`.Waker`."""
+        """What each socket is to be ready for, by its descriptor; see :class:`.Waker`.
+
+        The lock is not needed: only this thread opens and closes them.
+        """
         return self._dialogue.sockets
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until there is something to do, if nothing happens before."""
+        """Seconds until there is something to do, if nothing happens before.
+
+        The lock is not needed: who changes that wakes the thread.
+        """
         is_silent = self.is_closed or not self._has_subscribed
         return float("inf") if is_silent else self._dialogue.seconds_left
 
     def step(self, ready: Collection[int]) -> None:
-        """Hear answers, and say what is due. Never waits.
+        """Hear answers, and say what is due. Never waits. Takes the lock.
 
         Args:
             ready: Which of :attr:`sockets` are ready.
@@ -263,13 +277,8 @@ class MemberHandle:
         if has_news or self.is_closed:
             self._on_change()
 
-    def commit_nothing(self) -> None:
-        """Nobody waits for its end any more: fail what is to be committed. It goes on leaving."""
-        with self.lock:
-            self._dialogue.refuse_commits()
-
     def end(self) -> None:
-        """Send nothing more, and notify whoever waits for the end."""
+        """Send nothing more, and notify whoever waits for the end. Takes the lock."""
         with self.lock:
             self._member.liveness.lost()
             self._dialogue.close()

@@ -14,7 +14,7 @@ from kshare.assignment import TaskAssignor, load_task_assignor
 from kshare.core.progress import TopicPartition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.membership.planned_topics import SeenTopics
-from kshare.group.protocol.assignor import Deal
+from kshare.group.protocol.group_plan import Deal
 from kshare.group.protocol.leader import Generation, plan_generation
 from kshare.group.protocol.load_sharing import LoadSharing
 from kshare.group.protocol.membership import Plan
@@ -71,7 +71,7 @@ class GroupPlanner:
         replica_racks: ReplicaRacks,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> Generation | None:
-        """Plan a generation; None if that has taken too long.
+        """Plan a generation; None if it is wanted no more when it is its turn.
 
         Args:
             plan: What the members have said.

@@ -1,8 +1,10 @@
 """A consumer's session with its group, standalone or as a member: claims, starts and commits.
 
-A background thread reads the group's individual commit log by long polls and runs an
-:class:`~kshare.group.protocol.owner.Owner` for each partition. Nothing is opened before
-:meth:`GroupSession.claim`. All methods may be called from any thread.
+A background thread (:class:`.SessionThread`) reads the group's individual commit log by long polls.
+In each step it asks :class:`~kshare.group.core.ownerships.Ownerships`, which have an ``Ownership``
+with an :class:`~kshare.group.protocol.owner.Owner` for each partition, what to do, and
+``BrokerActions.act`` does it. Nothing is opened before :meth:`GroupSession.claim`. All
+methods may be called from any thread.
 """
 
 import os

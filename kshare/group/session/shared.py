@@ -12,7 +12,11 @@ __all__ = ["Shared"]
 
 @dataclass(slots=True)
 class Shared:
-    """What the session's thread and its callers share; ``changed`` guards all of it.
+    """What the session's thread and its callers share; ``changed`` guards it.
+
+    But without the lock, the session's thread notes ``trouble`` and ``notices`` and reads
+    ``served`` and ``is_closing``; ``keeps_claims`` is set; and ``member``, ``fault``,
+    ``own_fences`` and ``primary_by`` are looked at, one at a time.
 
     Attributes:
         ownerships: What the session owns.
@@ -23,10 +27,10 @@ class Shared:
         trouble: What went wrong last.
         notices: What is to be logged for information, once the lock is released.
         is_closing: Whether the session is to end.
-        close_by: By when, at the latest.
+        close_by: By when, at the latest, as :func:`time.monotonic` counts.
         own_fences: How often the session has fenced its own transactional id.
         primary_by: From when a primary offset that is refused for a rebalance is not tried again:
-            the session is about to close.
+            the session is about to close. By the session's clock, such as :func:`.boot_time`.
         keeps_claims: Whether claims stay in the log when it ends: a transaction is not decided, so
             who takes over has to know its id.
     """

@@ -2,7 +2,11 @@
 
 ::
 
-    begin --> a thread calls --> done: an event --> the waker wakes --> the one thread takes it
+    begin --> a thread calls --> done --> the waker wakes the one thread, which looks again
+
+There are two ways. :func:`begin` returns a future, and the thread asks it with each of its steps
+whether it is done. With :class:`Beside`, what is done is an event, and :meth:`Beside.take` calls
+what takes it; a session does that with its lock held.
 """
 
 import threading
