@@ -33,6 +33,8 @@ LATENCY_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 class PartitionMetrics:
     """What a consumer owns of a partition, and how far it is.
 
+    A record counts as returned once a call has collected it, though the call may still go on.
+
     Attributes:
         hashes: The key hashes that it owns.
         position: The offset after the last record that was returned; None before it has started.
