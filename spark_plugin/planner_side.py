@@ -13,7 +13,7 @@ from kshare.cluster.policies import PolicyWatch
 from kshare.options import FromGroup, SourceOptions
 from kshare.planner import StreamPlanner, plan_batch
 from kshare.planner.filters import bounds_of
-from kshare.planner.group_member import GroupMember
+from kshare.planner.group_member import QueryInGroup
 from kshare.planner.key_selection import KeySelection
 from spark_plugin.filters import conditions_of
 from spark_plugin.planning import as_partitions
@@ -56,7 +56,7 @@ def open_planner(options: SourceOptions) -> StreamPlanner:
     )
 
 
-def _group_of(options: SourceOptions) -> GroupMember | None:
+def _group_of(options: SourceOptions) -> QueryInGroup | None:
     """The key-shared group that a query starts from or is a member of; None for neither."""
     group = options.kafka.group_id
     if group is None or not (

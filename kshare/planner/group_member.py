@@ -15,7 +15,7 @@ from kshare.options.frozen import FrozenMapping
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import View, resolve
 
-__all__ = ["GroupMember", "GroupView", "check_start", "start_progress"]
+__all__ = ["GroupView", "QueryInGroup", "check_start", "start_progress"]
 
 
 class GroupView(Protocol):
@@ -27,7 +27,7 @@ class GroupView(Protocol):
         """The group's progress in some partitions; empty without commits."""
 
 
-class GroupMember(GroupView, Protocol):
+class QueryInGroup(GroupView, Protocol):
     """A query as a member of its group: see :class:`kshare.group.query_member.QueryMember`."""
 
     def join(self, partitions: Collection[TopicPartition], /) -> Mapping[TopicPartition, Progress]:

@@ -13,7 +13,7 @@ from kshare.core.checkpoint import BatchOffsets
 from kshare.core.progress import Progress, TopicPartition
 from kshare.options import FromGroup, SourceOptions
 from kshare.planner.cluster_view import ClusterView
-from kshare.planner.group_member import GroupMember, check_start, start_progress
+from kshare.planner.group_member import QueryInGroup, check_start, start_progress
 from kshare.planner.key_selection import KeySelection
 
 __all__ = ["CommitsStable", "QueryGroup"]
@@ -45,7 +45,7 @@ class QueryGroup:
         options: SourceOptions,
         keys: KeySelection,
         view: ClusterView,
-        member: GroupMember | None,
+        member: QueryInGroup | None,
         commits: Callable[[SourceOptions], CommitsStable | None] = committer,
     ) -> None:
         self._options = options

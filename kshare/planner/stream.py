@@ -66,7 +66,7 @@ from kshare.planner.cluster_view import ClusterView, ParkedKeysView
 from kshare.planner.cutting import slice_pending
 from kshare.planner.data_loss import report_losses
 from kshare.planner.end_offsets import Scan, scan_log
-from kshare.planner.group_member import GroupMember, start_progress
+from kshare.planner.group_member import QueryInGroup, start_progress
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import ClusterLike, is_certain_start
 from kshare.planner.query_group import CommitsStable, QueryGroup
@@ -115,7 +115,7 @@ class StreamPlanner:
         feedback: Feedback | None = None,
         scan: Scan = scan_log,
         clock: Callable[[], float] = time.monotonic,
-        group: GroupMember | None = None,
+        group: QueryInGroup | None = None,
         policies: PolicyView | None = None,
         commits: Callable[[SourceOptions], CommitsStable | None] = committer,
         times: Times | None = None,

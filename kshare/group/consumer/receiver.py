@@ -366,7 +366,7 @@ class Receiver:
                 if self._state.is_closed or self._collected.is_cancelled:
                     return False
                 seconds = min(deadline - time.monotonic(), _TICK_SECONDS)
-                if self._has_some(take, seconds, continues=continues):
+                if self._serve(take, seconds, continues=continues):
                     if self._dispatcher.meter is not None:
                         self._dispatcher.meter.returned(self._dispatcher.out.current)
                     return True
@@ -375,8 +375,16 @@ class Receiver:
                 return False
         return False
 
-    def _has_some(self, take: Take, seconds: float, *, continues: bool) -> bool:
-        """Look at everything once; whether there is something that may be handed out."""
+    def _serve(self, take: Take, seconds: float, *, continues: bool) -> bool:
+        """Do all that is due, once; whether there is something that may be handed out.
+
+        1. Commit, if an automatic commit is due.
+        2. Follow the session and the parked keys, pass over what is left out, and measure.
+        3. Give back what was collected, if it is not to be delivered now or the member is fenced.
+        4. Without the right to deliver, wait for it, and return False.
+        5. Call ``on_started`` for claims that are in place.
+        6. Take records that are read, or wait for some.
+        """
         self._state.is_changed = False
         processed = self._processed
         self._commits.serve(processed.work, processed.ranges, processed.chunks)

@@ -16,13 +16,14 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.group.core.delivery import Delivery
 from kshare.group.message import Message
 
-__all__ = ["Call", "Deliveries", "are_in_place"]
+__all__ = ["ByPartition", "Call", "are_in_place"]
 
-Deliveries: TypeAlias = Mapping[TopicPartition, Delivery]
+ByPartition: TypeAlias = Mapping[TopicPartition, Delivery]
+"""Deliveries by partition."""
 
 
 def are_in_place(
-    some: Deliveries, present: Deliveries, started: Mapping[TopicPartition, Progress]
+    some: ByPartition, present: ByPartition, started: Mapping[TopicPartition, Progress]
 ) -> bool:
     """Tell whether some deliveries go on.
 
@@ -64,7 +65,7 @@ class Call:
         self._deliveries[delivery.topic_partition] = delivery
 
     def may_return(
-        self, seconds: float, present: Deliveries, started: Mapping[TopicPartition, Progress]
+        self, seconds: float, present: ByPartition, started: Mapping[TopicPartition, Progress]
     ) -> bool:
         """Tell whether what it has collected may be returned at this moment.
 
@@ -76,7 +77,7 @@ class Call:
         is_in_time = not self.is_cancelled and seconds >= 0
         return is_in_time and are_in_place(self._deliveries, present, started)
 
-    def was_stopped(self, present: Deliveries) -> bool:
+    def was_stopped(self, present: ByPartition) -> bool:
         """True if the delivery of some of it has ended or was begun again."""
         return any(present.get(tp) is not each for tp, each in self._deliveries.items())
 
@@ -88,7 +89,7 @@ class Call:
         self._deliveries.clear()
         return messages
 
-    def give_back(self, present: Deliveries) -> Iterator[tuple[TopicPartition, list[Message]]]:
+    def give_back(self, present: ByPartition) -> Iterator[tuple[TopicPartition, list[Message]]]:
         """It is not returned: what has to be taken back, and is handed out again.
 
         What is of deliveries that have ended comes as their successors say. After an interrupt amid

@@ -98,7 +98,7 @@ class GroupMember:
         liveness: Until when it may deliver, as its coordinator counts.
         schedule: When it says what.
         awaits: Whether JoinGroup or SyncGroup is being sent, or was sent and is not answered.
-        is_beating: Whether Heartbeat is being sent, or was sent and is not answered.
+        awaits_heartbeat: Whether Heartbeat is being sent, or was sent and is not answered.
         must_find: Whether the coordinator may be another broker, and is to be found again.
         notices: What is to be logged.
         has_lost: Whether something has ended its right to deliver, and nobody was notified yet.
@@ -108,7 +108,7 @@ class GroupMember:
     liveness: Liveness
     schedule: MemberSchedule
     awaits: bool = False
-    is_beating: bool = False
+    awaits_heartbeat: bool = False
     must_find: bool = False
     notices: list[Notice] = field(default_factory=list)
     has_lost: bool = False
@@ -155,7 +155,7 @@ class GroupMember:
     def request(self, now: float) -> Request | None:
         """The next request; None if there is something to wait for. It is said once."""
         if self.must_find:
-            self.must_find = self.is_beating = False
+            self.must_find = self.awaits_heartbeat = False
             return FindCoordinator()
         if now < self.schedule.retry_at:
             return None
@@ -166,7 +166,7 @@ class GroupMember:
             return self.request(now)
         beat = self._heartbeat(now)
         if beat is not None:
-            self.is_beating = True
+            self.awaits_heartbeat = True
             return beat
         action = self.membership.action()
         if isinstance(action, Join | Sync):
@@ -177,7 +177,7 @@ class GroupMember:
 
     def watch_polls(self, now: float) -> None:
         """Leave if nobody has polled for ``max.poll.interval.ms``; :meth:`request` looks, too."""
-        membership, seconds = self.membership, self.liveness.rebalance
+        membership, seconds = self.membership, self.liveness.rebalance_seconds
         is_in = membership.state is not State.ENDED and not membership.is_lost
         if is_in and membership.member_id and now - self.liveness.polled_at > seconds:
             self.say(
@@ -191,8 +191,8 @@ class GroupMember:
 
     def seconds_left(self, now: float) -> float:
         """Seconds until there is something to send, if nothing happens before."""
-        beat_at = float("inf") if self.is_beating else self.schedule.beat_at
-        return max(beat_at - now, self.schedule.retry_at - now, 0.0)
+        heartbeat_at = float("inf") if self.awaits_heartbeat else self.schedule.heartbeat_at
+        return max(heartbeat_at - now, self.schedule.retry_at - now, 0.0)
 
     def commit(self, partitions: Iterable[TopicPartition]) -> Commit | None:
         """What it may commit of these partitions.
@@ -309,7 +309,7 @@ class GroupMember:
             name: What Kafka calls it.
         """
         self.schedule.answered()
-        self.is_beating = False
+        self.awaits_heartbeat = False
         membership = self.membership
         asked_for = beat.member_id, beat.generation
         if beat.is_member and asked_for == (membership.member_id, membership.generation):
@@ -328,7 +328,7 @@ class GroupMember:
         self._trouble(now, f"the coordinator: {why}")
         self.membership.disconnected()
         self.schedule.pause(now)
-        self.awaits = self.is_beating = False
+        self.awaits = self.awaits_heartbeat = False
         self.must_find = True
 
     # -- decisions ---------------------------------------------------------------------------
@@ -339,7 +339,9 @@ class GroupMember:
 
     def _heartbeat(self, now: float) -> Heartbeat | None:
         membership, schedule = self.membership, self.schedule
-        if self.is_beating or not schedule.take_beat(now, awaits_round=membership.awaits_round):
+        if self.awaits_heartbeat or not schedule.take_heartbeat(
+            now, awaits_round=membership.awaits_round
+        ):
             return None
         is_member = bool(membership.member_id) and membership.generation >= 0
         waits_long = self.awaits and schedule.waits_long(now)
@@ -373,7 +375,7 @@ class GroupMember:
     def _say_loss(self, name: str) -> None:
         """Say that the member is dropped, if it is, by the answer to its heartbeat."""
         if self.membership.is_lost:
-            seconds = self.liveness.session
+            seconds = self.liveness.session_seconds
             self.say(
                 Level.WARNING,
                 f"the group goes on without this member ({name}), which joins again. Its "

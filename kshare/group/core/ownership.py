@@ -14,9 +14,9 @@ from kshare.group.protocol.records import Block
 from kshare.group.protocol.start import Reason
 from kshare.group.protocol.transaction import is_read_back
 
-__all__ = ["AskedCommits", "FollowUps", "Ownership", "Processed", "Retries", "new_ownership"]
+__all__ = ["AskedCommits", "FollowUps", "Ownership", "ProcessedWork", "Retries", "new_ownership"]
 
-Processed = Progress | Sequence[Rectangle]
+ProcessedWork = Progress | Sequence[Rectangle]
 """What has been processed of a partition: the rectangles may overlap, and repeat what is known."""
 
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 2_000
@@ -150,7 +150,7 @@ class Ownership:
         owner: The protocol's core.
         commits: Commits that were asked for.
         start: From where delivery has begun; None while it may not deliver.
-        action: Number of the last actions: what becomes of earlier ones does not matter.
+        action_number: Number of the last actions: what becomes of earlier ones does not matter.
         waits_since: When its claim was read back; None if it does not wait.
         repeated_at: When a commit has repeated the primary offset last.
         is_replaced: Whether the partition was claimed anew or given up: its commits end.
@@ -163,7 +163,7 @@ class Ownership:
     owner: Owner
     commits: AskedCommits = field(default_factory=AskedCommits)
     start: Progress | None = None
-    action: int = 0
+    action_number: int = 0
     waits_since: float | None = None
     repeated_at: float = float("-inf")
     is_replaced: bool = False
@@ -182,7 +182,7 @@ class Ownership:
 
         Returns:
             What is to be done now. Each action must be confirmed, or said to have failed, with
-            :attr:`action`, its number; and whether delivery begins.
+            :attr:`action_number`; and whether delivery begins.
         """
         if now < self.retries.at:  # no reason to overlook a later claim
             self.owner.look(log)
@@ -192,7 +192,7 @@ class Ownership:
         actions = self.owner.actions(log, end)
         # Nobody waits for what these become, so answers to actions of before still count.
         if not all(isinstance(action, Delete | Unblock | Append) for action in actions):
-            self.action += 1
+            self.action_number += 1
         if self.owner.commit is None and self.followed_to != end:
             self.followed_to = end
             if self.owner.is_stable_behind(log):
@@ -201,16 +201,16 @@ class Ownership:
 
     def waits_for(self, action: int) -> bool:
         """Return True if it waits for actions of a number: what becomes of others is dropped."""
-        return action == self.action
+        return action == self.action_number
 
     def failed(self, action: int, why: str, now: float) -> None:
         """Some actions have failed: try again after a pause."""
         if self.waits_for(action):
             self.owner.failed()
-            self.action += 1
+            self.action_number += 1
             self.retries.failed(why, now)
 
-    def processed(self, what: Processed) -> None:
+    def processed(self, what: ProcessedWork) -> None:
         """Some records have been processed."""
         self.owner.processed(what)
 
@@ -225,7 +225,7 @@ class Ownership:
         kept = ((start, common(hashes, self.owner.hashes)) for start, hashes in starts[-2:])
         self.inherited.starts = tuple((start, hashes) for start, hashes in kept if hashes)
 
-    def processed_since(self, start: Progress | None, what: Processed) -> bool:
+    def processed_since(self, start: Progress | None, what: ProcessedWork) -> bool:
         """Some records have been processed that were delivered from a start; whether they count.
 
         Those of hashes that are read on while the claim is replaced count once it is in place.
@@ -264,7 +264,7 @@ class Ownership:
     def rewind(self) -> None:
         """Nothing more is delivered, until the log has said what is processed."""
         if self.owner.rewind():
-            self.action += 1
+            self.action_number += 1
         self._end()
         self.follow_ups.facts = ()
 
@@ -275,7 +275,7 @@ class Ownership:
             topic_id: Id of the log's topic.
         """
         self.owner.log_lost(topic_id)
-        self.action += 1
+        self.action_number += 1
         self._end()
         self.waits_since = None
         self.commits.end(is_done=False)

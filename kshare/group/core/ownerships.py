@@ -11,7 +11,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError, FencedError
 from kshare.group.core.claimant import Claimant
 from kshare.group.core.lease_clock import LeaseClock
-from kshare.group.core.ownership import Ownership, Processed, new_ownership
+from kshare.group.core.ownership import Ownership, ProcessedWork, new_ownership
 from kshare.group.protocol.actions import Action
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import GroupLog
@@ -171,7 +171,7 @@ class Ownerships:
 
     def ask_commits(
         self,
-        processed: Mapping[TopicPartition, Processed],
+        processed: Mapping[TopicPartition, ProcessedWork],
         since: Mapping[TopicPartition, Progress] | None = None,
     ) -> list[tuple[Ownership, int]]:
         """Ask for commits; the ownerships, and which of their commits it is.

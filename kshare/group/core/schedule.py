@@ -7,7 +7,7 @@ from kshare.core.backoff import Backoff
 
 __all__ = ["MemberSchedule"]
 
-_SHORTEST_BEAT: Final = 0.1
+_SHORTEST_HEARTBEAT: Final = 0.1
 _TROUBLE: Final = 10.0
 _WARNING: Final = 30.0  # between two
 
@@ -22,7 +22,7 @@ class MemberSchedule:
         join_timeout: After this time, JoinGroup or SyncGroup counts as not answered.
         asked_at: When JoinGroup or SyncGroup was sent last.
         synced_at: When SyncGroup was answered last.
-        beat_at: When the next heartbeat is due.
+        heartbeat_at: When the next heartbeat is due.
         retry_at: Before this time nothing is asked: something has failed.
         failing_since: Since when everything has failed; None if it has not.
         warned_at: When the last warning of that was written.
@@ -33,7 +33,7 @@ class MemberSchedule:
     join_timeout: float
     asked_at: float = 0.0
     synced_at: float = 0.0
-    beat_at: float = 0.0
+    heartbeat_at: float = 0.0
     retry_at: float = 0.0
     failing_since: float | None = None
     warned_at: float = float("-inf")
@@ -61,27 +61,27 @@ class MemberSchedule:
 
     def joined(self) -> None:
         """JoinGroup was answered: a heartbeat is due."""
-        self.beat_at = 0.0
+        self.heartbeat_at = 0.0
 
     def synced(self, now: float, *, awaits_round: bool) -> None:
         """SyncGroup was answered; perhaps another round of the rebalance is to follow."""
         self.synced_at = now
         self.works()
         if awaits_round:
-            self.beat_at = now + _SHORTEST_BEAT
+            self.heartbeat_at = now + _SHORTEST_HEARTBEAT
 
-    def take_beat(self, now: float, *, awaits_round: bool) -> bool:
+    def take_heartbeat(self, now: float, *, awaits_round: bool) -> bool:
         """True if a heartbeat is due; if so, when the next one is.
 
         They are close together while another round of a rebalance is to follow, as a heartbeat
         says that it has begun.
         """
-        if now < self.beat_at:
+        if now < self.heartbeat_at:
             return False
         interval = self.heartbeat_interval
         if awaits_round:
-            interval = min(interval, max(_SHORTEST_BEAT, (now - self.synced_at) / 10))
-        self.beat_at = now + interval
+            interval = min(interval, max(_SHORTEST_HEARTBEAT, (now - self.synced_at) / 10))
+        self.heartbeat_at = now + interval
         return True
 
     def waits_long(self, now: float) -> bool:

@@ -128,7 +128,7 @@ class MemberDialogue:
             case FindCoordinator():
                 self._find()
             case Heartbeat():
-                self._link.heartbeat(request, partial(self._beat_answered, request))
+                self._link.heartbeat(request, partial(self._heartbeat_answered, request))
                 self._leader.look(self._now())
             case Join():
                 self._join = request
@@ -138,10 +138,10 @@ class MemberDialogue:
             case Plan():
                 self._leader.plan(request)
             case Leave(member_id):
-                self._link.hang_up()
+                self._link.stop_joining()
                 self._goodbyes.append(member_id)
 
-    def _beat_answered(self, beat: Heartbeat, answer: Any) -> None:
+    def _heartbeat_answered(self, beat: Heartbeat, answer: Any) -> None:
         number = int(answer.error_code)
         self._member.heartbeat_answered(
             beat,
@@ -217,7 +217,7 @@ class MemberDialogue:
 
     def _failed(self, error: Exception) -> None:
         """The coordinator did not answer, or not as it should."""
-        self._hang_up(str(error))
+        self._disconnect(str(error))
         if self._is_leaving:
             self._member.say(Level.INFO, f"cannot leave: {error}")
         else:
@@ -234,9 +234,9 @@ class MemberDialogue:
 
     def _find(self) -> None:
         self._member.must_find = False
-        self._hang_up("the coordinator may be another broker")
+        self._disconnect("the coordinator may be another broker")
 
-    def _hang_up(self, why: str) -> None:
+    def _disconnect(self, why: str) -> None:
         self._link.forget()
         self._is_parting = False
         self.commits.failed(why)
@@ -246,7 +246,7 @@ class MemberDialogue:
         if self._is_leaving:
             return
         self._is_leaving = True
-        self._link.hang_up()  # else it might still join
+        self._link.stop_joining()  # else it might still join
         last = self._member.leave()
         if last is not None:
             self._goodbyes.append(last.member_id)

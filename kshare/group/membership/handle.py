@@ -161,7 +161,7 @@ class MemberHandle:
     @property
     def poll_interval(self) -> float:
         """Seconds without a poll after which it leaves (``max.poll.interval.ms``)."""
-        return self._member.liveness.rebalance
+        return self._member.liveness.rebalance_seconds
 
     @property
     def seconds_since_poll(self) -> float:

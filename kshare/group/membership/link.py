@@ -134,7 +134,7 @@ class MemberLink:
         self._joining.close()
         self._speaking.close()
 
-    def hang_up(self) -> None:
+    def stop_joining(self) -> None:
         """Wait for no answer to JoinGroup or SyncGroup any more."""
         if self._made_for is self._joining:
             self._give_up_connecting()
@@ -150,7 +150,7 @@ class MemberLink:
     def join(self, request: Join, answered: Answered) -> None:
         """Ask JoinGroup; what was asked before is not waited for any more."""
         if not self._joining.is_free:
-            self.hang_up()
+            self.stop_joining()
         self._joining.ask(partial(self._join, request), answered)
 
     def _join(self, request: Join, connection: Connection) -> JoinGroupRequest:

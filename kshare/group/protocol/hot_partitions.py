@@ -26,7 +26,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import TopicPartition
 from kshare.core.region import Rectangle
 from kshare.core.slicing import PartitionLoad, RangeObservation, plan_ranges
-from kshare.group.protocol.assignor import Dealt, HeldHashes, deal
+from kshare.group.protocol.group_plan import Dealt, HeldHashes, deal
 from kshare.group.protocol.parts import Hashes, shared_width, tiles, width
 from kshare.group.protocol.report import RANGES_MAX, ROUND_ROBIN, MemberReport
 from kshare.group.protocol.subscription import Subscription

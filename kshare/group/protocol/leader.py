@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError
-from kshare.group.protocol.assignor import Deal, GroupPlan, plan_group
+from kshare.group.protocol.group_plan import Deal, GroupPlan, plan_group
 from kshare.group.protocol.records import Epoch, EpochMember
 from kshare.group.protocol.subscription import (
     MemberAssignment,

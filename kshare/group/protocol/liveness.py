@@ -14,16 +14,16 @@ class Liveness:
     sent that were answered later: the coordinator counts from when it has received them.
 
     Attributes:
-        session: The session timeout, in seconds.
-        rebalance: The rebalance timeout (``max.poll.interval.ms``), in seconds.
+        session_seconds: The session timeout.
+        rebalance_seconds: The rebalance timeout (``max.poll.interval.ms``).
         polled_at: When somebody has polled last.
         lapsed_at: When the answer was asked for that has renewed the right after it had lapsed;
             -inf if it never had. Such an answer alone does not do: a coordinator that was frozen
             gives it too, while another one has dropped the member.
     """
 
-    session: float
-    rebalance: float
+    session_seconds: float
+    rebalance_seconds: float
     polled_at: float = float("-inf")
     lapsed_at: float = float("-inf")
     _heard_at: float = float("-inf")
@@ -48,4 +48,6 @@ class Liveness:
 
     def seconds_left(self, now: float) -> float:
         """For how long it may hand out records; below 0: not now."""
-        return min(self._heard_at + self.session, self._stable_at + self.rebalance) - now
+        heard_until = self._heard_at + self.session_seconds
+        stable_until = self._stable_at + self.rebalance_seconds
+        return min(heard_until, stable_until) - now

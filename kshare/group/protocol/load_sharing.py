@@ -22,7 +22,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.region import Rectangle
 from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeObservation, plan_ranges
 from kshare.errors import PlanError
-from kshare.group.protocol.assignor import Dealt, HeldHashes, deal, instances_of, separated
+from kshare.group.protocol.group_plan import Dealt, HeldHashes, deal, instances_of, separated
 from kshare.group.protocol.hot_partitions import deal_by_work
 from kshare.group.protocol.parts import Hashes, divided, keeping_most, tiles
 from kshare.group.protocol.report import ROUND_ROBIN
@@ -67,7 +67,7 @@ class LoadSharing:
         sharers: Collection[str],
         holdings: HeldHashes,
     ) -> Dealt:
-        """Who gets what of partitions that have the same subscribers, as :func:`.assignor.deal`."""
+        """Who gets what of partitions that have the same subscribers, as :func:`.deal`."""
         together = list(separated(partitions, members, sharers))
         may_cut = self._assign_ranges is adaptive and len(sharers) == len(members) > 1
         if may_cut or (sharers and any(len(listed) < len(members) for listed, _ in together)):

@@ -38,7 +38,7 @@ from kshare.assignment.asking import ask
 from kshare.core.hashing import WHOLE, HashRange, merged, minus
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeAssignor, plan_ranges
-from kshare.group.protocol.assignor import Dealt, HeldHashes, deal, instances_of
+from kshare.group.protocol.group_plan import Dealt, HeldHashes, deal, instances_of
 from kshare.group.protocol.load_sharing import partition_load, unfinished
 from kshare.group.protocol.parts import Hashes, shared_width, tiles
 from kshare.group.protocol.subscription import Subscription
@@ -108,7 +108,7 @@ class TaskSharing:
         sharers: Collection[str],
         holdings: HeldHashes,
     ) -> Dealt:
-        """Who gets what of partitions that have the same subscribers, as :func:`.assignor.deal`."""
+        """Who gets what of partitions that have the same subscribers, as :func:`.deal`."""
         if not partitions:
             return
         under_way = unfinished(partitions, members, sharers, self._subscriptions)

@@ -93,7 +93,7 @@ class BrokerActions:
             for key in ownerships.give_up():
                 self.delete(link, key)
             todo = [
-                (ownership, ownership.action, action)
+                (ownership, ownership.action_number, action)
                 for ownership, actions in ownerships.advance(self._now())
                 for action in actions
             ]
@@ -202,7 +202,7 @@ class BrokerActions:
         def found(answers: dict[TopicPartition, int | KafkaError], each: Ownership) -> None:
             answer = answers[each.owner.partition]
             if isinstance(answer, KafkaError):
-                self._failed([(each, each.action)], answer)
+                self._failed([(each, each.action_number)], answer)
             else:
                 each.owner.initial_found(answer)
 

@@ -19,7 +19,7 @@ from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import ConsumerClosedError, FetchTimeoutError, KshareError
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.core.ownership import Ownership, Processed
+from kshare.group.core.ownership import Ownership, ProcessedWork
 from kshare.group.core.ownerships import claimed_hashes
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.membership.planned_topics import WholeTopics
@@ -222,7 +222,7 @@ class GroupSession:
 
     def commit(
         self,
-        processed: Mapping[TopicPartition, Processed],
+        processed: Mapping[TopicPartition, ProcessedWork],
         timeout: float,
         *,
         since: Mapping[TopicPartition, Progress] | None = None,
@@ -353,7 +353,9 @@ class GroupSession:
         if self._thread.closed.is_set():
             raise ConsumerClosedError
 
-    def _stable(self, partitions: Mapping[TopicPartition, Processed]) -> dict[TopicPartition, int]:
+    def _stable(
+        self, partitions: Mapping[TopicPartition, ProcessedWork]
+    ) -> dict[TopicPartition, int]:
         ownerships = self._shared.ownerships
         started = ownerships.started()
         return {tp: ownerships.stable(tp) for tp in partitions if tp in started}

@@ -344,7 +344,7 @@ def _commit(_: CallWorld, process: Process) -> None:
 def _decide(world: CallWorld, process: Process) -> None:
     """Let the owners go on; deliveries follow when a call looks."""
     for ownership, actions in process.ownerships.advance(world.now):
-        process.inbox += [(ownership, ownership.action, action) for action in actions]
+        process.inbox += [(ownership, ownership.action_number, action) for action in actions]
 
 
 # -- walks -----------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def goes_on_with_a_start_that_was_given_up(patch: pytest.MonkeyPatch) -> None:
 
     def rewind(self: Ownership) -> None:
         if self.owner.rewind():
-            self.action += 1
+            self.action_number += 1
 
     patch.setattr(Ownership, "rewind", rewind)
     patch.setattr(Ownership, "look", _looks_without_stopping)

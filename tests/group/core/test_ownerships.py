@@ -87,9 +87,9 @@ def test_a_failure_is_tried_again_after_a_pause() -> None:
     owned.claim({T0: (WHOLE,)})
     claim_written(owned)
     ((each, _),) = owned.advance(0.0)
-    each.failed(each.action - 1, "of old", 0.0)  # late news of earlier actions
+    each.failed(each.action_number - 1, "of old", 0.0)  # late news of earlier actions
     assert list(owned.advance(100.0)) == []
-    each.failed(each.action, "why", 100.0)
+    each.failed(each.action_number, "why", 100.0)
     assert list(owned.advance(100.0)) == []
     assert 100.0 < owned.next_time() < 100.1
     ((_, actions),) = owned.advance(101.0)
@@ -124,10 +124,10 @@ def test_a_rewind_amid_a_start_asks_again() -> None:
     for _ in range(3):
         ((_, (action,)),) = owned.advance(1.0)
         assert isinstance(action, FetchPrimary)
-        numbers.append(each.action)
+        numbers.append(each.action_number)
         each.rewind()
         each.rewind()
-    assert len({*numbers, each.action}) == 4  # the answers to earlier ones are not taken
+    assert len({*numbers, each.action_number}) == 4  # the answers to earlier ones are not taken
     ((_, (action,)),) = owned.advance(1.0)
     each.owner.primary_read(Primary(7, Anchor(0, 0, "")), 0)
     assert list(owned.advance(1.0)) == []
@@ -139,7 +139,7 @@ def test_a_rewind_while_the_claim_is_written_forgets_no_failure() -> None:
     owned = ownerships()
     owned.claim({T0: (WHOLE,)})
     ((each, (write_it,)),) = owned.advance(0.0)
-    number = each.action
+    number = each.action_number
     each.rewind()
     each.failed(number, "timed out", 0.0)
     ((_, actions),) = owned.advance(100.0)
@@ -291,7 +291,7 @@ def test_a_later_claim_is_seen_in_the_pause_after_a_fault(lease_records: int | N
     run(owned)
     each = owned.by_partition[T0]
     for _ in range(7):  # each pause is longer
-        each.failed(each.action, "timed out", 100.0)
+        each.failed(each.action_number, "timed out", 100.0)
     assert owned.next_time() > 100.5
     write(owned, Claim(T0, "other#1", (WHOLE,)))
     assert list(owned.advance(100.0)) == []

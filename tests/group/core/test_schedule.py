@@ -18,14 +18,19 @@ def schedule() -> MemberSchedule:
 def test_heartbeats_are_one_interval_apart() -> None:
     times = [0.0, 1.0, 2.9, 3.0, 4.0, 6.5, 9.4, 9.5]
     plan = schedule()
-    assert [now for now in times if plan.take_beat(now, awaits_round=False)] == [0.0, 3.0, 6.5, 9.5]
+    assert [now for now in times if plan.take_heartbeat(now, awaits_round=False)] == [
+        0.0,
+        3.0,
+        6.5,
+        9.5,
+    ]
 
 
 def test_a_heartbeat_follows_the_answer_to_join() -> None:
     plan = schedule()
-    assert plan.take_beat(10.0, awaits_round=False)
+    assert plan.take_heartbeat(10.0, awaits_round=False)
     plan.joined()
-    assert plan.take_beat(10.1, awaits_round=False)
+    assert plan.take_heartbeat(10.1, awaits_round=False)
 
 
 @given(synced=TIMES, waited=st.floats(0, 100))
@@ -34,11 +39,11 @@ def test_while_a_round_is_to_follow_they_come_each_tenth_of_the_time_so_far(
 ) -> None:
     plan = schedule()
     plan.synced(synced, awaits_round=True)
-    assert plan.beat_at == synced + 0.1
-    now = plan.beat_at + waited
-    assert plan.take_beat(now, awaits_round=True)
+    assert plan.heartbeat_at == synced + 0.1
+    now = plan.heartbeat_at + waited
+    assert plan.take_heartbeat(now, awaits_round=True)
     expected = min(3.0, max(0.1, (now - synced) / 10))
-    assert abs(plan.beat_at - now - expected) < 1e-6
+    assert abs(plan.heartbeat_at - now - expected) < 1e-6
 
 
 def test_a_join_is_overdue_after_a_rebalance_may_be_over() -> None:

@@ -169,7 +169,7 @@ def test_who_leaves_while_it_connects_does_not_join(talk: Talk) -> None:
     core = talk.member.membership
     core.rebalance()
     core.member_id = ""
-    talk.member.schedule.beat_at = float("inf")
+    talk.member.schedule.heartbeat_at = float("inf")
     talk.step()
     assert talk.member.awaits  # JoinGroup: the connection is made by a thread
     talk.dialogue.leave()

@@ -148,7 +148,7 @@ def test_a_connection_that_comes_too_late_is_closed(
         return connect(*given)
 
     monkeypatch.setattr(link_module, "_connect", slow)
-    for forget in (link.forget, link.hang_up, lambda: link.join(Join("me", b""), print)):
+    for forget in (link.forget, link.stop_joining, lambda: link.join(Join("me", b""), print)):
         made.clear()
         link.join(Join("me", b""), print)
         link.send()

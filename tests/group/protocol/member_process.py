@@ -97,7 +97,7 @@ def new_member(name: str, protocols: tuple[str, ...] = (PROTOCOL,)) -> GroupMemb
 def clone_of_member(member: GroupMember) -> GroupMember:
     """A copy that shares nothing that changes."""
     parts = shallow(member.membership), shallow(member.liveness), shallow(member.schedule)
-    return GroupMember(*parts, member.awaits, member.is_beating, member.must_find)
+    return GroupMember(*parts, member.awaits, member.awaits_heartbeat, member.must_find)
 
 
 def member_of(process: Process) -> MemberProcess:

@@ -401,7 +401,7 @@ def _act_as_member(world: InGroup, process: MemberProcess) -> None:
 
 def next_request(process: MemberProcess, *, beats: bool = False) -> Request | None:
     """What it sends next: a heartbeat, or what else there is; any time may be that of either."""
-    process.member.schedule.beat_at = process.now if beats else float("inf")
+    process.member.schedule.heartbeat_at = process.now if beats else float("inf")
     while isinstance(request := process.member.request(process.now), FindCoordinator):
         process.beaten = None
     return request

@@ -285,7 +285,7 @@ class Process:
         self._give_up()
         before = self.ownership
         wanted = [
-            (each.action, action)
+            (each.action_number, action)
             for each, actions in self.ownerships.advance(now)
             for action in actions
         ]
@@ -305,7 +305,7 @@ class Process:
     def rest(self, action: Action, *, is_awaited: bool) -> None:
         """What is left of an action that is done in part."""
         each = self.ownership
-        number = each.action if each is not None and is_awaited else GONE
+        number = each.action_number if each is not None and is_awaited else GONE
         self.wanted.insert(0, (number, action))
 
     def fail(self) -> None:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
-from kshare.group.protocol.assignor import GroupPlan, plan_group
+from kshare.group.protocol.group_plan import GroupPlan, plan_group
 from kshare.group.protocol.load_sharing import LoadSharing
 from kshare.group.protocol.report import MemberReport, by_range
 from kshare.group.protocol.subscription import Assigned, Subscription, in_order
 from kshare.ranges import adaptive
 from kshare.ranges.adaptive import hot_above
-from tests.group.protocol.test_assignor import (
+from tests.group.protocol.test_group_plan import (
     Group,
     check_no_overlap,
     check_tiles,

@@ -10,7 +10,7 @@ from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
 from kshare.group.core.member import Commit, GroupMember, Heartbeat
 from kshare.group.core.ownerships import Ownerships
-from kshare.group.protocol import assignor, commit, owner, takeover
+from kshare.group.protocol import commit, group_plan, owner, takeover
 from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.liveness import Liveness
@@ -205,7 +205,7 @@ def takes_members_of_the_epoch_for_dropped(patch: pytest.MonkeyPatch) -> None:
 
 def gives_what_others_own(patch: pytest.MonkeyPatch) -> None:
     """One phase: only the claims keep the new owner waiting."""
-    patch.setattr(assignor, "_without_others", lambda target, _: target)
+    patch.setattr(group_plan, "_without_others", lambda target, _: target)
 
 
 def gives_what_others_own_and_does_not_wait(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
-from kshare.group.protocol.assignor import plan_group
+from kshare.group.protocol.group_plan import plan_group
 from kshare.group.protocol.parts import (
     Hashes,
     Overlaps,

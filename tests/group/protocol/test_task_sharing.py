@@ -27,12 +27,12 @@ from kshare.assignment import (
 from kshare.core.hashing import HASH_SPACE, WHOLE, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import TaskAssignmentException
-from kshare.group.protocol.assignor import GroupPlan, plan_group
+from kshare.group.protocol.group_plan import GroupPlan, plan_group
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Assigned, Subscription, in_order
 from kshare.group.protocol.task_sharing import TaskPlanning, TaskSharing, _dealt_out
 from kshare.ranges import adaptive, round_robin
-from tests.group.protocol.test_assignor import (
+from tests.group.protocol.test_group_plan import (
     LOWER,
     UPPER,
     Group,
@@ -47,7 +47,7 @@ from tests.group.protocol.test_assignor import (
     tp,
     width,
 )
-from tests.group.protocol.test_assignor import stores as stores_of_instances
+from tests.group.protocol.test_group_plan import stores as stores_of_instances
 from tests.group.protocol.test_load_sharing import ADAPTIVE, POINTS, Load
 
 STICKY = TaskPlanning(StickyTaskAssignor(), "StickyTaskAssignor", round_robin)

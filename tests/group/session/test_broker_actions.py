@@ -34,11 +34,11 @@ class Waiting:
     def __init__(self, number: int) -> None:
         self.partition = TopicPartition("orders", number)
         self.owner = self
-        self.action = 1
+        self.action_number = 1
         self.answers: list[int | None] = []
 
     def waits_for(self, action: int) -> bool:
-        return action == self.action
+        return action == self.action_number
 
     def initial_found(self, offset: int) -> None:
         self.answers.append(offset)

@@ -85,7 +85,7 @@ def test_a_coordinator_that_does_not_answer_a_heartbeat_does_not_stop_reading_th
         """Since before the log was read again."""
         heard, read_at = running.member.liveness._heard_at, running.read_at
         until(lambda: running.read_at > read_at)
-        return member.is_beating and running.member.liveness._heard_at == heard
+        return member.awaits_heartbeat and running.member.liveness._heard_at == heard
 
     eventually(is_unanswered)
     for _ in range(2):
@@ -124,7 +124,7 @@ def test_who_leaves_in_vain_does_not_wait_for_longer_than_was_said_and_leaves_al
     cluster, member = running.cluster, running.member
     cluster.track_requests()
     cluster.delay(running.coordinator, NEVER_MS)
-    until(lambda: member._member.is_beating)
+    until(lambda: member._member.awaits_heartbeat)
     commit = member.commit({T0: CommittedOffset(1)})
     running.session.leave(0.05)
     with pytest.raises(KafkaError, match="left"):

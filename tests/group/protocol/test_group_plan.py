@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.assignor import GroupPlan, plan_group
+from kshare.group.protocol.group_plan import GroupPlan, plan_group
 from kshare.group.protocol.subscription import Assigned, Subscription, in_order
 
 Group: TypeAlias = dict[str, Subscription]
