@@ -6,9 +6,8 @@
                                                     +--> task assignor --> members' ranges
     members: tags, racks, what they had, lags ------+
 
-Members of one instance are a process with a thread for each, if their tags and racks are the same;
-which of them gets which of its tasks is decided here. Their previous tasks are the ranges of which
-they had most. Topics with the same subscribers are one application, each topic a subtopology of it.
+Each member is a process with one thread; its previous tasks are the ranges of which it had most.
+Topics with the same subscribers are one application, each topic a subtopology of it.
 
 Laws: the ranges of a partition tile its hash space, and each has one member. An answer that is
 wrong (an exception, a task that is missing or there twice, an unknown process) is reported, and
@@ -21,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
 
 from kshare.assignment import (
     ApplicationState,
@@ -38,7 +36,7 @@ from kshare.assignment.asking import ask
 from kshare.core.hashing import WHOLE, HashRange, merged, minus
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeAssignor, plan_ranges
-from kshare.group.protocol.group_plan import Dealt, HeldHashes, deal, instances_of
+from kshare.group.protocol.group_plan import Dealt, HeldHashes, deal
 from kshare.group.protocol.load_sharing import partition_load, unfinished
 from kshare.group.protocol.parts import Hashes, shared_width, tiles
 from kshare.group.protocol.subscription import Subscription
@@ -177,11 +175,9 @@ class TaskSharing:
     ) -> dict[str, dict[TopicPartition, list[HashRange]]] | None:
         """The ranges of each member; None if there is no answer that can be used."""
         planning = self._planning
-        processes = self._processes(members)
         try:
             tasks = _tasks(ranges)
-            previous = _previous(tasks, members, holdings)
-            state = self._state(tasks, processes, previous)
+            state = self._state(tasks, members, holdings)
         except ValueError as fault:
             self.faults.append(f"taskAssignor {planning.name}: {fault}")
             return None
@@ -197,31 +193,19 @@ class TaskSharing:
             return None
         self._want(answer.followup_ms)
         assigned: dict[str, dict[TopicPartition, list[HashRange]]] = {}
-        for process, together in processes.items():
-            for member, own in _dealt_out(by_process[process], together, previous).items():
-                parts: dict[TopicPartition, list[HashRange]] = defaultdict(list)
-                for task in own:
-                    partition, hashes = tasks[task]
-                    parts[partition].append(hashes)
-                assigned[member] = parts
-        return assigned
-
-    def _processes(self, members: Sequence[str]) -> dict[ProcessId, list[str]]:
-        """The members of each process, which has the name of the first one."""
-        instances = instances_of(self._subscriptions)
-        together: dict[tuple[Any, ...], list[str]] = defaultdict(list)
         for member in members:
-            said = self._subscriptions[member]
-            alike = said.report.tags, said.rack
-            is_one = member in instances
-            together[(instances[member], *alike) if is_one else (member,)].append(member)
-        return {ProcessId(self._subscriptions[own[0]].name): own for own in together.values()}
+            parts: dict[TopicPartition, list[HashRange]] = defaultdict(list)
+            for task in sorted(by_process[ProcessId(self._subscriptions[member].name)]):
+                partition, hashes = tasks[task]
+                parts[partition].append(hashes)
+            assigned[member] = parts
+        return assigned
 
     def _state(
         self,
         tasks: Mapping[TaskId, tuple[TopicPartition, HashRange]],
-        processes: Mapping[ProcessId, Sequence[str]],
-        previous: Mapping[str, Sequence[TaskId]],
+        members: Sequence[str],
+        holdings: HeldHashes,
     ) -> ApplicationState:
         planning = self._planning
         infos = [
@@ -234,60 +218,34 @@ class TaskSharing:
             )
             for task, (partition, _) in tasks.items()
         ]
-        states = [
-            self._process(process, {member: frozenset(previous[member]) for member in own}, tasks)
-            for process, own in processes.items()
+        previous = _previous(tasks, members, holdings)
+        processes = [
+            self._process(member, frozenset(previous[member]), tasks) for member in members
         ]
         probing = {"probing.rebalance.interval.ms": max(planning.probing_ms, _PROBING_MS_MIN)}
         configs = AssignmentConfigs.from_configs({**probing, **planning.configs})
-        return ApplicationState.of(infos, states, configs, now_ms=planning.now_ms)
+        return ApplicationState.of(infos, processes, configs, now_ms=planning.now_ms)
 
     def _process(
         self,
-        process: ProcessId,
-        previous: Mapping[str, frozenset[TaskId]],
+        member: str,
+        previous: frozenset[TaskId],
         tasks: Mapping[TaskId, tuple[TopicPartition, HashRange]],
     ) -> KafkaStreamsState:
-        said = self._subscriptions[next(iter(previous))]
-        lags = {
-            task: of_member[tasks[task][0]]
-            for member, own in previous.items()
-            for of_member in (dict(self._subscriptions[member].report.lags),)
-            for task in sorted(own)
-            if tasks[task][0] in of_member
-        }
+        said = self._subscriptions[member]
+        lags = dict(said.report.lags)
         return KafkaStreamsState(
-            process,
-            num_processing_threads=len(previous),
-            consumer_client_ids=tuple(sorted(previous)),
-            previous_active_tasks=frozenset[TaskId]().union(*previous.values()),
+            ProcessId(said.name),
+            consumer_client_ids=(member,),
+            previous_active_tasks=previous,
             client_tags=dict(said.report.tags),
             rack_id=said.rack,
             host_info=_host_info(said.host),
-            task_lags=lags,
-            tasks_by_consumer=previous,
+            task_lags={
+                task: lags[tasks[task][0]] for task in sorted(previous) if tasks[task][0] in lags
+            },
+            tasks_by_consumer={member: previous},
         )
-
-
-def _dealt_out(
-    tasks: Collection[TaskId], members: Sequence[str], previous: Mapping[str, Sequence[TaskId]]
-) -> dict[str, list[TaskId]]:
-    """The tasks of each member of a process: evenly many, as far as that goes those it had."""
-    least, extra = divmod(len(tasks), len(members))
-    wanted, dealt = set(tasks), dict[str, list[TaskId]]()
-    had = {member: [task for task in previous[member] if task in wanted] for member in members}
-    for member in sorted(members, key=lambda member: -len(had[member])):  # sorting is stable
-        dealt[member] = had[member][: least + (extra > 0)]
-        extra -= len(dealt[member]) > least
-    kept = {task for own in dealt.values() for task in own}
-    rest = [task for task in sorted(tasks) if task not in kept]
-    for member in members:  # next to each other, so that few of them share a partition
-        most = least + (extra > 0)
-        count = max(most - len(dealt[member]), 0)
-        extra -= len(dealt[member]) <= least < most
-        dealt[member] = sorted([*dealt[member], *rest[:count]])
-        del rest[:count]
-    return dealt
 
 
 def _kept(

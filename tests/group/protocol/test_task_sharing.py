@@ -30,11 +30,9 @@ from kshare.errors import TaskAssignmentException
 from kshare.group.protocol.group_plan import GroupPlan, plan_group
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Assigned, Subscription, in_order
-from kshare.group.protocol.task_sharing import TaskPlanning, TaskSharing, _dealt_out
+from kshare.group.protocol.task_sharing import TaskPlanning, TaskSharing
 from kshare.ranges import adaptive, round_robin
 from tests.group.protocol.test_group_plan import (
-    LOWER,
-    UPPER,
     Group,
     both,
     check_no_overlap,
@@ -42,12 +40,10 @@ from tests.group.protocol.test_group_plan import (
     given_up,
     group_of,
     joined,
-    on_host,
     ranges,
     tp,
     width,
 )
-from tests.group.protocol.test_group_plan import stores as stores_of_instances
 from tests.group.protocol.test_load_sharing import ADAPTIVE, POINTS, Load
 
 STICKY = TaskPlanning(StickyTaskAssignor(), "StickyTaskAssignor", round_robin)
@@ -382,91 +378,6 @@ def test_ranges_by_load_and_members_by_an_assignor() -> None:
         for member, each in settled(group, planned, 3).items()
     }
     assert plan(quiet, {"t": 1}, planning)[0].target == planned.target
-
-
-def test_members_of_an_instance_are_a_process_with_a_thread_for_each() -> None:
-    """Unless they have other tags or racks."""
-    group = {
-        "id-a": replace(on_host("a", "x:80"), owned=((tp(0), (LOWER,)),), epoch=1),
-        "id-b": replace(on_host("b", "x:81"), owned=((tp(0), (UPPER,)),), epoch=1),
-        "id-c": replace(on_host("c", "pod-c"), instance="x"),
-        "id-d": replace(on_host("d", "x"), rack="r"),
-        "id-e": Subscription("e", ("t",)),
-        "id-f": Subscription("f", ("t",)),
-    }
-    group["id-b"] = replace(group["id-b"], report=MemberReport(lags=((tp(0), 7),)))
-    recorder = Recorder(to_the_first)
-    planned, sharing = plan(group, {"t": 1}, replace(STICKY, assignor=recorder))
-    assert sharing.faults == []
-    (state,) = recorder.states
-    threads = {str(at): one.num_processing_threads for at, one in state.states.items()}
-    assert threads == {"a": 3, "d": 1, "e": 1, "f": 1}
-    process = state.states[ProcessId("a")]
-    assert process.consumer_client_ids == ("id-a", "id-b", "id-c")
-    assert len(process.previous_active_tasks) == 6
-    assert set(process.stateful_tasks_to_lag_sums().values()) == {7}
-    assert [len(process.tasks_by_consumer[each]) for each in ("id-a", "id-b", "id-c")] == [3, 3, 0]
-    shares = [round(width(planned.target[f"id-{m}"]) * 3 / HASH_SPACE) for m in "abcdef"]
-    assert shares == [1, 1, 1, 0, 0, 0]
-
-
-def test_parts_of_a_partition_meet_on_a_host_whatever_names_its_members_have() -> None:
-    hosts = {"m1": "x", "m2": "y", "m3": "x", "m4": "y"}
-    group = {name: on_host(name, host) for name, host in hosts.items()}
-    planned, _ = plan(group, {"t": 2}, replace(STICKY, stateful=True))
-    assert len(stores_of_instances(group, planned)) == 2
-    assert {width(assigned) for assigned in planned.target.values()} == {HASH_SPACE // 2}
-
-
-@given(
-    assignors,
-    st.integers(1, 3),
-    st.none() | st.integers(1, 12),
-    st.lists(
-        st.dictionaries(st.sampled_from("abcdefg"), st.sampled_from(["x", "y", ""]), min_size=1),
-        min_size=1,
-        max_size=4,
-    ),
-)
-@settings(max_examples=60, deadline=None)
-def test_laws_of_instances_while_members_come_and_go(
-    assignor: Callable[[], TaskAssignor],
-    number: int,
-    min_ranges: int | None,
-    generations: list[dict[str, str]],
-) -> None:
-    planning = TaskPlanning(assignor(), "an assignor", round_robin, min_ranges=min_ranges)
-    partitions = {"t": number}
-    said: Group = {}
-    for epoch, hosts in enumerate(generations):
-        group = {
-            name: replace(said.get(name, on_host(name, host)), host=host)
-            for name, host in sorted(hosts.items())
-        }
-        planned, sharing = plan(group, partitions, planning)
-        assert sharing.faults == []
-        check_tiles(planned.target, partitions)
-        said = settled(group, planned, epoch)
-        assert plan(said, partitions, planning)[0].target == planned.target
-
-
-@given(st.sets(st.integers(0, 20)), st.lists(st.sets(st.integers(0, 20)), min_size=1, max_size=5))
-def test_members_of_a_process_have_evenly_many_tasks_and_what_they_had(
-    numbers: set[int], before: list[set[int]]
-) -> None:
-    tasks = {TaskId(0, number) for number in numbers}
-    names = [f"m{i}" for i in range(len(before))]
-    previous = {
-        name: [TaskId(0, n) for n in own - set[int]().union(*before[:i])]
-        for i, (name, own) in enumerate(zip(names, before, strict=True))
-    }
-    dealt = _dealt_out(tasks, names, previous)
-    assert sorted(task for own in dealt.values() for task in own) == sorted(tasks)
-    least = len(tasks) // len(names)
-    for name, own in dealt.items():
-        assert least <= len(own) <= least + (len(tasks) % len(names) > 0)
-        had = tasks & set(previous[name])
-        assert len(had & set(own)) >= min(len(had), least)
 
 
 def test_topics_with_other_subscribers_are_another_application() -> None:
