@@ -44,7 +44,7 @@ test:
 	$(MAKE) --jobs=2 test-integration test-oldest
 
 test-units: setup prepare-tests
-	$(BIN)/python -m pytest -n 4 --dist worksteal tests
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not long" tests
 
 test-integration: setup
 	$(BIN)/python -m pytest -n 5 -m "not long" $(BY_WORKER) --ignore=integration/alone integration
@@ -52,8 +52,9 @@ test-integration: setup
 test-oldest: setup
 	$(BIN)/python -m integration.spark_versions --short 4.0.2
 
-# What of the integration tests make test leaves out.
-test-long: setup prepare
+# What make test leaves out.
+test-long: setup prepare prepare-client
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m long tests
 	$(BIN)/python -m pytest -n 4 -m long $(BY_WORKER) --ignore=integration/alone integration
 
 # The core decides what is read: every branch of it is tested. Few examples show that, as tracing is
@@ -63,7 +64,7 @@ test-core: setup
 
 # Fetches a Kafka broker and Spark's own Kafka source, once, and compiles the tests, which each worker
 # of pytest would do for itself. A test that cannot be collected is reported when the tests run.
-prepare: prepare-tests prepare-tools prepare-spark prepare-client
+prepare: prepare-tests prepare-tools prepare-spark
 
 prepare-tests: setup
 	-$(BIN)/python -m pytest --collect-only --quiet tests integration > /dev/null

@@ -23,6 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
         yield running
 
 
+@pytest.mark.long
 def test_a_client_without_a_jvm(
     server: ConnectServer, broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_client_without_a_jvm(
     assert seen["stable"][0] >= 40
 
 
+@pytest.mark.long
 def test_a_declarative_pipeline(
     server: ConnectServer, broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:

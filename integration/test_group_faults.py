@@ -122,12 +122,10 @@ def java_hash(text: str) -> int:
     return number - (number >> 31 << 32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seconds",
-    [
-        pytest.param(3, id="shorter than a session", marks=pytest.mark.long),
-        pytest.param(9, id="longer"),
-    ],
+    [pytest.param(3, id="shorter than a session"), pytest.param(9, id="longer")],
 )
 def test_a_broker_answers_late(tmp_path: Path, seconds: int) -> None:
     with KafkaBroker() as broker, closing(Group(broker, broker.create_topic(), tmp_path)) as group:

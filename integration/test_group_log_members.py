@@ -153,12 +153,9 @@ def test_the_log_is_compacted_under_way(broker: KafkaBroker, tmp_path: Path) -> 
             assert "log was lost" not in member.errors()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "is_subscribed",
-    [
-        pytest.param(False, id="assigned", marks=pytest.mark.long),
-        pytest.param(True, id="subscribed"),
-    ],
+    "is_subscribed", [pytest.param(False, id="assigned"), pytest.param(True, id="subscribed")]
 )
 def test_the_log_has_no_leader_for_a_while(
     cluster: KafkaCluster, tmp_path: Path, *, is_subscribed: bool
@@ -231,6 +228,7 @@ def test_kafkas_own_tool_resets_the_offsets(broker: KafkaBroker, tmp_path: Path)
         assert sorted(offset for _, _, offset, _ in again) == list(range(100, 2_400))
 
 
+@pytest.mark.long
 def test_a_record_of_a_later_version(
     broker: KafkaBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,7 +127,8 @@ def changes_of(member: Member) -> list[list[str]]:
     return [line for line in member.lines() if line[0] != "record"]
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2])
 def test_members_come_and_go_at_random(group: Group, seed: int) -> None:
     chance = chance_of(seed)
     living = [group.start(), group.start()]

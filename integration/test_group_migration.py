@@ -197,7 +197,8 @@ def test_a_group_that_brokers_convert_and_convert_back(group: Group) -> None:
     check(group)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2])
 def test_both_kinds_come_and_go_at_random(group: Group, seed: int) -> None:
     chance = chance_of(seed)
     group.name = group.topic

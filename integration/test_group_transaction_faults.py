@@ -141,7 +141,8 @@ def test_coordinators_die_and_move_amid_transactions(tmp_path: Path) -> None:
         group.check(meanwhile=start_again)
 
 
-@pytest.mark.parametrize("how", ["deleted", pytest.param("truncated", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["deleted", "truncated"])
 def test_the_log_is_lost_amid_transactions(
     broker: KafkaBroker, topic: str, tmp_path: Path, how: str
 ) -> None:
@@ -158,6 +159,7 @@ def test_the_log_is_lost_amid_transactions(
         group.check(has_lost_log=True)
 
 
+@pytest.mark.long
 def test_a_policy_is_switched_amid_transactions(
     broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_plain_consumer_joins_amid_transactions(processes: Processes, topic: s
     processes.check()
 
 
+@pytest.mark.long
 def test_two_groups_with_transactions_on_one_topic(
     broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:

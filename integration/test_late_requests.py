@@ -31,7 +31,11 @@ REFUSALS = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
 Proxied = tuple[KafkaBroker, HoldingProxy]
 
 
-@pytest.fixture(scope="module", params=[2, 1], ids=["transaction-version-2", "version-1"])
+@pytest.fixture(
+    scope="module",
+    params=[2, pytest.param(1, marks=pytest.mark.long)],
+    ids=["transaction-version-2", "version-1"],
+)
 def held(request: pytest.FixtureRequest) -> Iterator[Proxied]:
     """A broker behind a proxy, with and without KIP-890's transactions."""
     broker = KafkaBroker(features={"transaction.version": request.param})

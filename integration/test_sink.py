@@ -265,12 +265,9 @@ ROWS = 40
 
 
 @pytest.mark.timeout(1800)  # a Spark for each kill
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "steps",
-    [
-        pytest.param((5, 8), id="some"),
-        pytest.param((1, 4, 6, 7), id="rest", marks=pytest.mark.long),
-    ],
+    "steps", [pytest.param((5, 8), id="some"), pytest.param((1, 4, 6, 7), id="rest")]
 )
 def test_drivers_and_workers_are_killed(
     broker: KafkaBroker, tmp_path: Path, steps: tuple[int, ...]

@@ -31,6 +31,7 @@ def test_the_pictures_are_those_that_the_script_draws(drawn: Path) -> None:
         assert words(file) == words(PICTURES / file.name), f"make pictures: {file.name} is old"
 
 
+@pytest.mark.long
 def test_a_picture_is_the_same_each_time(drawn: Path, tmp_path: Path) -> None:
     runpy.run_path(str(ROOT / "docs" / "pictures.py"))["draw_all"](tmp_path)
     for file in drawn.iterdir():

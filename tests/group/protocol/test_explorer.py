@@ -43,7 +43,9 @@ def test_every_interleaving_to_a_depth() -> None:
     assert reached.states > 3_000
 
 
-@pytest.mark.parametrize(("failures", "depth", "promised"), [(0, 7, 50), (1, 6, 10)])
+@pytest.mark.parametrize(
+    ("failures", "depth", "promised"), [pytest.param(0, 7, 50, marks=pytest.mark.long), (1, 6, 10)]
+)
 def test_every_interleaving_of_members_that_run(failures: int, depth: int, promised: int) -> None:
     limits = Limits(processes=3, lost_logs=1, failures=failures)
     reached, broken = explore(limits, depth, running=True)

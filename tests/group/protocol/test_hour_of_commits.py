@@ -3,6 +3,8 @@
 import heapq
 import random
 
+import pytest
+
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
@@ -67,6 +69,7 @@ class Hour:
         return sum(len(encode_key("billing", key)) + len(v) for key, v in self.left.items())
 
 
+@pytest.mark.long
 def test_the_log_is_bounded_by_gaps() -> None:
     chance = random.Random(7)
     hour = Hour()

@@ -254,6 +254,7 @@ def test_the_library_in_an_archive_is_loaded(installed: Path, tmp_path: Path) ->
     assert without_numba(archive, tmp_path).stdout == "[]\n"
 
 
+@pytest.mark.long
 def test_changed_sources_are_compiled_at_first_use(installed: Path) -> None:
     """Where there is a compiler, as in an editable installation after a pull."""
     folder = installed / "kshare/wire/decode"
@@ -267,6 +268,7 @@ def test_changed_sources_are_compiled_at_first_use(installed: Path) -> None:
     assert new.stat().st_mtime_ns == made
 
 
+@pytest.mark.long
 def test_each_linker_makes_a_library() -> None:
     code = build.compile_object()
     for linker in build.linkers():
