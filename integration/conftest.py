@@ -109,9 +109,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # Nobody stops these brokers: one that a busy machine keeps from its heartbeats is not fenced.
 _PATIENT = {"broker.session.timeout.ms": "9000"}
-
-
 _OF_WORKERS = pytest.StashKey[KafkaBroker]()
+
+
+def _calm_broker(*listeners: str) -> KafkaBroker:
+    broker = KafkaBroker(listeners, config=_PATIENT)
+    broker.is_calm = True
+    return broker
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -119,7 +123,7 @@ def pytest_configure_node(node: Any) -> None:
     """Launch the broker that all workers share, and tell each of it."""
     stash = node.config.stash
     if _OF_WORKERS not in stash:
-        stash[_OF_WORKERS] = KafkaBroker(config=_PATIENT)
+        stash[_OF_WORKERS] = _calm_broker()
         stash[_OF_WORKERS].launch()
     node.workerinput["broker"] = pickle.dumps(stash[_OF_WORKERS])
 
@@ -137,20 +141,16 @@ def broker(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     Tests that stop or kill one, or set what holds for a whole cluster, make their own.
     """
     if shared := getattr(request.config, "workerinput", {}).get("broker"):
-        running: KafkaBroker = pickle.loads(shared)
-        running.is_calm = True
-        yield running.wait_until_started()
+        yield pickle.loads(shared).wait_until_started()
         return
-    with KafkaBroker(config=_PATIENT) as running:
-        running.is_calm = True
+    with _calm_broker() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def secure_broker() -> Iterator[KafkaBroker]:
     """A broker with every listener, mechanism and user of ``integration.kafka``."""
-    with KafkaBroker(SECURE_LISTENERS, config=_PATIENT) as running:
-        running.is_calm = True
+    with _calm_broker(*SECURE_LISTENERS) as running:
         yield running
 
 
