@@ -257,10 +257,8 @@ def test_automatic_and_asynchronous_commits_call_back_from_poll(
             consumer.poll(0.02)
 
 
-def test_it_commits_early_when_ranges_have_gathered(
-    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
-) -> None:
-    fill(cluster, 1_000)
+def that_commits_early(make: Callable[..., KeySharedConsumer]) -> KeySharedConsumer:
+    """A consumer that commits when 300 ranges have gathered, long before it is time to."""
     consumer = make(
         acknowledgement__mode="explicit",
         enable__auto__commit=True,
@@ -268,6 +266,14 @@ def test_it_commits_early_when_ranges_have_gathered(
         max__num__ranges__to__commit=300,
     )
     consumer.assign({("orders", 0): []})
+    return consumer
+
+
+def test_it_commits_early_when_ranges_have_gathered(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 1_000)
+    consumer = that_commits_early(make)
     messages = take(consumer, 900)
     for message in messages[1:400:2]:  # 200 gaps
         consumer.acknowledge(message)
@@ -288,13 +294,7 @@ def test_it_commits_early_when_gaps_are_closed_and_others_arise(
 ) -> None:
     """What counts is what is not committed, not how many ranges there are more than before."""
     fill(cluster, 1_300)
-    consumer = make(
-        acknowledgement__mode="explicit",
-        enable__auto__commit=True,
-        auto__commit__interval__ms=600_000,
-        max__num__ranges__to__commit=300,
-    )
-    consumer.assign({("orders", 0): []})
+    consumer = that_commits_early(make)
     messages = take(consumer, 1_300)
     consumer.pause([ORDERS])
     for message in messages[1:640:2]:
