@@ -10,20 +10,28 @@ nothing, so it has neither the thread nor the connections.
 """
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
+from typing import Protocol
 
-from kshare.cluster.cluster import Cluster, TopicPolicy
+from kshare.cluster.cluster import Cluster
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.metrics import PartitionMetrics
 from kshare.monitor.retention import EVERY_SECONDS, LogView, RetentionWatch
 from kshare.options.model import KafkaConfig
+from kshare.wire.protocol.background import begin
 
 __all__ = ["Retention"]
 
 _log = logging.getLogger("kshare.group")
+
+
+class _Asked(LogView, Protocol):
+    def close(self) -> None:
+        """End its connections; a later question makes new ones."""
 
 
 class Retention:
@@ -31,7 +39,7 @@ class Retention:
 
     Args:
         kafka: How to reach the cluster.
-        cluster: The cluster; None to connect to it.
+        cluster: The cluster; None to connect to it for each look.
         clock: Seconds.
     """
 
@@ -39,16 +47,16 @@ class Retention:
         self,
         kafka: KafkaConfig,
         *,
-        cluster: LogView | None = None,
+        cluster: _Asked | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
         self._next = clock()
         self._ends: dict[TopicPartition, int] = {}  # at the look before
         # It looks whenever it is asked: by this clock, each look is due.
-        view = cluster or _Briefly(kafka)
-        self._watch = RetentionWatch(view, _log, clock=lambda: self._next)
-        self._thread: threading.Thread | None = None
+        self._cluster = cluster or Cluster(kafka)
+        self._watch = RetentionWatch(self._cluster, _log, clock=lambda: self._next)
+        self._asking: Future[None] | None = None
 
     def look(self, metrics: Callable[[], Mapping[TopicPartition, PartitionMetrics]]) -> None:
         """Look again, if it is time to.
@@ -57,7 +65,7 @@ class Retention:
             metrics: How far each partition is.
         """
         now = self._clock()
-        if now < self._next or (self._thread is not None and self._thread.is_alive()):
+        if now < self._next or (self._asking is not None and not self._asking.done()):
             return
         self._next = now + EVERY_SECONDS
         before, self._ends = self._ends, {}
@@ -72,36 +80,10 @@ class Retention:
         if not behind:
             self._watch.look({}, {})  # what was at risk is not any more; this asks nobody
             return
-        self._thread = threading.Thread(
-            target=self._watch.look, args=(behind, ends), name="kshare retention", daemon=True
-        )
-        self._thread.start()
+        self._asking = begin(partial(self._ask, behind, ends), "kshare retention", lambda: None)
 
-
-class _Briefly:
-    """A cluster with connections that last for one question."""
-
-    def __init__(self, kafka: KafkaConfig) -> None:
-        self._kafka = kafka
-
-    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
-        """The retention of topics."""
-        with closing(Cluster(self._kafka)) as cluster:
-            return cluster.policies(topics)
-
-    def at_timestamps(
-        self, timestamps_ms: Mapping[TopicPartition, int], /
-    ) -> dict[TopicPartition, int | None]:
-        """The first offset of a record that is not older than its partition's timestamp."""
-        with closing(Cluster(self._kafka)) as cluster:
-            return cluster.at_timestamps(timestamps_ms)
-
-    def earliest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
-        """The first offset that each log holds."""
-        with closing(Cluster(self._kafka)) as cluster:
-            return cluster.earliest(partitions)
-
-    def latest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
-        """The end of each log."""
-        with closing(Cluster(self._kafka)) as cluster:
-            return cluster.latest(partitions)
+    def _ask(
+        self, behind: Mapping[TopicPartition, Progress], ends: Mapping[TopicPartition, int]
+    ) -> None:
+        with closing(self._cluster):
+            self._watch.look(behind, ends)

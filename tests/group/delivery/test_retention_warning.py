@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.cluster import Cluster, TopicPolicy
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.delivery.retention import Retention, _Briefly
+from kshare.group.delivery.retention import Retention
 from kshare.monitor.retention import EVERY_SECONDS
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, Clock
@@ -23,7 +23,7 @@ class Old:
     """A cluster with records that are nearly as old as they may be."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.asked = self.closed = 0
 
     def policies(self, topics: object, /) -> dict[str, TopicPolicy]:
         self.asked += 1
@@ -36,6 +36,9 @@ class Old:
         raise AssertionError("not wanted")
 
     latest = earliest
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 @pytest.fixture
@@ -61,8 +64,8 @@ def test_what_waits_for_a_minute_and_is_old_is_told_once(
 
         def look() -> None:
             consumer.poll(0)
-            if retention._thread is not None:
-                retention._thread.join(WAIT_S)
+            if retention._asking is not None:
+                retention._asking.result(WAIT_S)
 
         with caplog.at_level(logging.WARNING, "kshare.group"):
             clock.now += EVERY_SECONDS
@@ -72,7 +75,7 @@ def test_what_waits_for_a_minute_and_is_old_is_told_once(
                 clock.now += EVERY_SECONDS
                 look()
                 look()
-                assert old.asked == looks
+                assert old.asked == old.closed == looks
             assert [record.message[: len(OLD)] for record in caplog.records] == [OLD]
             for message in messages:
                 consumer.acknowledge(message)
@@ -81,9 +84,11 @@ def test_what_waits_for_a_minute_and_is_old_is_told_once(
             assert old.asked == 2  # nothing is pending
 
 
-def test_a_cluster_is_asked_with_connections_of_its_own(cluster: FakeCluster) -> None:
+def test_a_cluster_is_asked_with_new_connections_each_time(cluster: FakeCluster) -> None:
     with fake_consumers(cluster, FakeSessions()) as make, closing(make()) as consumer:
-        view = _Briefly(consumer.config.kafka)
-        assert view.earliest([T0]) == {T0: 0}
-        assert view.latest([T0]) == {T0: 10}
-        assert view.at_timestamps({T0: 1}).keys() == {T0}
+        asked = Cluster(consumer.config.kafka)
+        for _ in range(2):
+            with closing(asked):
+                assert asked.earliest([T0]) == {T0: 0}
+                assert asked.latest([T0]) == {T0: 10}
+                assert asked.at_timestamps({T0: 1}).keys() == {T0}
