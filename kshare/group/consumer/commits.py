@@ -2,15 +2,16 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeAlias
 
 import numpy as np
 
-from kshare.core.progress import Progress, TopicPartition
+from kshare.core.progress import TopicPartition
 from kshare.errors import FencedError, KshareError, PolicyError
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.consumer.processed import Processed
 from kshare.group.core.handed_out import Offsets
 from kshare.group.core.work import Work
 from kshare.group.metrics import Latency
@@ -26,9 +27,52 @@ _LOOK_SHARE = 0.05
 
 Answer: TypeAlias = dict[TopicPartition, int]
 """The stable offset of each partition."""
-Progresses: TypeAlias = Mapping[TopicPartition, Progress]
-Ranges: TypeAlias = Mapping[TopicPartition, Offsets]
-"""Processed ranges behind gaps: rows ``(start, end)``, ascending."""
+
+
+class _AutoCommit:
+    """Automatic commits of a consumer: from time to time, or once much has gathered.
+
+    Args:
+        config: The consumer's configuration.
+        processed: What is to be committed.
+
+    Attributes:
+        due: When the next commit is due, if not much gathers before.
+    """
+
+    def __init__(self, config: ConsumerConfig, processed: Processed) -> None:
+        self._config = config
+        self._processed = processed
+        self._interval = config.auto_commit_interval_ms / 1000
+        self.due = time.monotonic() + self._interval
+        self._ranges: Mapping[TopicPartition, Offsets] = {}  # that the last commit has written
+        self._next_look = 0.0
+        self._chunks = 0  # that the last commit has written
+
+    def take_due(self) -> bool:
+        """True if a commit is due; from then on, the next one is waited for."""
+        now = time.monotonic()
+        chunks = self._processed.chunks()  # each is committed
+        is_due = now >= self.due or self._have_gathered(now) or self._chunks < chunks
+        if is_due:
+            self.due = now + self._interval
+            self._chunks = chunks
+            self._ranges = self._processed.ranges()
+        return is_due
+
+    def _have_gathered(self, now: float) -> bool:
+        """True if ``max.num.ranges.to.commit`` have gathered since the last commit.
+
+        Looked at now and then only.
+        """
+        if not self._config.explicit or now < self._next_look:
+            return False
+        none = np.empty((0, 2), np.int64)
+        ranges = self._processed.ranges()
+        gathered = sum(_new(rows, self._ranges.get(tp, none)) for tp, rows in ranges.items())
+        looked = time.monotonic()
+        self._next_look = looked + max(_LOOK_SECONDS, (looked - now) / _LOOK_SHARE)
+        return gathered >= self._config.max_ranges
 
 
 class Commits:
@@ -37,26 +81,20 @@ class Commits:
     Args:
         config: The consumer's configuration.
         session: Commits.
-        allowed: What may be committed of what is processed.
+        processed: What is to be committed.
 
     Attributes:
         seconds: Maximum time of a commit that is waited for.
         latency: How long commits take.
     """
 
-    def __init__(
-        self, config: ConsumerConfig, session: Session, allowed: Callable[[Progresses], Progresses]
-    ) -> None:
+    def __init__(self, config: ConsumerConfig, session: Session, processed: Processed) -> None:
         self.seconds = config.kafka.api_timeout_ms / 1000
         self.latency = Latency()
         self._config = config
         self._session = session
-        self._allowed = allowed
-        self._interval = config.auto_commit_interval_ms / 1000
-        self._due = time.monotonic() + self._interval
-        self._ranges: Ranges = {}  # that the last commit has written
-        self._next_look = 0.0
-        self._chunks = 0  # that the last commit has written
+        self._processed = processed
+        self._auto = _AutoCommit(config, processed)
         self._executor: ThreadPoolExecutor | None = None
         self._under_way: list[Future[Answer]] = []
         self._failure: BaseException | None = None  # of the last commit
@@ -66,7 +104,7 @@ class Commits:
         if not work.processed:
             return {}
         with self.latency.measured():
-            processed = self._allowed(work.processed)
+            processed = self._processed.allowed(work.processed)
             answer = self._session.commit(processed, min(seconds, self.seconds), since=work.since)
             self._failure = None  # what policies refused before is accepted now
             return answer
@@ -77,25 +115,15 @@ class Commits:
             self._executor = ThreadPoolExecutor(1, "kshare-commits")
         self._under_way.append(self._executor.submit(self.commit, work))
 
-    def serve(
-        self,
-        work: Callable[[], Work],
-        ranges: Callable[[], Ranges],
-        chunks: Callable[[], int],
-    ) -> None:
+    def serve(self) -> None:
         """Call back what is done, and commit if it is time. From the thread that polls.
-
-        Args:
-            work: What is processed.
-            ranges: The processed ranges behind gaps.
-            chunks: Number of leased chunks that have been processed; each is committed.
 
         Raises:
             PolicyError: Policies do not accept what is processed: it would never be committed.
         """
         self._call_back()
-        if self._config.auto_commit and not self._under_way:
-            self._begin_if_due(work, ranges, chunks)
+        if self._config.auto_commit and not self._under_way and self._auto.take_due():
+            self.begin(self._processed.work())
         if isinstance(self._failure, PolicyError):
             raise self._failure
 
@@ -107,30 +135,6 @@ class Commits:
                 "cooperative.chunk.records"
             )
         return None if self._failure is None else f"commits fail: {self._failure}"
-
-    def _begin_if_due(
-        self, work: Callable[[], Work], ranges: Callable[[], Ranges], chunks: Callable[[], int]
-    ) -> None:
-        now = time.monotonic()
-        finished = chunks()
-        if now >= self._due or self._have_gathered(ranges, now) or self._chunks < finished:
-            self._due = now + self._interval
-            self._chunks = finished
-            self._ranges = ranges()
-            self.begin(work())
-
-    def _have_gathered(self, ranges: Callable[[], Ranges], now: float) -> bool:
-        """True if ``max.num.ranges.to.commit`` have gathered since the last commit.
-
-        Looked at now and then only.
-        """
-        if not self._config.explicit or now < self._next_look:
-            return False
-        none = np.empty((0, 2), np.int64)
-        gathered = sum(_new(rows, self._ranges.get(tp, none)) for tp, rows in ranges().items())
-        looked = time.monotonic()
-        self._next_look = looked + max(_LOOK_SECONDS, (looked - now) / _LOOK_SHARE)
-        return gathered >= self._config.max_ranges
 
     def _call_back(self) -> None:
         while self._under_way and self._under_way[0].done():
@@ -154,18 +158,16 @@ class Commits:
         """Time until the next commit is due, at least 0; one that is under way ends before."""
         if not self._config.auto_commit or self._under_way:
             return float("inf")
-        return max(self._due - time.monotonic(), 0.0)
+        return max(self._auto.due - time.monotonic(), 0.0)
 
-    def close(self, work: Callable[[], Work], seconds: float) -> None:
+    def close(self, seconds: float) -> None:
         """Finish what is under way; with ``enable.auto.commit``, commit for the last time.
 
         Args:
-            work: What is processed.
             seconds: Maximum time. What is under way then ends with the session.
         """
         until = time.monotonic() + seconds
-        if self._config.auto_commit:
-            self.flush(work(), seconds)
+        self.flush(seconds)
         if self._executor is not None:
             wait(self._under_way, max(until - time.monotonic(), 0.0))
             self._executor.shutdown(wait=False, cancel_futures=True)
@@ -176,17 +178,23 @@ class Commits:
         wait(self._under_way, self.seconds)
         self._call_back()
 
-    def begin_last(self, work: Work) -> "Future[Answer] | None":
+    def begin_last(self) -> "Future[Answer] | None":
         """Commit before key hashes are given up, without waiting; None if there is nothing to."""
+        work = self._processed.work()
         if self._config.auto_commit and work.processed:
             self.begin(work)
         return self._under_way[-1] if self._under_way else None
 
-    def flush(self, work: Work, seconds: float = float("inf")) -> None:
-        """Commit before partitions are given up. That it fails is a warning: records come again."""
+    def flush(self, seconds: float = float("inf")) -> None:
+        """With ``enable.auto.commit``, commit before partitions are given up.
+
+        That it fails is a warning: records come again.
+        """
+        if not self._config.auto_commit:
+            return
         self._failure = None  # what it refused is over
         try:
-            self.commit(work, seconds)
+            self.commit(self._processed.work(), seconds)
         except KshareError as error:
             _log.warning("the last commit has failed, so some records will come again: %s", error)
 

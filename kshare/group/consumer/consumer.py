@@ -111,7 +111,7 @@ class KeySharedConsumer:
         self._processed = Processed(
             config, self._dispatcher, self._state, restrictions, self._is_subscribed, releases
         )
-        self._commits = Commits(config, self._session, self._processed.allowed)
+        self._commits = Commits(config, self._session, self._processed)
         self._receiver: Receiver = Receiver(
             self._dispatcher,
             self._session,
@@ -132,7 +132,6 @@ class KeySharedConsumer:
             restrictions,
             self._receiver,
             self._commits,
-            self._processed,
         )
         if config.transactional_id is not None:
             assert isinstance(self._session, GroupSession)
@@ -589,7 +588,7 @@ class KeySharedConsumer:
             ends.callback(self._session.close, _CLOSE_SECONDS)
             if transactions is not None:
                 ends.callback(transactions.close)
-            ends.callback(self._commits.close, self._processed.work, _LAST_COMMIT_SECONDS)
+            ends.callback(self._commits.close, _LAST_COMMIT_SECONDS)
             ends.callback(self._session.expect_close)
             if subscriber is not None:
                 ends.callback(subscriber.revoke_all)

@@ -7,7 +7,6 @@ from typing import Any
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.commits import Commits
-from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.receiver import Receiver
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.session.interface import Session
@@ -23,7 +22,6 @@ class GroupHost:
         session: Claims.
         receiver: Waits for records.
         commits: Commits.
-        processed: What is to be committed.
 
     Attributes:
         rebalances: How often the group has changed what the consumer owns.
@@ -35,20 +33,18 @@ class GroupHost:
         session: Session,
         receiver: Receiver,
         commits: Commits,
-        processed: Processed,
     ) -> None:
         self.rebalances = 0
         self._dispatcher = dispatcher
         self._session = session
         self._receiver = receiver
         self._commits = commits
-        self._processed = processed
 
     def commit_before_revocation(self) -> "Future[Any] | None":
         """Begin to commit what is processed, with ``enable.auto.commit``; None if that is done."""
         if self._receiver.transactions is not None:  # none is open now, and only they commit
             return None
-        return self._commits.begin_last(self._processed.work())
+        return self._commits.begin_last()
 
     def is_settled(self) -> bool:
         """True if what it reads is claimed, so that what it processes can be committed."""

@@ -14,7 +14,6 @@ from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.group_host import GroupHost
 from kshare.group.consumer.partition_lookup import check_existence, log_offsets
-from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.receiver import Receiver
 from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Subscriber
@@ -40,7 +39,6 @@ class Reading:
         restrictions: What policies accept.
         receiver: Waits for records.
         commits: Commits.
-        processed: What is to be committed.
 
     Attributes:
         host: What the group's membership does with the consumer.
@@ -55,9 +53,8 @@ class Reading:
         restrictions: Restrictions,
         receiver: Receiver,
         commits: Commits,
-        processed: Processed,
     ) -> None:
-        self.host = GroupHost(dispatcher, session, receiver, commits, processed)
+        self.host = GroupHost(dispatcher, session, receiver, commits)
         self._config = config
         self._dispatcher = dispatcher
         self._session = session
@@ -65,7 +62,6 @@ class Reading:
         self._restrictions = restrictions
         self._receiver = receiver
         self._commits = commits
-        self._processed = processed
 
     # -- assigned by the user ----------------------------------------------------------------
 
@@ -90,8 +86,7 @@ class Reading:
         check_existence(self._config.kafka, assignment.keys() - self._dispatcher.assignment.keys())
         offsets = log_offsets(self._config.kafka, offsets)
         self._end_transactions("assign")
-        if self._config.auto_commit:
-            self._commits.flush(self._processed.work())
+        self._commits.flush()
         with self._receiver.stopped():
             self._dispatcher.assign(assignment)
             self._session.claim(assignment)
@@ -169,8 +164,7 @@ class Reading:
             try:
                 subscriber.revoke_all()
             finally:
-                if self._config.auto_commit:
-                    self._commits.flush(self._processed.work())
+                self._commits.flush()
                 self._commits.finish()
                 self._receiver.subscriber = None
                 self.host.take_over({}, None)

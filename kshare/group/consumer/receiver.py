@@ -386,8 +386,7 @@ class Receiver:
         6. Take records that are read, or wait for some.
         """
         self._state.is_changed = False
-        processed = self._processed
-        self._commits.serve(processed.work, processed.ranges, processed.chunks)
+        self._commits.serve()
         with self._state.lock:
             self._dispatcher.refresh(continues=continues)
             self._dispatcher.pass_over()

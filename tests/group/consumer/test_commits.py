@@ -5,18 +5,28 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from kshare.core.progress import Progress
 from kshare.errors import FencedError, KafkaError, PolicyError
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.commits import Commits
+from kshare.group.consumer.processed import Processed
 from kshare.group.core.work import Work
 from kshare.group.session.interface import Session
 from tests.support.groups import T0, group_config
 
 WORK = Work({T0: Progress.at(5)}, {T0: Progress.at(0)})
+
+
+def commits_of(config: ConsumerConfig, session: object) -> Commits:
+    processed = SimpleNamespace(
+        work=lambda: WORK, allowed=lambda work: work, ranges=dict, chunks=lambda: 0
+    )
+    return Commits(config, cast("Session", session), cast("Processed", processed))
 
 
 class Refusing:
@@ -45,13 +55,13 @@ def test_a_commit_that_fails_in_the_background_says_what_becomes_of_it(
     error: Exception, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = group_config("b:9092", enable_auto_commit=False)
-    commits = Commits(config, cast("Session", Refusing(error)), lambda processed: processed)
+    commits = commits_of(config, Refusing(error))
     commits.begin(WORK)
     wait(commits._under_way)
     with caplog.at_level(logging.WARNING, "kshare.group"):
-        commits.serve(lambda: WORK, dict, lambda: 0)
+        commits.serve()
     assert [record.message for record in caplog.records if says in record.message]
-    commits.close(lambda: WORK, 9.0)
+    commits.close(9.0)
 
 
 @pytest.mark.parametrize("callback", [False, True])
@@ -62,10 +72,10 @@ def test_what_a_policy_refuses_is_raised_to_who_polls(callback: bool) -> None:
     if callback:
         config = replace(config, on_commit=lambda error, _: told.append(error))
     session = Refusing(PolicyError("not accepted", policy="accept.range.fetch"))
-    commits = Commits(config, cast("Session", session), lambda processed: processed)
+    commits = commits_of(config, session)
 
     def serve() -> None:
-        commits.serve(lambda: WORK, dict, lambda: 0)
+        commits.serve()
 
     commits.begin(WORK)
     wait(commits._under_way)
@@ -78,7 +88,7 @@ def test_what_a_policy_refuses_is_raised_to_who_polls(callback: bool) -> None:
     commits.begin(WORK)
     commits.finish()
     serve()
-    commits.close(lambda: WORK, 9.0)
+    commits.close(9.0)
 
 
 class Waiting:
@@ -98,9 +108,9 @@ def test_closing_waits_so_long_at_most() -> None:
     """For a last commit, and for one that is under way, which ends when the session is closed."""
     session = Waiting()
     config = group_config("b:9092", enable_auto_commit=True)
-    commits = Commits(config, cast("Session", session), lambda processed: processed)
+    commits = commits_of(config, session)
     commits.begin(WORK)
-    closing = threading.Thread(target=commits.close, args=(lambda: WORK, 0.1), daemon=True)
+    closing = threading.Thread(target=commits.close, args=(0.1,), daemon=True)
     closing.start()
     closing.join(30)  # the one that is under way waits for a minute
     is_closed = not closing.is_alive()
@@ -113,10 +123,10 @@ def test_what_is_under_way_is_not_looked_for_all_the_time() -> None:
     session, over = Refusing(KafkaError("no coordinator")), threading.Event()
     session.wait = lambda: over.wait(20)
     config = group_config("b:9092", auto_commit_interval_ms=1)
-    commits = Commits(config, cast("Session", session), lambda processed: processed)
+    commits = commits_of(config, session)
     commits.begin(WORK)
     assert commits.seconds_left == float("inf")
     over.set()
     commits.finish()
     assert commits.seconds_left < 1
-    commits.close(lambda: WORK, 9.0)
+    commits.close(9.0)
