@@ -77,19 +77,21 @@ class _TailSlice(SliceRecords):
 
     Attributes:
         epochs: As in :class:`TailRecords`.
-        read_epochs: Which leaders wrote what was read so far.
+        read_epochs: Which leaders wrote what was read of each partition so far.
     """
 
     rows_max: ClassVar[int] = 16_384  # a fourth takes 20 MB less, and no more time
     epochs: tuple[tuple[int, int], ...] = ()
-    read_epochs: LeaderEpochs = NO_EPOCHS
+    read_epochs: dict[TopicPartition, LeaderEpochs]
 
     def take(
         self, index: BatchIndex, aborted: Sequence[tuple[int, int]]
     ) -> Iterator[pa.RecordBatch]:
         assert index.next_offset is not None
         self.epochs = index.leader_epochs()
-        self.read_epochs = self.read_epochs.read(index.fetch_offset, index.next_offset, self.epochs)
+        partition = self.wanted.slice.topic_partition
+        read = self.read_epochs.get(partition, NO_EPOCHS)
+        self.read_epochs[partition] = read.read(index.fetch_offset, index.next_offset, self.epochs)
         return super().take(index, aborted)
 
 
@@ -142,11 +144,6 @@ class _TailPartition(PartitionReader):
     def epochs(self) -> tuple[tuple[int, int], ...]:
         """The leader epochs of what is being delivered."""
         return self._slice.epochs
-
-    @property
-    def read_epochs(self) -> LeaderEpochs:
-        """The leader epochs of the records read so far."""
-        return self._slice.read_epochs
 
     def rewind(self) -> None:
         """Fetch again what was not delivered."""
@@ -222,16 +219,17 @@ class TailReader(SliceReader):
         takes_turns: Whether partitions that are read from now on are delivered in turn.
     """
 
+    _brokers: BackgroundBrokers
+
     def __init__(self, options: SourceOptions, reset: NamedReset, waker: Waker) -> None:
-        connecting = BackgroundBrokers(BrokerPool(options.kafka), waker.wake)
-        super().__init__((), options, brokers=connecting)
+        brokers = BackgroundBrokers(BrokerPool(options.kafka), waker.wake)
+        super().__init__((), options, brokers=brokers)
         self.takes_turns = False
-        self._connecting = connecting
         self._reset: NamedReset = reset
         self._waker = waker
         self._arena = Arena()
         self._reading: dict[TopicPartition, _TailPartition] = {}
-        self._read_epochs: dict[TopicPartition, LeaderEpochs] = {}  # of those that were dropped
+        self._read_epochs: dict[TopicPartition, LeaderEpochs] = {}  # of those dropped, too
         self._batches: Iterator[TailRecords | None] | None = None
         self._wait_seconds = 0.0
 
@@ -245,7 +243,6 @@ class TailReader(SliceReader):
             is_alone: Whether no other partition is read: then short turns would be of no use.
         """
         topic_partition = slice_.topic_partition
-        read_epochs = self.leader_epochs(topic_partition)
         self.drop(topic_partition)
         # In turns, what one decoder has decompressed stays while others decode.
         kind = _TurnSlice if self.takes_turns and not is_alone else _TailSlice
@@ -255,7 +252,7 @@ class TailReader(SliceReader):
             arena=None if self.takes_turns else self._arena,
             is_one_of_many=len(self._reading) >= _MANY,
         )
-        records.read_epochs = read_epochs
+        records.read_epochs = self._read_epochs
         partition = _TailPartition(records, self._options, self._brokers, self._clock, self._reset)
         self._reading[topic_partition] = self._waiting[topic_partition] = partition
 
@@ -263,7 +260,6 @@ class TailReader(SliceReader):
         """Read a partition no more."""
         partition = self._reading.pop(topic_partition, None)
         if partition is not None:
-            self._read_epochs[topic_partition] = partition.read_epochs
             partition.is_closed = True
             self._waiting.pop(topic_partition, None)
             for fetcher in self._fetchers.values():
@@ -290,10 +286,7 @@ class TailReader(SliceReader):
 
     def leader_epochs(self, topic_partition: TopicPartition) -> LeaderEpochs:
         """The leader epochs of a partition's records read so far. May be called by any thread."""
-        partition = self._reading.get(topic_partition)
-        if partition is None:
-            return self._read_epochs.get(topic_partition, NO_EPOCHS)
-        return partition.read_epochs
+        return self._read_epochs.get(topic_partition, NO_EPOCHS)
 
     # -- records ----------------------------------------------------------------------------
 
@@ -323,7 +316,7 @@ class TailReader(SliceReader):
         for topic_partition in list(self._reading):
             self.drop(topic_partition)
         self._start_again()
-        self._connecting.close()
+        self._brokers.close()
 
     def _tail(self) -> Iterator[TailRecords | None]:
         """The records of all partitions; None whenever there is nothing to be had at once."""
@@ -437,4 +430,4 @@ class TailReader(SliceReader):
             fetcher.partitions = {}
         for partition in self._reading.values():
             partition.rewind()
-        self._waiting = dict(self._reading)
+        self._waiting.update(self._reading)
