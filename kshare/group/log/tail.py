@@ -10,8 +10,9 @@ Cost: one Fetch request at a time, which the broker holds until there is a recor
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
-from typing import Final, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NamedTuple
 
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
@@ -36,13 +37,10 @@ from kshare.wire.protocol.messages import (
 )
 from kshare.wire.protocol.retry import Backoff, boot_time
 
-__all__ = ["LogLostError", "LogTail", "Row"]
+__all__ = ["LastAnswer", "LogLostError", "LogTail", "Row"]
 
 _ALL: Final = OffsetRange(0, 2**63 - 1)
 _FETCH_BYTES: Final = 4 << 20
-
-_Open: TypeAlias = tuple[Address, BrokerConnection]
-_Opened: TypeAlias = tuple[_Open, int]  # with the offset to go on from
 
 
 class Row(NamedTuple):
@@ -53,8 +51,39 @@ class Row(NamedTuple):
     value: bytes | None
 
 
+class LastAnswer(NamedTuple):
+    """The log as the last answer shows it.
+
+    Attributes:
+        caught_up: Whether all records that it knew of have been read, up to the last stable offset.
+        log_start: The first offset of the log.
+        bounds: The last stable offset and the high watermark.
+        read_at: When it was asked for; minus infinity before there was one.
+    """
+
+    caught_up: bool = False
+    log_start: int = 0
+    bounds: tuple[int, int] = (0, 0)
+    read_at: float = float("-inf")
+
+
 class LogLostError(OSError):
     """The log is not the one that was read: it was deleted or truncated."""
+
+
+class _Open(NamedTuple):
+    leader: Address
+    connection: BrokerConnection
+    first: int  # offset to read from
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request under way; some of its answer came at ``heard_at``, or else it was sent then."""
+
+    connection: BrokerConnection
+    sent_at: float
+    heard_at: float
 
 
 class LogTail:
@@ -70,11 +99,7 @@ class LogTail:
 
     Attributes:
         position: Offset of the next record to read; None before the first request.
-        caught_up: Whether all records that the last answer knew of have been read, up to the last
-            stable offset.
-        log_start: The first offset of the log, by the last answer.
-        bounds: The last stable offset and the high watermark, by the last answer.
-        read_at: When the last request that was answered was sent; minus infinity before.
+        last: The log as the last answer shows it.
     """
 
     def __init__(
@@ -88,13 +113,8 @@ class LogTail:
         now: Callable[[], float] = boot_time,
     ) -> None:
         self.position: int | None = None
-        self.caught_up = False
-        self.log_start = 0
-        self.bounds = (0, 0)
-        self.read_at = float("-inf")
+        self.last = LastAnswer()
         self._partition = partition
-        self._brokers = brokers
-        self._wake = wake
         self._now = now
         self._kafka = replace(
             kafka,
@@ -109,31 +129,29 @@ class LogTail:
             read_committed=True,
             check_crcs=kafka.check_crcs,
         )
-        self._open: _Open | None = None
-        self._sent_at: float | None = None  # None: no request is under way
-        self._heard_at = 0.0  # when some of the answer came, or else when it was asked for
-        self._opening: Future[_Opened] | None = None
-        self._pause = _Pause(Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms), now)
+        backoff = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
+        self._leader = _Leader(partition, brokers, wake, now, backoff)
+        self._request: _Request | None = None
 
     @property
     def fileno(self) -> int | None:
         """What becomes readable when an answer is there; None if no request is under way."""
-        return self._open[1].fileno() if self._open and self._sent_at is not None else None
+        return None if self._request is None else self._request.connection.fileno()
 
     @property
     def is_asking(self) -> bool:
         """True if a request is under way, or the connection for it is being made."""
-        return self._sent_at is not None or self._opening is not None
+        return self._request is not None or self._leader.opening is not None
 
     @property
-    def pause_left(self) -> float:
-        """Seconds until the next request may be sent after a fault; 0 if at once."""
-        return self._pause.left
+    def ask_at(self) -> float:
+        """The time of the next request, at the earliest: there is a pause after a fault."""
+        return self._leader.due
 
     def is_overdue(self, seconds: float) -> bool:
         """True if for longer, plus what the broker may wait, nothing of the answer has come."""
         waits = self._kafka.fetch_max_wait_ms / 1000 + seconds
-        return self._sent_at is not None and self._now() - self._heard_at > waits
+        return self._request is not None and self._now() - self._request.heard_at > waits
 
     def ask(self) -> None:
         """Send a request, unless one is under way; connects if need be. Never waits.
@@ -142,40 +160,19 @@ class LogTail:
             OSError: A retry helps, after :meth:`drop`.
             KafkaError: No retry helps.
         """
-        if self._sent_at is not None or self._pause.left:
+        if self._request is not None or self._now() < self.ask_at:
             return
-        if self._open is None:
-            if self._opening is None:
-                name = f"kshare connects to {self._partition}"
-                self._opening = begin(self._connect, name, self._wake)
-            if not self._opening.done():
-                return
-            opening, self._opening = self._opening, None
-            self._open, self.position = opening.result()
-        assert self.position is not None
-        connection = self._open[1]
+        opened = self._leader.connect(self.position)
+        if opened is None:
+            return
+        if self.position is None:
+            self.position = opened.first
+        connection, now = opened.connection, self._now()
         fetch = PartitionFetch(self._partition, self.position, _FETCH_BYTES)
-        self._sent_at = self._heard_at = self._now()  # before: what is answered later was true then
+        self._request = _Request(connection, now, now)  # before: the answer was true after that
         connection.send(
             fetch_request(connection, self._kafka, [fetch], max_bytes=self._kafka.fetch_max_bytes)
         )
-
-    def _connect(self) -> _Opened:
-        """Connect to the leader, and find out where the log begins; in a thread of its own."""
-        leader = self._brokers.leaders([self._partition])[self._partition]
-        if isinstance(leader, Exception):
-            raise leader
-        connection = self._brokers.lease(leader)
-        if self.position is not None:
-            return (leader, connection), self.position
-        try:
-            bounds = list_offsets(connection, [self._partition])[self._partition]
-            if isinstance(bounds, OSError):
-                raise bounds
-        except BaseException:
-            self._brokers.discard(leader, connection)
-            raise
-        return (leader, connection), bounds[0]
 
     def take(self) -> list[Row] | None:
         """Receive the answer to the request under way; None as long as some of it is to come.
@@ -185,16 +182,17 @@ class LogTail:
             OSError: A retry helps, after :meth:`drop`.
             KshareError: No retry helps.
         """
-        assert self._open is not None
-        assert self._sent_at is not None
+        request = self._request
+        assert request is not None
         assert self.position is not None
-        connection = self._open[1]
+        connection = request.connection
         body = connection.receive_ready()
         if body is None:
-            self._heard_at = self._now()  # a long answer takes its time: it would be as long again
+            # A long answer takes its time: asked for again, it would be as long.
+            request.heard_at = self._now()
             return None
         response = parse_fetch_response(body, fetch_version(connection))
-        sent_at, self._sent_at = self._sent_at, None
+        self._request = None
         answer = response.answers.get(self._partition)
         code = response.error_code or (answer.error_code if answer else 0)
         if code:
@@ -203,29 +201,21 @@ class LogTail:
             raise OSError(f"broker {connection.broker} answered without {self._partition}")
         rows = list(self._rows(answer))
         end, stable = answer.high_watermark, answer.last_stable_offset
-        self.bounds = (stable if stable >= 0 else end, end)
-        self.caught_up = self.position >= self.bounds[0]
-        self.log_start = answer.log_start
-        self.read_at = sent_at
-        self._pause.clear()
+        stable = stable if stable >= 0 else end
+        is_end = self.position >= stable
+        self.last = LastAnswer(is_end, answer.log_start, (stable, end), request.sent_at)
+        self._leader.backoff.reset()
         return rows
 
     def drop(self) -> None:
         """Give up the connection after a fault; the next request is sent after a pause."""
-        opened, self._open, self._sent_at = self._open, None, None
-        self._brokers.forget(self._partition)
-        if opened is not None:
-            self._brokers.discard(*opened)
-        self._pause.begin()
+        self._request = None
+        self._leader.drop()
 
     def close(self) -> None:
         """Close the connection."""
-        opened, self._open, self._sent_at = self._open, None, None
-        opening, self._opening = self._opening, None
-        if opened is not None:
-            opened[1].close()
-        if opening is not None:
-            abandon(opening, lambda opened: opened[0][1].close())
+        self._request = None
+        self._leader.close()
 
     def _rows(self, answer: FetchAnswer) -> "list[Row]":
         assert self.position is not None
@@ -257,21 +247,64 @@ class LogTail:
         raise OSError(f"cannot {text}")
 
 
-class _Pause:
-    """A pause after each fault in a row, longer each time."""
+@dataclass(slots=True)
+class _Leader:
+    """The connection to the log's leader: made in a thread of its own, a while after a fault.
 
-    def __init__(self, backoff: Backoff, now: Callable[[], float]) -> None:
-        self._backoff = backoff
-        self._now = now
-        self._until = 0.0
+    Attributes:
+        due: When to connect, at the earliest.
+        opened: The connection; None until it is made.
+        opening: What makes it; None if nothing does.
+    """
 
-    @property
-    def left(self) -> float:
-        return max(self._until - self._now(), 0.0)
+    partition: TopicPartition
+    brokers: Brokers
+    wake: Callable[[], None]
+    now: Callable[[], float]
+    backoff: Backoff
+    due: float = 0.0
+    opened: _Open | None = None
+    opening: Future[_Open] | None = None
 
-    def begin(self) -> None:
-        self._until = self._now() + self._backoff.pause()
+    def connect(self, position: int | None) -> _Open | None:
+        """The connection; None as long as it is being made."""
+        if self.opened is None:
+            if self.opening is None:
+                name = f"kshare connects to {self.partition}"
+                self.opening = begin(partial(self._connect, position), name, self.wake)
+            if self.opening.done():
+                opening, self.opening = self.opening, None
+                self.opened = opening.result()
+        return self.opened
 
-    def clear(self) -> None:
-        self._until = 0.0
-        self._backoff.reset()
+    def _connect(self, position: int | None) -> _Open:
+        """Connect, and find out where the log begins if nothing was read of it."""
+        leader = self.brokers.leaders([self.partition])[self.partition]
+        if isinstance(leader, Exception):
+            raise leader
+        connection = self.brokers.lease(leader)
+        if position is not None:
+            return _Open(leader, connection, position)
+        try:
+            bounds = list_offsets(connection, [self.partition])[self.partition]
+            if isinstance(bounds, OSError):
+                raise bounds
+        except BaseException:
+            self.brokers.discard(leader, connection)
+            raise
+        return _Open(leader, connection, bounds[0])
+
+    def drop(self) -> None:
+        opened, self.opened = self.opened, None
+        self.brokers.forget(self.partition)
+        if opened is not None:
+            self.brokers.discard(opened.leader, opened.connection)
+        self.due = self.now() + self.backoff.pause()
+
+    def close(self) -> None:
+        opened, self.opened = self.opened, None
+        opening, self.opening = self.opening, None
+        if opened is not None:
+            opened.connection.close()
+        if opening is not None:
+            abandon(opening, lambda opened: opened.connection.close())

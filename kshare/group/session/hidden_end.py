@@ -99,7 +99,7 @@ class HiddenEnd:
 
     def look(self, partition: TopicPartition, tail: LogTail) -> None:
         """Look at the last answer of the log, and act beside the session's thread."""
-        before = self._watch.look(*tail.bounds)
+        before = self._watch.look(*tail.last.bounds)
         if before is not None:
             threading.Thread(
                 target=self._end,

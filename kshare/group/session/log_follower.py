@@ -93,7 +93,7 @@ class LogFollower:
             return self._find_at
         if self.link.tail.is_asking:
             return float("inf")
-        return self._now() + self.link.tail.pause_left
+        return self.link.tail.ask_at
 
     def ask(self) -> None:
         """Find the log if it was not found, and ask for what is new, unless that is under way.
@@ -148,10 +148,10 @@ class LogFollower:
             log = link.reader.log
             log.end = max(log.end, link.tail.position or 0)
             oldest = self._shared.ownerships.oldest_claim()
-        if link.tail.caught_up:
+        if link.tail.last.caught_up:
             link.reader.check()
-        if link.tail.log_start > oldest:
-            why = f"its records below offset {link.tail.log_start} were deleted"
+        if link.tail.last.log_start > oldest:
+            why = f"its records below offset {link.tail.last.log_start} were deleted"
             self._lose(why, link.partition, link.topic_id)
 
     def note(self, error: Exception) -> None:
@@ -247,7 +247,7 @@ class LogFollower:
         self.note(error)
         link.tail.drop()
         link.is_sure = False
-        self._find_at = self._now() + link.tail.pause_left
+        self._find_at = link.tail.ask_at
 
 
 def _log_topic(config: SessionConfig, kafka: KafkaConfig) -> LogTopic:

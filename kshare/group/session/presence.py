@@ -93,7 +93,7 @@ class Presence:
         self._look_at = now + _LOOK_SECONDS
         with self._shared.changed:
             self._watchdog.warn_of_starts(now, self._shared.trouble)
-            if link is None or not link.tail.caught_up:
+            if link is None or not link.tail.last.caught_up:
                 return
             log = self._shared.ownerships.log
             living = {*members_seen(log, wall_ms - int(LIFE_SECONDS * 1000)), self._member}
@@ -116,8 +116,8 @@ class Presence:
             if self._config.lease_records is None:
                 return
             ownerships.stay(None if member is None else member.epoch)
-            if link.tail.caught_up and beats.seconds_left(now) > 2 * beats.pause:
-                read_at = link.tail.read_at
+            if link.tail.last.caught_up and beats.seconds_left(now) > 2 * beats.pause:
+                read_at = link.tail.last.read_at
                 ownerships.deem_silent(
                     beats.silent(ownerships.log, ownerships.sharers(), now=now, read_at=read_at)
                 )

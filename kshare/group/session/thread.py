@@ -71,8 +71,8 @@ class _Announcer:
         """Say what has changed since the last look, if anything has."""
         right = self._right
         was_late = right.reads_late(self._now())
-        if tail is not None and tail.caught_up:
-            right.log_read(tail.read_at)
+        if tail is not None and tail.last.caught_up:
+            right.log_read(tail.last.read_at)
         is_back = was_late and not right.reads_late(self._now())
         with self._shared.changed:
             ownerships = self._shared.ownerships

@@ -44,7 +44,7 @@ def test_whoever_follows_a_log_waits_neither_for_the_connection_nor_for_answers(
     tail.ask()
     assert len(cluster.fetches) == 1
     assert [tail.take(), tail.take(), tail.take()] == [None, None, []]
-    assert tail.caught_up
+    assert tail.last.caught_up
     tail.close()
 
 
@@ -71,7 +71,7 @@ def test_a_long_answer_is_overdue_only_if_nothing_more_of_it_comes(
     clock.now += 0.11
     assert tail.is_overdue(0.1)
     assert tail.take() == []
-    assert tail.read_at == asked_at
+    assert tail.last.read_at == asked_at
     tail.close()
 
 

@@ -11,6 +11,7 @@ from kshare.core.hashing import WHOLE
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.core.ownership import Ownership
+from kshare.group.log.tail import LastAnswer
 from kshare.group.protocol.actions import Action, Fence, ResolveInitial, WritePrimary
 from kshare.group.protocol.commit import Commit
 from kshare.group.protocol.owner import Owner, Phase
@@ -58,7 +59,7 @@ def answered(cluster: FakeCluster, action: Action) -> list[Waiting]:
     beside = Beside(lambda: None)
     actions = BrokerActions(config, config.kafka, Shared(ownerships), unused, lambda: 0.0, beside)
     link: Any = SimpleNamespace(
-        partition=TopicPartition(LOG, 0), tail=SimpleNamespace(bounds=(0, 0))
+        partition=TopicPartition(LOG, 0), tail=SimpleNamespace(last=LastAnswer())
     )
     try:
         actions.act(link)
@@ -109,7 +110,7 @@ def test_a_session_that_closes_waits_for_no_rebalance(
     shared = Shared(ownerships, member=member, primary_by=10.0)
     actions = BrokerActions(config, config.kafka, shared, follower, lambda: now, beside)
     link: Any = SimpleNamespace(
-        partition=TopicPartition(LOG, 0), tail=SimpleNamespace(bounds=(0, 0))
+        partition=TopicPartition(LOG, 0), tail=SimpleNamespace(last=LastAnswer())
     )
     try:
         actions.act(link)
