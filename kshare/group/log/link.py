@@ -28,6 +28,7 @@ class LogLink:
         reader: Takes the group's records.
         is_sure: Whether there was no fault since the topic was found.
         denied: Why nothing may be written to it; None if it may, as far as it is known.
+        truncated: Why it is lost, if its topic is the same; empty as long as it is not.
     """
 
     partition: TopicPartition
@@ -37,6 +38,7 @@ class LogLink:
     reader: GroupReader
     is_sure: bool = True
     denied: AuthorizationError | None = None
+    truncated: str = ""
 
     def not_taken(self, error: KafkaError, kind: Kind) -> None:
         """Brokers have not taken a record: the topic may be another one, unless that passes.

@@ -12,8 +12,9 @@ brokers: what does, runs in threads of its own, which wake the session's.
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, UnknownTopicError
@@ -36,6 +37,9 @@ ANSWER_MS: Final = 5_000
 """Maximum time to wait for an answer, where there is another attempt."""
 
 _LONGEST_WAIT_MS: Final = 500
+
+_Found: TypeAlias = tuple[TopicPartition, str]
+"""The partition of the group's log, and the id of its topic."""
 
 
 class LogFollower:
@@ -65,13 +69,10 @@ class LogFollower:
         self._shared = shared
         self._now = now
         self._wake = wake
-        self._topic = _log_topic(config, brief)
         kafka = config.kafka
+        self._search = _Search(_log_topic(config, brief), _log_writer(config))
         self._pauses = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
         self._find_at = 0.0
-        self._finding: Future[tuple[TopicPartition, str]] | None = None
-        self._truncated = ""  # why the log that was read is lost, if its topic is the same
-        self._writer = LogWriter(kafka, timeout_ms=ANSWER_MS)  # of the next link
         self._inspector = LogInspector(lambda: _log_topic(config, brief), config.group, now)
 
     @property
@@ -82,12 +83,12 @@ class LogFollower:
     @property
     def sound_link(self) -> LogLink | None:
         """The log, but for one that was truncated: nothing is to follow from what it said."""
-        return None if self._truncated else self.link
+        return None if self.link is None or self.link.truncated else self.link
 
     @property
     def next_time(self) -> float:
         """When to call :meth:`ask` again, if nothing happens before."""
-        if self._finding is not None:
+        if self._search.finding is not None:
             return float("inf")
         if self.link is None or not self.link.is_sure:
             return self._find_at
@@ -101,7 +102,7 @@ class LogFollower:
         Raises:
             KafkaError: No other attempt helps.
         """
-        if self._finding is not None and not self._take_found(self._finding):
+        if self._search.finding is not None and not self._take_found(self._search.finding):
             return
         link = self.link
         if link is None or not link.is_sure:
@@ -134,7 +135,7 @@ class LogFollower:
             rows = link.tail.take()
         except LogLostError as error:
             link.tail.drop()
-            link.is_sure, self._truncated = False, f"it was truncated ({error})"
+            link.is_sure, link.truncated = False, f"it was truncated ({error})"
             self._find()  # the topic may be another one
             return
         except OSError as error:
@@ -164,39 +165,17 @@ class LogFollower:
         """Close the connections."""
         if self.link is not None:
             self.link.close()
-        if self._finding is None:
-            self._close_search()
-        else:  # another thread uses both
-            self._finding.add_done_callback(lambda _: self._close_search())
-
-    def _close_search(self) -> None:
-        self._writer.close()
-        self._topic.close()
+        self._search.close()
 
     def _find(self) -> None:
-        """Find the log's topic, or make it, in a thread of its own."""
-        if self._finding is None:
-            name = f"kshare {self._config.group} finds its log"
-            self._finding = begin(partial(self._look, self.sound_link), name, self._wake)
+        name = f"kshare {self._config.group} finds its log"
+        self._search.begin(self.sound_link, name, self._wake)
 
-    def _look(self, known: LogLink | None) -> tuple[TopicPartition, str]:
-        """Find it, and connect the writer of the next link if there is to be one."""
-        if known is None:
-            self._writer.connect()
-        try:
-            found = self._topic.find()
-        except UnknownTopicError:
-            self._topic.make()
-            found = self._topic.find()
-        if known is not None and found != (known.partition, known.topic_id):
-            self._writer.connect()
-        return found
-
-    def _take_found(self, finding: "Future[tuple[TopicPartition, str]]") -> bool:
+    def _take_found(self, finding: "Future[_Found]") -> bool:
         """See whether the log is the one that was read; False if that is not known yet."""
         if not finding.done():
             return False
-        self._finding = None
+        self._search.finding = None
         try:
             partition, topic_id = finding.result()
         except LASTING:
@@ -216,8 +195,8 @@ class LogFollower:
         elif partition != link.partition:
             why = f"partitions were added to its topic, and the group's log is {partition} now"
             self._lose(why, partition, topic_id)
-        elif self._truncated:
-            self._lose(self._truncated, partition, topic_id)
+        elif link.truncated:
+            self._lose(link.truncated, partition, topic_id)
         else:
             link.is_sure = True
         return True
@@ -233,13 +212,12 @@ class LogFollower:
 
     def _follow(self, partition: TopicPartition, topic_id: str, log: GroupLog) -> None:
         wait_ms = min(_LONGEST_WAIT_MS, self._config.claim_timeout_ms // 4)
-        kafka = self._config.kafka
-        hasty = kafka.hasty(ANSWER_MS)  # another broker may lead instead of one that is silent
+        # Another broker may lead instead of one that is silent.
+        hasty = self._config.kafka.hasty(ANSWER_MS)
         tail = LogTail(
             hasty, partition, BrokerPool(hasty), self._wake, wait_ms=wait_ms, now=self._now
         )
-        self._truncated = ""
-        writer, self._writer = self._writer, LogWriter(kafka, timeout_ms=ANSWER_MS)
+        writer, self._search.writer = self._search.writer, _log_writer(self._config)
         self.link = LogLink(partition, topic_id, tail, writer, GroupReader(partition, log))
 
     def _doubt(self, link: LogLink, error: Exception) -> None:
@@ -248,6 +226,52 @@ class LogFollower:
         link.tail.drop()
         link.is_sure = False
         self._find_at = link.tail.ask_at
+
+
+@dataclass(slots=True)
+class _Search:
+    """Finds the log's topic, or makes it, in a thread of its own.
+
+    Attributes:
+        topic: The topic.
+        writer: The writer of the next link, which is connected if there is to be one.
+        finding: The search that is under way, or whose end was not taken; None if there is none.
+    """
+
+    topic: LogTopic
+    writer: LogWriter
+    finding: Future[_Found] | None = None
+
+    def begin(self, known: LogLink | None, name: str, wake: Callable[[], None]) -> None:
+        """Begin a search, unless one is under way."""
+        if self.finding is None:
+            self.finding = begin(partial(self._look, known), name, wake)
+
+    def _look(self, known: LogLink | None) -> _Found:
+        if known is None:
+            self.writer.connect()
+        try:
+            found = self.topic.find()
+        except UnknownTopicError:
+            self.topic.make()
+            found = self.topic.find()
+        if known is not None and found != (known.partition, known.topic_id):
+            self.writer.connect()
+        return found
+
+    def close(self) -> None:
+        if self.finding is None:
+            self._close()
+        else:  # another thread uses both
+            self.finding.add_done_callback(lambda _: self._close())
+
+    def _close(self) -> None:
+        self.writer.close()
+        self.topic.close()
+
+
+def _log_writer(config: SessionConfig) -> LogWriter:
+    return LogWriter(config.kafka, timeout_ms=ANSWER_MS)
 
 
 def _log_topic(config: SessionConfig, kafka: KafkaConfig) -> LogTopic:

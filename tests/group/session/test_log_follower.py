@@ -62,7 +62,7 @@ class Search:
         """Let the search find this."""
         self.answers.append(found)
         self.may_find.release()
-        finding = self.follower._finding
+        finding = self.follower._search.finding
         assert finding is not None
         until(finding.done)
         self.follower.ask()
@@ -80,7 +80,7 @@ def test_a_writer_that_a_search_opens_is_closed_though_the_follower_is_closed_be
     search: Search,
 ) -> None:
     until(lambda: search.open)
-    finding = search.follower._finding
+    finding = search.follower._search.finding
     assert finding is not None
     opened = search.open.copy()
     search.follower.close()
@@ -103,7 +103,8 @@ def test_the_writer_of_the_next_log_is_connected_by_the_search_that_finds_it(
         assert follower.link is not None
         assert (follower.link is before) is (topic_id == "id")
         assert search.open == {follower.link.writer}
-    follower._truncated = "it ends before"
+    assert follower.link is not None
+    follower.link.truncated = "it ends before"
     follower._find()
     search.find((partition, topic_id))
     assert follower.link is not None

@@ -347,7 +347,9 @@ def test_nothing_is_written_into_a_log_that_was_truncated(
         thread, looked, acted = session._thread, list[object](), list[object]()
         monkeypatch.setattr(thread.presence, "look", looked.append)
         monkeypatch.setattr(thread.actions, "act", acted.append)
-        thread._follower._truncated = "it ends before"
+        link = thread._follower.link
+        assert link is not None
+        link.truncated = "it ends before"
 
         def goes_on() -> bool:
             thread.wake()
