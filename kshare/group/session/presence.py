@@ -42,6 +42,7 @@ class Presence:
         now: The session's source of time.
 
     Attributes:
+        member: Id of the member.
         right: The right of the member to deliver.
     """
 
@@ -54,9 +55,9 @@ class Presence:
         now: Callable[[], float],
     ) -> None:
         seconds = config.claim_timeout_ms / 1000
+        self.member = member
         self.right = Right(member, seconds, by_beats=config.lease_records is not None)
         self._config = config
-        self._member = member
         self._shared = shared
         self._actions = actions
         self._now = now
@@ -81,7 +82,7 @@ class Presence:
             self._beat_at = now + (beats.pause if beats.is_on else _BEAT_SECONDS)
             beats.sent(wall_ms, now)
             host = self._config.application_server or socket.gethostname()
-            alive = Member(self._member, host, wall_ms)
+            alive = Member(self.member, host, wall_ms)
             failed = partial(self._not_alive, link, wall_ms)
             link.writer.append(link.partition, *encode(self._config.group, alive), failed)
 
@@ -96,9 +97,9 @@ class Presence:
             if link is None or not link.tail.last.caught_up:
                 return
             log = self._shared.ownerships.log
-            living = {*members_seen(log, wall_ms - int(LIFE_SECONDS * 1000)), self._member}
+            living = {*members_seen(log, wall_ms - int(LIFE_SECONDS * 1000)), self.member}
             self._watchdog.warn_of_unclaimed(now, living)
-            old = members_forgotten(log, self._member, wall_ms, _FORGOTTEN_MS)
+            old = members_forgotten(log, self.member, wall_ms, _FORGOTTEN_MS)
         for member in old:
             self._actions.delete(link, member_key(member))
 

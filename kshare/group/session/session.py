@@ -128,12 +128,12 @@ class GroupSession:
 
     def _end_membership(self, timeout: float) -> None:
         with self._shared.changed:
-            member, thread = self._shared.member, self._thread
+            member, shared = self._shared.member, self._shared
             if member is not None:
                 member.is_closing = True
-                thread.wake()
+                self._thread.wake()
                 # Amid a signal handler, the frame below may hold the lock: this lets go of it.
-                self._shared.changed.wait_for(lambda: member.is_closed or thread.has_ended, timeout)
+                shared.changed.wait_for(lambda: member.is_closed or shared.has_ended, timeout)
 
     def claim(
         self,
@@ -253,7 +253,7 @@ class GroupSession:
         self._thread.wake()
         with self._shared.changed:
             while timeout > 0 and self._shared.fault is None and any(map(_is_open, asked)):
-                if self._thread.closed.is_set():  # by a signal handler, or by another thread
+                if self._shared.is_closed:  # by a signal handler, or by another thread
                     raise KshareError(f"group {self._group}: closed while a commit was under way")
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -336,7 +336,7 @@ class GroupSession:
             if self._is_started:
                 self._thread.wake()
                 # Amid a signal handler, the frame below may hold the lock: this lets go of it.
-                self._shared.changed.wait_for(self._thread.closed.is_set, timeout)
+                self._shared.changed.wait_for(lambda: self._shared.is_closed, timeout)
         if self._is_started:
             self._end_membership(timeout)
 
@@ -350,7 +350,7 @@ class GroupSession:
 
     def _raise_closed(self) -> None:
         """A signal handler, or another thread, may have closed the session amid a wait."""
-        if self._thread.closed.is_set():
+        if self._shared.is_closed:
             raise ConsumerClosedError
 
     def _stable(

@@ -27,6 +27,8 @@ class Shared:
         trouble: What went wrong last.
         notices: What is to be logged for information, once the lock is released.
         is_closing: Whether the session is to end.
+        is_closed: Whether all claims have been given up.
+        has_ended: Whether the thread has ended.
         close_by: By when, at the latest, as :func:`time.monotonic` counts.
         own_fences: How often the session has fenced its own transactional id.
         primary_by: From when a primary offset that is refused for a rebalance is not tried again:
@@ -43,6 +45,8 @@ class Shared:
     trouble: str = ""
     notices: list[str] = field(default_factory=list)
     is_closing: bool = False
+    is_closed: bool = False
+    has_ended: bool = False
     close_by: float = 0.0
     own_fences: int = 0
     primary_by: float = float("inf")

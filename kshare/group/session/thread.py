@@ -107,12 +107,10 @@ class SessionThread:
 
     Attributes:
         shared: What callers may use, under its condition.
-        closed: Set when all claims have been given up.
         actions: Does what owners want of brokers.
         presence: Says that the member is alive.
         beside: Does what waits for brokers.
         epochs: Writes epochs of the group.
-        has_ended: Whether it has ended.
     """
 
     def __init__(
@@ -134,11 +132,7 @@ class SessionThread:
             uniform=CHANCE.uniform,
         )
         self.shared = Shared(ownerships)
-        self.closed = threading.Event()
-        self._group = config.group
-        self._member = member
         self._now = now
-        self.has_ended = False
         self._waker = Waker()
         self.beside = Beside(self._waker.wake)
         self._follower = LogFollower(config, brief, self.shared, now, self._waker.wake)
@@ -150,7 +144,8 @@ class SessionThread:
     def start(self) -> None:
         """Start the thread."""
         self._waker.open()
-        threading.Thread(target=self._run, name=f"kshare {self._member}", daemon=True).start()
+        name = self.presence.member
+        threading.Thread(target=self._run, name=f"kshare {name}", daemon=True).start()
 
     @property
     def read_at(self) -> float:
@@ -180,8 +175,8 @@ class SessionThread:
             self._fail(KshareError(f"the session's thread has ended: {error!r}"))
             raise
         finally:
-            self.closed.set()
             with self.shared.changed:
+                self.shared.is_closed = True
                 self.shared.changed.notify_all()  # a commit that is waited for will not be done
             self._close()
 
@@ -263,16 +258,17 @@ class SessionThread:
             keys = [*self.shared.ownerships.give_up(), *self.shared.ownerships.claims()]
             seconds = self.shared.close_by - time.monotonic()
         keys = [] if self.shared.keeps_claims else keys
-        for key in (*keys, member_key(self._member)):
+        for key in (*keys, member_key(self.presence.member)):
             self.actions.delete(link, key)
         link.writer.flush(max(min(seconds, ANSWER_MS / 1000), 0.0))
 
     def _fail(self, error: KshareError) -> None:
         with self.shared.changed:
+            group = self.shared.ownerships.log.group
             if self.shared.member is not None:
                 self.shared.member.session_ended(error)
         self._warn()
-        _log.error("group %s, member %s: %s", self._group, self._member, error)
+        _log.error("group %s, member %s: %s", group, self.presence.member, error)
         self._announcer.fail(error)
 
     def _close(self) -> None:
@@ -297,7 +293,7 @@ class SessionThread:
         with self.shared.changed:
             for member in self.shared.served:  # serving it has failed
                 member.end()
-            self.has_ended = True
+            self.shared.has_ended = True
             self.shared.changed.notify_all()
 
 

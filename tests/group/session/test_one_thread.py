@@ -219,9 +219,9 @@ def test_what_fails_as_a_session_ends_keeps_nothing_else_from_ending(
     monkeypatch.setattr(thread, "_step", fails)
     until(lambda: times_asked(running.cluster, "LeaveGroup") == 1)
     assert closed.wait(WAIT_S)
-    assert not thread.has_ended
+    assert not thread.shared.has_ended
     running.session.close(WAIT_S)
-    until(lambda: thread.has_ended)
+    until(lambda: thread.shared.has_ended)
     assert running.member.is_closed
 
 
@@ -233,6 +233,6 @@ def test_a_member_that_cannot_be_served_is_ended(
         raise FireError
 
     monkeypatch.setattr(running.member, "step", fails)
-    until(lambda: running.session._thread.has_ended)
+    until(lambda: running.session._shared.has_ended)
     assert running.member.is_closed
     assert running.member._dialogue.sockets == {}

@@ -465,7 +465,7 @@ def test_a_log_that_is_dropped_keeps_where_another_tool_has_set_the_group(server
 def test_it_closes_at_once(servers: str) -> None:
     with member(servers) as session:
         session.close(20)
-        assert session._thread.closed.is_set()
+        assert session._shared.is_closed
     with pytest.raises(KshareError, match="closed"):
         session.claim({T0: []})
     GroupSession(group_config(servers)).close(1)
@@ -481,13 +481,13 @@ def test_nobody_becomes_a_member_of_a_session_that_is_closing(servers: str) -> N
         session.join(config, lambda: None, lambda _: frozenset())
     assert session._shared.member is None
     session._thread.wake()
-    eventually(lambda: session._thread.has_ended)
+    eventually(lambda: session._shared.has_ended)
 
 
 def test_a_signal_handler_closes_while_the_frame_below_has_the_lock(servers: str) -> None:
     with member(servers) as session, session._shared.changed:
         session.close(20)
-        assert session._thread.closed.is_set()
+        assert session._shared.is_closed
 
 
 def test_a_broker_of_the_log_that_is_silent_is_waited_for_less_long_than_others(
