@@ -45,7 +45,7 @@ from kshare.errors import (
 )
 from kshare.options import Assign, KafkaConfig, Subscribe, SubscribePattern
 from kshare.wire.protocol.error_codes import PASSING, Kind
-from kshare.wire.protocol.retry import Backoff, Clock, RetryDeadline
+from kshare.wire.protocol.retry import Clock, RetryDeadline, retry_backoff
 
 __all__ = ["Cluster", "TopicPolicy"]
 
@@ -322,8 +322,7 @@ class Cluster:
         )
 
     def _deadline(self) -> RetryDeadline:
-        backoff = Backoff(self._kafka.retry_backoff_ms, self._kafka.retry_backoff_max_ms)
-        deadline = RetryDeadline(self._seconds, backoff, self._clock)
+        deadline = RetryDeadline(self._seconds, retry_backoff(self._kafka), self._clock)
         deadline.start()
         return deadline
 

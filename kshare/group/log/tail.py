@@ -35,7 +35,7 @@ from kshare.wire.protocol.messages import (
     list_offsets,
     parse_fetch_response,
 )
-from kshare.wire.protocol.retry import Backoff, boot_time
+from kshare.wire.protocol.retry import Backoff, boot_time, retry_backoff
 
 __all__ = ["LastAnswer", "LogLostError", "LogTail", "Row"]
 
@@ -129,8 +129,7 @@ class LogTail:
             read_committed=True,
             check_crcs=kafka.check_crcs,
         )
-        backoff = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
-        self._leader = _Leader(partition, brokers, wake, now, backoff)
+        self._leader = _Leader(partition, brokers, wake, now, retry_backoff(kafka))
         self._request: _Request | None = None
 
     @property

@@ -26,7 +26,7 @@ from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Subscription
 from kshare.group.protocol.user_data import COMPRESSED
 from kshare.wire.protocol.background import Beside
-from kshare.wire.protocol.retry import Backoff, boot_time
+from kshare.wire.protocol.retry import boot_time, retry_backoff
 
 __all__ = ["MemberHandle", "schedule_of"]
 
@@ -291,7 +291,7 @@ def schedule_of(config: ConsumerConfig) -> MemberSchedule:
     kafka = config.kafka
     rebalance = config.max_poll_interval_ms / 1000 + _JOIN_LAPSE
     return MemberSchedule(
-        Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms),
+        retry_backoff(kafka),
         config.heartbeat_interval_ms / 1000,
         max(rebalance, kafka.request_timeout_ms / 1000),
     )

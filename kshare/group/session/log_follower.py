@@ -29,7 +29,7 @@ from kshare.group.session.shared import Shared
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.background import begin
 from kshare.wire.protocol.broker_pool import BrokerPool
-from kshare.wire.protocol.retry import Backoff
+from kshare.wire.protocol.retry import retry_backoff
 
 __all__ = ["ANSWER_MS", "LogFollower"]
 
@@ -69,9 +69,8 @@ class LogFollower:
         self._shared = shared
         self._now = now
         self._wake = wake
-        kafka = config.kafka
         self._search = _Search(_log_topic(config, brief), _log_writer(config))
-        self._pauses = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
+        self._pauses = retry_backoff(config.kafka)
         self._find_at = 0.0
         self._inspector = LogInspector(lambda: _log_topic(config, brief), config.group, now)
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol, Self
 from kshare.core import backoff
 from kshare.options import KafkaConfig
 
-__all__ = ["CHANCE", "Backoff", "Clock", "RetryDeadline", "boot_time"]
+__all__ = ["CHANCE", "Backoff", "Clock", "RetryDeadline", "boot_time", "retry_backoff"]
 
 CHANCE: Final = random.SystemRandom()
 """Chance without a state: threads and forked processes share none, nor the application's."""
@@ -71,12 +71,12 @@ class RetryDeadline:
     @classmethod
     def for_reading(cls, kafka: KafkaConfig, clock: Clock = time) -> Self:
         """As ``kafkaConsumer.pollTimeoutMs`` or ``default.api.timeout.ms`` says."""
-        return cls(kafka.read_timeout_ms / 1000, _backoff(kafka), clock)
+        return cls(kafka.read_timeout_ms / 1000, retry_backoff(kafka), clock)
 
     @classmethod
     def for_requests(cls, kafka: KafkaConfig, clock: Clock = time) -> Self:
         """As ``default.api.timeout.ms`` says."""
-        return cls(kafka.api_timeout_ms / 1000, _backoff(kafka), clock)
+        return cls(kafka.api_timeout_ms / 1000, retry_backoff(kafka), clock)
 
     def start(self) -> None:
         """Start the time, unless it is running."""
@@ -114,5 +114,6 @@ class RetryDeadline:
         self._clock.sleep(self.next_pause())
 
 
-def _backoff(kafka: KafkaConfig) -> Backoff:
+def retry_backoff(kafka: KafkaConfig) -> Backoff:
+    """As ``retry.backoff.ms`` and ``retry.backoff.max.ms`` say."""
     return Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)

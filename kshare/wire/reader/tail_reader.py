@@ -34,7 +34,7 @@ from kshare.wire.decode.codecs import Arena
 from kshare.wire.protocol.background_brokers import BackgroundBrokers
 from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
 from kshare.wire.protocol.messages import FetchAnswer, PartitionFetch
-from kshare.wire.protocol.retry import Backoff, Clock, RetryDeadline
+from kshare.wire.protocol.retry import Clock, RetryDeadline, retry_backoff
 from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.faults import why_missing
 from kshare.wire.reader.fetcher import Fetcher
@@ -126,9 +126,7 @@ class _TailPartition(PartitionReader):
         self.has_large_batches = False
         self._slice = records
         self._reset = reset
-        kafka = options.kafka
-        backoff = Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
-        self._pauses = RetryDeadline(math.inf, backoff, clock)
+        self._pauses = RetryDeadline(math.inf, retry_backoff(options.kafka), clock)
         self._warned: float | None = None
 
     @property
