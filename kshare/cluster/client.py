@@ -35,15 +35,18 @@ __all__ = [
     "Handle",
     "admin_seconds",
     "code_of",
+    "has_timed_out",
     "kafka_error",
     "kind_of",
-    "request_seconds",
     "servers",
 ]
 
 _log = logging.getLogger(__name__)
 
 _ADMIN_SECONDS_MAX: Final = 3600.0
+# An AdminClient looks for what may be missing for 4 s. One that has lost a broker may wait for it.
+_FIRST_SECONDS: Final = 10.0
+_FIRST_SECONDS_AFTER_FAULT: Final = 2.0
 _ALL_BROKERS_DOWN: Final = RdKafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 _UNKNOWN_PARTITION: Final = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
 # Part of what librdkafka says when a broker answers SaslHandshake with ILLEGAL_SASL_STATE.
@@ -131,14 +134,24 @@ class Client(Generic[HandleT]):
     def close(self) -> None:
         """Close librdkafka's client; the next use opens another one."""
         self._handle = None
+        self._silence.stop()
 
-    def timed_out(self, error: object) -> None:
-        """Close a client that has waited in vain, if that is the error.
+    def renew(self) -> None:
+        """Ask with another client from now on, and go on to count for how long nobody answers.
 
-        It may wait for a controller that has died, and goes on to do so: a new one asks again.
+        A client that waits for a controller that has died does so until the end, with a whole core:
+        it connects to the dead broker without a pause. A new one asks who is the controller now.
         """
-        if isinstance(error, TimeoutError) or code_of(error) == RdKafkaError._TIMED_OUT:  # noqa: SLF001
-            self.close()
+        self._handle = None
+
+    def request_seconds(self, deadline: RetryDeadline) -> float:
+        """The time for a request of an ``AdminClient`` before a deadline: at least a second.
+
+        Without an answer the next ones get as much as was spent, each with a new client.
+        """
+        first = _FIRST_SECONDS if self.last_fault is None else _FIRST_SECONDS_AFTER_FAULT
+        spent = deadline.seconds - deadline.seconds_left
+        return admin_seconds(max(1.0, min(deadline.seconds_left, max(spent, first))))
 
     def answered(self) -> None:
         """Note that the cluster has answered: from now on, silence has reasons that can pass."""
@@ -225,9 +238,9 @@ def admin_seconds(seconds: float) -> float:
     return min(seconds, _ADMIN_SECONDS_MAX)
 
 
-def request_seconds(deadline: RetryDeadline) -> float:
-    """The time for a request of an ``AdminClient`` before a deadline: at least a second."""
-    return admin_seconds(max(deadline.seconds_left, 1.0))
+def has_timed_out(error: object) -> bool:
+    """True if the error is that there was no answer in time."""
+    return isinstance(error, TimeoutError) or code_of(error) == RdKafkaError._TIMED_OUT  # noqa: SLF001
 
 
 def kafka_error(

@@ -28,11 +28,10 @@ from confluent_kafka.admin import (
 
 from kshare.cluster.client import (
     Client,
-    admin_seconds,
     code_of,
+    has_timed_out,
     kafka_error,
     kind_of,
-    request_seconds,
     servers,
 )
 from kshare.cluster.topics import is_internal
@@ -217,17 +216,19 @@ class Cluster:
         wanted = {ConfigResource(ConfigResource.Type.TOPIC, topic): topic for topic in topics}
         if not wanted:
             return {}
-        futures = self._client.handle.describe_configs(
-            [*wanted], request_timeout=admin_seconds(self._seconds)
+        futures = self._asked(
+            lambda client, seconds: client.describe_configs([*wanted], request_timeout=seconds),
+            self._deadline(),
         )
-        self._wait(futures.values(), self._deadline())
         policies = {}
         for resource, future in futures.items():
             error = _failure(future)
             if error is None:
+                self._client.answered()
                 values = {name: entry.value for name, entry in future.result().items()}
                 policies[resource.name] = TopicPolicy.of(values)
-            self._client.timed_out(error)
+            elif has_timed_out(error):
+                self._client.close()
         return policies
 
     def shorten_timeout(self, seconds: float) -> None:
@@ -330,8 +331,7 @@ class Cluster:
         """Send a request of many parts; ask again while a part fails in a way that may pass."""
         missing: Collection[_Subject] = ()
         while True:
-            futures = request(self._client.handle, request_seconds(deadline))
-            self._wait(futures.values(), deadline)
+            futures = self._asked(request, deadline)
             answers, leaderless, faults = {}, [], []
             for part, future in futures.items():
                 error = _failure(future)
@@ -347,7 +347,8 @@ class Cluster:
                 kind = kind_of(error)
                 passes = lacks or kind in PASSING
                 if not passes or deadline.expired:
-                    self._client.timed_out(error)
+                    if has_timed_out(error):
+                        self._client.close()
                     raise mapped from None  # it says all that librdkafka's error does
                 faults.append(mapped)
                 if code_of(error) == _NO_LEADERS:
@@ -394,10 +395,22 @@ class Cluster:
             self._client.close()  # it remembers what it heard: ask a new one, any broker
         return missing.keys()
 
-    def _wait(self, futures: Collection[Future[Any]], deadline: RetryDeadline) -> None:
+    def _asked(self, request: _Request, deadline: RetryDeadline) -> Mapping[Any, Future[Any]]:
+        """Send a request and wait, with one client after another while there is no answer."""
+        while True:
+            seconds = self._client.request_seconds(deadline)
+            futures = request(self._client.handle, seconds)
+            self._wait(futures.values(), seconds)
+            failures = map(_failure, futures.values())
+            if deadline.expired or not any(has_timed_out(failure) for failure in failures):
+                return futures
+            self._client.renew()
+            deadline.sleep()
+
+    def _wait(self, futures: Collection[Future[Any]], seconds: float) -> None:
         """Wait for answers, a moment longer than librdkafka does."""
         pending: Collection[Future[Any]] = list(futures)
-        until = self._clock.monotonic() + deadline.seconds_left + 1.0
+        until = self._clock.monotonic() + seconds + 1.0
         while pending and self._clock.monotonic() < until:
             self._client.serve()
             pending = wait(pending, timeout=_POLL_SECONDS).not_done

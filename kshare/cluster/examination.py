@@ -6,7 +6,6 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from kshare.cluster.client import request_seconds
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
@@ -23,12 +22,12 @@ class ExaminedCluster(Cluster):
 
     def brokers(self) -> list[str]:
         """The brokers, as ``host:port``, sorted."""
-        deadline = self._deadline()
-        client = self._client.handle
-        future = client.describe_cluster(request_timeout=request_seconds(deadline))
-        self._wait([future], deadline)
+        answers = self._asked(
+            lambda client, seconds: {None: client.describe_cluster(request_timeout=seconds)},
+            self._deadline(),
+        )
         try:
-            nodes = future.result(timeout=0).nodes
+            nodes = answers[None].result(timeout=0).nodes
         except (KafkaException, TimeoutError) as error:
             raise self._error(error, "list the brokers") from None
         self._client.answered()
@@ -41,13 +40,13 @@ class ExaminedCluster(Cluster):
             Operations such as ``READ``; the error if the broker does not describe the topic; None
             if it does not say what may be done.
         """
-        deadline = self._deadline()
-        futures = self._client.handle.describe_topics(
-            TopicCollection([*topics]),
-            include_authorized_operations=True,
-            request_timeout=request_seconds(deadline),
+        asked = TopicCollection([*topics])
+        futures = self._asked(
+            lambda client, seconds: client.describe_topics(
+                asked, include_authorized_operations=True, request_timeout=seconds
+            ),
+            self._deadline(),
         )
-        self._wait(futures.values(), deadline)
         found: dict[str, frozenset[str] | KafkaError | None] = {}
         for topic, future in futures.items():
             try:
@@ -63,8 +62,9 @@ class ExaminedCluster(Cluster):
         """The latest timestamp in some partitions, in milliseconds; None if brokers do not say."""
         newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
         specs = {RdTopicPartition(*each): newest for each in partitions}
-        deadline = self._deadline()
-        futures = self._client.handle.list_offsets(specs, request_timeout=request_seconds(deadline))
-        self._wait(futures.values(), deadline)
+        futures = self._asked(
+            lambda client, seconds: client.list_offsets(specs, request_timeout=seconds),
+            self._deadline(),
+        )
         done = [future for future in futures.values() if future.done() and not future.exception()]
         return max((time for each in done if (time := each.result().timestamp) >= 0), default=None)

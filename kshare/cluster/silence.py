@@ -54,8 +54,13 @@ class Silence:
         self.unreachable = False
 
     def begin(self) -> None:
-        """Note that a client was opened."""
-        self._since = None if self.ended else self._clock.monotonic()
+        """Note that a client was opened; one in another's place does not start the time again."""
+        if self._since is None and not self.ended:
+            self._since = self._clock.monotonic()
+
+    def stop(self) -> None:
+        """Note that nobody asks any more."""
+        self._since = None
 
     def end(self) -> None:
         """Note that the cluster has answered: from now on, silence counts as temporary."""

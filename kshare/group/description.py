@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kshare.cluster.client import Client, code_of, kafka_error, kind_of, request_seconds
+from kshare.cluster.client import Client, code_of, kafka_error, kind_of
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.subscription import PROTOCOL
 from kshare.options import KafkaConfig
@@ -91,7 +91,7 @@ class GroupDescriber:
         deadline.start()
         described: dict[str, GroupDescription] = {}
         while wanted := [group for group in groups if group not in described]:
-            seconds = request_seconds(deadline)
+            seconds = self._client.request_seconds(deadline)
             futures = self._client.handle.describe_consumer_groups(wanted, request_timeout=seconds)
             for group, future in futures.items():
                 answer = _described(future, group, seconds, deadline)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -430,16 +431,19 @@ def test_topics_whose_settings_may_not_be_seen_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("code", "opened"),
-    [(RdKafkaError._TIMED_OUT, 2), (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, 1)],
+    [(RdKafkaError._TIMED_OUT, 1), (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, 0)],
 )
 def test_a_client_that_waits_in_vain_for_settings_is_left(code: int, opened: int) -> None:
     """It may wait for a controller that has died, and goes on to do so."""
-    admin = Settings({"t": KafkaException(RdKafkaError(code))})
-    cluster = cluster_of("nowhere:9092", admin=admin)
+    admin = Settings({"t": {}})
+    cluster = cluster_of("nowhere:9092", admin=admin, clock=Clock())
+    assert cluster.policies(["t"]).keys() == {"t"}
+    admin.answers = {"t": KafkaException(RdKafkaError(code))}
     assert cluster.policies(["t"]) == {}
     admin.answers = {"t": {}}
+    before = admin.opened
     assert cluster.policies(["t"]) == {"t": TopicPolicy(False, WEEK_MS)}
-    assert admin.opened == opened
+    assert admin.opened - before == opened
 
 
 def test_a_cluster_that_knows_no_settings_tells_none(cluster: Cluster) -> None:
@@ -490,3 +494,57 @@ def test_any_time_for_calls_may_be_given(fake: FakeCluster, ms: str) -> None:
         assert examination.newest_ms([U0]) is None  # nor this
     with closing(CompactedTopic(kafka, TopicSpec("made", 4))) as topic:
         topic.create()
+
+
+@pytest.mark.parametrize("ask", ["latest", "policies"])
+def test_a_client_that_waits_for_a_dead_broker_is_replaced(fake: FakeCluster, ask: str) -> None:
+    """librdkafka goes on to wait for the controller, or leader, that it knew."""
+    fake.produce("t", [Record(b"k", b"v")], partition=0)
+    clock = Clock()
+    waited: list[float] = []
+
+    class Deaf(FirstAnswer):
+        def list_offsets(self, wanted: Any, **more: Any) -> Any:
+            waited.append(more["request_timeout"])
+            clock.now += more["request_timeout"]
+            return super().list_offsets(wanted, **more)
+
+        describe_configs = list_offsets
+
+    timed_out = KafkaException(RdKafkaError(RdKafkaError._TIMED_OUT))
+    hears = AdminClient if ask == "latest" else Settings({"t": {}})
+    clients: list[Any] = [*(Deaf(timed_out) for _ in range(3)), hears]
+
+    def admin(config: Any, **more: Any) -> Any:
+        return clients.pop(0)(config, **more)
+
+    options = {"kafka.retry.backoff.ms": "0", "kafka.retry.backoff.max.ms": "0"}
+    with closing(
+        cluster_of(fake.bootstrap_servers, admin=admin, clock=clock, options=options)
+    ) as cluster:
+        if ask == "latest":
+            assert cluster.latest([T0]) == {T0: 1}
+        else:
+            assert cluster.policies(["t"]) == {"t": TopicPolicy(False, WEEK_MS)}
+    assert waited == [10, 10, 20]  # less than is left, and as much as was spent
+
+
+def test_a_client_that_has_lost_a_broker_gets_less_time(fake: FakeCluster) -> None:
+    clock = Clock()
+    waited: list[float] = []
+
+    class Lost(FirstAnswer):
+        def __call__(self, config: Any, **more: Any) -> Any:
+            self.fault = partial(config["error_cb"], RdKafkaError(RdKafkaError._TRANSPORT))
+            return super().__call__(config, **more)
+
+        def list_offsets(self, wanted: Any, **more: Any) -> Any:
+            waited.append(more["request_timeout"])
+            self.fault()
+            return super().list_offsets(wanted, **more)
+
+    transport = KafkaException(RdKafkaError(RdKafkaError._TRANSPORT))
+    lost = Lost(transport)
+    with closing(cluster_of(fake.bootstrap_servers, admin=lost, clock=clock)) as cluster:
+        assert cluster.latest([T0]) == {T0: 0}
+    assert waited[:2] == [10, 2]

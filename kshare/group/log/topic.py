@@ -7,7 +7,7 @@ same replicas, so a group's log is on the broker that coordinates the group.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from typing import Any, Final
 
@@ -20,7 +20,13 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType, TopicDescription
 
-from kshare.cluster.client import Client, admin_seconds, code_of, kafka_error, kind_of
+from kshare.cluster.client import (
+    Client,
+    code_of,
+    has_timed_out,
+    kafka_error,
+    kind_of,
+)
 from kshare.cluster.cluster import TopicPolicy
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.coordinator import find_coordinator
@@ -37,7 +43,6 @@ __all__ = ["LogTopic", "LogWriter", "log_partition", "log_table"]
 _log = logging.getLogger("kshare.group")
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
-_FIRST_SECONDS: Final = 20.0
 """For an answer, where there is time for another attempt."""
 _SIGN: Final = 1 << 31
 _ISR: Final = "min.insync.replicas"
@@ -160,45 +165,45 @@ class LogTopic:
                 deadline.sleep()
 
     def _described(self, topic: str) -> TopicDescription:
-        # A client that waits for a controller in vain goes on to do so; another one asks anew.
-        seconds = self._time
-        if seconds > 2 * _FIRST_SECONDS:
-            seconds -= _FIRST_SECONDS
-            try:
-                return self._describe(topic, _FIRST_SECONDS)
-            except KafkaError as error:
-                if kind_of(error.__cause__) is not Kind.TRANSIENT:
-                    raise
-        return self._describe(topic, seconds)
-
-    def _describe(self, topic: str, seconds: float) -> TopicDescription:
         topics = TopicCollection([topic])
-        future = self._client.handle.describe_topics(topics, request_timeout=admin_seconds(seconds))
-        found: TopicDescription = self._answer(future[topic], f"describe topic {topic}", topic)
+        found: TopicDescription = self._asked(
+            lambda seconds: self._client.handle.describe_topics(topics, request_timeout=seconds),
+            f"describe topic {topic}",
+            topic,
+        )
         return found
 
     def _config_of(self, topic: str) -> dict[str, str]:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        future = self._client.handle.describe_configs(
-            [resource], request_timeout=admin_seconds(self._time)
-        )
+        wanted = [ConfigResource(ResourceType.TOPIC, topic)]
         try:
-            entries = self._answer(future[resource], f"read the configuration of {topic}", topic)
+            entries = self._asked(
+                lambda seconds: self._client.handle.describe_configs(
+                    wanted, request_timeout=seconds
+                ),
+                f"read the configuration of {topic}",
+                topic,
+            )
         except KafkaError:  # no right to: the brokers' default is what is left
             return {}
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
-    @property
-    def _time(self) -> float:
-        return self._kafka.api_timeout_ms / 1000
-
-    def _answer(self, future: Any, action: str, topic: str | None = None) -> Any:
-        self._client.handle.poll(0)
-        try:
-            return future.result(self._time + 1)
-        except (KafkaException, TimeoutError) as error:
-            self._client.timed_out(error)
-            raise kafka_error(error, action, topic=topic) from error
+    def _asked(self, request: Callable[[float], Mapping[Any, Any]], action: str, topic: str) -> Any:
+        """Send a request about a topic, with one client after another while nobody answers."""
+        deadline = RetryDeadline.for_requests(self._kafka)
+        deadline.start()
+        while True:
+            seconds = self._client.request_seconds(deadline)
+            (future,) = request(seconds).values()
+            self._client.handle.poll(0)
+            try:
+                return future.result(seconds + 1)
+            except (KafkaException, TimeoutError) as error:
+                if has_timed_out(error):
+                    self._client.renew()
+                    if not deadline.expired:
+                        deadline.sleep()
+                        continue
+                raise kafka_error(error, action, topic=topic) from error
 
 
 class LogWriter:

@@ -226,4 +226,4 @@ def test_a_client_that_waits_in_vain_is_left_while_there_is_time_for_another_one
     config = group_config("127.0.0.1:1")
     topic = LogTopic(config.kafka, LOG, 1 << 20, "g", admin=DeafAdmin)  # type: ignore[arg-type]
     assert topic.find() == (L0, "an id")
-    assert DeafAdmin.asked == [20.0, 40.0]  # default.api.timeout.ms together
+    assert DeafAdmin.asked == [10.0, 10.0]  # and so on: together default.api.timeout.ms
