@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from kshare.core.progress import TopicPartition
-from kshare.errors import FencedError, KshareError, PolicyError
+from kshare.errors import ConsumerClosedError, FencedError, KshareError, PolicyError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.processed import Processed
 from kshare.group.core.handed_out import Offsets
@@ -95,7 +95,7 @@ class Commits:
         self._session = session
         self._processed = processed
         self._auto = _AutoCommit(config, processed)
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "kshare-commits")
         self._under_way: list[Future[Answer]] = []
         self._failure: BaseException | None = None  # of the last commit
 
@@ -110,10 +110,18 @@ class Commits:
             return answer
 
     def begin(self, work: Work) -> None:
-        """Commit without waiting; :meth:`serve` calls back."""
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, "kshare-commits")
-        self._under_way.append(self._executor.submit(self.commit, work))
+        """Commit without waiting; :meth:`serve` calls back.
+
+        Raises:
+            ConsumerClosedError: Commits are closed.
+        """
+        executor = self._executor
+        if executor is None:
+            raise ConsumerClosedError
+        try:
+            self._under_way.append(executor.submit(self.commit, work))
+        except RuntimeError as error:  # also if there can be no more threads
+            raise (ConsumerClosedError() if self._executor is None else error) from None
 
     def serve(self) -> None:
         """Call back what is done, and commit if it is time. From the thread that polls.
@@ -168,10 +176,11 @@ class Commits:
         """
         until = time.monotonic() + seconds
         self.flush(seconds)
-        if self._executor is not None:
-            wait(self._under_way, max(until - time.monotonic(), 0.0))
-            self._executor.shutdown(wait=False, cancel_futures=True)
-            self._call_back()
+        wait(self._under_way, max(until - time.monotonic(), 0.0))
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
+        self._call_back()
 
     def finish(self) -> None:
         """Wait for what is under way, and call back."""

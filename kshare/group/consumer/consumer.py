@@ -338,7 +338,7 @@ class KeySharedConsumer:
                 of them before is delivered again. All else is committed.
             FetchTimeoutError: It was not done within ``default.api.timeout.ms``.
             RuntimeError: ``transactional.id`` is set: each transaction commits. Or the consumer is
-                closed; callbacks amid ``close()`` may commit.
+                closed, maybe meanwhile; callbacks amid ``close()`` may commit.
             ValueError: Both or wrong offsets were given, or any with ``max.in.flight.per.key``.
         """
         if self._receiver.transactions is not None:

@@ -92,6 +92,9 @@ class GroupSession:
             config: The consumer's configuration.
             on_change: Called when there is something to take from the member.
             whole_topics: Says which topics' partitions are not to be shared.
+
+        Raises:
+            ConsumerClosedError: The session is closed.
         """
         thread, shared = self._thread, self._shared
         member = MemberHandle(
@@ -151,6 +154,7 @@ class GroupSession:
             epoch: The group's epoch in which they were assigned, and the id of the log's topic.
 
         Raises:
+            ConsumerClosedError: The session is closed.
             ValueError: Hash ranges of a partition overlap.
         """
         hashes = {tp: claimed_hashes(parts) for tp, parts in assignment.items()}
@@ -241,6 +245,7 @@ class GroupSession:
             timeout 0, those that are known.
 
         Raises:
+            ConsumerClosedError: The session was closed meanwhile.
             FencedError: As for :meth:`check`; other partitions are committed. What was not
                 committed of the hashes before they were claimed is delivered again.
             FetchTimeoutError: It was not done in time. It goes on in the background.
@@ -253,8 +258,7 @@ class GroupSession:
         self._thread.wake()
         with self._shared.changed:
             while timeout > 0 and self._shared.fault is None and any(map(_is_open, asked)):
-                if self._shared.is_closed:  # by a signal handler, or by another thread
-                    raise KshareError(f"group {self._group}: closed while a commit was under way")
+                self._raise_closed()
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise self._not_in_time(f"commit{_unclaimed(asked)}", timeout)
@@ -278,6 +282,7 @@ class GroupSession:
         """What the group has committed of some partitions; nothing of one without commits.
 
         Raises:
+            ConsumerClosedError: The session was closed meanwhile.
             FetchTimeoutError: It was not known in time.
             KshareError: As for :meth:`check`.
         """
@@ -346,7 +351,7 @@ class GroupSession:
 
     def _raise_if_closing(self) -> None:
         if self._shared.is_closing:
-            raise KshareError(f"group {self._group}: the session is closed")
+            raise ConsumerClosedError
 
     def _raise_closed(self) -> None:
         """A signal handler, or another thread, may have closed the session amid a wait."""

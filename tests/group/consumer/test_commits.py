@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from kshare.core.progress import Progress
-from kshare.errors import FencedError, KafkaError, PolicyError
+from kshare.errors import ConsumerClosedError, FencedError, KafkaError, PolicyError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.processed import Processed
@@ -130,3 +130,12 @@ def test_what_is_under_way_is_not_looked_for_all_the_time() -> None:
     commits.finish()
     assert commits.seconds_left < 1
     commits.close(9.0)
+
+
+def test_a_commit_in_the_background_after_the_end() -> None:
+    """As by another thread, while what comes after the last commit is closed."""
+    config = group_config("b:9092", enable_auto_commit=False)
+    commits = commits_of(config, Waiting())
+    commits.close(9.0)
+    with pytest.raises(ConsumerClosedError):
+        commits.begin(WORK)

@@ -466,7 +466,7 @@ def test_it_closes_at_once(servers: str) -> None:
     with member(servers) as session:
         session.close(20)
         assert session._shared.is_closed
-    with pytest.raises(KshareError, match="closed"):
+    with pytest.raises(ConsumerClosedError):
         session.claim({T0: []})
     GroupSession(group_config(servers)).close(1)
 
@@ -477,7 +477,7 @@ def test_nobody_becomes_a_member_of_a_session_that_is_closing(servers: str) -> N
     session = GroupSession(config)
     session.claim({})
     session._shared.is_closing = True
-    with pytest.raises(KshareError, match="the session is closed"):
+    with pytest.raises(ConsumerClosedError):
         session.join(config, lambda: None, lambda _: frozenset())
     assert session._shared.member is None
     session._thread.wake()
@@ -508,6 +508,17 @@ def test_who_asks_for_commits_notices_the_end(servers: str) -> None:
         closer.start()
         with pytest.raises(ConsumerClosedError):
             session.committed([T0], SECONDS)
+        closer.join()
+
+
+def test_who_waits_for_a_commit_notices_the_end(servers: str) -> None:
+    """As of any other call of a closed consumer, the error is that of confluent-kafka."""
+    with member(servers) as session:
+        session._thread.actions.act = lambda _: None  # type: ignore[method-assign,assignment]
+        closer = threading.Timer(0.2, session.close, [5])
+        closer.start()
+        with pytest.raises(ConsumerClosedError):
+            commit(session, rectangle(0, 3))
         closer.join()
 
 
