@@ -220,7 +220,8 @@ class MemberHandle:
     def commit(self, offsets: CommittedOffsets) -> "Future[Any]":
         """Commit primary offsets as a member; the future has an error or None by partition.
 
-        The lock is not needed: it is only noted.
+        The lock is not needed: only this thread notes commits and ends the member, and its end
+        answers what was noted while :meth:`commit_nothing` refused the others.
         """
         return self._dialogue.commits.add(offsets)
 
