@@ -263,9 +263,24 @@ class Deliveries:
     def _give_up(self, topic_partition: TopicPartition) -> None:
         """Drop the records that are read and not handed out: they are to be read again."""
         self.hand.anew[topic_partition] = None
+        self._keep_back()
         self.by_partition[topic_partition].stop()
         self._put_back_rows(topic_partition)
         self.hand.drop(topic_partition)
+
+    def _keep_back(self) -> None:
+        """After an interrupt as a chunk was kept back for its keys, do so with the rest of it."""
+        if self.hand.kept_back is None:
+            return
+        chunk, end = self.hand.kept_back
+        delivery = self.by_partition.get(chunk.topic_partition)
+        limit = self.left_out.limits.of(chunk.topic_partition)
+        if limit is not None and delivery is not None and delivery.position >= end:
+            self.left_out.mark(chunk)
+            limit.put(limit.without_known(chunk.messages().messages))
+        else:  # it is not handed out, and is read again
+            chunk.close_rows(0)
+        self.hand.kept_back = None
 
     def _put_back_rows(self, topic_partition: TopicPartition) -> None:
         if self.hand.partition == topic_partition:
@@ -298,6 +313,7 @@ class Deliveries:
                 that is provisional goes on, as the next one takes what came before for processed.
             begins: Whether a transaction begins: amid one, no key is parked or unparked.
         """
+        self._keep_back()
         may_park = not continues and (begins or not self._is_transactional)
         if may_park or self.left_out.parked is None:
             self._obey_parking(parked)

@@ -175,6 +175,7 @@ class Delivery:
 
         Another thread may commit meanwhile: rows are not acknowledged before they are passed.
         """
+        self._handed_out.will_add(chunk)
         if self.explicit:
             self._open.add(chunk)
         self._handed_out.add(chunk, end)

@@ -120,13 +120,18 @@ class HandedOut:
             self._mark.chunks.append((chunk, 0))
         return rows
 
-    def add(self, chunk: Chunk, end: int) -> None:
-        """A chunk is handed out as a whole."""
-        self._finish()
-        self._position = end
-        self._records += len(chunk.acknowledged)
+    def will_add(self, chunk: Chunk) -> None:
+        """A chunk is about to be added: what takes back, after an interrupt, finds it."""
         if self._mark is not None:
             self._mark.chunks.append((chunk, 0))
+
+    def add(self, chunk: Chunk, end: int) -> None:
+        """A chunk is handed out as a whole; see :meth:`will_add`."""
+        self._finish()
+        rows = len(chunk.acknowledged)
+        # From here on without a call, so that no interrupt comes between.
+        self._position = end
+        self._records += rows
 
     def collect(self) -> None:
         """What is handed out from now on is collected by a call, which may return it later."""

@@ -62,9 +62,11 @@ class HandingOut:
                 begun = delivery.begin(chunk, end)
                 self._left_out.mark(chunk)
                 return begun
+            self._hand.kept_back = chunk, end
             delivery.hand_out(chunk, end)
             self._left_out.mark(chunk)
             limit.put(chunk.messages().messages)
+            self._hand.kept_back = None
             rows = self.let_out()
             if rows is not None or self.is_full:
                 return rows

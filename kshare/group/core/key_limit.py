@@ -22,7 +22,7 @@ from kshare.core.hashing import HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group.core.handed_out import is_of
 from kshare.group.core.in_hand import InHand
-from kshare.group.message import Message, rows_of
+from kshare.group.message import ACKNOWLEDGED, Message, rows_of
 
 __all__ = ["KeyLimit", "KeyLimits"]
 
@@ -58,7 +58,7 @@ class KeyLimit:
         self._in_flight: dict[int, tuple[bytes, int]] = {}  # by offset: key, number of the chunk
         self._counts: dict[bytes, int] = {}
         self._waiting: dict[bytes, deque[Message]] = {}
-        self._kept_back: Counter[int] = Counter()  # how many are waiting, by their chunks' numbers
+        self._kept_back: dict[int, int] = {}  # how many are waiting, by their chunks' numbers
         self._aside: dict[bytes, int] = {}  # how many were left of the keys that are put aside
         self._lock = lock or nullcontext()
         self._forgotten: list[Message] = []
@@ -70,7 +70,7 @@ class KeyLimit:
     def held(self) -> int:
         """Number of records that are kept back or not handed out yet."""
         with self._lock:
-            return len(self.ready) + self._kept_back.total()
+            return len(self.ready) + sum(self._kept_back.values())
 
     @property
     def chunks(self) -> int:
@@ -117,17 +117,43 @@ class KeyLimit:
             self.ready, self._returned = ready, []
 
     def put(self, messages: Iterable[Message]) -> None:
-        """Take the next records, in offset order; :attr:`ready` has those that may go out."""
+        """Take the next records, in offset order; :attr:`ready` has those that may go out.
+
+        After an interrupt amid this, the others are still to be put, which :meth:`without_known`
+        says.
+        """
         with self._lock:
             for message in messages:
-                key = message.key()
-                if key is None:
-                    self.ready.append(message)
-                elif key in self._waiting or self._counts.get(key, 0) >= self._most:
-                    self._waiting.setdefault(key, deque()).append(message)
-                    self._kept_back[message[0].number] += 1
-                else:
-                    self._admit(key, message)
+                self._put(message)
+
+    def _put(self, message: Message) -> None:
+        key, offset, number = message.key(), message.offset(), message[0].number
+        if key is None:
+            self.ready.append(message)
+            return
+        count = self._counts.get(key, 0)
+        if key in self._waiting or count >= self._most:
+            waiting, kept_back = self._waiting.get(key, deque()), self._kept_back.get(number, 0)
+            # In both cases without a call but the last one, so that no interrupt comes between.
+            self._waiting[key] = waiting
+            self._kept_back[number] = kept_back + 1
+            waiting.append(message)
+        else:
+            self._counts[key] = count + 1
+            self._in_flight[offset] = key, number
+            self.ready.append(message)
+
+    def without_known(self, messages: Iterable[Message]) -> list[Message]:
+        """Those of some records that were not put, and are not acknowledged."""
+        with self._lock:
+            waiting = (message for each in self._waiting.values() for message in each)
+            known = {message.offset() for message in (*self.ready, *waiting)}
+            known |= self._in_flight.keys()
+            return [
+                each
+                for each in messages
+                if each.offset() not in known and not each[0].acknowledged[each[1]] & ACKNOWLEDGED
+            ]
 
     def keep(self, hashes: Sequence[HashRange]) -> None:
         """Forget what is not of some key hashes: it is not this consumer's any more."""
@@ -227,7 +253,7 @@ class KeyLimit:
         return not waiting and self._counts.get(key, 0) < self._most
 
     def acknowledge(self, offset: int, chunk: int | None = None) -> None:
-        """A record is acknowledged; it may be so already, or unknown.
+        """A record is acknowledged; it may be so already, or unknown, as after an interrupt.
 
         Args:
             offset: Its offset.
@@ -238,29 +264,28 @@ class KeyLimit:
             key, number = self._in_flight.get(offset, (b"", -1))
             if number < 0 or chunk not in {None, number}:
                 return
-            del self._in_flight[offset]
-            self._counts[key] -= 1
             waiting = self._waiting.get(key)
-            if waiting:
-                message = waiting.popleft()
-                number = message[0].number
-                self._kept_back[number] -= 1
-                if not self._kept_back[number]:
-                    del self._kept_back[number]
-                self._admit(key, message)
             if not waiting:
-                self._waiting.pop(key, None)
+                del self._in_flight[offset]
+                self._counts[key] -= 1
                 if not self._counts[key]:
                     del self._counts[key]
+                return
+            message = waiting[0]
+            number, following = message[0].number, message.offset()
+            # From here on without a call but the last one, so that no interrupt comes between.
+            del self._in_flight[offset], waiting[0]
+            self._in_flight[following] = key, number
+            self._kept_back[number] -= 1
+            if not self._kept_back[number]:
+                del self._kept_back[number]
+            if not waiting:
+                del self._waiting[key]
+            self.ready.append(message)
 
     def _count(self) -> None:
         waiting = (message for each in self._waiting.values() for message in each)
-        self._kept_back = Counter(message[0].number for message in waiting)
-
-    def _admit(self, key: bytes, message: Message) -> None:
-        self._counts[key] = self._counts.get(key, 0) + 1
-        self._in_flight[message.offset()] = key, message[0].number
-        self.ready.append(message)
+        self._kept_back = dict(Counter(message[0].number for message in waiting))
 
 
 class KeyLimits:

@@ -150,16 +150,21 @@ class SharedDelivery(Delivery):
             part.delivery.confirm()
 
     def take_back(self) -> None:
-        """What was collected is handed out again: the parts that were begun meanwhile are new."""
-        collected = [part for part in self._parts if part.delivery.is_collected]
-        if not collected:
-            self.stop()
-            return
-        first = self._parts.index(collected[0])
-        later, self._parts = self._parts[first + 1 :], self._parts[: first + 1]
-        self._parts[-1].delivery.take_back()
-        self.finished -= sum(part.is_counted for part in later)
-        self._new = union([self._new, *(part.offsets for part in later)])
+        """What was collected is handed out again: the parts that were begun meanwhile are new.
+
+        After an interrupt amid this, another call ends it.
+        """
+        collected = [
+            number for number, part in enumerate(self._parts) if part.delivery.is_collected
+        ]
+        if collected:
+            parts, later = self._parts[: collected[0] + 1], self._parts[collected[0] + 1 :]
+            finished = self.finished - sum(part.is_counted for part in later)
+            new = union([self._new, *(part.offsets for part in later)])
+            # From here on without a call, so that no interrupt comes between.
+            self._parts, self.finished, self._new = parts, finished, new
+        for part in self._parts:
+            part.delivery.take_back()
 
     def begin(self, chunk: Chunk, end: int) -> Rows:
         """Hand out the next chunk of the last part."""

@@ -1,5 +1,7 @@
 """What is handed out of leased chunks, and what of it is processed."""
 
+from contextlib import suppress
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -8,11 +10,15 @@ from hypothesis import strategies as st
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import Bounds, length, subtract, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.group.core import delivery as core_delivery
+from kshare.group.core import handed_out, shared_delivery
 from kshare.group.core.shared_delivery import SharedDelivery
 from kshare.group.message import Chunk
 from kshare.group.protocol.cooperator import Share
+from tests.support.interrupts import Interrupt, interrupt
 
 T0 = TopicPartition("orders", 0)
+MODULES = (shared_delivery, core_delivery, handed_out)
 
 
 def chunk(*offsets: int, at_ms: int = 0) -> Chunk:
@@ -173,6 +179,37 @@ def test_what_a_call_has_collected_of_several_parts_is_begun_again(explicit: boo
     each.hand_out(chunk(*range(5, 10), *range(40, 50)), 50)
     each.next_part()
     assert [stripe.bounds for stripe in each.wanted(1 << 62)] == [(70, 90)]
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_what_was_collected_goes_back_wherever_an_interrupt_comes(explicit: bool) -> None:
+    number, is_over = 0, False
+    while not is_over:
+        each = delivery(explicit=explicit)
+        each.update(share(0, 10))
+        each.next_part()
+        each.collect()
+        each.hand_out(chunk(*range(10)), 10)
+        each.update(share(0, 10, 70, 80))
+        each.next_part()
+        each.collect()
+        each.hand_out(chunk(70, 71), 80)
+        each.finished = 2
+        each._parts[1].is_counted = True
+        with (
+            suppress(Interrupt),
+            interrupt(number, shared_delivery, core_delivery, handed_out) as at,
+        ):
+            each.take_back()
+        each.take_back()
+        assert (each.position, each.finished, each.unacknowledged) == (0, 1, 0), at
+        assert [stripe.bounds for stripe in each.wanted(1 << 62)] == [(0, 10)], at
+        each.hand_out(chunk(*range(10)), 10)
+        assert each.has_new, at
+        each.next_part()
+        assert [stripe.bounds for stripe in each.wanted(1 << 62)] == [(70, 80)], at
+        number, is_over = number + 1, not at
+    assert number > 2
 
 
 bounds = st.sets(st.integers(0, 40)).map(lambda some: union((i, i + 1) for i in some))

@@ -12,10 +12,19 @@ import pytest
 
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
-from kshare.group.core import deliveries, handing_out, in_hand, key_limit, left_out
+from kshare.group.core import (
+    deliveries,
+    delivery,
+    handed_out,
+    handing_out,
+    in_hand,
+    key_limit,
+    left_out,
+)
 from kshare.group.core.delivery import Delivery
 from kshare.group.delivery import dispatcher as tail_module
 from kshare.group.delivery.dispatcher import Dispatcher
+from kshare.group.message import ACKNOWLEDGED, Message
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.waker import Waker
@@ -379,5 +388,52 @@ def test_what_is_kept_back_comes_in_order_wherever_an_interrupt_comes(
                 parks.toggle("k")
             assert eventually(go_on), raised
             assert [list(dict.fromkeys(each)) for each in found.values()] == [[0, 1, 2]] * 2, raised
+        number, is_over = number + 1, not raised
+    assert number > 2
+
+
+HANDING_OUT = (handing_out, delivery, handed_out, key_limit)
+
+
+@pytest.mark.parametrize("step", ["put", "acknowledge"])
+def test_keys_go_on_wherever_an_interrupt_comes(step: str) -> None:
+    """As their records are kept back, and as the next ones are let out."""
+    written, number, is_over = ["k", "other", "k", None, "k", "other"], 0, False
+    while not is_over:
+        with interrupted(**ONE_OF_A_KEY) as (dispatcher, cluster, _):
+            cluster.produce("orders", [(key, b"v") for key in written], partition=0)
+            found = list[int]()
+
+            def acknowledge(message: Message, dispatcher: Dispatcher = dispatcher) -> None:
+                message[0].acknowledged[message[1]] = ACKNOWLEDGED
+                dispatcher.state.acknowledged(message)
+
+            if step == "acknowledge":
+                assert eventually(partial(dispatcher.next_rows, 0.02))
+                first = next(dispatcher.rows.messages)
+                found.append(first.offset())
+                with suppress(Interrupt), interrupt(number, key_limit) as raised:
+                    acknowledge(first)
+                acknowledge(first)
+            else:
+                with suppress(Interrupt), interrupt(number, *HANDING_OUT) as raised:
+                    while not dispatcher.next_rows(0.02):
+                        pass
+
+            def go_on(dispatcher: Dispatcher = dispatcher, found: list[int] = found) -> bool:
+                dispatcher.refresh()
+                if dispatcher.rows.left or dispatcher.next_rows(0.02):
+                    for message in dispatcher.rows.messages:
+                        found.append(message.offset())
+                        acknowledge(message)
+                return len(found) >= len(written)
+
+            assert eventually(go_on), raised
+            assert sorted(found) == list(range(len(written))), raised
+            of_a_key = [[at for at in found if written[at] == key] for key in ("k", "other")]
+            assert of_a_key == [[0, 2, 4], [1, 5]], raised
+            dispatcher.pass_over()
+            each = dispatcher.deliveries[T0]
+            assert (each.unacknowledged, each.position) == (0, len(written)), raised
         number, is_over = number + 1, not raised
     assert number > 2
