@@ -292,8 +292,8 @@ class KeySharedConsumer:
         (:meth:`.Message.is_released`). :meth:`.Message.delivery_count` counts, also through
         kill -9. After a restart, and if its key hashes go to another member, it comes at once. A
         record that is acknowledged, or has gone to others meanwhile, stays as it is. One that a
-        seek has passed over is counted, and stays pending: it comes after a restart. For
-        ``acknowledgement.mode=explicit``; from any thread.
+        seek has passed over, before or after, is counted, and stays pending: it comes after a
+        restart. For ``acknowledgement.mode=explicit``; from any thread.
 
         Args:
             message: The record; the earlier ones of its key are to be acknowledged or released.

@@ -140,15 +140,23 @@ def test_a_release_of_what_a_seek_hands_out_again_counts_until_it_is_processed_s
     assert once_more.delivery_count() == 1
 
 
+@pytest.mark.parametrize("order", ["seek, release", "release, seek", "release, poll, seek"])
 def test_a_record_that_a_seek_has_passed_over_stays_pending_when_it_is_released(
-    make: Make, group: FakeSessions
+    make: Make, group: FakeSessions, order: str
 ) -> None:
     consumer = make()
     first = received(consumer, 20)
-    consumer.seek(T0, 12)
-    consumer.release(first[5])
+    for step in order.split(", "):
+        match step:
+            case "seek":
+                consumer.seek(T0, 12)
+            case "release":
+                consumer.release(first[5])
+            case _:
+                consumer.poll(0)
     rest = received(consumer, RECORDS - 12)
     assert sorted(offsets(rest)) == list(range(12, RECORDS))
+    assert consumer.poll(0.2) is None  # though its delay is over
     assert first[5].delivery_count() == 2
     for message in rest:
         consumer.acknowledge(message)
