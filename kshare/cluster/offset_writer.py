@@ -118,10 +118,8 @@ class OffsetWriter:
                 "; the group has members that do not share key ranges (plain consumers): stop "
                 "them, or use another group.id"
             )
-        topic, number = partition
-        return kafka_error(
-            RdKafkaError(code), self._action, hint=hint, topic=topic, partition=number
-        )
+        action = f"{self._action} for {partition}"
+        return kafka_error(RdKafkaError(code), action, hint=hint, **partition._asdict())
 
     @property
     def _action(self) -> str:

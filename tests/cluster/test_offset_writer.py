@@ -9,7 +9,7 @@ from kshare.cluster.committed_offset import CommittedOffset
 from kshare.cluster.coordinator import fetch_offsets
 from kshare.cluster.offset_writer import OffsetWriter, offsets_to_send
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthorizationError, KafkaError
+from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
 from kshare.testing import FakeCluster
 from tests.support.groups import GROUP, T0, T1, group_config
 
@@ -102,13 +102,17 @@ def test_an_answer_that_does_not_come_is_an_error_and_the_next_commit_goes_on(
 
 
 def test_refusals_say_why(cluster: FakeCluster, writer: OffsetWriter) -> None:
-    cluster.fail("OffsetCommit", ["UNKNOWN_MEMBER_ID", "GROUP_AUTHORIZATION_FAILED"])
+    codes = ["UNKNOWN_MEMBER_ID", "GROUP_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PART"]
+    cluster.fail("OffsetCommit", codes)
     members = commit(writer, zero=1)[T0]
     assert "the group has members that do not share key ranges" in str(members)
     denied = commit(writer, zero=1)[T0]
     assert isinstance(denied, AuthorizationError)
-    assert f"not authorized to commit offsets of group {GROUP}" in str(denied)
+    assert f"not authorized to commit offsets of group {GROUP} for orders-0: " in str(denied)
     assert (denied.topic, denied.partition) == ("orders", 0)
+    gone = commit(writer, zero=1)[T0]
+    assert isinstance(gone, UnknownTopicError)
+    assert f"cannot commit offsets of group {GROUP} for orders-0: " in str(gone)
     mixed = commit(writer, zero=5, nowhere=5)
     assert mixed[T0] is None
     assert mixed[NOWHERE] is not None

@@ -2,11 +2,12 @@
 
 from collections import deque
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
 from kshare.cluster.committed_offset import CommittedOffsets
 from kshare.cluster.offset_writer import commit_codes
-from kshare.errors import AuthorizationError, KafkaError
+from kshare.core.progress import TopicPartition
+from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
 from kshare.group.core.member import GroupMember
 from kshare.group.membership.link import MemberLink
 from kshare.group.protocol.membership import State
@@ -14,6 +15,12 @@ from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["MemberCommits"]
+
+_KINDS: Final = {
+    Kind.AUTHORIZATION: AuthorizationError,
+    Kind.UNKNOWN_TOPIC: UnknownTopicError,
+}
+"""Classes of errors; others are a :class:`~kshare.errors.KafkaError`."""
 
 
 class MemberCommits:
@@ -65,7 +72,7 @@ class MemberCommits:
             return
         (offsets, future), self._under_way = self._under_way, None
         codes = commit_codes(answer)
-        future.set_result({tp: self._outcome(codes.get(tp, 0)) for tp in offsets})
+        future.set_result({tp: self._outcome(tp, codes.get(tp, 0)) for tp in offsets})
 
     def failed(self, why: str) -> None:
         """What is under way is not answered."""
@@ -79,12 +86,12 @@ class MemberCommits:
         while self._waiting:
             self._waiting.popleft()[1].set_exception(error)
 
-    def _outcome(self, code: int) -> KafkaError | None:
+    def _outcome(self, partition: TopicPartition, code: int) -> KafkaError | None:
         if not code:
             return None
-        error = self._error(error_codes.name(code))
-        if error_codes.kind(code) is Kind.AUTHORIZATION:
-            error = AuthorizationError(str(error))
+        kind = _KINDS.get(error_codes.kind(code), KafkaError)
+        why = f"cannot commit offsets of group {self._group} for {partition}: "
+        error = kind(why + error_codes.name(code), **partition._asdict())
         error.code = code
         return error
 

@@ -273,7 +273,8 @@ def test_a_commit_of_a_member_without_the_right_to_is_an_error(
     produce(cluster)
     eventually(lambda: only.faults)
     assert isinstance(only.faults[0], AuthorizationError)
-    assert f"cannot commit offsets of group {GROUP}" in str(only.faults[0])
+    assert f"cannot commit offsets of group {GROUP} for orders-0: {code}" == str(only.faults[0])
+    assert (only.faults[0].topic, only.faults[0].partition) == ("orders", 0)
 
 
 def test_a_fatal_error_of_the_logs_producer_ends_nobody(cluster: FakeCluster) -> None:
