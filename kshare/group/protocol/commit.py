@@ -160,7 +160,8 @@ def keys_to_delete(
         if (author, hashes, stretch) in kept
     )
     is_lead = log.lead == member
-    gone = {author for author, _, _ in log.blocks if author != member and log.is_fenced(author)}
+    authors = {author for author, _, _ in log.blocks} - {member}
+    gone = {author for author in authors if log.is_fenced(author)}
     deleted = []
     for key, bounds in log.blocks.items():
         author, hashes, _ = key

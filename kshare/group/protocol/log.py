@@ -102,7 +102,7 @@ class PartitionLog:
     stables: dict[str, Stable] = field(default_factory=dict)
     resets: dict[ResetKey, None] = field(default_factory=dict)
     overtaken: set[str] = field(default_factory=set)
-    _lead: tuple[str | None] | None = field(default=None, init=False, repr=False, compare=False)
+    _ranked: "_Ranked | None" = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def has_facts(self) -> bool:
@@ -148,8 +148,7 @@ class PartitionLog:
 
     def is_fenced(self, member: str) -> bool:
         """True if a member has no claim, or others have claimed some of its hashes since."""
-        mine = self.claims.get(member)
-        return mine is None or self.owned_by(member) != mine.claim.hashes
+        return member not in self._claims_ranked.whole
 
     def was_fenced(self, member: str) -> bool:
         """True if a member has been fenced, by all that was read.
@@ -161,7 +160,7 @@ class PartitionLog:
 
     def place(self, claim: Claim, position: int) -> None:
         """A claim is at some offset of the log."""
-        self._lead = None
+        self._ranked = None
         placed = self.claims[claim.member] = PlacedClaim(claim, position)
         for name, other in self.claims.items():
             if any(part.intersect(own) for part in other.claim.hashes for own in claim.hashes):
@@ -172,7 +171,7 @@ class PartitionLog:
 
     def withdraw(self, member: str) -> None:
         """The claim of a member is given up, or deleted."""
-        self._lead = None
+        self._ranked = None
         self.claims.pop(member, None)
         self.overtaken.discard(member)
 
@@ -198,23 +197,43 @@ class PartitionLog:
     @property
     def lead(self) -> str | None:
         """The member that owns the lowest hash that is owned; None if nobody owns any."""
-        if self._lead is None:  # asked for with each record, and claims change with few of them
-            self._lead = (self._look_for_lead(),)
-        return self._lead[0]
+        return self._claims_ranked.lead
 
-    def _look_for_lead(self) -> str | None:
+    @property
+    def _claims_ranked(self) -> "_Ranked":
+        if self._ranked is None:  # asked for with each record, and claims change with few of them
+            self._ranked = self._rank_claims()
+        return self._ranked
+
+    def _rank_claims(self) -> "_Ranked":
         """As :meth:`owned_by` for all members at once: from the latest claim to the oldest."""
         lowest: list[tuple[int, str]] = []
+        whole = set[str]()
         exclusive, claimed = _Cover(), _Cover()
         for placed in sorted(self.claims.values(), key=lambda each: each.age, reverse=True):
             claim = placed.claim
-            own = (exclusive if claim.shared else claimed).lowest_without(claim.hashes)
+            later = exclusive if claim.shared else claimed
+            own = later.lowest_without(claim.hashes)
             if own is not None:
                 lowest.append((own, claim.member))
+            if not later.covers_some(claim.hashes):
+                whole.add(claim.member)
             claimed.add(claim.hashes)
             if not claim.shared:
                 exclusive.add(claim.hashes)
-        return min(lowest, default=(0, None))[1]
+        return _Ranked(min(lowest, default=(0, None))[1], frozenset(whole))
+
+
+class _Ranked(NamedTuple):
+    """What follows from the order of all claims.
+
+    Attributes:
+        lead: The member that owns the lowest hash; None if nobody owns any.
+        whole: The members that own all that they have claimed.
+    """
+
+    lead: str | None
+    whole: frozenset[str]
 
 
 class _Cover:
@@ -231,6 +250,11 @@ class _Cover:
             near = slice(first, last)
             self._starts[near] = [min([part.lo, *self._starts[near]])]
             self._ends[near] = [max([part.hi, *self._ends[near]])]
+
+    def covers_some(self, hashes: Iterable[HashRange]) -> bool:
+        """True if any of some hashes is covered."""
+        starts, ends = self._starts, self._ends
+        return any(bisect_right(ends, part.lo) < bisect_left(starts, part.hi) for part in hashes)
 
     def lowest_without(self, hashes: Iterable[HashRange]) -> int | None:
         """The lowest of some ascending hashes that is not covered; None if all are."""
