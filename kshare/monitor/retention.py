@@ -91,8 +91,25 @@ class RetentionWatch:
             available: The ends of their logs.
             new: Partitions that begin with this trigger; they are left out.
         """
-        if self._clock() < self._next:
-            return
+        if self.is_due:
+            self.compare(progress, available, new)
+
+    @property
+    def is_due(self) -> bool:
+        """True if it is time for a look."""
+        return self._clock() >= self._next
+
+    def postpone(self) -> None:
+        """The next look is due in a minute."""
+        self._next = self._clock() + EVERY_SECONDS
+
+    def compare(
+        self,
+        progress: Mapping[TopicPartition, Progress],
+        available: Mapping[TopicPartition, int],
+        new: Collection[TopicPartition] = (),
+    ) -> None:
+        """Look now, and warn of what is newly at risk; for the arguments, see :meth:`look`."""
         pending = {
             tp: reached.stable
             for tp, reached in progress.items()
@@ -100,7 +117,7 @@ class RetentionWatch:
         }
         risks: dict[TopicPartition, str] = {}
         if pending:
-            self._next = self._clock() + EVERY_SECONDS
+            self.postpone()
             try:
                 policies = self._cluster.policies({tp.topic for tp in pending})
                 risks |= self._near_the_start(pending, policies)

@@ -20,7 +20,7 @@ from typing import Protocol
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.metrics import PartitionMetrics
-from kshare.monitor.retention import EVERY_SECONDS, LogView, RetentionWatch
+from kshare.monitor.retention import LogView, RetentionWatch
 from kshare.options.model import KafkaConfig
 from kshare.wire.protocol.background import begin
 
@@ -50,12 +50,9 @@ class Retention:
         cluster: _Asked | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock = clock
-        self._next = clock()
         self._ends: dict[TopicPartition, int] = {}  # at the look before
-        # It looks whenever it is asked: by this clock, each look is due.
         self._cluster = cluster or Cluster(kafka)
-        self._watch = RetentionWatch(self._cluster, _log, clock=lambda: self._next)
+        self._watch = RetentionWatch(self._cluster, _log, clock=clock)
         self._asking: Future[None] | None = None
 
     def look(self, metrics: Callable[[], Mapping[TopicPartition, PartitionMetrics]]) -> None:
@@ -64,10 +61,10 @@ class Retention:
         Args:
             metrics: How far each partition is.
         """
-        now = self._clock()
-        if now < self._next or (self._asking is not None and not self._asking.done()):
+        is_asking = self._asking is not None and not self._asking.done()
+        if is_asking or not self._watch.is_due:
             return
-        self._next = now + EVERY_SECONDS
+        self._watch.postpone()  # also if nothing is behind: metrics cost something
         before, self._ends = self._ends, {}
         behind, ends = dict[TopicPartition, Progress](), dict[TopicPartition, int]()
         for topic_partition, each in metrics().items():
@@ -78,7 +75,7 @@ class Retention:
                 behind[topic_partition] = Progress.at(each.stable_offset)
                 ends[topic_partition] = each.end
         if not behind:
-            self._watch.look({}, {})  # what was at risk is not any more; this asks nobody
+            self._watch.compare({}, {})  # what was at risk is not any more; this asks nobody
             return
         self._asking = begin(partial(self._ask, behind, ends), "kshare retention", lambda: None)
 
@@ -86,4 +83,4 @@ class Retention:
         self, behind: Mapping[TopicPartition, Progress], ends: Mapping[TopicPartition, int]
     ) -> None:
         with closing(self._cluster):
-            self._watch.look(behind, ends)
+            self._watch.compare(behind, ends)
