@@ -21,6 +21,7 @@ from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
 from kshare.processing.core.outcome import error_text
 from kshare.processing.core.record import Record
+from kshare.produce.config import PROPAGATION
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
 
@@ -184,7 +185,7 @@ def _config(kafka: KafkaConfig) -> Mapping[str, Any]:
         "linger.ms": 5,
         "message.max.bytes": 100_000_000,  # what could be read can be written: the topic decides
         "message.timeout.ms": 30_000,
-        "topic.metadata.propagation.max.ms": 5_000,  # it is not about to be made
+        **PROPAGATION,
         "log_level": 3,
     }
     config.pop("client.rack", None)  # a consumer's

@@ -15,10 +15,15 @@ from kshare.produce.commit import with_late_repetitions
 from kshare.security.librdkafka import librdkafka_config
 
 __all__ = [
+    "PROPAGATION",
     "consumer_producer_config",
     "producer_config",
     "transactional_config",
 ]
+
+PROPAGATION: Final[Mapping[str, Any]] = {"topic.metadata.propagation.max.ms": 5_000}
+"""A topic that no broker knows does not exist after so long. librdkafka's 30 s are for topics that
+are about to be made; one that brokers make when it is asked for is there within a second or two."""
 
 _STATISTICS_MS: Final = 50
 
@@ -58,7 +63,7 @@ def consumer_producer_config(
     kafka: KafkaConfig, transactional_id: str, timeout_ms: int
 ) -> dict[str, Any]:
     """Configuration of a transactional consumer's producer."""
-    config = {**librdkafka_config(kafka), **_DEFAULTS, **_REQUIRED}
+    config = {**librdkafka_config(kafka), **_DEFAULTS, **PROPAGATION, **_REQUIRED}
     config.pop("client.rack", None)  # a consumer's
     return with_late_repetitions(_transactional(config, transactional_id, timeout_ms))
 

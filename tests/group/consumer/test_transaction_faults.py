@@ -255,8 +255,10 @@ def test_a_topic_that_does_not_exist_is_named(
     """Else the loop of the docs would begin the transaction again for ever."""
 
     def soon(*given: Any) -> dict[str, Any]:
-        """Without half a minute for a topic that is about to be made."""
-        return {**consumer_producer_config(*given), "topic.metadata.propagation.max.ms": 100}
+        """Without some seconds for a topic that is about to be made."""
+        config = consumer_producer_config(*given)
+        assert config["topic.metadata.propagation.max.ms"] == 5_000  # librdkafka's are 30
+        return {**config, "topic.metadata.propagation.max.ms": 100}
 
     monkeypatch.setattr("kshare.group.consumer.transaction_producer.consumer_producer_config", soon)
     cluster.fail_topic("missing", "UNKNOWN_TOPIC_OR_PART")
