@@ -14,6 +14,7 @@ begun: after an interrupt at any moment it is read from where delivery is.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from kshare.core.hashing import WHOLE, HashRange, common, key_hash
@@ -415,8 +416,8 @@ class Deliveries:
         """Records are processed, as :meth:`.Delivery.acknowledge`; also before the next claim."""
         known = self.by_partition.get(topic_partition) or self._next.get(topic_partition)
         if known is not None:
-            found = known.acknowledge(offsets, chunks)
-            self.left_out.limits.acknowledge(topic_partition, found.tolist())
+            tell = partial(self.left_out.limits.acknowledge, topic_partition)
+            known.acknowledge(offsets, chunks, tell)
 
     def release(self, message: Message, due: float | None) -> bool:
         """A record comes again, and all later ones of its key that are not acknowledged.

@@ -33,7 +33,7 @@ from kshare.core.packed_bounds import OFFSET_MAX
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import overlay
 from kshare.group.core.carried import Carried
-from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks
+from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks, Tell
 from kshare.group.core.scope import Scope
 from kshare.group.message import Chunk, Rows
 
@@ -269,17 +269,11 @@ class Delivery:
             and not self._scope.is_pending(offset, point, done, again)
         ]
 
-    def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> Offsets:
-        """Records are acknowledged, by their offsets; unknown ones change nothing.
-
-        Args:
-            offsets: The offsets.
-            chunks: Numbers of the chunks that they are of; none: of any.
-
-        Returns:
-            Those that were found.
-        """
-        return self._open.acknowledge(offsets, chunks)
+    def acknowledge(
+        self, offsets: Offsets, chunks: Collection[int] = (), tell: Tell = lambda _: None
+    ) -> None:
+        """Records are acknowledged, by their offsets, as :meth:`.OpenChunks.acknowledge`."""
+        self._open.acknowledge(offsets, chunks, tell)
 
     def acknowledge_below(self, offset: int) -> None:
         """What was returned below an offset is processed, in both modes.

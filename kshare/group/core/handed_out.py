@@ -8,7 +8,7 @@
          +------- take_back() -------+
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,9 +22,11 @@ from kshare.core.hashing import HashRange, key_hash
 from kshare.core.offsets import Bounds
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk, Rows
 
-__all__ = ["HandedOut", "Offsets", "OpenChunks", "is_of", "is_open"]
+__all__ = ["HandedOut", "Offsets", "OpenChunks", "Tell", "is_of", "is_open"]
 
 Offsets = npt.NDArray[np.int64]
+Tell: TypeAlias = Callable[[list[int]], None]
+"""Takes the offsets of records that are about to be acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,15 +240,30 @@ class OpenChunks:
         self._sweep()
         return tuple(self._chunks)
 
-    def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> Offsets:
-        """Acknowledge records by their offsets, and return those that were found.
+    def acknowledge(
+        self, offsets: Offsets, chunks: Collection[int] = (), tell: Tell = lambda _: None
+    ) -> None:
+        """Acknowledge records by their offsets; unknown ones change nothing.
 
         Args:
             offsets: The offsets.
             chunks: Numbers of the chunks that they are of; none: of any.
+            tell: Called with those that were found, before they are marked: after an interrupt,
+                another call finds them again.
+        """
+        found = list(self._open_among(offsets, chunks))
+        tell([offset for chunk, rows in found for offset in chunk.offsets[rows].tolist()])
+        for chunk, rows in found:
+            np.frombuffer(chunk.acknowledged, np.uint8)[rows] = ACKNOWLEDGED
+
+    def _open_among(
+        self, offsets: Offsets, chunks: Collection[int]
+    ) -> Iterator[tuple[Chunk, Offsets]]:
+        """The rows of each chunk that are of some offsets, and neither acknowledged nor come again.
+
+        Those come in another row.
         """
         wanted = np.sort(offsets)
-        found = [wanted[:0]]
         for chunk in self._chunks:
             if chunks and chunk.number not in chunks:
                 continue
@@ -256,10 +273,7 @@ class OpenChunks:
             rows = np.searchsorted(chunk.offsets, wanted[low:high])
             rows = rows[chunk.offsets[rows] == wanted[low:high]]
             values = np.frombuffer(chunk.acknowledged, np.uint8)
-            rows = rows[values[rows] == 0]  # others are acknowledged, or come in another row
-            values[rows] = ACKNOWLEDGED
-            found.append(chunk.offsets[rows])
-        return np.concatenate(found)
+            yield chunk, rows[values[rows] == 0]
 
     def acknowledge_between(self, start: int, end: int, but: Sequence[HashRange] = ()) -> None:
         """All records with offsets ``[start, end)`` are acknowledged, but those of some hashes."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from kshare.core.hashing import HashRange, common
 from kshare.group.core.carried import Carried
-from kshare.group.core.handed_out import Offsets, OpenChunks
+from kshare.group.core.handed_out import Offsets, OpenChunks, Tell
 
 __all__ = ["NextDelivery"]
 
@@ -26,10 +26,10 @@ class NextDelivery:
     sought_of: tuple[HashRange, ...] = ()
     is_provisional: bool = False
 
-    def acknowledge(self, offsets: Offsets, chunks: Collection[int]) -> Offsets:
+    def acknowledge(self, offsets: Offsets, chunks: Collection[int], tell: Tell) -> None:
         """Records of before are acknowledged, as :meth:`.Delivery.acknowledge`."""
         handed_out = OpenChunks(() if self.carried is None else self.carried.chunks)
-        return handed_out.acknowledge(offsets, chunks)
+        handed_out.acknowledge(offsets, chunks, tell)
 
     def within(self, hashes: tuple[HashRange, ...]) -> "NextDelivery":
         """The same for some key hashes; a seek does not hold for quite different ones."""

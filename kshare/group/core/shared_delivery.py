@@ -22,7 +22,7 @@ from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.core.carried import Carried
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
-from kshare.group.core.handed_out import Offsets
+from kshare.group.core.handed_out import Offsets, Tell
 from kshare.group.message import Chunk, Rows
 from kshare.group.protocol.cooperator import Share
 
@@ -199,10 +199,12 @@ class SharedDelivery(Delivery):
 
     # -- what is processed ------------------------------------------------------------------
 
-    def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> Offsets:
+    def acknowledge(
+        self, offsets: Offsets, chunks: Collection[int] = (), tell: Tell = lambda _: None
+    ) -> None:
         """Records are acknowledged, by their offsets, of some chunks or of any."""
-        found = [part.delivery.acknowledge(offsets, chunks) for part in self._parts]
-        return np.concatenate(found) if found else offsets[:0]
+        for part in self._parts:
+            part.delivery.acknowledge(offsets, chunks, tell)
 
     def acknowledge_below(self, offset: int) -> None:
         """What was returned below an offset is processed.

@@ -178,7 +178,7 @@ def does_not_read_anew_what_is_resumed(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledges_what_is_of_any_chunk(patch: pytest.MonkeyPatch) -> None:
     real = OpenChunks.acknowledge
-    patch.setattr(OpenChunks, "acknowledge", lambda self, rows, _=(): real(self, rows, ()))
+    patch.setattr(OpenChunks, "acknowledge", lambda self, rows, _, tell: real(self, rows, (), tell))
 
 
 def a_call_begins_another_delivery_with_what_it_holds(patch: pytest.MonkeyPatch) -> None:

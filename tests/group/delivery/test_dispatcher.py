@@ -395,7 +395,7 @@ def test_what_is_kept_back_comes_in_order_wherever_an_interrupt_comes(
 HANDING_OUT = (handing_out, delivery, handed_out, key_limit)
 
 
-@pytest.mark.parametrize("step", ["put", "acknowledge"])
+@pytest.mark.parametrize("step", ["put", "acknowledge", "acknowledge rows"])
 def test_keys_go_on_wherever_an_interrupt_comes(step: str) -> None:
     """As their records are kept back, and as the next ones are let out."""
     written, number, is_over = ["k", "other", "k", None, "k", "other"], 0, False
@@ -408,13 +408,15 @@ def test_keys_go_on_wherever_an_interrupt_comes(step: str) -> None:
                 message[0].acknowledged[message[1]] = ACKNOWLEDGED
                 dispatcher.state.acknowledged(message)
 
-            if step == "acknowledge":
+            if step != "put":
                 assert eventually(partial(dispatcher.next_rows, 0.02))
                 first = next(dispatcher.rows.messages)
                 found.append(first.offset())
-                with suppress(Interrupt), interrupt(number, key_limit) as raised:
-                    acknowledge(first)
-                acknowledge(first)
+                rows = partial(dispatcher.state.acknowledge_rows, T0, np.array([0]), ())
+                acknowledges = rows if step == "acknowledge rows" else partial(acknowledge, first)
+                with suppress(Interrupt), interrupt(number, key_limit, handed_out) as raised:
+                    acknowledges()
+                acknowledges()
             else:
                 with suppress(Interrupt), interrupt(number, *HANDING_OUT) as raised:
                     while not dispatcher.next_rows(0.02):
