@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from kshare.errors import FencedError, KshareError
+from kshare.errors import ConsumerClosedError, FencedError, KshareError
 from kshare.group import KeySharedConsumer
 
 
@@ -35,7 +35,7 @@ def main(servers: str, topic: str, group: str, low: str, high: str, file: str) -
                     out.write(f"commit {message.offset()}\n")
         except FencedError:
             out.write("fenced -\n")
-        except KshareError:
+        except (KshareError, ConsumerClosedError):
             if not consumer.is_closed:  # else the signal came amid a commit
                 raise
 
