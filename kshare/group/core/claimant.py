@@ -1,10 +1,13 @@
-"""Makes the claims of a session: their names, and the owner of each."""
+"""Makes the claims of a session: their names, the owner of each, and whether they may be."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from kshare.core.backoff import Uniform
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import TopicPartition
+from kshare.errors import AuthorizationError
+from kshare.group.core.ownership import Ownership, new_ownership
 from kshare.group.protocol.cooperator import Cooperator
 from kshare.group.protocol.owner import Owner
 from kshare.group.protocol.plain_owner import PlainOwner
@@ -14,13 +17,19 @@ __all__ = ["Claimant"]
 
 
 class Claimant:
-    """Makes the owners of a session.
+    """Makes the ownerships of a session.
 
     Args:
         member: Id of the session's member.
         transactional_id: Id of the transactions that hold what is processed; None without them.
         lease_records: Number of offsets to lease at a time; None for key order.
         individual: Whether key ranges may be owned; else nobody counts on claims.
+        uniform: Source of jitter for pauses after faults.
+
+    Attributes:
+        member: As given.
+        denied: Why nothing may be written to the log; None if it may, as far as it is known.
+        self_fencing: Whether the member delivers no more before the coordinator drops it.
     """
 
     def __init__(
@@ -30,11 +39,15 @@ class Claimant:
         lease_records: int | None,
         *,
         individual: bool,
+        uniform: Uniform | None,
     ) -> None:
-        self._member = member
+        self.member = member
+        self.denied: AuthorizationError | None = None
+        self.self_fencing = False
         self._transactional_id = transactional_id
         self._lease_records = lease_records
         self._individual = individual
+        self._uniform = uniform
         self._claims = 0
 
     def rename(self) -> None:
@@ -43,36 +56,33 @@ class Claimant:
 
     def claim(self, partition: TopicPartition, hashes: tuple[HashRange, ...]) -> Claim:
         """A claim under the present name."""
-        return Claim(partition, f"{self._member}#{self._claims}", hashes)
+        return Claim(partition, f"{self.member}#{self._claims}", hashes)
 
-    def owner(self, claim: Claim, topic_id: str, *, may_write: bool) -> Owner:
-        """The owner of what is claimed.
+    def ownership(self, claim: Claim, topic_id: str) -> Ownership:
+        """The ownership of what is claimed.
 
         Args:
             claim: The claim.
             topic_id: Id of the log's topic; empty if it is not known.
-            may_write: Whether the log may be written to, as far as it is known.
         """
-        if not may_write:
+        return new_ownership(self._owner(claim, topic_id), self._uniform)
+
+    def _owner(self, claim: Claim, topic_id: str) -> Owner:
+        if self.denied is not None:
             return PlainOwner(claim, topic_id)
         if self._lease_records is not None:
             shared = replace(claim, shared=True)
             return Cooperator(shared, topic_id, chunk_records=self._lease_records)
         return Owner(replace(claim, transactional_id=self._transactional_id), topic_id)
 
-    def needs_log(
-        self,
-        assignment: Mapping[TopicPartition, Sequence[HashRange]],
-        *,
-        self_fencing: bool,
-    ) -> bool:
-        """True if the log has to be written to for these key hashes.
+    def check(self, assignment: Mapping[TopicPartition, Sequence[HashRange]]) -> None:
+        """Check that these key hashes of partitions may be owned.
 
-        Args:
-            assignment: The key hashes of each partition.
-            self_fencing: Whether this member delivers no more before the coordinator drops it.
+        Raises:
+            AuthorizationError: The log has to be written to for them, and may not be.
         """
         is_plain = self._transactional_id is None and self._lease_records is None
-        needs_claims = self._individual and not self_fencing  # nothing else keeps others away
+        needs_claims = self._individual and not self.self_fencing  # nothing else keeps others away
         is_whole = all(tuple(hashes) == (WHOLE,) for hashes in assignment.values())
-        return bool(assignment) and (needs_claims or not (is_plain and is_whole))
+        if self.denied and assignment and (needs_claims or not (is_plain and is_whole)):
+            raise self.denied

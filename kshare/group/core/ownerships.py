@@ -11,12 +11,12 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError, FencedError
 from kshare.group.core.claimant import Claimant
 from kshare.group.core.lease_clock import LeaseClock
-from kshare.group.core.ownership import Ownership, ProcessedWork, new_ownership
+from kshare.group.core.ownership import Ownership, ProcessedWork
 from kshare.group.protocol.actions import Action
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Claim, Key
+from kshare.group.protocol.records import Key
 from kshare.group.protocol.start import Reason
 from kshare.group.protocol.takeover import session_of
 
@@ -40,7 +40,6 @@ class Ownerships:
         log: What the group's log says, as far as it has been read.
         by_partition: The ownership of each partition.
         topic_id: Id of the log's topic; empty if it is not known.
-        denied: Why nothing may be written to the log; None if it may, as far as it is known.
         leader_epochs: Which leaders wrote what was read of a partition.
         warnings: Texts that are to be logged.
     """
@@ -60,17 +59,14 @@ class Ownerships:
         self.log = GroupLog(group)
         self.by_partition: dict[TopicPartition, Ownership] = {}
         self.topic_id = ""
-        self.denied: AuthorizationError | None = None
         self.leader_epochs: Callable[[TopicPartition], LeaderEpochs] = lambda _: NO_EPOCHS
         self.warnings: list[str] = []
-        self._member = member
-        self._group = group
         self._claim_timeout = claim_timeout
-        self._claimant = Claimant(member, transactional_id, lease_records, individual=individual)
+        self._claimant = Claimant(
+            member, transactional_id, lease_records, individual=individual, uniform=uniform
+        )
         self._leases = LeaseClock(lease_timeout)
-        self._fences = False
         self._given_up: list[Key] = []
-        self._uniform = uniform
 
     # -- what the consumer wants -------------------------------------------------------------
 
@@ -91,8 +87,8 @@ class Ownerships:
         Raises:
             AuthorizationError: Nothing may be written to the log, and this needs it.
         """
-        self._fences = self_fencing
-        self._check_right(assignment)
+        self._claimant.self_fencing = self_fencing
+        self._claimant.check(assignment)
         self._claimant.rename()
         former = {}
         for partition in list(self.by_partition):
@@ -106,13 +102,10 @@ class Ownerships:
                 claim = self._claimant.claim(partition, hashes)
                 if epoch is not None and epoch[1] == self.topic_id:
                     claim = replace(claim, epoch=epoch[0], self_fencing=self_fencing)
-                each = new_ownership(self._owner(claim), self._uniform)
+                each = self._claimant.ownership(claim, self.topic_id)
                 if partition in former:
                     each.succeed(former[partition])
                 self.by_partition[partition] = each
-
-    def _owner(self, claim: Claim) -> Owner:
-        return self._claimant.owner(claim, self.topic_id, may_write=self.denied is None)
 
     def deny(self, error: AuthorizationError) -> None:
         """Nothing may be written to the log: go on with the offsets of whole partitions alone.
@@ -120,29 +113,24 @@ class Ownerships:
         Raises:
             AuthorizationError: Key ranges are owned, or nobody but the log keeps others away.
         """
-        self.denied = error
+        if self._claimant.denied is not None:
+            return
+        self._claimant.denied = error
         owned = {tp: each.owner.hashes for tp, each in self.by_partition.items()}
-        self._check_right(owned)
+        self._claimant.check(owned)
         self.warnings.append(
-            f"group {self._group}: {error}. Member {self._member} goes on with whole partitions, "
-            "and commits their offsets alone: what it has processed beyond them is delivered again "
-            "after a restart"
+            f"group {self.log.group}: {error}. Member {self._claimant.member} goes on with whole "
+            "partitions, and commits their offsets alone: what it has processed beyond them is "
+            "delivered again after a restart"
         )
         for partition, hashes in owned.items():
             self._claim_again(partition, hashes)
 
-    def _check_right(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
-        """Raise if the log has to be written to, and may not be."""
-        if self.denied is None:
-            return
-        if self._claimant.needs_log(assignment, self_fencing=self._fences):
-            raise self.denied
-
     def _claim_again(self, partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
         """Give up what is owned of a partition, and own it anew."""
         self._replace(partition)
-        owner = self._owner(self._claimant.claim(partition, hashes))
-        self.by_partition[partition] = new_ownership(owner, self._uniform)
+        claim = self._claimant.claim(partition, hashes)
+        self.by_partition[partition] = self._claimant.ownership(claim, self.topic_id)
 
     def _replace(self, partition: TopicPartition) -> None:
         """Give up what is owned of a partition."""
@@ -230,7 +218,7 @@ class Ownerships:
             for owner in self.cooperators()
             for name, placed in self.log.of(owner.partition).claims.items()
             if placed.claim.shared and not placed.claim.self_fencing
-        } - {self._member}
+        } - {self._claimant.member}
 
     def deem_silent(self, sessions: Collection[str]) -> None:
         """Sessions of others deliver no more: what they have leased is free."""
@@ -246,14 +234,14 @@ class Ownerships:
 
     def _renew(self, owner: Cooperator, why: str) -> None:
         self.warnings.append(
-            f"group {self._group}, {owner.partition}: {why}: what {owner.member} has leased and "
+            f"group {self.log.group}, {owner.partition}: {why}: what {owner.member} has leased and "
             "not committed is delivered again"
         )
         self._claimant.rename()
         self._replace(owner.partition)
         claim = self._claimant.claim(owner.partition, owner.hashes)
         claim = replace(claim, epoch=owner.epoch, self_fencing=owner.claim.self_fencing)
-        self.by_partition[owner.partition] = new_ownership(self._owner(claim), self._uniform)
+        self.by_partition[owner.partition] = self._claimant.ownership(claim, self.topic_id)
 
     def _was_buried(self, owner: Owner) -> bool:
         """True if others took a standalone member for dead, and nobody has excluded it."""
@@ -316,12 +304,12 @@ class Ownerships:
             f"{tp} at stable offset {self.stable(tp)}" for tp in sorted(self.by_partition)
         )
         self.warnings.append(
-            f"group {self._group}: the individual commit log was lost: {what}. Member "
-            f"{self._member} writes what it knows again; what members knew that do not live any "
-            f"more is delivered again ({offsets or 'nothing is assigned'})"
+            f"group {self.log.group}: the individual commit log was lost: {what}. Member "
+            f"{self._claimant.member} writes what it knows again; what members knew that do not "
+            f"live any more is delivered again ({offsets or 'nothing is assigned'})"
         )
         self.topic_id = topic_id
-        self.log = GroupLog(self._group)
+        self.log = GroupLog(self.log.group)
         for each in self.by_partition.values():
             each.log_lost(topic_id)
 
@@ -353,7 +341,7 @@ class Ownerships:
         shown = ", ".join(map(str, taken or owner.hashes))
         other = later[-1].claim.member if later else None
         return FencedError(
-            f"{partition}: {other or 'another member'} of group {self._group} has claimed key "
+            f"{partition}: {other or 'another member'} of group {self.log.group} has claimed key "
             f"hashes {shown} of {owner.member}, which delivers and commits them no more",
             topic=partition.topic,
             partition=partition.partition,
@@ -371,7 +359,7 @@ class Ownerships:
                 else "individual commits of before count no longer"
             )
             self.warnings.append(
-                f"group {self._group}, {owner.partition}: {start.reason.value}; it goes on from "
+                f"group {self.log.group}, {owner.partition}: {start.reason.value}; it goes on from "
                 f"offset {owner.done.stable}: {what}"
             )
 

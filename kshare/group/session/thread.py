@@ -246,7 +246,7 @@ class SessionThread:
     def _obey(self, link: LogLink) -> None:
         """If nothing may be written to the log, do without, or end."""
         with self.shared.changed:
-            if link.denied is not None and self.shared.ownerships.denied is None:
+            if link.denied is not None:
                 self.shared.ownerships.deny(link.denied)
 
     def _leave(self) -> None:

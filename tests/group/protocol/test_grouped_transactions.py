@@ -147,16 +147,16 @@ def without_the_past(owner: Owner, log: PartitionLog) -> PartitionLog:
 
 
 def names_its_id_in_its_first_claim_only(patch: pytest.MonkeyPatch) -> None:
-    real = Claimant.owner
+    real = Claimant._owner
 
-    def owner(self: Claimant, claim: Claim, topic_id: str, *, may_write: bool) -> Owner:
-        each = real(self, claim, topic_id, may_write=may_write)
+    def owner(self: Claimant, claim: Claim, topic_id: str) -> Owner:
+        each = real(self, claim, topic_id)
         if vars(self).get("_has_named"):
             each.claim = replace(each.claim, transactional_id=None)
         vars(self)["_has_named"] = True
         return each
 
-    patch.setattr(Claimant, "owner", owner)
+    patch.setattr(Claimant, "_owner", owner)
 
 
 def gives_up_its_claim_when_it_is_lost(patch: pytest.MonkeyPatch) -> None:
