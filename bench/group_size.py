@@ -47,7 +47,7 @@ class Member:
                 case Join():
                     self.link.join(action, self.hear)
                 case Sync():
-                    self.planned_bytes = self.core.metadata_bytes
+                    self.planned_bytes = self.core.standing.metadata_bytes
                     self.link.sync(action, self.hear)
                 case Plan(generation, members) as plan:
                     counts = {TOPIC: self._partitions}

@@ -121,13 +121,11 @@ class GroupMember:
 
     def fenced(self) -> None:
         """Another consumer has claimed what it owns: all is lost, and it joins again."""
-        kept = self.membership.member_id
-        self.lose()
-        self.membership.member_id = kept
+        self.lose(keeps_id=True)
 
-    def lose(self) -> None:
+    def lose(self, *, keeps_id: bool = False) -> None:
         """It counts no longer: all that it owns is lost."""
-        self.membership.lose()
+        self.membership.lose(keeps_id=keeps_id)
         self._end_right()
 
     def end(self, fault: KshareError) -> None:
@@ -285,7 +283,7 @@ class GroupMember:
         membership = self.membership
         what = "JoinGroup" if membership.state is State.JOINING else "SyncGroup"
         is_syncing = membership.state is State.SYNCING
-        if is_syncing and is_size and membership.metadata_bytes >= _RECORD_BYTES:
+        if is_syncing and is_size and membership.standing.metadata_bytes >= _RECORD_BYTES:
             membership.end(self._too_large())
         else:
             membership.refused(code, member_id)
@@ -365,7 +363,7 @@ class GroupMember:
         membership = self.membership
         return KafkaError(
             f"group {membership.group}: the coordinator does not keep what its members say and "
-            f"are assigned, about {membership.metadata_bytes:,} bytes, as one record of "
+            f"are assigned, about {membership.standing.metadata_bytes:,} bytes, as one record of "
             "__consumer_offsets: take fewer members, or fewer partitions and topics of shorter "
             "names, or raise max.message.bytes of that topic"
         )

@@ -118,10 +118,10 @@ class GroupLeader:
     def lead_on(self, members: Mapping[str, bytes], protocol: str, assigned: list[bytes]) -> None:
         """Lead a generation that was planned before this static member was started again."""
         topics = (topics_of_all if protocol == RANGE else topics_of)(members)
-        joins = self._core.joins
+        joins = self._core.standing.number
 
         def failed(error: Exception) -> None:
-            if self._core.joins == joins:
+            if self._core.standing.number == joins:
                 self._core.rebalance()  # then it plans, and knows what with
             self._warn(error)
 
@@ -130,7 +130,7 @@ class GroupLeader:
 
     def _watch(self, joins: int, assigned: list[bytes], seen: SeenTopics) -> None:
         """Watch what its predecessor has planned with, and see what it has missed."""
-        if self._core.joins != joins:  # that has its own leader, and its own plan
+        if self._core.standing.number != joins:  # that has its own leader, and its own plan
             return
         self._topics.lead(seen)
         probing = self._config.probing_interval_ms / 1000  # when it was to be is not known

@@ -51,6 +51,7 @@ __all__ = [
     "MemberAction",
     "Membership",
     "Plan",
+    "Standing",
     "State",
     "Sync",
 ]
@@ -115,6 +116,27 @@ class Leave:
 MemberAction: TypeAlias = Join | Plan | Sync | Leave
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """As what a member is in its group, as the coordinator has said last.
+
+    Attributes:
+        member_id: Its id; empty if it has none.
+        generation: The generation of which it is a member; -1 if of none.
+        leader: Id of that generation's leader.
+        protocol: The protocol that was voted for.
+        metadata_bytes: About how much the coordinator has to keep of what is planned.
+        number: How many JoinGroups were answered.
+    """
+
+    member_id: str = ""
+    generation: int = -1
+    leader: str = ""
+    protocol: str = PROTOCOL
+    metadata_bytes: int = 0
+    number: int = 0
+
+
 @dataclass(slots=True)
 class Membership:
     """A member of a group.
@@ -125,15 +147,11 @@ class Membership:
         is_static: Whether it has a ``group.instance.id``: then it does not leave at the end.
         protocols: The protocols that it speaks, the best one first.
         state: How far it is.
-        member_id: Its id; empty if it has none.
-        generation: The generation of which it is a member; -1 if of none.
-        leader: Id of that generation's leader.
+        standing: As what it is in the group.
         holdings: What it owns, and how that changes.
         fault: Why it cannot be a member; None if it can.
         measured: What it reports when it joins; None for what it says always.
         denied: Topics that the leader may not describe, and the user was not warned of yet.
-        metadata_bytes: About how much the coordinator has to keep of what it has planned.
-        joins: How many JoinGroups were answered.
     """
 
     group: str
@@ -141,18 +159,13 @@ class Membership:
     is_static: bool = False
     protocols: tuple[str, ...] = (PROTOCOL,)
     state: State = State.UNJOINED
-    member_id: str = ""
-    generation: int = -1
-    leader: str = ""
+    standing: Standing = Standing()
     holdings: Holdings = field(default_factory=Holdings)
     fault: KshareError | None = None
     measured: Callable[[], MemberReport] | None = None
     denied: tuple[str, ...] = ()
-    metadata_bytes: int = 0
-    joins: int = field(default=0, repr=False)
     _next: MemberAction | None = None  # decided, and not taken yet
     _last: MemberAssignment | None = None  # of the last generation
-    _protocol: str = PROTOCOL  # that was voted for
     _must_join: bool = False
 
     # -- what the thread that polls does -----------------------------------------------------
@@ -164,6 +177,16 @@ class Membership:
             self._must_join = True
 
     @property
+    def member_id(self) -> str:
+        """Its id; empty if it has none."""
+        return self.standing.member_id
+
+    @property
+    def generation(self) -> int:
+        """The generation of which it is a member; -1 if of none."""
+        return self.standing.generation
+
+    @property
     def is_lost(self) -> bool:
         """True if all that it owns is lost, and the thread that polls has not given it up yet."""
         return self.holdings.is_lost
@@ -171,7 +194,7 @@ class Membership:
     @property
     def leads(self) -> bool:
         """True if it is the leader of its generation."""
-        return self.generation >= 0 and self.leader == self.member_id
+        return self.generation >= 0 and self.standing.leader == self.member_id
 
     @property
     def owned(self) -> Assigned:
@@ -194,7 +217,7 @@ class Membership:
         """True if the last assignment is one of kshare members alone; None without one."""
         if self._last is None:
             return None
-        return self._protocol != RANGE and not self._last.is_plain
+        return self.standing.protocol != RANGE and not self._last.is_plain
 
     @property
     def epoch(self) -> tuple[int, str] | None:
@@ -262,31 +285,32 @@ class Membership:
         """
         if self.state is not State.JOINING:
             return
-        self.member_id, self.generation, self.state = member_id, generation, State.SYNCING
-        self.leader = leader
-        self.joins += 1
-        self._protocol, self.metadata_bytes = protocol, _size(members)
+        number = self.standing.number + 1
+        self.standing = Standing(member_id, generation, leader, protocol, _size(members), number)
+        self.state = State.SYNCING
         self._next = (
-            Plan(generation, members, protocol, instances or {}, self.joins)
+            Plan(generation, members, protocol, instances or {}, number)
             if leader == member_id and not is_assigned
             else Sync(member_id, generation, {})
         )
 
     def awaits_plan(self, plan: Plan) -> bool:
         """True if a plan is still wanted; another one writes no epoch."""
-        return self.state is State.SYNCING and plan.number == self.joins
+        return self.state is State.SYNCING and plan.number == self.standing.number
 
     def planned(self, plan: Plan, assignments: Mapping[str, bytes]) -> None:
         """The generation is planned, and its epoch is in the log."""
         if self.awaits_plan(plan):
-            self.metadata_bytes += _size(assignments)
+            size = self.standing.metadata_bytes + _size(assignments)
+            self.standing = replace(self.standing, metadata_bytes=size)
             self._next = Sync(self.member_id, plan.generation, assignments)
 
     def synced(self, assignment: bytes) -> None:
         """SyncGroup was answered."""
         if self.state is not State.SYNCING:
             return
-        if not assignment and self._protocol != RANGE:  # the leader has not named this member
+        is_named = bool(assignment) or self.standing.protocol == RANGE
+        if not is_named:  # by the leader
             self.refused(Code.ILLEGAL_GENERATION)
             return
         try:
@@ -311,14 +335,12 @@ class Membership:
         if fault is not None:
             self._fail(fault)
         elif code is Code.MEMBER_ID_REQUIRED:
-            self.member_id = member_id
+            self.standing = replace(self.standing, member_id=member_id)
             self._join_again()
         elif code is Code.UNKNOWN_MEMBER_ID:
             self.lose()
         elif code is Code.ILLEGAL_GENERATION:  # the group goes on without this member
-            kept = self.member_id
-            self.lose()
-            self.member_id = kept
+            self.lose(keeps_id=True)
         else:
             self._join_again()
 
@@ -339,12 +361,16 @@ class Membership:
         """The answer to a request will not come."""
         self._join_again()
 
-    def lose(self) -> None:
-        """The member counts no longer, or must not count on it: all that it owns is lost."""
+    def lose(self, *, keeps_id: bool = False) -> None:
+        """The member counts no longer, or must not count on it: all that it owns is lost.
+
+        Args:
+            keeps_id: Whether it joins again under its id.
+        """
         if self.state is State.ENDED:
             return
-        self.state, self.member_id, self.generation = State.UNJOINED, "", -1
-        self.leader = ""
+        self.state, number = State.UNJOINED, self.standing.number
+        self.standing = Standing(self.member_id if keeps_id else "", number=number)
         self._next = self._last = None
         self.holdings = self.holdings.lose()
 

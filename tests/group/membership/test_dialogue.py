@@ -12,7 +12,7 @@ from kshare.group.core.member import GroupMember, Level
 from kshare.group.membership.dialogue import MemberDialogue
 from kshare.group.membership.handle import schedule_of
 from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.membership import Membership, Standing, State
 from kshare.group.protocol.subscription import MemberAssignment, Subscription, encode_assignment
 from tests.support.clock import Clock, until
 from tests.support.groups import group_config
@@ -31,8 +31,9 @@ class Talk:
         self.made = silent_connections(monkeypatch)
         self.clock = Clock()
         config = group_config("one:1", session_timeout_ms=30_000, heartbeat_interval_ms=3_000)
-        core = Membership("g", Subscription("me", ("t",)), state=State.SYNCING, member_id="id-1")
-        core.generation = 1
+        standing = Standing("id-1", 1)
+        said = Subscription("me", ("t",))
+        core = Membership("g", said, state=State.SYNCING, standing=standing)
         core.synced(encode_assignment(ASSIGNED))
         core.take()
         core.applied()
@@ -168,7 +169,7 @@ def test_a_goodbye_that_was_decided_outlives_a_heartbeat_that_fails(talk: Talk) 
 def test_who_leaves_while_it_connects_does_not_join(talk: Talk) -> None:
     core = talk.member.membership
     core.rebalance()
-    core.member_id = ""
+    core.standing = Standing()
     talk.member.schedule.heartbeat_at = float("inf")
     talk.step()
     assert talk.member.awaits  # JoinGroup: the connection is made by a thread

@@ -18,7 +18,7 @@ from kshare.group.membership.leader import GroupLeader
 from kshare.group.membership.planned_topics import PlannedTopics, SeenTopics
 from kshare.group.protocol.leader import Generation
 from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.membership import Join, Membership, Plan, State, Sync
+from kshare.group.protocol.membership import Join, Membership, Plan, Standing, State, Sync
 from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.subscription import PROTOCOL, Subscription, encode_subscription
 from kshare.testing import FakeCluster
@@ -37,7 +37,8 @@ def test_a_plan_whose_generation_ends_meanwhile_writes_no_epoch(
     """Plan 7 waits for the racks of replicas until the member has planned generation 8."""
     written: list[int] = []
     asked, answer = threading.Event(), threading.Event()
-    core = Membership("g", Subscription("a", ("t",)), state=State.SYNCING, generation=7)
+    standing = Standing(generation=7, number=1)
+    core = Membership("g", Subscription("a", ("t",)), state=State.SYNCING, standing=standing)
     said = {"a": encode_subscription(core.said)}
 
     def replica_racks(self: PlannedTopics, topics: Any) -> dict[TopicPartition, tuple[str]]:
@@ -55,10 +56,9 @@ def test_a_plan_whose_generation_ends_meanwhile_writes_no_epoch(
     beside = Beside(lambda: None)
     config = group_config("localhost:1", taskAssignor=STICKY)
     leader = GroupLeader(config, member_of(core), beside, write, lambda _: frozenset(), lambda: 0.0)
-    core.joins = 1
     leader.plan(Plan(7, said, number=1))
     assert asked.wait(WAIT_S)
-    core.generation, core.joins = 8, 2
+    core.standing = Standing(generation=8, number=2)
     leader.plan(Plan(8, said, number=2))
     until(lambda: beside.has_events)
     beside.take()
@@ -72,7 +72,8 @@ def test_a_plan_whose_generation_ends_meanwhile_writes_no_epoch(
 def test_a_plan_that_fails_ends_its_own_generation_alone(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    core = Membership("g", Subscription("a", ("t",)), state=State.SYNCING, generation=8, joins=2)
+    standing = Standing(generation=8, number=2)
+    core = Membership("g", Subscription("a", ("t",)), state=State.SYNCING, standing=standing)
 
     def look(*_: Any) -> SeenTopics:
         raise ZeroDivisionError
@@ -103,7 +104,8 @@ def test_what_members_are_sent_is_encoded_beside_the_session(
             raise ZeroDivisionError
         return {"a": b""}
 
-    core = Membership("g", Subscription("a", ("t",)), state=State.SYNCING, generation=7, joins=1)
+    standing = Standing(generation=7, number=1)
+    core = Membership("g", Subscription("a", ("t",)), state=State.SYNCING, standing=standing)
     monkeypatch.setattr(PlannedTopics, "look", lambda *_: SEEN)
     monkeypatch.setattr(Generation, "assignments", assignments)
     beside, member = Beside(lambda: None), member_of(core)
@@ -131,7 +133,8 @@ def test_what_cannot_be_read_of_the_former_assignment_is_planned_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And ends no session: what is taken in its thread may fail, too."""
-    core = Membership("g", Subscription("a", ("t",)), state=State.STABLE, joins=1)
+    standing = Standing(number=1)
+    core = Membership("g", Subscription("a", ("t",)), state=State.STABLE, standing=standing)
     monkeypatch.setattr(PlannedTopics, "look", lambda *_: SEEN)
     beside, member = Beside(lambda: None), member_of(core)
     leader = GroupLeader(

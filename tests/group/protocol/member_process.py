@@ -1,6 +1,6 @@
 """A process that is a member of a group, in the small world."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from kshare.core.backoff import Backoff
@@ -65,16 +65,16 @@ def print_of_membership(each: Membership) -> tuple[object, ...]:
     holdings, wanted = each.holdings, each._next
     change = holdings.change
     return (
-        *(each.said, each.is_static, each.protocols, each.state, each.member_id, each.generation),
-        *(each.leader, tuple(holdings.owned.items()), holdings.received, holdings.is_lost),
+        *(each.said, each.is_static, each.protocols, each.state, replace(each.standing, number=0)),
+        *(tuple(holdings.owned.items()), holdings.received, holdings.is_lost),
         change
         and (
             *(tuple(change.revoked.items()), tuple(change.gained.items())),
             *(tuple(change.assigned.items()), change.epoch, change.topic_id, change.is_lost),
         ),
-        *(each.fault, each.denied, each.metadata_bytes),
+        *(each.fault, each.denied),
         _print_of_action(wanted),
-        *(each._last, each._protocol, each._must_join),
+        *(each._last, each._must_join),
     )
 
 

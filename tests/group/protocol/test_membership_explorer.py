@@ -15,7 +15,7 @@ from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.membership import Membership, Plan, State
+from kshare.group.protocol.membership import Membership, Plan, Standing, State
 from kshare.group.protocol.records import Claim
 from kshare.group.protocol.takeover import session_of
 from tests.group.protocol import member_world
@@ -300,8 +300,9 @@ def commits_what_it_has_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_lose_when_it_is_unknown(patch: pytest.MonkeyPatch) -> None:
-    def lose(self: Membership) -> None:
-        self.member_id, self.generation, self.state = "", -1, State.UNJOINED
+    def lose(self: Membership, *, keeps_id: bool = False) -> None:
+        member_id, number = self.member_id if keeps_id else "", self.standing.number
+        self.standing, self.state = Standing(member_id, number=number), State.UNJOINED
         self._next = None
 
     patch.setattr(Membership, "lose", lose)
