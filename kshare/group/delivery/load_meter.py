@@ -93,6 +93,27 @@ class _Busy:
 
 
 @dataclass(slots=True)
+class _Work:
+    """What calls have returned, and is worked on until the next one begins.
+
+    Attributes:
+        returned: The partition of what the last call returned and is not counted yet; None if none.
+        returned_at: When it returned.
+        counted: Number of records of each partition.
+    """
+
+    returned: TopicPartition | None = None
+    returned_at: float = 0.0
+    counted: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def end(self) -> dict[TopicPartition, float]:
+        """It is worked on no longer; the part that each partition had of it."""
+        counted, self.counted = self.counted, {}
+        total = sum(counted.values())
+        return {partition: count / total for partition, count in counted.items()}
+
+
+@dataclass(slots=True)
 class _Meter:
     """What is observed of the hashes of one partition.
 
@@ -144,17 +165,14 @@ class LoadMeter:
         is_timed: bool,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._said = said
         self._window = window
         self._explicit = explicit
         self._is_timed = is_timed
         self._now = now
         self._lock = Lock()
-        self._last = said  # that was reported
+        self._last = said
         self._meters: dict[TopicPartition, _Meter] = {}
-        self._returned: TopicPartition | None = None  # of what the last call returned records
-        self._returned_at = 0.0
-        self._worked_on: dict[TopicPartition, int] = {}  # records that calls have returned
+        self._work = _Work()
         self._looked_at = float("-inf")
 
     # -- what the thread that polls does -----------------------------------------------------
@@ -165,24 +183,24 @@ class LoadMeter:
         Args:
             continues: Whether the same call has returned records already.
         """
-        if self._returned is not None:
+        work = self._work
+        if work.returned is not None:
             with self._lock:
-                self._count_records(self._returned)
-            self._returned = None
-        if continues or not self._worked_on:
+                self._count_records(work.returned)
+            work.returned = None
+        if continues or not work.counted:
             return
-        worked_on, self._worked_on = self._worked_on, {}
-        now, total = self._now(), sum(worked_on.values())
+        now = self._now()
         with self._lock:
-            for partition, count in worked_on.items():
+            for partition, part in work.end().items():
                 meter = self._meters.get(partition)
                 if meter is None:
                     continue
                 if self._explicit:
-                    since = self._looked_at if meter.busy.is_on else self._returned_at
+                    since = self._looked_at if meter.busy.is_on else work.returned_at
                     meter.window.seconds += meter.busy.count(since, now)
                 else:
-                    meter.window.seconds += (now - self._returned_at) * count / total
+                    meter.window.seconds += (now - work.returned_at) * part
 
     def _count_records(self, partition: TopicPartition) -> None:
         """Count what was handed out of a partition since it was looked at last."""
@@ -192,7 +210,8 @@ class LoadMeter:
             return
         meter.handed_out += count
         meter.window.records += count
-        self._worked_on[partition] = self._worked_on.get(partition, 0) + count
+        counted = self._work.counted
+        counted[partition] = counted.get(partition, 0) + count
         chunk, first = meter.chunk, meter.row
         if chunk is not None and "key" in chunk.batch.schema.names:
             keys, offsets = chunk.batch.column("key"), chunk.offsets
@@ -204,7 +223,7 @@ class LoadMeter:
 
     def returned(self, partition: TopicPartition | None) -> None:
         """A call returns records of a partition; None if it has waited for more and got none."""
-        self._returned, self._returned_at = partition, self._now()
+        self._work.returned, self._work.returned_at = partition, self._now()
 
     def begun(self, chunk: Chunk) -> None:
         """The records of a chunk are handed out next."""
@@ -286,7 +305,7 @@ class LoadMeter:
             spans[partition] = round(now - windows[0].start, 1)
         said = bounded(tuple(loads))
         return replace(
-            self._said,
+            self._last,
             loads=said,
             lags=tuple(lags),
             spans=tuple(spans[partition] for partition, _ in said),
