@@ -126,7 +126,7 @@ class Standing:
         leader: Id of that generation's leader.
         protocol: The protocol that was voted for.
         metadata_bytes: About how much the coordinator has to keep of what is planned.
-        number: How many JoinGroups were answered.
+        number: How many JoinGroups were answered; it names a plan, and says nothing else.
     """
 
     member_id: str = ""
@@ -134,7 +134,7 @@ class Standing:
     leader: str = ""
     protocol: str = PROTOCOL
     metadata_bytes: int = 0
-    number: int = 0
+    number: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """A process that is a member of a group, in the small world."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 from kshare.core.backoff import Backoff
@@ -65,7 +65,7 @@ def print_of_membership(each: Membership) -> tuple[object, ...]:
     holdings, wanted = each.holdings, each._next
     change = holdings.change
     return (
-        *(each.said, each.is_static, each.protocols, each.state, replace(each.standing, number=0)),
+        *(each.said, each.is_static, each.protocols, each.state, each.standing),
         *(tuple(holdings.owned.items()), holdings.received, holdings.is_lost),
         change
         and (
