@@ -114,9 +114,10 @@ def _verbs(world: CallWorld, each: Process) -> list[str]:
     if each.inbox:
         verbs += ["act"] * (each.broker == "present") + ["fail"]
     verbs += ["answer"] * bool(each.answers)
-    verbs += ["collect"] * (bool(each.hashes) and not each.call.is_cancelled)
+    verbs += ["collect 1", "collect 2"] * (bool(each.hashes) and not each.call.is_cancelled)
     verbs += ["return", "cancel"] if each.is_open else []
-    verbs += ["acknowledge"] * bool(each.held and each.explicit)
+    if each.explicit:  # in any order, so that gaps are left
+        verbs += [f"acknowledge {which}" for which in (0, -1)[: len(each.held)]]
     verbs.append("commit" if each.work is not None else "work")
     verbs += _verbs_of_group(world, each) if world.is_group else _verbs_alone(world, each)
     if each.broker == "present":
@@ -289,7 +290,7 @@ def _pause(_: CallWorld, process: Process, number: int) -> None:
     process.pause(PARTITIONS[number])
 
 
-def _collect(world: CallWorld, process: Process) -> None:
+def _collect(world: CallWorld, process: Process, most: int) -> None:
     """As a call that waits: look, then take what there is."""
     if not process.is_open:
         process.is_open, process.call = True, Call()
@@ -300,7 +301,7 @@ def _collect(world: CallWorld, process: Process) -> None:
     driver, call = process.driver, process.call
     if process.may_deliver(world.now) and driver.fetch():
         call.took(driver.out.delivery)
-        driver.out.collect(1, call.messages)
+        driver.out.collect(most, call.messages)
 
 
 def _return(world: CallWorld, process: Process) -> None:
@@ -324,8 +325,8 @@ def _cancel(_: CallWorld, process: Process) -> None:
     process.call.is_cancelled = True
 
 
-def _acknowledge(_: CallWorld, process: Process) -> None:
-    process.acknowledge()
+def _acknowledge(_: CallWorld, process: Process, which: int) -> None:
+    process.acknowledge(which)
 
 
 def _work(_: CallWorld, process: Process) -> None:
@@ -349,10 +350,10 @@ def _decide(world: CallWorld, process: Process) -> None:
 
 # -- walks -----------------------------------------------------------------------------------------
 
-_SELDOM = {"freeze": 0.3, "thaw": 0.5, "fail": 0.1, "cancel": 0.3, "lose": 0.1}
+_SELDOM = {"freeze": 0.3, "thaw": 0.5, "fail": 0.1, "cancel": 0.3, "lose": 0.1, "collect": 0.5}
 _STARTS = {"freeze": 0.0, "rewind": 0.6, "claim": 0.0, "commit": 0.4, "acknowledge": 0.4}
-_OWNERS = {"rewind": 0.0, "claim": 0.5, "tick": 4.0, "collect": 2.0, "thaw": 0.3}
-_HANDED = {"keep": 2.0, "gain": 2.0, "hand": 4.0, "collect": 3.0, "return": 2.0, "pause": 0.2}
+_OWNERS = {"rewind": 0.0, "claim": 0.5, "tick": 4.0, "collect": 1.0, "thaw": 0.3}
+_HANDED = {"keep": 2.0, "gain": 2.0, "hand": 4.0, "collect": 1.5, "return": 2.0, "pause": 0.2}
 _WEIGHTS: tuple[dict[str, float], ...] = (
     {**_SELDOM, "rewind": 0.15, "claim": 0.15},
     {**_SELDOM, "lose": 0.0, **_STARTS},
@@ -423,15 +424,15 @@ def finish(world: CallWorld) -> None:
     for _ in range(2 * RECORDS + 2):
         if process.is_open:
             take(world, ("return", process.name))
-        take(world, ("collect", process.name))
+        take(world, ("collect 1", process.name))
         while process.explicit and process.held:
-            take(world, ("acknowledge", process.name))
+            take(world, ("acknowledge 0", process.name))
         settle(world, rounds=1)
     if process.is_open:
         take(world, ("return", process.name))
     process.settle()
     while process.explicit and process.held:
-        take(world, ("acknowledge", process.name))
+        take(world, ("acknowledge 0", process.name))
     process.work = None
     take(world, ("work", process.name))
     take(world, ("commit", process.name))

@@ -189,7 +189,7 @@ class Process:
             if delivery.start is not user.start and user.begin(delivery.start):
                 self.void(lambda held, at=partition: held.at[0] == at)  # type: ignore[misc]
             if user.sought is not None:
-                user.seek(user.sought[0])
+                self.sought(partition, user.sought[0])
                 user.sought = None
 
     def void(self, which: "Which") -> None:
@@ -219,9 +219,9 @@ class Process:
                 self.users[partition].done.add(offset)
                 self.ever[partition].add(offset)
 
-    def acknowledge(self) -> None:
+    def acknowledge(self, which: int) -> None:
         """A record that a call has returned is acknowledged; it may be of a start that is over."""
-        each = self.held.pop(0)
+        each = self.held.pop(which)
         partition, offset = each.at
         chunk, row = each.message[0], each.message[1]
         assert int(chunk.offsets[row]) == offset
@@ -238,9 +238,13 @@ class Process:
         state.seek(partition, offset, self.ownerships.started())
         self.driver.read_anew()
         if delivery is not None and not delivery.is_provisional:
-            user.seek(offset)
-        else:
+            self.sought(partition, offset)
+        else:  # until then, what is acknowledged was before the seek
             user.sought = offset, user.hashes
+
+    def sought(self, partition: TopicPartition, offset: int) -> None:
+        """A seek is done: what it hands out again counts once that is processed."""
+        self.users[partition].seek(offset)
         self.void(lambda held: held.at[0] == partition and held.at[1] >= offset)
 
     def pause(self, partition: TopicPartition) -> None:

@@ -16,7 +16,7 @@ from kshare.group.core import call
 from kshare.group.core.call import Call
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
-from kshare.group.core.handed_out import HandedOut, OpenChunks
+from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks
 from kshare.group.core.in_hand import InHand
 from kshare.group.core.next_delivery import NextDelivery
 from kshare.group.core.ownership import Ownership
@@ -181,6 +181,19 @@ def acknowledges_what_is_of_any_chunk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OpenChunks, "acknowledge", lambda self, rows, _, tell: real(self, rows, (), tell))
 
 
+def acknowledges_what_comes_before_too(patch: pytest.MonkeyPatch) -> None:
+    """As an offset of Kafka that is committed: no gap is left."""
+    real = OpenChunks.acknowledge
+
+    def acknowledge(self: OpenChunks, rows: Offsets, *given: Any) -> Offsets:
+        found = real(self, rows, *given)
+        for offset in found.tolist():
+            self.acknowledge_between(0, offset)
+        return found
+
+    patch.setattr(OpenChunks, "acknowledge", acknowledge)
+
+
 def a_call_begins_another_delivery_with_what_it_holds(patch: pytest.MonkeyPatch) -> None:
     """What it has not returned counts for the next claim."""
     real = Deliveries.refresh
@@ -193,23 +206,24 @@ def a_call_begins_another_delivery_with_what_it_holds(patch: pytest.MonkeyPatch)
 
 
 FAULTS: dict[Patch, int] = {
-    returns_after_a_fence: 25,
-    returns_what_is_of_another_start: 25,
-    a_cancelled_call_returns: 15,
+    returns_after_a_fence: 11,
+    returns_what_is_of_another_start: 11,
+    a_cancelled_call_returns: 3,
     a_commit_counts_a_cancelled_call: 0,
     what_goes_back_does_not_come_again: 0,
     an_answer_asked_before_the_lapse_renews_the_right: 77,
     goes_on_with_a_start_that_was_given_up: 4,
-    does_not_carry_over_what_was_handed_out: 39,
-    reads_on_what_the_group_takes_away: 39,
-    stops_what_stays: 39,
+    does_not_carry_over_what_was_handed_out: 7,
+    reads_on_what_the_group_takes_away: 7,
+    stops_what_stays: 7,
     does_not_read_anew_what_begins: 0,
     does_not_read_anew_what_was_put_back: 0,
     a_seek_leaves_what_is_in_hand: 70,
     a_seek_before_the_next_claim_is_forgotten: 46,
-    a_pause_leaves_what_is_in_hand: 46,
-    does_not_read_anew_what_is_resumed: 7,
-    acknowledges_what_is_of_any_chunk: 83,
+    a_pause_leaves_what_is_in_hand: 7,
+    does_not_read_anew_what_is_resumed: 70,
+    acknowledges_what_is_of_any_chunk: 735,
+    acknowledges_what_comes_before_too: 55,
     a_call_begins_another_delivery_with_what_it_holds: 546,
 }
 """Faults that random walks find, with the first seed that does; if it finds nothing any more,
