@@ -51,9 +51,9 @@ def interleavings(
     border: list[tuple[World, tuple[Step, ...]]] = []
 
     def put(world: World, trace: tuple[Step, ...]) -> None:
-        mark = world.fingerprint()
-        if mark not in marks:
-            marks.add(mark)
+        before = len(marks)
+        marks.add(world.fingerprint())  # its hash takes long: it is asked for once
+        if len(marks) > before:
             see(world)
             border.append((world, trace))
 

@@ -87,8 +87,8 @@ def along(
 
 
 def running(limits: GroupLimits) -> GroupWorld:
-    """Two members run, with a record each in hand."""
-    world = new_group(2)
+    """Two members run, with what a call has returned to each in hand."""
+    world = new_group(2, per_call=limits.per_call)
     finish_group(world, until=0)
     for step in group_steps(world, limits):
         if step[0] == "deliver":

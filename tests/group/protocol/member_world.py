@@ -38,7 +38,6 @@ from tests.group.protocol.world import (
     Step,
     World,
     log_steps,
-    next_record,
 )
 
 
@@ -89,11 +88,9 @@ class GroupWorld(World):
             member=new_member(name, self.protocols),
         )
 
-    def deliver(self, process: Process) -> None:
-        offset = next_record(self, process)
-        assert offset is not None
+    def give(self, process: Process, offset: int) -> None:
         before = self.handled_by.get(self.keys[offset], process.name)
-        super().deliver(process)
+        super().give(process, offset)
         self.handled_by[self.keys[offset]] = process.name
         self.handovers += before != process.name
 
@@ -124,9 +121,9 @@ class GroupWorld(World):
         )
 
 
-def new_group(members: int = 2, records: int = 4) -> GroupWorld:
+def new_group(members: int = 2, records: int = 4, per_call: int = 1) -> GroupWorld:
     """A world with some processes; the records' keys in turn."""
-    world = GroupWorld(tuple(KEYS[i % len(KEYS)] for i in range(records)))
+    world = GroupWorld(tuple(KEYS[i % len(KEYS)] for i in range(records)), per_call=per_call)
     for _ in range(members):
         world.join()
     return world
@@ -145,6 +142,7 @@ class GroupLimits(Limits):
 
     commits: int = 2
     drops: int = 2
+    per_call: int = 1
     failovers: int = 0
     late_plans: int = 0  # at once, of each process
     late_beats: bool = False  # answers to heartbeats take their time, and all else goes on

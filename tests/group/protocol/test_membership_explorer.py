@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.membership import Membership, Plan, Standing, State
-from kshare.group.protocol.records import Claim
+from kshare.group.protocol.records import Block, Claim
 from kshare.group.protocol.takeover import session_of
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
@@ -36,7 +37,7 @@ from tests.group.protocol.process import T0, replay
 from tests.group.protocol.world import LawBrokenError, is_pending
 
 LIMITS = GroupLimits(processes=4, drops=3)
-NARROW = GroupLimits(processes=3, drops=1, commits=2)
+NARROW = GroupLimits(processes=3, drops=1, commits=2, per_call=2)
 LATE = replace(LIMITS, late_plans=2)
 MOVED = replace(LATE, failovers=2)
 SLOW = replace(MOVED, late_beats=True)
@@ -78,8 +79,9 @@ def test_a_way_ends_with_all_processed(way: Way) -> None:
 @pytest.mark.parametrize("is_settled", [False, True])
 def test_random_walks(is_settled: bool) -> None:
     start = first_group(settled=is_settled)
+    limits = replace(LIMITS, in_flight=2)  # acknowledged in any order
     for seed in range(40):
-        assert walk_group(LIMITS, LENGTH, seed, start) is None, f"seed {seed}"
+        assert walk_group(limits, LENGTH, seed, start) is None, f"seed {seed}"
 
 
 def test_random_walks_with_a_lost_log() -> None:
@@ -106,9 +108,9 @@ def test_random_walks_with_coordinators_that_answer_heartbeats_late(limits: Grou
 
 def test_every_interleaving_with_heartbeats_that_are_answered_late() -> None:
     """One step out of the way, and then another one, or the answer."""
-    limits = replace(NARROW, late_beats=True)
-    starts = [world for way in WAYS[:2] for world in way(NARROW)]
-    seen, broken = explore_group(limits, 2, *starts)
+    narrow = replace(NARROW, per_call=1)
+    starts = [world for way in WAYS[:2] for world in way(narrow)]
+    seen, broken = explore_group(replace(narrow, late_beats=True), 2, *starts)
     assert broken is None
     assert seen.states > 5_000
 
@@ -355,6 +357,16 @@ def leads_by_the_claims_that_are_there(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(owner, "leads", lambda said, claim: said.lead == claim.member)
 
 
+def writes_that_all_before_is_processed_too(patch: pytest.MonkeyPatch) -> None:
+    """Also what the same call has returned and is not acknowledged."""
+    real = commit.blocks_to_write
+
+    def blocks(*given: Any) -> list[Block]:
+        return [replace(block, bounds=(0, block.bounds[-1])) for block in real(*given)]
+
+    patch.setattr(owner, "blocks_to_write", blocks)
+
+
 FAULTS: dict[Patch, int] = {
     does_not_fence_itself: 50,
     leads_by_the_highest_hash_too: 44,
@@ -392,6 +404,7 @@ FOUND_ON_WAYS: tuple[Patch, ...] = (
     counts_from_the_answer,
     takes_a_plan_of_another_generation_of_that_number,
     leads_by_the_highest_hash_too,
+    writes_that_all_before_is_processed_too,
 )
 """Faults that every interleaving around a handover finds."""
 

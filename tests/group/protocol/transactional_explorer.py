@@ -14,11 +14,12 @@ from tests.group.protocol.transactional_world import Limits, TransactionalWorld,
 from tests.group.protocol.world import HALVES, LawBrokenError, Step
 
 
-def new_world(*, records: int = 4, shares_ids: bool = False) -> TransactionalWorld:
+def new_world(
+    *, records: int = 4, shares_ids: bool = False, per_call: int = 1
+) -> TransactionalWorld:
     """Two members, a half of the hash space each; the records' keys in turn."""
-    world = TransactionalWorld(
-        tuple(HALVES[i % 2].lo + 5 for i in range(records)), shares_ids=shares_ids
-    )
+    keys = tuple(HALVES[i % 2].lo + 5 for i in range(records))
+    world = TransactionalWorld(keys, shares_ids=shares_ids, per_call=per_call)
     world.start(0)
     world.start(1)
     return world
@@ -215,15 +216,15 @@ _ORDER = (
 
 
 def two_commit() -> Iterator[TransactionalWorld]:
-    """Two members run, and commit all there is."""
-    world = new_world()
+    """Two members run, and commit all there is: of each two records, and then another one."""
+    world = new_world(records=6, per_call=2)
     let_run(world)
     return along(world)
 
 
 def replaced(until: str) -> Iterator[TransactionalWorld]:
     """A member is replaced amid a transaction, sleeps until its successor is done, and goes on."""
-    world = new_world()
+    world = new_world(records=6, per_call=2)
     let_run(world)
     go(world, "m0", until=until)
     take(world, ("replace", "m0"))

@@ -5,6 +5,8 @@ exactly once, and the outputs of a key in order.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from typing import Self
 
 from kshare.core.hashing import complement
@@ -65,6 +67,7 @@ class TransactionalWorld:
     compactions: int = 0
     expired: int = 0
     shares_ids: bool = False
+    per_call: int = 1  # records that a call returns, if there are as many
     _known: tuple[object, Progress] | None = None  # by what, and what is known
     _checked: tuple[object, ...] = ()  # what held at the last check
     _shared: set[str] = field(default_factory=set)  # members that copies have, too
@@ -322,12 +325,13 @@ def read(world: TransactionalWorld, member: Member) -> None:
 
 
 def deliver(world: TransactionalWorld, member: Member) -> None:
+    """A call returns what is next."""
     ensure_open(member)
-    offset = next_record(world, member)
-    assert offset is not None
-    world.check_delivery(member, offset)
-    member.in_flight.append(offset)
-    member.position = offset + 1
+    coming = iter(partial(next_record, world, member), None)
+    for offset in islice(coming, world.per_call):
+        world.check_delivery(member, offset)
+        member.in_flight.append(offset)
+        member.position = offset + 1
 
 
 def check(world: TransactionalWorld, member: Member) -> None:

@@ -8,6 +8,8 @@ acknowledges them in any order.
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import Self
 
 from kshare.core.hashing import WHOLE, HashRange, split
@@ -53,6 +55,7 @@ class World:
     lost_logs: int = 0
     compactions: int = 0
     failures: int = 0
+    per_call: int = 1  # records that a call returns, if there are as many
     _checked: tuple[object, ...] = ()  # what held at the last check
     _shared: set[str] = field(default_factory=set)  # processes that copies have, too
 
@@ -76,8 +79,13 @@ class World:
     # -- laws ----------------------------------------------------------------------------------
 
     def deliver(self, process: Process) -> None:
-        offset = next_record(self, process)
-        assert offset is not None
+        """A call returns what is next."""
+        coming = iter(partial(next_record, self, process), None)
+        for offset in islice(coming, self.per_call):
+            self.give(process, offset)
+
+    def give(self, process: Process, offset: int) -> None:
+        """A record is one that a call returns."""
         hash_ = self.keys[offset]
         for other in self.processes.values():
             has_key = any(self.keys[held] == hash_ for held in other.in_flight)
