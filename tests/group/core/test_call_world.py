@@ -185,11 +185,12 @@ def acknowledges_what_comes_before_too(patch: pytest.MonkeyPatch) -> None:
     """As an offset of Kafka that is committed: no gap is left."""
     real = OpenChunks.acknowledge
 
-    def acknowledge(self: OpenChunks, rows: Offsets, *given: Any) -> Offsets:
-        found = real(self, rows, *given)
-        for offset in found.tolist():
-            self.acknowledge_between(0, offset)
-        return found
+    def acknowledge(self: OpenChunks, rows: Offsets, chunks: Any, tell: Any) -> None:
+        def tell_and_close(found: list[int]) -> None:
+            tell(found)
+            self.acknowledge_between(0, max(found, default=0))
+
+        real(self, rows, chunks, tell_and_close)
 
     patch.setattr(OpenChunks, "acknowledge", acknowledge)
 
