@@ -23,8 +23,9 @@ def produce(broker: KafkaBroker, topic: str, count: int, partition: int | None =
     broker.produce(topic, records, partition=partition)
 
 
+@pytest.mark.parametrize("later", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_driver_is_killed_in_batch_0_and_later(
-    driver: Driver, broker: KafkaBroker, tmp_path: Path
+    driver: Driver, broker: KafkaBroker, tmp_path: Path, later: int
 ) -> None:
     """Records produced after the kill do not get into the batch planned before it."""
     topic = broker.create_topic()
@@ -36,11 +37,12 @@ def test_a_driver_is_killed_in_batch_0_and_later(
     planned = run.offsets()
     assert planned[0][topic]["0"] == 80
     assert planned[0][EXTRA_KEY]["start"] == {topic: {"0": 0}}
-    produce(broker, topic, 100)
-    run.start_and_kill("driver", "before-commit-log", batch=1, keyRanges="2")
+    for _ in range(later):
+        produce(broker, topic, 100)
+        run.start_and_kill("driver", "before-commit-log", batch=1, keyRanges="2")
     produce(broker, topic, 100)
     run.start(keyRanges="5")
-    report = run.judge({0: (0, 300)})
+    report = run.judge({0: (0, 200 + 100 * later)})
     assert report.ok, str(report)
     assert run.offsets()[0] == planned[0]
 
@@ -101,7 +103,7 @@ def test_ours_begins_and_sparks_goes_on(
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "planned"])
-@pytest.mark.parametrize("source", ["kshare", "kafka"])
+@pytest.mark.parametrize("source", ["kshare", pytest.param("kafka", marks=pytest.mark.long)])
 def test_ranges_are_dropped(
     driver: Driver, broker: KafkaBroker, tmp_path: Path, source: str, committed: bool
 ) -> None:

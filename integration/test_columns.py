@@ -69,7 +69,15 @@ def test_a_column_that_was_left_out(spark: SparkSession, world: World) -> None:
     assert "UNRESOLVED_COLUMN" in error_of(lambda: kshare.select("value").collect())
 
 
-@pytest.mark.parametrize("names", CHOICES, ids=IDS)
+@pytest.mark.parametrize(
+    "names",
+    [
+        CHOICES[0],
+        *(pytest.param(names, marks=pytest.mark.long) for names in CHOICES[1:-1]),
+        CHOICES[-1],
+    ],
+    ids=IDS,
+)
 def test_a_streaming_query(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path, names: tuple[str, ...]
 ) -> None:

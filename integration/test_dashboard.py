@@ -92,6 +92,7 @@ def prometheus(
         yield stack.enter_context(Prometheus(places, ALERTS))
 
 
+@pytest.mark.long
 def test_all_that_is_asked_for_is_there(prometheus: Prometheus) -> None:
     empty = {target.expression: target for target in targets()}
 

@@ -99,8 +99,21 @@ READS: dict[str, Callable[[World], Options]] = {
     "an empty topic beside": lambda w: {"subscribe": f"{w.empty},{w.dated}"},
 }
 
+ONCE_MORE = (
+    "maxOffsetsPerTrigger below the partitions",
+    "minOffsetsPerTrigger and max",
+    "startingOffsetsByTimestamp",
+    "maxTasks=2",
+    "minPartitions",
+    "assign",
+)
+"""What other cases of streams or batches show, too."""
 
-@pytest.mark.parametrize("case", READS)
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.long) if case in ONCE_MORE else case for case in READS],
+)
 def test_rows_of_each_batch(spark: SparkSession, world: World, tmp_path: Path, case: str) -> None:
     queries = streams(spark, world.servers, tmp_path, READS[case](world))
     for source, stream in queries.items():

@@ -44,7 +44,9 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", ["a hot key", *(pytest.param(n, marks=pytest.mark.long) for n in [*LAYOUTS][1:])]
+)
 def test_no_row_is_dropped_behind_a_watermark(
     spark: SparkSession, broker: KafkaBroker, layout: str, tmp_path: Path
 ) -> None:

@@ -193,6 +193,7 @@ def have_shares(members: list[Member], wanted: list[float]) -> bool:
     return all(abs(each - share) < 0.01 for each, share in zip(found, wanted, strict=True))
 
 
+@pytest.mark.long
 def test_the_log_is_deleted(tmp_path: Path) -> None:
     with KafkaBroker() as broker, closing(Group(broker, broker.create_topic(), tmp_path)) as group:
         fill(group, 0, 4_000)

@@ -224,6 +224,7 @@ def first(members: Members) -> str:
 # -- the log breaks --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_log_is_made_as_the_offsets_topic_is() -> None:
     offsets = {"offsets.topic.num.partitions": "7", "offsets.topic.replication.factor": "2"}
     # A broker that a busy machine kept from its heartbeats would lead nothing any more.
@@ -338,6 +339,7 @@ def test_a_log_that_is_compacted_under_way(broker: KafkaBroker, at: TopicPartiti
         assert member.started()[at] == expected.progress
 
 
+@pytest.mark.long
 def test_while_the_log_has_no_leader_delivery_stops(cluster: KafkaCluster) -> None:
     topic = cluster.create_topic()
     log = cluster.create_topic(unique("log"), config={"cleanup.policy": "compact"})
@@ -357,7 +359,7 @@ def test_while_the_log_has_no_leader_delivery_stops(cluster: KafkaCluster) -> No
         assert member.started()[at] is start
 
 
-@pytest.mark.parametrize("subscribes", [False, True])
+@pytest.mark.parametrize("subscribes", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_plain_consumers_find_the_leader_epoch_of_the_last_record(
     cluster: KafkaCluster, subscribes: bool
 ) -> None:

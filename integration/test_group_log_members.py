@@ -138,6 +138,7 @@ def test_the_log_is_lost_twice(broker: KafkaBroker, tmp_path: Path, how: str) ->
         run.finish(3_000)
 
 
+@pytest.mark.long
 def test_the_log_is_compacted_under_way(broker: KafkaBroker, tmp_path: Path) -> None:
     with shared(broker, tmp_path, log_config=compacted_often()) as run:
         fill(run.group, 0, 6_000)
@@ -202,6 +203,7 @@ def test_the_right_to_write_to_the_log_is_taken_away(
         run.finish(produced)
 
 
+@pytest.mark.long
 def test_kafkas_own_tool_resets_the_offsets(broker: KafkaBroker, tmp_path: Path) -> None:
     """Back to an offset amid what is committed individually: all from there on comes again."""
     with shared(broker, tmp_path) as run:

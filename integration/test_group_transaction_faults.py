@@ -63,6 +63,7 @@ def test_a_broker_that_is_killed_and_frozen_amid_transactions(tmp_path: Path) ->
         group.check(meanwhile=start_again)
 
 
+@pytest.mark.long
 def test_answers_that_come_late_amid_transactions(
     proxied: tuple[KafkaBroker, CountingProxy], tmp_path: Path
 ) -> None:

@@ -64,7 +64,7 @@ def test_a_stopped_process_that_goes_on_after_another_has_taken_over(processes: 
     processes.check()
 
 
-@pytest.mark.parametrize("name", ["same", "another"])
+@pytest.mark.parametrize("name", ["same", pytest.param("another", marks=pytest.mark.long)])
 def test_a_hot_swap(processes: Processes, name: str) -> None:
     old, file = processes.start(WHOLE, "same")
     eventually(lambda: lines(file).count("commit") >= 5)
@@ -75,6 +75,7 @@ def test_a_hot_swap(processes: Processes, name: str) -> None:
     processes.check()
 
 
+@pytest.mark.long
 def test_one_that_waits_gives_up_in_time(broker: KafkaBroker, topic: str) -> None:
     """Nobody reads the lower half, so the upper one never gets beyond its first record there."""
     broker.produce(topic, [(key_of(i), f"{i}") for i in range(200)], partition=0)
@@ -209,6 +210,7 @@ def test_members_join_and_leave_amid_transactions(processes: Processes) -> None:
     processes.check()
 
 
+@pytest.mark.long
 def test_a_handler_that_hangs_amid_a_transaction(processes: Processes) -> None:
     """It is dropped after ``max.poll.interval.ms``, and its transaction is aborted."""
     # No broker aborts it.
@@ -234,6 +236,7 @@ def clients(processes: Processes) -> set[str]:
     return {member.client_id for member in described.members}
 
 
+@pytest.mark.long
 def test_what_a_killed_process_has_left_open_is_ended_by_another_group(
     broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:

@@ -23,7 +23,13 @@ def source_of(
     return reader.option("subscribe", topic).load()
 
 
-@pytest.mark.parametrize("names", [(None, None), ("orders", "a_b")], ids=["unnamed", "named"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param((None, None), id="unnamed", marks=pytest.mark.long),
+        pytest.param(("orders", "a_b"), id="named"),
+    ],
+)
 def test_two_sources(
     spark: SparkSession, world: World, tmp_path: Path, names: tuple[str | None, str | None]
 ) -> None:

@@ -288,6 +288,7 @@ def of_all_keys(each: int) -> list[Record]:
     return [Record(key, b"v") for _ in range(each) for key in KEYS]
 
 
+@pytest.mark.long
 def test_parked_and_unparked_while_the_query_runs(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path
 ) -> None:

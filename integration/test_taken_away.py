@@ -43,6 +43,7 @@ if any("daemon" in word for word in sys.orig_argv):
 """
 
 
+@pytest.mark.long
 def test_nothing_is_lost(
     broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

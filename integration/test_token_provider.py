@@ -58,7 +58,9 @@ def write(topic: str, options: dict[str, str], value: bytes) -> None:
     write_rows(iter([pa.record_batch({"key": [b"k"], "value": [value]})]), parsed)
 
 
-@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize(
+    "listener", [pytest.param("SASL_PLAINTEXT", marks=pytest.mark.long), "SASL_SSL"]
+)
 def test_planner_reader_and_sink(secure_broker: KafkaBroker, listener: str) -> None:
     topic = secure_broker.create_topic()
     options = logging_in(secure_broker, listener, "reader")

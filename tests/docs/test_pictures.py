@@ -25,6 +25,7 @@ def words(picture: Path) -> list[str]:
     return re.findall(r"<!-- (.*?) -->", picture.read_text(), re.DOTALL)
 
 
+@pytest.mark.long
 def test_the_pictures_are_those_that_the_script_draws(drawn: Path) -> None:
     assert {file.name for file in drawn.iterdir()} == {file.name for file in PICTURES.glob("*.svg")}
     for file in drawn.iterdir():

@@ -122,7 +122,9 @@ def some_records(rng: random.Random, most: int) -> list[Rec]:
 # -- the kernels, against the twin --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, 8))]
+)
 def test_damaged_records(seed: int) -> None:
     """8 x 8,000 inputs: a scan finds what the twin finds, and refuses what it refuses."""
     rng = random.Random(seed)
@@ -217,7 +219,10 @@ def decoded(decoder: Decoder, raw: bytes, slice_: Slice) -> int:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("slice_", [EVERYTHING, HALF], ids=["whole", "half"])
+@pytest.mark.parametrize(
+    "slice_",
+    [pytest.param(EVERYTHING, id="whole", marks=pytest.mark.long), pytest.param(HALF, id="half")],
+)
 def test_damaged_responses(codec: str, slice_: Slice) -> None:
     """5 x 2 x 2,000 inputs without checksums: rows that the slice holds, or a RecordError."""
     rng = random.Random(CODECS.index(codec))
