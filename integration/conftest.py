@@ -62,6 +62,7 @@ OF_SPARK = (
         "test_event_time",
         "test_examples",
         "test_keys",
+        "test_token_provider",
     ),
     (
         "test_ranges",
@@ -69,7 +70,6 @@ OF_SPARK = (
         "test_differential_sink",
         "test_group_spark",
         "test_security",
-        "test_token_provider",
         "test_named_sources",
         "test_cluster_stream",
         "test_dashboard",

@@ -54,8 +54,14 @@ FRAMES: dict[str, Rows] = {
 }
 
 
-@pytest.mark.parametrize("included", ["true", "false"])
-@pytest.mark.parametrize("case", FRAMES)
+@pytest.mark.parametrize(
+    ("case", "included"),
+    [
+        *((case, "true") for case in FRAMES),
+        ("headers", "false"),
+        *(pytest.param(c, "false", marks=pytest.mark.long) for c in FRAMES if c != "headers"),
+    ],
+)
 def test_records(spark: SparkSession, broker: KafkaBroker, case: str, included: str) -> None:
     results = {}
     frame = FRAMES[case](spark).coalesce(1)

@@ -85,6 +85,7 @@ def test_a_hot_key_gets_a_range_of_its_own_and_a_killed_member_is_replaced(group
     group.check({0: produced})
 
 
+@pytest.mark.long
 def test_a_hot_partition_among_enough_is_shared(broker: KafkaBroker, tmp_path: Path) -> None:
     """Four members, four partitions, one with ten times the records: each comes once, in order."""
     config = {
@@ -135,6 +136,7 @@ def test_tasks_go_to_members_in_the_rack_of_their_replicas_until_a_deadline(
         group.check({0: produced})
 
 
+@pytest.mark.long
 def test_spare_members_help_while_others_are_behind(group: Group) -> None:
     """The assignor decides by tags and lags, and is asked again though no member comes or goes."""
     config = {
