@@ -310,7 +310,13 @@ def test_a_deleted_topic_in_a_stream(driver: Driver, broker: KafkaBroker, tmp_pa
     assert f"{deleted}-0 is gone" in run.planner_log.read_text()
 
 
-@pytest.mark.parametrize("packed", [{}, {"maxTasks": "1"}], ids=["a slice", "packed"])
+@pytest.mark.parametrize(
+    "packed",
+    [
+        pytest.param({}, id="a slice"),
+        pytest.param({"maxTasks": "1"}, id="packed", marks=pytest.mark.long),
+    ],
+)
 def test_a_worker_is_killed_in_a_task(
     driver: Driver, broker: KafkaBroker, tmp_path: Path, packed: dict[str, str]
 ) -> None:

@@ -153,7 +153,7 @@ def test_trimmed_records_are_told_by_the_leader(racks: KafkaCluster, topic: str)
     assert kept == list(range(500, COUNT))
 
 
-@pytest.mark.parametrize("how", ["freeze", "kill9"])
+@pytest.mark.parametrize("how", [pytest.param("freeze", marks=pytest.mark.long), "kill9"])
 def test_the_follower_goes_away_in_the_middle(
     racks: KafkaCluster, topic: str, answered: Counter[str], how: str
 ) -> None:

@@ -45,6 +45,7 @@ def brokers() -> Iterator[KafkaCluster]:
         yield running
 
 
+@pytest.mark.long
 def test_the_coordinator_is_killed_and_moves(brokers: KafkaCluster, tmp_path: Path) -> None:
     """Broker 2 dies, which coordinates the group and leads its log; later both move back."""
     topic = brokers.create_topic(replication=2)
@@ -78,6 +79,7 @@ def test_the_coordinator_is_killed_and_moves(brokers: KafkaCluster, tmp_path: Pa
         group.check({0: 12_000})
 
 
+@pytest.mark.long
 def test_the_coordinator_freezes_while_a_member_joins(
     brokers: KafkaCluster, tmp_path: Path
 ) -> None:

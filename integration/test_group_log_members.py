@@ -185,6 +185,7 @@ def test_the_log_has_no_leader_for_a_while(
         assert sum(len(member.records()) for member in members) == produced
 
 
+@pytest.mark.long
 def test_the_right_to_write_to_the_log_is_taken_away(
     secure_broker: KafkaBroker, tmp_path: Path
 ) -> None:
@@ -254,6 +255,7 @@ def test_a_record_of_a_later_version(
         run.finish(produced)
 
 
+@pytest.mark.long
 def test_retention_overtakes_the_gap_of_one_process(broker: KafkaBroker, tmp_path: Path) -> None:
     """It passes over what is deleted of its key hashes, says so, and nothing else is lost."""
     with shared(broker, tmp_path, config={"max.partition.fetch.bytes": 2_000}) as run:

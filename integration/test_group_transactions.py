@@ -48,6 +48,7 @@ def test_processes_that_are_killed_amid_transactions(processes: Processes) -> No
     processes.check()
 
 
+@pytest.mark.long
 def test_a_stopped_process_that_goes_on_after_another_has_taken_over(processes: Processes) -> None:
     for number, word in enumerate(["offset", "ready"]):
         old, file = processes.start(WHOLE, f"old-{number}")
@@ -166,6 +167,7 @@ def test_members_that_are_killed_amid_transactions(processes: Processes) -> None
     processes.check()
 
 
+@pytest.mark.long
 def test_a_member_that_is_killed_before_its_facts_are_decided(processes: Processes) -> None:
     """What it leaves open hides the next epoch, which all others wait for.
 

@@ -132,6 +132,7 @@ def test_a_member_joins_while_retries_wait(broker: KafkaBroker, topic: str, tmp_
     check_order([*handled(file), *read(broker, letters)], total)
 
 
+@pytest.mark.long
 def test_a_dead_letter_topic_that_is_missing_or_too_small_leaves_its_records_pending(
     broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:

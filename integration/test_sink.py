@@ -57,6 +57,7 @@ def fragile() -> Iterator[KafkaBroker]:
 # -- at least once ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_broker_is_killed_while_rows_are_written(fragile: KafkaBroker) -> None:
     topic = fragile.create_topic(partitions=PARTITIONS)
     count, at_once = 60_000, 500
@@ -80,6 +81,7 @@ def test_a_broker_is_killed_while_rows_are_written(fragile: KafkaBroker) -> None
     assert_each_once_and_in_order(received(fragile, topic), count)
 
 
+@pytest.mark.long
 def test_a_broker_that_stays_away_fails_the_task(fragile: KafkaBroker) -> None:
     topic = fragile.create_topic(partitions=PARTITIONS)
     options = options_for(
@@ -171,6 +173,7 @@ def test_the_older_of_two_drivers_has_to_stop(query: Query) -> None:
     until(lambda: query.rows() == expected(0, 1, 2))
 
 
+@pytest.mark.long
 def test_a_transaction_that_timed_out_keeps_its_batch_back(
     broker: KafkaBroker, query: Query
 ) -> None:

@@ -65,6 +65,7 @@ def test_leaders_move_and_die_while_rows_are_written(brokers: KafkaCluster) -> N
     assert_each_once_and_in_order(received(brokers, topic), count)
 
 
+@pytest.mark.long
 def test_coordinators_die_before_a_batch_is_committed(brokers: KafkaCluster) -> None:
     query = Query(brokers, replication=REPLICAS)
     for batch in range(4):

@@ -78,6 +78,7 @@ def test_the_function_as_javas_handler(secure_broker: KafkaBroker) -> None:
     assert read(topic, options, 1) == [b"1"]
 
 
+@pytest.mark.long
 def test_tokens_are_refreshed(calls: Callable[[], list[str]]) -> None:
     """On connections that the broker ends when their token has expired (KIP-368)."""
     config = {"connections.max.reauth.ms": "60000"}
