@@ -227,8 +227,6 @@ class Cluster:
                 self._client.answered()
                 values = {name: entry.value for name, entry in future.result().items()}
                 policies[resource.name] = TopicPolicy.of(values)
-            elif has_timed_out(error):
-                self._client.close()
         return policies
 
     def shorten_timeout(self, seconds: float) -> None:
@@ -347,8 +345,6 @@ class Cluster:
                 kind = kind_of(error)
                 passes = lacks or kind in PASSING
                 if not passes or deadline.expired:
-                    if has_timed_out(error):
-                        self._client.close()
                     raise mapped from None  # it says all that librdkafka's error does
                 faults.append(mapped)
                 if code_of(error) == _NO_LEADERS:
@@ -402,7 +398,10 @@ class Cluster:
             futures = request(self._client.handle, seconds)
             self._wait(futures.values(), seconds)
             failures = map(_failure, futures.values())
-            if deadline.expired or not any(has_timed_out(failure) for failure in failures):
+            if not any(has_timed_out(failure) for failure in failures):
+                return futures
+            if deadline.expired:
+                self._client.close()
                 return futures
             self._client.renew()
             deadline.sleep()
