@@ -43,7 +43,6 @@ __all__ = ["LogTopic", "LogWriter", "log_partition", "log_table"]
 _log = logging.getLogger("kshare.group")
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
-"""For an answer, where there is time for another attempt."""
 _SIGN: Final = 1 << 31
 _ISR: Final = "min.insync.replicas"
 
