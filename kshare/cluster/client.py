@@ -8,7 +8,7 @@ fork.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from confluent_kafka import KafkaError as RdKafkaError
@@ -152,6 +152,19 @@ class Client(Generic[HandleT]):
         first = _FIRST_SECONDS if self.last_fault is None else _FIRST_SECONDS_AFTER_FAULT
         spent = deadline.seconds - deadline.seconds_left
         return admin_seconds(max(1.0, min(deadline.seconds_left, max(spent, first))))
+
+    def attempts(self, deadline: RetryDeadline) -> Iterator[float]:
+        """The seconds of each attempt at a request: one client after another, while none answers.
+
+        Whoever has an answer leaves the loop. At the deadline the client is closed.
+        """
+        while True:
+            yield self.request_seconds(deadline)
+            if deadline.expired:
+                self.close()
+                return
+            self.renew()
+            deadline.sleep()
 
     def answered(self) -> None:
         """Note that the cluster has answered: from now on, silence has reasons that can pass."""

@@ -393,18 +393,13 @@ class Cluster:
 
     def _asked(self, request: _Request, deadline: RetryDeadline) -> Mapping[Any, Future[Any]]:
         """Send a request and wait, with one client after another while there is no answer."""
-        while True:
-            seconds = self._client.request_seconds(deadline)
+        futures: Mapping[Any, Future[Any]] = {}
+        for seconds in self._client.attempts(deadline):
             futures = request(self._client.handle, seconds)
             self._wait(futures.values(), seconds)
-            failures = map(_failure, futures.values())
-            if not any(has_timed_out(failure) for failure in failures):
-                return futures
-            if deadline.expired:
-                self._client.close()
-                return futures
-            self._client.renew()
-            deadline.sleep()
+            if not any(has_timed_out(_failure(future)) for future in futures.values()):
+                break
+        return futures
 
     def _wait(self, futures: Collection[Future[Any]], seconds: float) -> None:
         """Wait for answers, a moment longer than librdkafka does."""

@@ -190,19 +190,17 @@ class LogTopic:
         """Send a request about a topic, with one client after another while nobody answers."""
         deadline = RetryDeadline.for_requests(self._kafka)
         deadline.start()
-        while True:
-            seconds = self._client.request_seconds(deadline)
+        failure: Exception | None = None
+        for seconds in self._client.attempts(deadline):
             (future,) = request(seconds).values()
             self._client.handle.poll(0)
             try:
                 return future.result(seconds + 1)
             except (KafkaException, TimeoutError) as error:
-                if has_timed_out(error):
-                    self._client.renew()
-                    if not deadline.expired:
-                        deadline.sleep()
-                        continue
-                raise kafka_error(error, action, topic=topic) from error
+                failure = error
+                if not has_timed_out(error):
+                    break
+        raise kafka_error(failure, action, topic=topic) from failure
 
 
 class LogWriter:
