@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         LATEST_OFFSET,
         UNKNOWN_OFFSET_SUM,
         ApplicationState,
+        AssignmentConfigs,
         HostInfo,
         KafkaStreamsState,
         TaskInfo,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         TaskAssignor,
         TaskType,
     )
-    from kshare.assignment.interface.configs import AssignmentConfigs
     from kshare.assignment.interface.task_id import ProcessId, TaskId
     from kshare.assignment.loading import TASK_ASSIGNORS, load_task_assignor
     from kshare.assignment.sticky import FallbackPriorTaskAssignor, StickyTaskAssignor
@@ -94,6 +94,7 @@ _NAMES: Final = {
         "LATEST_OFFSET",
         "UNKNOWN_OFFSET_SUM",
         "ApplicationState",
+        "AssignmentConfigs",
         "HostInfo",
         "KafkaStreamsState",
         "TaskInfo",
@@ -111,7 +112,6 @@ _NAMES: Final = {
         "TaskAssignor",
         "TaskType",
     ),
-    "interface.configs": ("AssignmentConfigs",),
     "high_availability": ("HighAvailabilityTaskAssignor",),
     "loading": ("TASK_ASSIGNORS", "load_task_assignor"),
     "sticky": ("FallbackPriorTaskAssignor", "StickyTaskAssignor"),

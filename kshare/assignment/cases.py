@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from kshare.assignment.interface.application import (
     ApplicationState,
+    AssignmentConfigs,
     KafkaStreamsState,
     TaskInfo,
     TaskTopicPartition,
@@ -22,7 +23,6 @@ from kshare.assignment.interface.assignor import (
     TaskAssignment,
     TaskAssignor,
 )
-from kshare.assignment.interface.configs import AssignmentConfigs
 from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.loading import DEFAULT_TASK_ASSIGNOR, TASK_ASSIGNORS, load_task_assignor
 from kshare.assignment.utils import (

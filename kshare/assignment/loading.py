@@ -1,17 +1,34 @@
-"""Loading a task assignor by name.
+"""Task assignors by name: loaded and configured, and asked for a valid answer.
 
-Guarantees: a name leads to one configured assignor, or to an error that says why not. Neither the
-error nor its cause shows a config's value (of four characters or more), since it may be a secret.
+Guarantees: a name leads to one configured assignor, or to an error that says why not. An assignor
+that fails (an exception, an invalid answer) is asked again at once, once. It learns what became of
+each answer, and an exception there changes nothing. No error and no text shows a config's value (of
+four characters or more), since it may be a secret.
 Cost: an import.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from kshare.assignment.interface.assignor import TaskAssignor
+from kshare.assignment.interface.application import ApplicationState
+from kshare.assignment.interface.assignor import AssignmentError, TaskAssignment, TaskAssignor
+from kshare.assignment.utils import (
+    group_assignment,
+    group_subscription,
+    validate_task_assignment,
+)
 from kshare.core.dotted_path import find, unknown
+from kshare.errors import TaskAssignmentException
 
-__all__ = ["DEFAULT_TASK_ASSIGNOR", "TASK_ASSIGNORS", "load_task_assignor", "shown_error"]
+__all__ = [
+    "DEFAULT_TASK_ASSIGNOR",
+    "TASK_ASSIGNORS",
+    "Answer",
+    "ask",
+    "load_task_assignor",
+    "shown_error",
+]
 
 DEFAULT_TASK_ASSIGNOR: Final = "HighAvailabilityTaskAssignor"
 """Kafka's default of ``task.assignor.class``."""
@@ -96,3 +113,73 @@ def _texts(error: BaseException | None) -> Iterator[str]:
 def _unquoted(text: str) -> str:
     """A text without escapes, however often it was quoted."""
     return text.encode("unicode_escape").decode().replace("\\", "")
+
+
+_ATTEMPTS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a task assignor.
+
+    Attributes:
+        assignment: The answer, if it is valid; None if there is none.
+        faults: What went wrong, in words that follow the assignor's name.
+    """
+
+    assignment: TaskAssignment | None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def followup_ms(self) -> int | None:
+        """Time of the next call that the assignor asks for, in ms since 1970; None: no call."""
+        entries = () if self.assignment is None else self.assignment.assignment
+        deadlines = [entry.followup_rebalance_deadline for entry in entries]
+        return min((ms for ms in deadlines if ms is not None), default=None)
+
+
+def ask(
+    load: Callable[[], TaskAssignor], state: ApplicationState, configs: Mapping[str, Any]
+) -> Answer:
+    """Ask a task assignor.
+
+    Args:
+        load: Returns the assignor; may raise.
+        state: What it decides by.
+        configs: Its configs, of which no text shows a value.
+    """
+    faults: list[str] = []
+    for _ in range(_ATTEMPTS):
+        try:
+            assignor = load()
+            answer = assignor.assign(state)
+            error = validate_task_assignment(state, answer)
+        except Exception as fault:
+            kind = "cannot answer" if isinstance(fault, TaskAssignmentException) else "failed"
+            faults.append(f" {kind}: {shown_error(fault, configs)[0]}")
+            continue
+        faults += _notify(assignor, state, answer, error, configs)
+        if error is AssignmentError.NONE:
+            return Answer(answer, tuple(faults))
+        faults.append(f" gave an invalid answer: {error.value}")
+    return Answer(None, tuple(faults))
+
+
+def _notify(
+    assignor: TaskAssignor,
+    state: ApplicationState,
+    answer: TaskAssignment,
+    error: AssignmentError,
+    configs: Mapping[str, Any],
+) -> list[str]:
+    """Tell the assignor what became of its answer. An exception there changes nothing."""
+    notify = getattr(assignor, "on_assignment_computed", None)
+    # Those that inherit the method that does nothing need not be told.
+    if not notify or getattr(notify, "__func__", None) is TaskAssignor.on_assignment_computed:
+        return []
+    try:
+        notify(group_assignment(state, answer, error), group_subscription(state), error)
+    except Exception as fault:
+        shown, _ = shown_error(fault, configs)
+        return [f": on_assignment_computed failed, which changes nothing: {shown}"]
+    return []

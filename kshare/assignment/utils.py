@@ -3,7 +3,7 @@
 Guarantees: no argument is changed; every result has an entry for each process of the application.
 Without the configs or the racks that it needs, an optimisation for racks changes nothing.
 Cost: linear in tasks and processes; for the optimisations see
-:mod:`~kshare.assignment.racks.active`.
+:mod:`~kshare.assignment.racks.costs`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,8 +21,7 @@ from kshare.assignment.interface.assignor import (
 )
 from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.placement.default_standbys import assign_standbys
-from kshare.assignment.racks.active import optimize_active
-from kshare.assignment.racks.costs import RackCosts, configured_costs
+from kshare.assignment.racks.costs import RackCosts, configured_costs, optimize_active
 from kshare.assignment.racks.standby import keeps_tags, optimize_standby
 from kshare.core.progress import TopicPartition
 

@@ -21,8 +21,7 @@ from kshare.assignment import (
     TaskInfo,
     TaskTopicPartition,
 )
-from kshare.assignment.asking import ask
-from kshare.assignment.loading import DEFAULT_TASK_ASSIGNOR, load_task_assignor
+from kshare.assignment.loading import DEFAULT_TASK_ASSIGNOR, ask, load_task_assignor
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.tasks import Task
 from kshare.options import SourceOptions

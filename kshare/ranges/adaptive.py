@@ -1,6 +1,6 @@
 """Hot ranges are split, down to one key; cold neighbours are merged.
 
-Law: as many ranges for each partition as :func:`~kshare.ranges.round_robin.round_robin` gives.
+Law: as many ranges for each partition as :func:`~kshare.ranges.pending.round_robin` gives.
 Without an observation they are its ranges. With a load that is steady, they are those observed:
 each boundary that moves costs entries in the checkpoint until both sides stand at one offset.
 Cost: linear in the ranges of a partition while they stay; quadratic in them when they change.
@@ -15,7 +15,7 @@ from typing import Final
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation, RangeRequest
-from kshare.ranges.round_robin import round_robin
+from kshare.ranges.pending import round_robin
 
 __all__ = ["adaptive", "disjoint", "hot_above", "is_enough", "is_even"]
 

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 from kshare.assignment.interface.application import (
     ApplicationState,
+    AssignmentConfigs,
     KafkaStreamsState,
     TaskInfo,
     TaskTopicPartition,
 )
-from kshare.assignment.interface.configs import AssignmentConfigs
 from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition

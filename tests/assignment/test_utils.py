@@ -29,8 +29,7 @@ from kshare.assignment import (
     optimize_rack_aware_standby_tasks,
 )
 from kshare.assignment.racks import min_cost
-from kshare.assignment.racks.active import optimize_active
-from kshare.assignment.racks.costs import RackCosts
+from kshare.assignment.racks.costs import RackCosts, optimize_active
 from kshare.assignment.racks.standby import optimize_standby
 from kshare.core.progress import TopicPartition
 

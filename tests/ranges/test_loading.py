@@ -24,7 +24,7 @@ def test_the_built_in_names() -> None:
 
 @pytest.mark.parametrize("separator", [".", ":"])
 def test_a_dotted_path(separator: str) -> None:
-    name = f"kshare.ranges.lag_weighted{separator}lag_weighted"
+    name = f"kshare.ranges.pending{separator}lag_weighted"
     assert load_range_assignor(name) is lag_weighted
 
 
@@ -36,7 +36,7 @@ def test_a_dotted_path(separator: str) -> None:
         (".relative.path", "neither built in nor the dotted path"),
         ("no_such_package.module.function", "no_such_package.module cannot be imported"),
         ("kshare.assignment:no_such", "kshare.assignment has no no_such"),
-        ("kshare.ranges.round_robin.__doc__", "cannot be called"),
+        ("kshare.ranges.pending.__doc__", "cannot be called"),
     ],
 )
 def test_names_that_cannot_be_used(name: str, reason: str) -> None:

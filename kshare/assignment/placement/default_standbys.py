@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kshare.assignment.interface.application import ApplicationState
 from kshare.assignment.interface.task_id import ProcessId, TaskId
-from kshare.assignment.placement.hash_order import order_when_grown
+from kshare.assignment.placement.indexed_state import order_when_grown
 
 __all__ = ["assign_standbys"]
 

@@ -2,87 +2,26 @@
 
 Guarantees: the answer does not depend on the order in which tasks and processes were given.
 Cost: sorting, and one entry for each task and process; previous tasks are indexed at first use.
+
+Some of Kafka's decisions depend on the order in which Java's hash tables iterate over tasks (after
+java.util.HashMap of OpenJDK 17, with the hash of Kafka's TaskId). :func:`order_when_grown` and
+:func:`order_when_copied` give it for tasks of whole partitions, as long as no table has a bucket of
+more than eight; shared tasks follow the hash of their partition.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Final
 
 from kshare.assignment.interface.application import ApplicationState, KafkaStreamsState
 from kshare.assignment.interface.assignor import KafkaStreamsAssignment, TaskAssignment
 from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.placement.placement import Placement
 
-__all__ = ["IndexedState", "PreviousTasks", "SharedTasks"]
+__all__ = ["IndexedState", "PreviousTasks", "SharedTasks", "order_when_copied", "order_when_grown"]
 
-
-class PreviousTasks:
-    """The tasks that each process had, without those that have left the topology. Read-only."""
-
-    def __init__(self, states: Sequence[KafkaStreamsState], numbers: Mapping[TaskId, int]) -> None:
-        self._states = states
-        self._numbers = numbers
-
-    @cached_property
-    def active(self) -> list[set[int]]:
-        """The active tasks of each process."""
-        return self._known(state.previous_active_tasks for state in self._states)
-
-    @cached_property
-    def standby(self) -> list[set[int]]:
-        """The standby tasks of each process."""
-        return self._known(state.previous_standby_tasks for state in self._states)
-
-    @cached_property
-    def standby_holders(self) -> dict[int, list[int]]:
-        """For each task with standbys, the processes that had one, ascending."""
-        holders: dict[int, list[int]] = {}
-        for process, tasks in enumerate(self.standby):
-            for task in tasks:
-                holders.setdefault(task, []).append(process)
-        return holders
-
-    def _known(self, previous: Iterable[Collection[TaskId]]) -> list[set[int]]:
-        numbers = self._numbers
-        # The order plays no part here: plain sets are enough.
-        return [{numbers[task] for task in set(tasks) if task in numbers} for tasks in previous]
-
-
-class SharedTasks:
-    """The tasks that have a key range.
-
-    Args:
-        ids: The ids of all tasks, by number.
-
-    Attributes:
-        tasks: The numbers of the shared ones.
-    """
-
-    def __init__(self, ids: Sequence[TaskId]) -> None:
-        self._ids = ids
-        self.tasks = frozenset(number for number, task in enumerate(ids) if len(task) > 2)
-
-    @cached_property
-    def partitions(self) -> dict[int, tuple[int, ...]]:
-        """Subtopology and partition of each; siblings have the same."""
-        return {number: self._ids[number][:2] for number in sorted(self.tasks)}
-
-    @cached_property
-    def siblings(self) -> dict[int, list[int]]:
-        """For each, all shared tasks of its partition, ascending."""
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for number, partition in self.partitions.items():
-            groups.setdefault(partition, []).append(number)
-        return {number: groups[partition] for number, partition in self.partitions.items()}
-
-    def stores(self, held: Iterable[Iterable[int]]) -> int:
-        """Return how many state stores processes need: one for each partition they hold.
-
-        Args:
-            held: The shared tasks of each process.
-        """
-        partitions = self.partitions
-        return sum(len({partitions[task] for task in tasks}) for tasks in held)
+_SMALLEST: Final = 16
 
 
 class IndexedState:
@@ -183,3 +122,107 @@ class IndexedState:
             process: {tasks[task] for task in numbers}
             for process, numbers in zip(self.processes, held, strict=True)
         }
+
+
+def order_when_grown(numbers: Sequence[int], tasks: Sequence[TaskId]) -> list[int]:
+    """Return the order of a table that was filled one by one.
+
+    Args:
+        numbers: The tasks in the table, in the order in which they were added.
+        tasks: The ids of all tasks, by number.
+    """
+    buckets = _SMALLEST
+    while len(numbers) * 4 > buckets * 3:
+        buckets *= 2
+    return _sorted(numbers, tasks, buckets)
+
+
+def order_when_copied(numbers: Sequence[int], tasks: Sequence[TaskId]) -> list[int]:
+    """Return the order of a table that was copied from a collection: it starts out larger.
+
+    Args:
+        numbers: The tasks in the table, in the order in which they were added.
+        tasks: The ids of all tasks, by number.
+    """
+    buckets = _SMALLEST
+    while buckets < len(numbers) * 4 // 3 + 1:
+        buckets *= 2
+    return _sorted(numbers, tasks, buckets)
+
+
+def _sorted(numbers: Iterable[int], tasks: Sequence[TaskId], buckets: int) -> list[int]:
+    def bucket(number: int) -> int:
+        task = tasks[number]
+        code = (29791 + 961 * task[0] + 31 * task[1]) & 0xFFFFFFFF
+        return (code ^ code >> 16) & (buckets - 1)
+
+    return sorted(numbers, key=bucket)
+
+
+class PreviousTasks:
+    """The tasks that each process had, without those that have left the topology. Read-only."""
+
+    def __init__(self, states: Sequence[KafkaStreamsState], numbers: Mapping[TaskId, int]) -> None:
+        self._states = states
+        self._numbers = numbers
+
+    @cached_property
+    def active(self) -> list[set[int]]:
+        """The active tasks of each process."""
+        return self._known(state.previous_active_tasks for state in self._states)
+
+    @cached_property
+    def standby(self) -> list[set[int]]:
+        """The standby tasks of each process."""
+        return self._known(state.previous_standby_tasks for state in self._states)
+
+    @cached_property
+    def standby_holders(self) -> dict[int, list[int]]:
+        """For each task with standbys, the processes that had one, ascending."""
+        holders: dict[int, list[int]] = {}
+        for process, tasks in enumerate(self.standby):
+            for task in tasks:
+                holders.setdefault(task, []).append(process)
+        return holders
+
+    def _known(self, previous: Iterable[Collection[TaskId]]) -> list[set[int]]:
+        numbers = self._numbers
+        # The order plays no part here: plain sets are enough.
+        return [{numbers[task] for task in set(tasks) if task in numbers} for tasks in previous]
+
+
+class SharedTasks:
+    """The tasks that have a key range.
+
+    Args:
+        ids: The ids of all tasks, by number.
+
+    Attributes:
+        tasks: The numbers of the shared ones.
+    """
+
+    def __init__(self, ids: Sequence[TaskId]) -> None:
+        self._ids = ids
+        self.tasks = frozenset(number for number, task in enumerate(ids) if len(task) > 2)
+
+    @cached_property
+    def partitions(self) -> dict[int, tuple[int, ...]]:
+        """Subtopology and partition of each; siblings have the same."""
+        return {number: self._ids[number][:2] for number in sorted(self.tasks)}
+
+    @cached_property
+    def siblings(self) -> dict[int, list[int]]:
+        """For each, all shared tasks of its partition, ascending."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for number, partition in self.partitions.items():
+            groups.setdefault(partition, []).append(number)
+        return {number: groups[partition] for number, partition in self.partitions.items()}
+
+    def stores(self, held: Iterable[Iterable[int]]) -> int:
+        """Return how many state stores processes need: one for each partition they hold.
+
+        Args:
+            held: The shared tasks of each process.
+        """
+        partitions = self.partitions
+        return sum(len({partitions[task] for task in tasks}) for tasks in held)

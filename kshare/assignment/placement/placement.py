@@ -1,14 +1,26 @@
-"""A placement: which process has which tasks, while an assignor works.
+"""A placement: which process has which tasks, while an assignor works; and how loads become even.
 
 Guarantees: the numbers of processes and tasks follow the order of their ids, so that nothing
-depends on the order in which they were given. A process holds a task once, active or standby.
-Cost: every change is O(1); memory is one entry for each copy of a task.
+depends on the order in which they were given. A process holds a task once, active or standby. No
+move makes the balance of two processes worse.
+Cost: every change is O(1); memory is one entry for each copy of a task. Evening out looks at each
+pair of processes until nothing moves; the rest is one step of a heap for each task.
+
+The rules of evening out are those of Kafka Streams' high-availability assignor.
 """
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["LeastLoaded", "Placement", "bits"]
+__all__ = [
+    "LeastLoaded",
+    "Placement",
+    "bits",
+    "deal",
+    "even_out",
+    "is_even",
+    "place_by_active_load",
+]
 
 
 class Placement:
@@ -97,6 +109,76 @@ class Placement:
     def _grow(self, process: int, by: int) -> None:
         self.count[process] += by
         self.load[process] = self.count[process] / self.threads[process]
+
+
+def deal(placement: Placement, tasks: Sequence[int]) -> None:
+    """Deal active tasks to all processes in turn."""
+    processes = len(placement.threads)
+    for turn, task in enumerate(tasks):
+        placement.add_active(turn % processes, task)
+
+
+def place_by_active_load(placement: Placement, tasks: Sequence[int]) -> None:
+    """Give each task to the process with the fewest active tasks a thread."""
+    active = [len(held) for held in placement.active]
+    loads = [count / threads for count, threads in zip(active, placement.threads, strict=True)]
+    queue = LeastLoaded(loads)
+    for task in tasks:
+        process = queue.first()
+        placement.add_active(process, task)
+        active[process] += 1
+        queue.change_first(active[process] / placement.threads[process])
+
+
+def even_out(
+    placement: Placement,
+    held: Sequence[set[int]],
+    move: Callable[[int, int, int], None],
+    is_allowed: Callable[[int, int], bool] = lambda _source, _target: True,
+) -> None:
+    """Move tasks from loaded to less loaded processes while the skew of the two shrinks.
+
+    Args:
+        placement: The placement, for the loads.
+        held: The tasks of each process that may move.
+        move: Moves a task: task, source, target.
+        is_allowed: Whether tasks may go from a source to a target.
+    """
+    processes = range(len(placement.threads))
+    load = placement.load
+    is_moving = True
+    while is_moving:
+        is_moving = False
+        for source in processes:
+            for target in processes:
+                if load[source] <= load[target] or not _improves(placement, source, target):
+                    continue
+                if not is_allowed(source, target):
+                    continue
+                for task in sorted(held[source]):
+                    if not _improves(placement, source, target):
+                        break
+                    if not placement.has(target, task):
+                        move(task, source, target)
+                        is_moving = True
+
+
+def is_even(placement: Placement) -> bool:
+    """Return whether no single task would make the skew of two processes smaller by moving."""
+    processes, load = range(len(placement.threads)), placement.load
+    return not any(
+        load[source] > load[target] and _improves(placement, source, target)
+        for source in processes
+        for target in processes
+    )
+
+
+def _improves(placement: Placement, source: int, target: int) -> bool:
+    """True if moving one task makes the skew smaller without inverting it."""
+    count, threads, load = placement.count, placement.threads, placement.load
+    skew = load[source] - load[target]
+    after = (count[source] - 1.0) / threads[source] - (count[target] + 1.0) / threads[target]
+    return 0 <= after < skew
 
 
 class LeastLoaded:

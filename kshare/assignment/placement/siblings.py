@@ -16,9 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 
-from kshare.assignment.placement.balance import is_even
 from kshare.assignment.placement.indexed_state import IndexedState, SharedTasks
-from kshare.assignment.placement.placement import Placement
+from kshare.assignment.placement.placement import Placement, is_even
 
 __all__ = ["group_actives", "group_standbys", "keep_previous_actives", "keep_previous_standbys"]
 

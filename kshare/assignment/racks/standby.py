@@ -16,8 +16,7 @@ from typing import Final, TypeAlias
 
 from kshare.assignment.interface.application import ApplicationState
 from kshare.assignment.interface.task_id import ProcessId, TaskId
-from kshare.assignment.racks.costs import RackCosts, TasksByProcess
-from kshare.assignment.racks.solver import load_solver
+from kshare.assignment.racks.costs import RackCosts, TasksByProcess, load_solver
 
 __all__ = ["MayMove", "keeps_tags", "optimize_standby"]
 

@@ -13,8 +13,11 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
-from kshare.assignment.placement.hash_order import order_when_copied, order_when_grown
-from kshare.assignment.placement.indexed_state import IndexedState
+from kshare.assignment.placement.indexed_state import (
+    IndexedState,
+    order_when_copied,
+    order_when_grown,
+)
 from kshare.assignment.placement.placement import Placement, bits
 
 __all__ = ["place_kafka_actives", "place_kafka_standbys"]

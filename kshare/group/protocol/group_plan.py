@@ -35,7 +35,7 @@ from kshare.core.slicing import PartitionLoad, RangeRequest
 from kshare.group.protocol.meeting import let_meet
 from kshare.group.protocol.parts import Hashes, Overlaps, divided, width
 from kshare.group.protocol.subscription import Assigned, Subscription
-from kshare.ranges.round_robin import round_robin
+from kshare.ranges.pending import round_robin
 
 __all__ = [
     "Deal",

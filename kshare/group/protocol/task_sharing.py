@@ -32,7 +32,7 @@ from kshare.assignment import (
     TaskInfo,
     TaskTopicPartition,
 )
-from kshare.assignment.asking import ask
+from kshare.assignment.loading import ask
 from kshare.core.hashing import WHOLE, HashRange, merged, minus
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeAssignor, plan_ranges

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.assignment import TaskId
-from kshare.assignment.placement.hash_order import order_when_copied, order_when_grown
+from kshare.assignment.placement.indexed_state import order_when_copied, order_when_grown
 from kshare.core.hashing import WHOLE, split
 
 

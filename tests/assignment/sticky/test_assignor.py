@@ -23,7 +23,7 @@ from kshare.assignment import (
 )
 from kshare.assignment.cases import Case, run_case
 from kshare.assignment.placement.indexed_state import IndexedState
-from kshare.assignment.sticky.even_actives import place_even_actives
+from kshare.assignment.sticky.even import place_even_actives
 from kshare.assignment.sticky.kafka import place_kafka_actives, place_kafka_standbys
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition

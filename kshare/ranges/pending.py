@@ -1,7 +1,8 @@
-"""More ranges where more is pending.
+"""Range assignors that go by what is pending: in equal number, or more where more is pending.
 
-Law: as many ranges in all as :func:`~kshare.ranges.round_robin.round_robin` gives; a partition
-with more pending work never has fewer ranges than one with less.
+Laws: a partition's ranges have the same width, but for one hash. In equal number (round robin), the
+numbers of ranges of any two partitions differ by one at most; by lag, there are as many in all, and
+a partition with more pending work never has fewer than one with less.
 Cost: linear in the ranges, and a sort of the partitions.
 """
 
@@ -9,7 +10,27 @@ from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeRequest
 
-__all__ = ["lag_weighted"]
+__all__ = ["lag_weighted", "round_robin"]
+
+
+def round_robin(request: RangeRequest) -> dict[TopicPartition, tuple[HashRange, ...]]:
+    """Deal tasks to partitions in turn.
+
+    The rule of the key-shared consumption proposal ("Abstract Assignor"): with ``m`` tasks and
+    ``n`` partitions, ``m > n``, task ``i`` goes to partition ``i % n``. 5 tasks on 3 partitions:
+    two partitions in halves, one whole.
+
+    Returns:
+        Each partition's ranges, ascending; at least ``request.key_ranges`` of them.
+    """
+    partitions = len(request.loads)
+    tasks = max(request.min_tasks, partitions)
+    return {
+        load.topic_partition: split(
+            WHOLE, max(tasks // partitions + (i < tasks % partitions), request.key_ranges)
+        )
+        for i, load in enumerate(request.loads)
+    }
 
 
 def lag_weighted(request: RangeRequest) -> dict[TopicPartition, tuple[HashRange, ...]]:
