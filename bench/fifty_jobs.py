@@ -18,8 +18,7 @@ from kshare.group.config.consumer_config import consumer_config
 from kshare.group.log.epoch_writer import Written
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.protocol.records import Epoch
-from kshare.wire.protocol.background import Beside
-from kshare.wire.protocol.waker import Waker
+from kshare.wire.protocol.background import Beside, Waker
 
 MEMBERS = 50
 PARTITIONS = 5

@@ -33,7 +33,7 @@ from kshare.core.hashing import key_hash
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import Ticket
 from kshare.feedback.report import TaskReport
-from kshare.planner.recent_batches import batch_name
+from kshare.planner.batch_history import batch_name
 from kshare.testing import OrderReport, Record
 
 SMALL_BATCHES = {"batch.num.messages": 50}

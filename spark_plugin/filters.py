@@ -1,4 +1,4 @@
-"""Spark's pushed filters as conditions of :mod:`kshare.planner.filters`.
+"""Spark's pushed filters as conditions of :mod:`kshare.planner.batch_query`.
 
 Conditions never exclude a row that the filters accept. A filter of another kind is left out; Spark
 applies all filters again.
@@ -7,7 +7,7 @@ applies all filters again.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from kshare.planner.filters import Comparison, Condition
+from kshare.planner.batch_query import Comparison, Condition
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import ColumnPath, Filter

@@ -12,9 +12,9 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.policies import PolicyWatch
 from kshare.options import FromGroup, SourceOptions
 from kshare.planner import StreamPlanner, plan_batch
-from kshare.planner.filters import bounds_of
-from kshare.planner.group_member import QueryInGroup
+from kshare.planner.batch_query import bounds_of
 from kshare.planner.key_selection import KeySelection
+from kshare.planner.query_group import QueryInGroup
 from spark_plugin.filters import conditions_of
 from spark_plugin.planning import as_partitions
 

@@ -28,8 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from kshare.core.admission import admit
-from kshare.core.byte_bound import WindowEnds
+from kshare.core.admission import WindowEnds, admit
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import WHOLE, HashRange, without
 from kshare.core.losses import Loss, new_partitions, without_deleted, without_trimmed

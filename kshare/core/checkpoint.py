@@ -30,8 +30,7 @@ from itertools import pairwise
 from typing import Any, Final, NoReturn, TypeVar
 
 from kshare.core.hashing import HashRange
-from kshare.core.offsets import Bounds
-from kshare.core.packed_bounds import OFFSET_MAX, pack, unpack
+from kshare.core.offsets import OFFSET_MAX, Bounds, pack, unpack
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
 

@@ -1,12 +1,46 @@
-"""Tasks: what is sent to the executors; plain data, which pickles."""
+"""Tasks: what is sent to the executors, who shares what is fetched, and which slices go together.
 
+Plain data, which pickles; equal input gets equal answers.
+
+- **Fetch groups** are tasks of a batch that read the same offsets of one partition. The tasks of a
+  partition form groups as soon as the offsets of any two of them overlap, and then each of them is
+  in a group, also one that shares no offset with another. What travels with a task does not grow
+  with its group as long as the members read the same offsets.
+- **Packing** (``maxTasks``): a task costs a task slot about 20 ms, however little it reads, so
+  small slices are better read by few tasks. A slice is in one task as a whole. The longest are
+  placed first, each into the task with the least work (LPT: R. L. Graham, Bounds on Multiprocessing
+  Timing Anomalies, 1969: at most 4/3 of the best time). Slices of one partition stay together where
+  they are no more than a task's equal share, since a task reads them in one pass.
+
+Cost: linear in the tasks; packing sorts the slices.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from heapq import heapify, heapreplace
+from itertools import groupby, pairwise
+from math import ceil
+from typing import Final, NamedTuple
 
-from kshare.core.fetch_groups import FetchGroup
+from kshare.core.hashing import HASH_SPACE
+from kshare.core.offsets import OffsetRange, length
 from kshare.core.progress import Slice
 
-__all__ = ["PlannedSlice", "Task", "Ticket", "TicketId"]
+__all__ = [
+    "GROUP_MAX",
+    "SMALL_SECONDS",
+    "FetchGroup",
+    "PlannedSlice",
+    "SharedRange",
+    "Task",
+    "Ticket",
+    "TicketId",
+    "fetch_groups",
+    "pack",
+    "pack_small",
+    "records_of",
+]
 
 
 class TicketId(NamedTuple):
@@ -43,6 +77,38 @@ class Ticket:
         return TicketId(self.batch, self.task)
 
 
+GROUP_MAX = 256
+"""Maximum number of members of a group."""
+
+
+SharedRange = tuple[int, int, int]
+"""An offset range, start and end, and how many members read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchGroup:
+    """A group, as one of its members knows it.
+
+    Attributes:
+        query: a random name of the query run, which no other query can know.
+        batch: the batch's name within the query.
+        number: the number of the group within the partition.
+        member: the task's own number within the group, from 0 on.
+        ranges: the offsets that each member reads, in the order of the members.
+    """
+
+    query: str
+    batch: str
+    number: int
+    member: int
+    ranges: tuple[SharedRange, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return sum(count for _, _, count in self.ranges)
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedSlice:
     """A slice, and how it is read.
@@ -70,3 +136,120 @@ class Task:
     """
 
     slices: tuple[PlannedSlice, ...]
+
+
+def fetch_groups(query: str, batch: str, offsets: Iterable[OffsetRange]) -> list[FetchGroup | None]:
+    """The fetch group of each task of one partition.
+
+    Args:
+        query: a random name of the query run.
+        batch: the batch's name within the query.
+        offsets: for each task, from the first offset that it reads to the last.
+
+    Returns:
+        In the order of the tasks. None for all if no two of them overlap, and for a task that is
+        left over when the others have filled their groups.
+    """
+    ranges = [(part.start, part.end) for part in offsets]
+    if not _overlap(ranges):
+        return [None] * len(ranges)
+    groups: list[FetchGroup | None] = []
+    for number, first in enumerate(range(0, len(ranges), GROUP_MAX)):
+        members = ranges[first : first + GROUP_MAX]
+        if len(members) == 1:
+            groups.append(None)
+            continue
+        shared = tuple((*part, len(list(same))) for part, same in groupby(members))
+        groups += [
+            FetchGroup(query, batch, number, member, shared) for member in range(len(members))
+        ]
+    return groups
+
+
+def _overlap(ranges: list[tuple[int, int]]) -> bool:
+    """True if any two of some ranges share an offset."""
+    return any(end > start for (_, end), (start, _) in pairwise(sorted(ranges)))
+
+
+SMALL_SECONDS: Final = 0.1
+"""A slice that takes no longer than this is small; so is a task into which such slices are put."""
+
+
+def records_of(slice_: Slice, max_records: int | None = None) -> float:
+    """About how many records a slice holds, if keys spread evenly; at least 1.
+
+    Args:
+        slice_: The slice.
+        max_records: Maximum number of records to read; None for none.
+    """
+    cells = sum(length(each.bounds) * each.hashes.width for each in slice_.stripes)
+    records = cells / HASH_SPACE
+    if max_records is not None:
+        records = min(records, max_records)
+    return max(records, 1.0)
+
+
+def pack(
+    slices: Sequence[Slice], weights: Sequence[float], tasks: int
+) -> tuple[tuple[int, ...], ...]:
+    """Put slices into tasks of about equal weight.
+
+    Args:
+        slices: The slices.
+        weights: How much work each is, more than 0; records or seconds.
+        tasks: Maximum number of tasks, at least 1.
+
+    Returns:
+        For each task the numbers of its slices, ascending; the tasks in the order of their first
+        slice. No task is empty.
+    """
+    if len(slices) <= tasks:
+        return tuple((number,) for number in range(len(slices)))
+    share = sum(weights) / tasks
+    items = sorted(
+        (-sum(weights[number] for number in numbers), numbers)
+        for numbers in _together(slices, weights, share)
+    )
+    packed: list[list[int]] = [[] for _ in range(tasks)]
+    loads = [(0.0, task) for task in range(tasks)]
+    heapify(loads)
+    for minus_weight, numbers in items:
+        load, task = loads[0]
+        packed[task] += numbers
+        heapreplace(loads, (load - minus_weight, task))
+    return tuple(sorted(tuple(sorted(numbers)) for numbers in packed if numbers))
+
+
+def pack_small(slices: Sequence[Slice], seconds: Sequence[float]) -> tuple[tuple[int, ...], ...]:
+    """Put small slices together, and leave a task of its own to each that is not.
+
+    Args:
+        slices: The slices.
+        seconds: How long each takes by itself, more than 0.
+
+    Returns:
+        As of :func:`pack`.
+    """
+    small = [number for number, each in enumerate(seconds) if each <= SMALL_SECONDS]
+    times = [seconds[number] for number in small]
+    tasks = max(1, ceil(sum(times) / SMALL_SECONDS))
+    packed = pack([slices[number] for number in small], times, tasks) if small else ()
+    together = [tuple(small[number] for number in numbers) for numbers in packed]
+    alone = [number for number, each in enumerate(seconds) if each > SMALL_SECONDS]
+    return tuple(sorted([*together, *((number,) for number in alone)]))
+
+
+def _together(
+    slices: Sequence[Slice], weights: Sequence[float], share: float
+) -> list[tuple[int, ...]]:
+    """The slices of each partition as one item, or as one each where they are too much for that."""
+    partitions: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for number, slice_ in enumerate(slices):
+        partitions[slice_.topic, slice_.partition].append(number)
+    items: list[tuple[int, ...]] = []
+    for numbers in partitions.values():
+        if sum(weights[number] for number in numbers) <= share:
+            items.append(tuple(numbers))
+        else:
+            items += [(number,) for number in numbers]
+    return items

@@ -1,23 +1,122 @@
-"""The batches before: what their dicts say, and how far each partition is when they are done."""
+"""The batches before: what their dicts say, and how far each partition is when they are done.
 
+The last two are remembered. A batch is known by its name, a digest of its offset dict, so that it
+is found again when Spark asks about it with the dict. What is not here, after a restart or when it
+is older, is read from the dict and from the log. So nothing that a batch reads depends on this
+memory: it saves reading a dict of megabytes again, and looking for ends that tasks have reported.
+
+What is lost is an error or a warning with the same words, by ``failOnDataLoss``, and never silence.
+"""
+
+import hashlib
+import json
+import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from kshare.core.batch import LimitedSlice, limited_slices
-from kshare.core.checkpoint import RangeLimit, decode
-from kshare.core.losses import no_longer_assigned
-from kshare.core.progress import Progress, TopicPartition
+from kshare.core.checkpoint import BatchOffsets, RangeLimit, decode
+from kshare.core.losses import Loss, no_longer_assigned
+from kshare.core.progress import Progress, Slice, TopicPartition
+from kshare.core.rate import PlannedLimits
+from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice
+from kshare.errors import DataLossError
 from kshare.options import SourceOptions
-from kshare.planner.data_loss import report_losses
-from kshare.planner.end_offsets import EndOffsetResolver, Scan
+from kshare.planner.end_offsets import EndOffsetResolver
 from kshare.planner.key_selection import KeySelection
-from kshare.planner.rate_controller import RateController
-from kshare.planner.recent_batches import RecentBatch, RecentBatches, batch_name
 
-__all__ = ["BatchHistory"]
+__all__ = ["BatchHistory", "RecentBatch", "RecentBatches", "Run", "batch_name", "report_losses"]
+
+_log = logging.getLogger("kshare.planner")
+
+REMEMBERED: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A batch that this planner has started.
+
+    Attributes:
+        slices: What its tasks read.
+        started: When, in seconds of the planner's clock.
+        locates_only: Whether tasks report for nothing but where they run.
+    """
+
+    slices: tuple[PlannedSlice, ...]
+    started: float
+    locates_only: bool = False
+
+
+@dataclass(slots=True)
+class RecentBatch:
+    """A batch.
+
+    Attributes:
+        name: The digest of its offset dict.
+        offsets: What the dict says.
+        limited: The slices of its limits.
+        limits: The limits as they were planned; empty if another planner has planned them.
+        run: None unless this planner has started the batch.
+        counted: Where tasks end that count records otherwise than the limits do; None unless this
+            planner has looked for it.
+        reached: How far each partition is when the batch is done; None until that is known.
+    """
+
+    name: str
+    offsets: BatchOffsets
+    limited: list[LimitedSlice]
+    limits: PlannedLimits = field(default_factory=PlannedLimits)
+    run: Run | None = None
+    counted: Mapping[Slice, int] | None = None
+    reached: Mapping[TopicPartition, Progress] | None = None
+
+    @property
+    def progress(self) -> Mapping[TopicPartition, Progress]:
+        """Progress of each partition; valid once the batch is done."""
+        assert self.reached is not None
+        return self.reached
+
+
+class RecentBatches:
+    """The batches that were used last, by name."""
+
+    def __init__(self) -> None:
+        self._batches: dict[str, RecentBatch] = {}  # the one used last comes last
+
+    def get(self, name: str) -> RecentBatch | None:
+        """A batch; None if it is not known, or no longer."""
+        batch = self._batches.pop(name, None)
+        if batch is not None:
+            self._batches[name] = batch
+        return batch
+
+    def add(self, batch: RecentBatch) -> RecentBatch:
+        """Remember a batch, and forget the one that was not used for longest.
+
+        Returns:
+            The batch: the known one if it is known.
+        """
+        known = self.get(batch.name)
+        if known is not None:
+            return known
+        self._batches[batch.name] = batch
+        while len(self._batches) > REMEMBERED:
+            del self._batches[next(iter(self._batches))]
+        return batch
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the batches that are remembered."""
+        return tuple(self._batches)
+
+
+def batch_name(end: Mapping[str, Any]) -> str:
+    """The name of a batch: equal for equal offset dicts, also after a restart."""
+    text = json.dumps(end, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class BatchHistory:
@@ -26,33 +125,27 @@ class BatchHistory:
     Args:
         options: The query's options.
         keys: Which key hashes the query reads.
-        rates: Gets the reports of tasks.
-        scan: Finds the ends of limited slices of a partition in the log.
-        compacted: Those of some topics that are compacted now.
+        ends: Finds how far partitions are when a batch is done.
+        reports: Waits for what the tasks of a batch report, and learns from it: where they ended,
+            by their slices, as far as is known. It is called once for each batch.
+
+    Attributes:
+        ends: As above.
+        recent: The last two batches.
     """
 
     def __init__(
         self,
         options: SourceOptions,
         keys: KeySelection,
-        rates: RateController,
-        scan: Scan,
-        compacted: Callable[[Collection[str]], Collection[str]],
+        ends: EndOffsetResolver,
+        reports: Callable[[RecentBatch], Mapping[Slice, SliceEnd]],
     ) -> None:
         self._options = options
         self._keys = keys
-        self._rates = rates
-        self._ends = EndOffsetResolver(options, keys, scan, compacted)
-        self._recent = RecentBatches()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the batches that are remembered."""
-        return self._recent.names
-
-    def add(self, batch: RecentBatch) -> None:
-        """Remember a batch that is planned."""
-        self._recent.add(batch)
+        self._reports = reports
+        self.ends = ends
+        self.recent = RecentBatches()
 
     def batch(self, value: Mapping[str, Any]) -> RecentBatch:
         """The batch of a dict.
@@ -63,7 +156,7 @@ class BatchHistory:
                 ``failOnDataLoss`` is true.
         """
         name = batch_name(value)
-        known = self._recent.get(name)
+        known = self.recent.get(name)
         if known is not None:
             return known
         # Only dicts of a run before this one are read: a planner knows its own.
@@ -76,7 +169,7 @@ class BatchHistory:
                 if pending:
                     losses = [no_longer_assigned(tp, pending)]
                     report_losses(losses, fail=self._options.fail_on_data_loss)
-        return self._recent.add(RecentBatch(name, offsets, limited_slices(offsets)))
+        return self.recent.add(RecentBatch(name, offsets, limited_slices(offsets)))
 
     def finished(self, value: Mapping[str, Any]) -> RecentBatch:
         """The batch of a dict, when it is known how far it came.
@@ -89,9 +182,8 @@ class BatchHistory:
         """
         batch = self.batch(value)
         if batch.reached is None:
-            reported = self._rates.finish_batch(batch)
-            batch.reached = self._ends.resolve(
-                batch.name, batch.offsets, batch.limited, reported, batch.counted
+            batch.reached = self.ends.resolve(
+                batch.name, batch.offsets, batch.limited, self._reports(batch), batch.counted
             )
         return batch
 
@@ -113,15 +205,31 @@ class BatchHistory:
             return [PlannedSlice(slice_, limit.records) for limit, slice_ in batch.limited]
         # Kept: if the log answered otherwise later, what lies between would count as read.
         if batch.counted is None:
-            batch.counted = self._ends.count(batch.name, offsets, batch.limited)
+            batch.counted = self.ends.count(batch.name, offsets, batch.limited)
         below: defaultdict[TopicPartition, tuple[RangeLimit, ...]] = defaultdict(tuple)
         for limit, slice_ in batch.limited:
             below[slice_.topic_partition] += (replace(limit, end=batch.counted[slice_]),)
         cut = limited_slices(replace(offsets, limits=below))
         return [PlannedSlice(slice_) for _, slice_ in cut]
 
-    def resolve_ahead(
-        self, progress: Mapping[TopicPartition, Progress], limited: Iterable[LimitedSlice]
-    ) -> dict[TopicPartition, Progress]:
-        """See :meth:`EndOffsetResolver.resolve_ahead`."""
-        return self._ends.resolve_ahead(progress, limited)
+
+def report_losses(losses: Iterable[Loss], *, fail: bool) -> None:
+    """Log losses, or raise the first.
+
+    Args:
+        losses: What is lost.
+        fail: ``failOnDataLoss``.
+
+    Raises:
+        DataLossError: There is a loss, and ``fail`` is true.
+    """
+    for loss in losses:
+        if fail:
+            raise DataLossError(
+                f"{loss.text}. If losing records is acceptable, set failOnDataLoss to false.",
+                topic=loss.partition.topic,
+                partition=loss.partition.partition,
+                wanted=loss.wanted,
+                available=loss.available,
+            )
+        _log.warning("%s. Going on, since failOnDataLoss is false.", loss.text)

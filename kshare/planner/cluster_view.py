@@ -1,14 +1,16 @@
-"""A stream's view of its cluster: partitions, offsets of now or of one moment, parked keys."""
+"""A stream's view of its cluster: partitions, offsets of now or of one moment, operators' words."""
 
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
+from kshare.cluster.policies import PolicyView
 from kshare.core.parked import ParkedCount
 from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownTopicError
-from kshare.options import Topics
+from kshare.options import SourceOptions, Topics
+from kshare.planner.key_selection import check_ranges
 from kshare.planner.offset_options import ClusterLike, PinnedView, View
 
 __all__ = ["ClusterView", "ParkedKeysView"]
@@ -38,6 +40,7 @@ class ClusterView:
         cluster: Where the topics are.
         topics: The subscription.
         parking: Where parked keys are kept.
+        policies: What operators do not allow; None: they are not looked at.
         clock: Seconds.
     """
 
@@ -46,12 +49,14 @@ class ClusterView:
         cluster: ClusterLike,
         topics: Topics,
         parking: ParkedKeysView,
+        policies: PolicyView | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._topics = topics
         self._parking = parking
+        self._policies = policies
         self._pinned: PinnedView | None = None
         self._clock = clock
         self._compacted: dict[str, bool] = {}  # as brokers have told
@@ -150,6 +155,12 @@ class ClusterView:
         self._compacted |= {topic: policy.compacted for topic, policy in told.items()}
         return {topic for topic, policy in told.items() if policy.compacted}
 
+    def check_policies(
+        self, options: SourceOptions, partitions: Collection[TopicPartition]
+    ) -> None:
+        """See :func:`~kshare.planner.key_selection.check_ranges`."""
+        check_ranges(options, partitions, self._policies)
+
     def parked(self, topics: set[str]) -> dict[str, set[bytes]]:
         """The keys of some topics that are parked now."""
         parked: dict[str, set[bytes]] = {topic: set() for topic in topics}
@@ -162,6 +173,8 @@ class ClusterView:
         return self._parking.counts()
 
     def close(self) -> None:
-        """Close the connections, also that of the list of parked keys."""
+        """Close the connections, also those of the lists that operators keep."""
+        if self._policies is not None:
+            self._policies.close()
         self._parking.close()
         self._cluster.close()

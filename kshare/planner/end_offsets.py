@@ -41,7 +41,7 @@ def scan_log(limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> li
         KafkaError: The cluster did not answer.
         DataLossError: The log no longer holds a slice, and ``failOnDataLoss`` is true.
     """
-    from kshare.wire.reader.find_ends import find_ends  # noqa: PLC0415 - kernels: 0.3 s
+    from kshare.wire.reader.read_slice import find_ends  # noqa: PLC0415 - kernels: 0.3 s
 
     return find_ends(limited, options)
 

@@ -1,22 +1,55 @@
-"""The consumer group of a query: where it starts from it, and what it tells it.
+"""Where a query starts, and its consumer group: what it tells it.
 
 Two ways to tell it, by ``commitOffsets``: stable offsets, as any consumer commits them
 (``true``), or all that is processed, as a member of a key-shared group (``individual``).
+
+Guarantees: a query that starts from its group reads what the group has not processed, and nothing
+else. A query that publishes its progress never says of a record that it is processed because it
+started behind it.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from kshare.cluster.committer import committer
 from kshare.core.batch import start_with_gaps
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.progress import Progress, TopicPartition
-from kshare.options import FromGroup, SourceOptions
+from kshare.errors import OptionsError
+from kshare.options import FromGroup, PerPartition, SourceOptions
+from kshare.options.frozen import FrozenMapping
 from kshare.planner.cluster_view import ClusterView
-from kshare.planner.group_member import QueryInGroup, check_start, start_progress
 from kshare.planner.key_selection import KeySelection
+from kshare.planner.offset_options import View, resolve
 
-__all__ = ["CommitsStable", "QueryGroup"]
+__all__ = ["CommitsStable", "GroupView", "QueryGroup", "QueryInGroup", "start_progress"]
+
+Ask: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Progress]]
+
+
+class GroupView(Protocol):
+    """A consumer group's progress, seen from outside."""
+
+    def committed(
+        self, partitions: Collection[TopicPartition], /
+    ) -> Mapping[TopicPartition, Progress]:
+        """The group's progress in some partitions; empty without commits."""
+
+
+class QueryInGroup(GroupView, Protocol):
+    """A query as a member of its group: see :class:`kshare.group.query_member.QueryMember`."""
+
+    def join(self, partitions: Collection[TopicPartition], /) -> Mapping[TopicPartition, Progress]:
+        """Take over what the query reads of some partitions: what the group has processed."""
+
+    def commit(self, processed: Mapping[TopicPartition, Progress], /) -> None:
+        """Publish what the query has processed; does not wait."""
+
+    def flush(self) -> None:
+        """Wait a moment for what was given to :meth:`commit`."""
+
+    def close(self) -> None:
+        """Leave the group."""
 
 
 class CommitsStable(Protocol):
@@ -55,16 +88,19 @@ class QueryGroup:
         self._commits = commits(options)
         self._start: BatchOffsets | None = None
 
-    def start(self, partitions: Collection[TopicPartition]) -> BatchOffsets:
-        """The start of the query by the group's progress (``startingOffsets=group``).
+    def start(self) -> BatchOffsets:
+        """The start of the query by its options.
 
-        It is asked once, however often Spark asks.
+        With ``startingOffsets=group``, the group is asked once, however often Spark asks.
         """
+        options, partitions = self._options, self._view.partitions()
+        if not isinstance(options.starting, FromGroup):
+            starts = start_progress(options, self._keys, partitions, self._view.offsets)
+            return start_with_gaps(starts)
         if self._start is None:
             assert self._member is not None
-            is_member = self._options.commits_individually
-            ask = self._member.join if is_member else self._member.committed
-            starts = start_progress(self._options, self._keys, partitions, self._view.now, ask)
+            ask = self._member.join if options.commits_individually else self._member.committed
+            starts = start_progress(options, self._keys, partitions, self._view.now, ask)
             self._view.reach({tp: progress.front for tp, progress in starts.items()})
             self._start = start_with_gaps(starts)
         return self._start
@@ -96,7 +132,7 @@ class QueryGroup:
         started = {tp: offset for tp, offset in before.started.items() if tp not in reached}
         if started and not isinstance(self._options.starting, FromGroup):
             name = self._options.kafka.group_id
-            check_start(self._member, name, started, self._keys, self._view.now)
+            _check_start(self._member, name, started, self._keys, self._view.now)
         starts = {tp: Progress.at(offset) for tp, offset in started.items()}
         positions = {**starts, **reached}
         self._member.commit({tp: at for tp, at in positions.items() if tp in available})
@@ -112,3 +148,68 @@ class QueryGroup:
             self._commits.close()
         if self._member is not None:
             self._member.close()
+
+
+def start_progress(
+    options: SourceOptions,
+    keys: KeySelection,
+    partitions: Collection[TopicPartition],
+    view: View,
+    ask: Ask | None = None,
+) -> dict[TopicPartition, Progress]:
+    """The progress with which a new query starts.
+
+    Args:
+        options: The query's options.
+        keys: Which key hashes it reads.
+        partitions: The partitions that are read.
+        view: The cluster.
+        ask: Asks the group what it has processed, with ``startingOffsets=group``.
+
+    Raises:
+        OptionsError, DataLossError, KafkaError: As for :func:`resolve`.
+    """
+    spec = options.starting
+    if not isinstance(spec, FromGroup):
+        starts = resolve(options, "startingOffsets", spec, partitions, view)
+        return {tp: Progress.at(offset) for tp, offset in starts.items()}
+    assert ask is not None
+    known = ask(partitions)
+    started = {tp: keys.own(tp, known[tp]) for tp in partitions if tp in known}
+    level = {tp: reached.stable for tp, reached in started.items() if reached.is_level}
+    listed = PerPartition(FrozenMapping(level))
+    offsets = resolve(options, "startingOffsets", listed, level, view)
+    offsets |= view.earliest([tp for tp in partitions if tp not in known])
+    return started | {tp: Progress.at(offset) for tp, offset in offsets.items()}
+
+
+def _check_start(
+    group: GroupView,
+    name: str | None,
+    started: Mapping[TopicPartition, int],
+    keys: KeySelection,
+    view: View,
+) -> None:
+    """Refuse a start behind records that the group has not processed.
+
+    Args:
+        group: The group.
+        name: Its id.
+        started: Where partitions start.
+        keys: Which key hashes the query reads.
+        view: The cluster.
+
+    Raises:
+        OptionsError: There are such records, and the query would publish that they are processed.
+    """
+    known = group.committed(list(started))
+    earliest = view.earliest(list(known))
+    faults = [
+        f"startingOffsets: {tp} would start at offset {started[tp]}, but group {name} has not "
+        f"processed offset {pending[0].offsets.start}, and commitOffsets=individual would say that "
+        "it has; set startingOffsets=group, or move the group with kshare offsets reset"
+        for tp, reached in sorted(known.items())
+        if (pending := reached.advance(earliest[tp]).pending_of(started[tp], keys.allowed(tp)))
+    ]
+    if faults:
+        raise OptionsError(faults)

@@ -22,7 +22,7 @@ from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.feedback.messages import Executor
 from kshare.feedback.server import FeedbackServer
 from kshare.options import SourceOptions
-from kshare.planner.recent_batches import RecentBatch, Run
+from kshare.planner.batch_history import RecentBatch, Run
 from kshare.ranges import BY_PENDING
 
 __all__ = ["Feedback", "RateController"]

@@ -43,41 +43,38 @@ from kshare.core.batch import (
     limit_ranges,
     needs_earliest,
     start_of,
-    start_with_gaps,
     unrecorded_starts,
     unsaid_starts,
     with_gaps,
 )
 from kshare.core.checkpoint import BatchOffsets, encode
-from kshare.core.hashing import WHOLE
 from kshare.core.listing import join_names
 from kshare.core.losses import new_partitions
-from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.core.progress import Progress, TopicPartition
 from kshare.core.rate import PlannedLimits
-from kshare.core.slicing import PartitionLoad, plan_ranges
-from kshare.core.tasks import PlannedSlice, Task
+from kshare.core.tasks import Task
 from kshare.errors import DataLossError, OptionsError
 from kshare.monitor.retention import RetentionWatch
-from kshare.options import FromGroup, SourceOptions
-from kshare.planner.batch_bounds import BatchBounds, BatchEnd, MostRead
-from kshare.planner.batch_history import BatchHistory
-from kshare.planner.byte_limit import ByteLimit, Look, look_into_log
+from kshare.options import SourceOptions
+from kshare.planner.batch_bounds import (
+    BatchBounds,
+    BatchEnd,
+    ByteLimit,
+    Look,
+    MostRead,
+    TriggerGate,
+    look_into_log,
+)
+from kshare.planner.batch_history import BatchHistory, RecentBatch, batch_name, report_losses
 from kshare.planner.cluster_view import ClusterView, ParkedKeysView
-from kshare.planner.cutting import slice_pending
-from kshare.planner.data_loss import report_losses
-from kshare.planner.end_offsets import Scan, scan_log
-from kshare.planner.group_member import QueryInGroup, start_progress
+from kshare.planner.end_offsets import EndOffsetResolver, Scan, scan_log
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import ClusterLike, is_certain_start
-from kshare.planner.query_group import CommitsStable, QueryGroup
-from kshare.planner.range_policy import check_ranges
+from kshare.planner.query_group import CommitsStable, QueryGroup, QueryInGroup
 from kshare.planner.rate_controller import Feedback, RateController
-from kshare.planner.recent_batches import RecentBatch, batch_name
 from kshare.planner.stream_report import StreamReport
 from kshare.planner.task_plan import TaskPlan
 from kshare.planner.time_alignment import TimeAlignment, Times
-from kshare.planner.trigger_gate import TriggerGate
-from kshare.ranges import load_range_assignor
 
 __all__ = ["StreamPlanner"]
 
@@ -125,22 +122,26 @@ class StreamPlanner:
         self._options = options
         self._keys = KeySelection.of(options)
         self._view = ClusterView(
-            cluster, options.topics, parking or ParkWatch(options.kafka), clock=clock
+            cluster, options.topics, parking or ParkWatch(options.kafka), policies, clock=clock
         )
-        self._rates = RateController(options, feedback, clock=clock)
+        rates = RateController(options, feedback, clock=clock)
         self._history = BatchHistory(
-            options, self._keys, self._rates, scan, self._view.compacted_now
+            options,
+            self._keys,
+            EndOffsetResolver(options, self._keys, scan, self._view.compacted_now),
+            rates.finish_batch,
         )
-        self._tasks = TaskPlan(options, clock=clock)
-        self._gate = TriggerGate(options, clock=clock)
-        self._report = StreamReport(RetentionWatch(cluster), options.max_ranges_in_checkpoint)
+        self._tasks = TaskPlan(options, self._keys, rates, clock=clock)
+        self._report = StreamReport(
+            RetentionWatch(cluster), rates.shown, options.max_ranges_in_checkpoint
+        )
         self._group = QueryGroup(options, self._keys, self._view, group, commits)
-        self._policies = policies
         self._refused: OptionsError | DataLossError | None = None
         self._bounds = BatchBounds(
             options,
             TimeAlignment(options, self._view, times, wall_clock=wall_clock),
             ByteLimit(options, look),
+            TriggerGate(options, clock=clock),
         )
 
     def initial_offsets(self) -> dict[str, Any]:
@@ -155,18 +156,10 @@ class StreamPlanner:
         """
         self._refused = None
         try:
-            return encode(self._start())
+            return encode(self._group.start())
         except (OptionsError, DataLossError) as error:
             self._refused = error
             return dict(_NOWHERE)
-
-    def _start(self) -> BatchOffsets:
-        """Where the query starts by its options."""
-        partitions = self._view.partitions()
-        if not isinstance(self._options.starting, FromGroup):
-            starts = start_progress(self._options, self._keys, partitions, self._view.offsets)
-            return start_with_gaps(starts)
-        return self._group.start(partitions)
 
     def pin_latest(self) -> None:
         """Make the present end offsets the end of this run (``Trigger.AvailableNow``)."""
@@ -196,18 +189,17 @@ class StreamPlanner:
         if self._refused is not None and start == _NOWHERE:
             raise self._refused
         last = self._history.finished(start)
-        self._observe(last)
+        self._tasks.observe(last)
         before, reached = last.offsets, last.progress
         self._group.commit(reached)
         available = self._view.ends({tp: progress.front for tp, progress in reached.items()})
-        check_ranges(self._options, available, self._policies)
+        self._view.check_policies(self._options, available)
         self._group.publish(before, reached, available)
         parked = self._view.parked({tp.topic for tp in available})
         keys = self._keys.with_parked(parked)
-        if may_wait and self._waits(before, reached, available, keys):
+        if may_wait and self._bounds.waits(before, reached, available, keys):
             self._report.wait(available)
             return self._idle(start)
-        self._gate.planned(available)
         earliest = self._view.earliest(needs_earliest(before, reached, available))
         self._bounds.name_parked(
             (topic, key) for topic in parked for key in {*parked[topic], *self._options.parked_keys}
@@ -235,7 +227,7 @@ class StreamPlanner:
 
     def seen_offsets(self) -> dict[str, Any] | None:
         """The offsets in Spark's progress report: see :class:`StreamReport`."""
-        return self._report.encoded(self._rates.shown)
+        return self._report.encoded()
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Task, ...]:
         """The tasks of the batch between two dicts.
@@ -246,54 +238,25 @@ class StreamPlanner:
                 and ``failOnDataLoss`` is true.
         """
         last = self._history.finished(start)
-        self._observe(last)
+        self._tasks.observe(last)
         batch = self._history.batch(end)
-        slices = self._history.limited_tasks(batch)
+        limited = self._history.limited_tasks(batch)
         begins = self._begins(last, batch.offsets)
         pending = {tp: batch.offsets.progress[tp].minus(at) for tp, at in begins.items()}
-        loads = self._loads(pending)
-        slices += [PlannedSlice(slice_) for slice_ in slice_pending(self._tasks.options, loads)]
-        batch.run = self._rates.start_batch(
-            batch, slices, self._history.names, locate=self._tasks.should_locate(slices)
-        )
-        return self._tasks.tasks(batch.name, batch.run, self._rates.speed_in(batch))
+        return self._tasks.tasks(batch, limited, pending, self._history.recent.names)
 
     def close(self) -> None:
         """Close the connections, and drop what tasks have fetched for each other on this host."""
         self._tasks.close()
-        self._rates.close()
         self._group.close()
-        if self._policies is not None:
-            self._policies.close()
         self._view.close()
 
     # -- the batch before -------------------------------------------------------------------
-
-    def _observe(self, last: RecentBatch) -> None:
-        """Take note of where the tasks of a batch ran, if this planner has started it."""
-        if last.run is not None:
-            self._tasks.observe(last.run.slices, self._rates.executors(last))
 
     def _idle(self, start: Mapping[str, Any]) -> dict[str, Any]:
         """There is nothing to read: the time to wait for commits, as the query may end now."""
         self._group.flush()
         return dict(start)
-
-    def _waits(
-        self,
-        before: BatchOffsets,
-        reached: Mapping[TopicPartition, Progress],
-        available: Mapping[TopicPartition, int],
-        keys: KeySelection,
-    ) -> bool:
-        """True if there is not enough to read yet; what is left behind needs no new offsets."""
-        if self._bounds.take_cut() or self._gate.has_left(before, reached, keys):
-            return False
-        positions = {
-            tp: progress.position_of(keys.readable(tp) or (WHOLE,))
-            for tp, progress in reached.items()
-        }
-        return self._gate.is_shut(positions or before.started, available)
 
     def _begins(self, last: RecentBatch, after: BatchOffsets) -> dict[TopicPartition, Progress]:
         """Where the partitions without limits begin in a batch, by its dict and the one before."""
@@ -326,7 +289,7 @@ class StreamPlanner:
             after = with_gaps(after, starting)
         self._report.batch(batch, available, after, self._view.parked_counts(), keys)
         written = encode(after)
-        self._history.add(RecentBatch(batch_name(written), after, limited, bounds.limits))
+        self._history.recent.add(RecentBatch(batch_name(written), after, limited, bounds.limits))
         return written
 
     def _plan_limits(
@@ -340,13 +303,7 @@ class StreamPlanner:
             for tp, progress in batch.progress.items()
             if tp in ends
         }
-        ranges = plan_ranges(
-            self._loads(pending),
-            load_range_assignor(self._options.range_assignor),
-            min_tasks=self._tasks.options.min_partitions,
-            key_ranges=self._options.key_ranges,
-        )
-        return self._rates.limits(ranges)
+        return self._tasks.limits(pending)
 
     def _limited(
         self,
@@ -375,25 +332,9 @@ class StreamPlanner:
             for entry in limited.pop(tp)
         ]
         offsets = BatchOffsets(
-            progress=self._history.resolve_ahead(batch.progress, compacted),
+            progress=self._history.ends.resolve_ahead(batch.progress, compacted),
             started={tp: offset for tp, offset in batch.started.items() if tp not in limited},
             limits={tp: tuple(limit for limit, _ in entries) for tp, entries in limited.items()},
             read_committed=bool(limited) and self._options.kafka.read_committed,
         )
         return offsets, [entry for tp in sorted(limited) for entry in limited[tp]]
-
-    def _loads(
-        self, pending: Mapping[TopicPartition, tuple[Rectangle, ...]]
-    ) -> list[PartitionLoad]:
-        """The pending work of partitions, as planning wants it."""
-        return [
-            PartitionLoad(
-                topic=tp.topic,
-                partition=tp.partition,
-                pending=self._keys.within(tp, pieces),
-                fixed_ranges=self._keys.chosen(tp),
-                observed=self._rates.observed(tp),
-            )
-            for tp, pieces in pending.items()
-            if pieces
-        ]

@@ -20,11 +20,18 @@ class StreamReport:
 
     Args:
         retention: Warns of records that retention is about to take.
+        observed: What tasks have reported of a partition's ranges.
         gaps_max: The most individual commits that a partition may have in the checkpoint.
     """
 
-    def __init__(self, retention: RetentionWatch, gaps_max: int) -> None:
+    def __init__(
+        self,
+        retention: RetentionWatch,
+        observed: Callable[[TopicPartition], Sequence[RangeObservation]],
+        gaps_max: int,
+    ) -> None:
         self._retention = retention
+        self._observed = observed
         self._gaps_max = gaps_max
         self._parked: Mapping[str, ParkedCount] = {}
         self._keys = KeySelection()
@@ -56,22 +63,17 @@ class StreamReport:
         self._parked, self._keys = parked, keys
         self._retention.look(start.progress, ends, start.started)
 
-    def encoded(
-        self, observed: Callable[[TopicPartition], Sequence[RangeObservation]]
-    ) -> dict[str, Any] | None:
+    def encoded(self) -> dict[str, Any] | None:
         """The ends as Spark's own source reports them; None if there are none yet.
 
         The ranges of partitions that are uneven, limited, observed or at risk are added, and those
         of topics with parked keys.
-
-        Args:
-            observed: What tasks have reported of a partition's ranges.
         """
         if not self._ends:
             return None
         reports, at_risk = {}, self._retention.at_risk
         for tp, reached in self._offsets.progress.items():
-            limits, seen = self._offsets.limits.get(tp, ()), observed(tp)
+            limits, seen = self._offsets.limits.get(tp, ()), self._observed(tp)
             parked = self._parked.get(tp.topic)
             is_shown = limits or seen or tp in at_risk or parked or not reached.is_level
             if is_shown and tp in self._ends:

@@ -1,27 +1,53 @@
-"""From the slices of a batch to its tasks: grouped for fetching, packed, and ordered."""
+"""From the pending work of a batch to its tasks: cut, grouped for fetching, packed, ordered.
+
+Guarantees: the slices tile the pending work. With ``maxRecordsPerPartition``, cut by offset, no
+slice spans more offsets than that, exactly as in Spark's kafka source. Cut by key hash, ranges are
+made narrower until a slice's share of the partition's offsets is no more than that: keys do not
+spread evenly, a key is never cut, and every such slice scans the whole offset range.
+Cost: linear in the slices.
+
+``minPartitions=auto``: Spark does not tell a source how many task slots there are, but tasks report
+which executor they run on, and how many it runs at once. Each change of the number moves boundaries
+of key ranges, and each moved boundary costs entries in the checkpoint. So a change counts when it
+has lasted some batches. An executor that has gone says nothing. It is known by tasks: Spark gives
+one to each executor before any gets a second, so one that gets none of as many as there are slots
+is gone or busy.
+"""
 
 import hashlib
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from secrets import token_hex
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from kshare.core.fetch_groups import fetch_groups
-from kshare.core.packing import pack, pack_small, records_of
+from kshare.core.hashing import split
+from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Slice, TopicPartition
-from kshare.core.tasks import PlannedSlice, Task
-from kshare.feedback.messages import Executor
+from kshare.core.rate import PlannedLimits
+from kshare.core.region import Rectangle, hull
+from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key, plan_by_offset, plan_ranges
+from kshare.core.tasks import PlannedSlice, Task, fetch_groups, pack, pack_small, records_of
 from kshare.options import SourceOptions
-from kshare.planner.recent_batches import Run
-from kshare.planner.slot_count import TaskSlots
+from kshare.planner.batch_history import RecentBatch
+from kshare.planner.key_selection import KeySelection
+from kshare.planner.rate_controller import RateController
 from kshare.planner.task_order import TaskOrder
+from kshare.ranges import load_range_assignor
 
-__all__ = ["TaskPlan", "packed", "with_fetch_groups"]
+__all__ = ["SlotCount", "TaskPlan", "TaskSlots", "packed", "slice_pending", "with_fetch_groups"]
 
-_SHARED_OFFSETS_MIN = 500
-_SECONDS_PER_RECORD = 1e-4  # where it is not known: slower than any reading, faster than a call
+_RANGES_MAX: Final = 1 << 16
+_SHARED_OFFSETS_MIN: Final = 500
+_SECONDS_PER_RECORD: Final = 1e-4
+"""Where it is not known: slower than any reading, faster than a call."""
+_BATCHES: Final = 3
+_ABSENCES_MAX: Final = 3
+
+Pending: TypeAlias = Mapping[TopicPartition, tuple[Rectangle, ...]]
+"""The pending work of partitions."""
 
 Speed: TypeAlias = Callable[[PlannedSlice], float | None]
 
@@ -31,57 +57,195 @@ class TaskPlan:
 
     Args:
         options: The query's options.
+        keys: The key hashes that the query reads.
+        rates: What tasks have reported, and who they report to.
         clock: Seconds.
     """
 
     def __init__(
-        self, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic
+        self,
+        options: SourceOptions,
+        keys: KeySelection,
+        rates: RateController,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
+        self._keys = keys
+        self._rates = rates
         self._order = TaskOrder(options, clock=clock)
         self._query = token_hex(8)  # by which tasks on a host know their fetch group
         self._has_fetch_groups = False
         self._slots = TaskSlots()
 
-    @property
-    def options(self) -> SourceOptions:
-        """The query's options, with the number of slots for ``minPartitions=auto``."""
-        if not self._options.min_partitions_auto:
-            return self._options
-        return replace(self._options, min_partitions=self._slots.slots)
+    def observe(self, last: RecentBatch) -> None:
+        """Take note of where the tasks of a batch ran, if this planner has started it."""
+        if last.run is not None:
+            executors = self._rates.executors(last)
+            self._slots.observe(executor.name for executor in executors.values())
+            self._order.observe(last.run.slices, executors)
 
-    def should_locate(self, slices: Sequence[PlannedSlice]) -> bool:
-        """True if the tasks that read some slices shall report where they run."""
-        return self._options.min_partitions_auto or self._order.should_locate(slices)
+    def limits(self, pending: Pending) -> PlannedLimits:
+        """The ranges of a batch with record limits, and what each may read; changes nothing."""
+        ranges = plan_ranges(
+            self._loads(pending),
+            load_range_assignor(self._options.range_assignor),
+            min_tasks=self._now.min_partitions,
+            key_ranges=self._options.key_ranges,
+        )
+        return self._rates.limits(ranges)
 
-    def observe(self, slices: Sequence[PlannedSlice], executors: Mapping[Slice, Executor]) -> None:
-        """Take note of where the tasks of a batch ran."""
-        self._slots.observe(executor.name for executor in executors.values())
-        self._order.observe(slices, executors)
-
-    def tasks(self, batch: str, run: Run, speed: Speed | None = None) -> tuple[Task, ...]:
-        """The tasks of a batch.
+    def tasks(
+        self,
+        batch: RecentBatch,
+        limited: Sequence[PlannedSlice],
+        pending: Pending,
+        recent: Collection[str],
+    ) -> tuple[Task, ...]:
+        """The tasks of a batch, which is about to run.
 
         Args:
-            batch: The batch's name.
-            run: What they read.
-            speed: Seconds per record of a slice, None if not known; None if no speed is known.
+            batch: The batch.
+            limited: What is read of its partitions with record limits.
+            pending: What it reads of the others.
+            recent: The batches whose reports are still wanted; this one is in any case.
         """
+        cut = slice_pending(self._now, self._loads(pending))
+        slices = [*limited, *map(PlannedSlice, cut)]
+        locate = self._options.min_partitions_auto or self._order.should_locate(slices)
+        run = batch.run = self._rates.start_batch(batch, slices, recent, locate=locate)
         self._slots.finish_batch(self._order.executors)
-        grouped = with_fetch_groups(self._options, self._query, batch, run.slices)
+        grouped = with_fetch_groups(self._options, self._query, batch.name, run.slices)
         self._has_fetch_groups |= any(planned.fetch_group is not None for planned in grouped)
-        tasks = packed(self._options, grouped, speed)
+        tasks = packed(self._options, grouped, self._rates.speed_in(batch))
         self._slots.start_batch(len(tasks))
         if run.locates_only:
             tasks = tuple(map(_reporting_once, tasks))
         return self._order.order(tasks)
 
     def close(self) -> None:
-        """Release what tasks have fetched for each other on this host."""
+        """Hear no more of tasks, and release what they have fetched for each other on this host."""
         if self._has_fetch_groups:
             from kshare.wire.sharing.chunks import forget_query  # noqa: PLC0415 - our wire: 0.14 s
 
             forget_query(self._query)
+        self._rates.close()
+
+    @property
+    def _now(self) -> SourceOptions:
+        """The query's options, with the number of slots for ``minPartitions=auto``."""
+        if not self._options.min_partitions_auto:
+            return self._options
+        return replace(self._options, min_partitions=self._slots.slots)
+
+    def _loads(self, pending: Pending) -> list[PartitionLoad]:
+        """The pending work of partitions, as planning wants it."""
+        return [
+            PartitionLoad(
+                topic=tp.topic,
+                partition=tp.partition,
+                pending=self._keys.within(tp, pieces),
+                fixed_ranges=self._keys.chosen(tp),
+                observed=self._rates.observed(tp),
+            )
+            for tp, pieces in pending.items()
+            if pieces
+        ]
+
+
+# -- pending work -> slices ------------------------------------------------------------------------
+
+
+def slice_pending(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tuple[Slice, ...]:
+    """Cut pending work into slices.
+
+    Raises:
+        PlanError: The slices do not tile the work; only a range assignor of the user's can do that.
+    """
+    most = options.max_records_per_partition
+    work = [load for load in loads if load.pending]
+    if most is None or not work:
+        return _cut(options, loads)
+    if options.split_by == "offset":
+        slices = _by_offset(work, most, options.min_partitions)
+        check_plan(loads, slices)
+        return slices
+    ranges = plan_ranges(
+        work,
+        load_range_assignor(options.range_assignor),
+        min_tasks=options.min_partitions,
+        key_ranges=options.key_ranges,
+    )
+    narrowed = []
+    for load in work:
+        parts = ranges[load.topic_partition]
+        wanted = min(math.ceil(load.size / most), _RANGES_MAX)
+        if load.fixed_ranges is None and wanted > len(parts):
+            pieces = math.ceil(wanted / len(parts))
+            parts = tuple(piece for part in parts for piece in split(part, min(pieces, part.width)))
+        narrowed.append(replace(load, fixed_ranges=parts))
+    return _cut(options, narrowed)
+
+
+def _cut(options: SourceOptions, loads: Sequence[PartitionLoad]) -> tuple[Slice, ...]:
+    """Cut pending work without ``maxRecordsPerPartition``."""
+    if options.split_by == "offset":
+        slices = plan_by_offset(loads, min_tasks=options.min_partitions)
+    else:
+        slices = plan_by_key(
+            loads,
+            load_range_assignor(options.range_assignor),
+            min_tasks=options.min_partitions,
+            key_ranges=options.key_ranges,
+        )
+    check_plan(loads, slices)
+    return slices
+
+
+def _by_offset(
+    loads: Sequence[PartitionLoad], most: int, min_tasks: int | None
+) -> tuple[Slice, ...]:
+    """``KafkaOffsetRangeCalculator.getRanges`` of Apache Spark 4.2.
+
+    Each range is divided into parts of no more than ``most`` offsets. ``minPartitions`` divides
+    these parts further; each is numbered as a partition of its own.
+    """
+    whole: list[PartitionLoad] = []
+    parts: list[PartitionLoad] = []
+    for load in sorted(loads, key=lambda load: load.topic_partition):
+        offsets = hull(load.pending)
+        for part in _divided(offsets, math.ceil(len(offsets) / most)):
+            pending = tuple(
+                Rectangle(shared, piece.hashes)
+                for piece in load.pending
+                if (shared := _shared(piece.offsets, part)) is not None
+            )
+            if pending:
+                parts.append(PartitionLoad("", len(parts), pending))
+                whole.append(load)
+    return tuple(
+        Slice(whole[piece.partition].topic, whole[piece.partition].partition, piece.rectangles)
+        for piece in plan_by_offset(parts, min_tasks=min_tasks)
+    )
+
+
+def _divided(offsets: OffsetRange, parts: int) -> list[OffsetRange]:
+    """Parts of a range; the last ones take what does not divide evenly, as in Spark."""
+    start, remaining, divided = offsets.start, len(offsets), []
+    for part in range(parts):
+        size = remaining // (parts - part)
+        remaining -= size
+        divided.append(OffsetRange(start, start + size))
+        start += size
+    return divided
+
+
+def _shared(first: OffsetRange, second: OffsetRange) -> OffsetRange | None:
+    start, end = max(first.start, second.start), min(first.end, second.end)
+    return OffsetRange(start, end) if start < end else None
+
+
+# -- slices -> tasks -------------------------------------------------------------------------------
 
 
 def packed(
@@ -187,3 +351,78 @@ def with_fetch_groups(
                 if group is not None:
                     grouped[number] = replace(slices[number], fetch_group=group)
     return tuple(grouped)
+
+
+# -- task slots ------------------------------------------------------------------------------------
+
+
+class TaskSlots:
+    """Counts the slots of the executors that tasks have reported from lately."""
+
+    def __init__(self) -> None:
+        self._count = SlotCount()
+        self._absences: dict[str, int] = {}  # of each executor: batches in a row without a task
+        self._ran: set[str] = set()  # the executors of this batch
+        self._is_full = False  # whether this batch has a task for each slot
+
+    @property
+    def slots(self) -> int | None:
+        """The number of slots that ranges are made for; None if no task has reported yet."""
+        return self._count.slots
+
+    def observe(self, executors: Iterable[str]) -> None:
+        """Take note of executors that tasks of this batch have reported from."""
+        self._ran.update(executors)
+
+    def finish_batch(self, executors: Mapping[str, int]) -> None:
+        """Count the slots after a batch.
+
+        Args:
+            executors: The number of slots of each executor that is known. Of these, the ones that
+                the last batches with reports had no task on do not count.
+        """
+        if self._ran:
+            for name in self._absences:
+                self._absences[name] += self._is_full
+            self._absences |= dict.fromkeys(self._ran, 0)
+            self._ran.clear()
+        self._absences = {
+            name: absences
+            for name, absences in self._absences.items()
+            if name in executors and absences < _ABSENCES_MAX
+        }
+        self._count = self._count.see(sum(executors[name] for name in self._absences))
+
+    def start_batch(self, tasks: int) -> None:
+        """Take note of how many tasks the next batch has."""
+        self._is_full = tasks >= (self.slots or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCount:
+    """The number of task slots that ranges are made for.
+
+    Attributes:
+        slots: The number; None if no task has reported yet.
+        next_slots: A number that was seen instead in the last batches; None if there is none.
+        batches: In how many batches it was seen.
+    """
+
+    slots: int | None = None
+    next_slots: int | None = None
+    batches: int = 0
+
+    def see(self, slots: int) -> "SlotCount":
+        """Learn from another batch.
+
+        Args:
+            slots: The slots of the executors that tasks have reported from; 0 if none has.
+        """
+        if slots == 0:
+            return self
+        if self.slots is None or slots == self.slots:
+            return SlotCount(slots)
+        batches = self.batches + 1 if slots == self.next_slots else 1
+        if batches == _BATCHES:
+            return SlotCount(slots)
+        return SlotCount(self.slots, slots, batches)

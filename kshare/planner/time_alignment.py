@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from kshare.core.admission import PartitionTimes, StampedOffset, time_bound
 from kshare.core.hashing import HashRange
 from kshare.core.listing import join_names
 from kshare.core.progress import Progress, Slice, TopicPartition
-from kshare.core.time_bound import PartitionTimes, StampedOffset, time_bound
 from kshare.errors import UnknownTopicError
 from kshare.options import SourceOptions
 from kshare.planner.cluster_view import ClusterView
@@ -38,7 +38,7 @@ _UNALIGNED: Final = (
 
 
 class Times(Protocol):
-    """Timestamps in the log: see :mod:`kshare.wire.reader.find_times`."""
+    """Timestamps in the log: see :mod:`kshare.wire.reader.read_slice`."""
 
     def first(self, slices: Sequence[Slice], /) -> Sequence[StampedOffset | None]:
         """The first record of each slice."""
@@ -55,7 +55,7 @@ class LogTimes:
 
     def first(self, slices: Sequence[Slice], /) -> Sequence[StampedOffset | None]:
         """The first record of each slice; None if there is none, or the topic is gone."""
-        from kshare.wire.reader.find_times import find_first  # noqa: PLC0415 - kernels: 0.3 s
+        from kshare.wire.reader.read_slice import find_first  # noqa: PLC0415 - kernels: 0.3 s
 
         try:
             return find_first(slices, self._options)
@@ -66,7 +66,7 @@ class LogTimes:
 
     def later(self, slice_: Slice, than_ms: int, /) -> int | None:
         """The offset of the first record of a slice with a later timestamp."""
-        from kshare.wire.reader.find_times import find_later  # noqa: PLC0415 - as above
+        from kshare.wire.reader.read_slice import find_later  # noqa: PLC0415 - as above
 
         return find_later(slice_, than_ms, self._options)
 
@@ -133,7 +133,7 @@ class TimeAlignment:
             available: The ends of their logs.
             ends: Below which offset each is read, if time does not matter; some may be missing.
             sure: Below which offset the batch certainly reads all; see
-                :func:`~kshare.core.time_bound.surely_read`. A partition that is not in it is not
+                :func:`~kshare.core.admission.surely_read`. A partition that is not in it is not
                 read.
             keys: What the query reads.
 

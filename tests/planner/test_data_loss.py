@@ -12,7 +12,7 @@ from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.losses import Loss
 from kshare.core.progress import Slice, TopicPartition
 from kshare.errors import DataLossError, UnknownTopicError
-from kshare.planner.data_loss import report_losses
+from kshare.planner.batch_history import report_losses
 from tests.support.planner import KEYS, T0, Log, Query, grown
 
 

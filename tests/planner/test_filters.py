@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
 from kshare.core.progress import TopicPartition
-from kshare.planner.filters import EVERYTHING, Condition, Interval, RowBounds, bounds_of
+from kshare.planner.batch_query import EVERYTHING, Condition, Interval, RowBounds, bounds_of
 from spark_plugin import read_info as filters_module
 from spark_plugin.filters import conditions_of
 from spark_plugin.read_info import filters_may_be_pushed

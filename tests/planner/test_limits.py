@@ -18,7 +18,7 @@ from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice
 from kshare.errors import UnknownTopicError
 from kshare.options import SourceOptions
-from kshare.wire.reader.find_ends import find_ends
+from kshare.wire.reader.read_slice import find_ends
 from tests.support.batches import Rec, batch_of, numbered
 from tests.support.planner import KEYS, T0, Log, Query, grown
 from tests.support.scripted import ScriptedLog

@@ -15,8 +15,8 @@ from kshare.core.slicing import PartitionLoad, RangeRequest
 from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.monitor.report import decode_report
 from kshare.options import parse_options
+from kshare.planner.batch_history import RecentBatch
 from kshare.planner.rate_controller import RateController
-from kshare.planner.recent_batches import RecentBatch
 from kshare.ranges.adaptive import adaptive
 from tests.support.planner import KEYS, T0, Feedback, Log, grown
 from tests.support.planner import Query as WholeQuery

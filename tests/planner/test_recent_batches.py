@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.checkpoint import BatchOffsets
-from kshare.planner.recent_batches import REMEMBERED, RecentBatch, RecentBatches, batch_name
+from kshare.planner.batch_history import REMEMBERED, RecentBatch, RecentBatches, batch_name
 
 
 def batch(name: str) -> RecentBatch:

@@ -12,7 +12,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.feedback.messages import Executor
 from kshare.planner import StreamPlanner
-from kshare.planner.slot_count import SlotCount, TaskSlots
+from kshare.planner.task_plan import SlotCount, TaskSlots
 from tests.support.fake_logs import FakeCluster, NothingParked, stream
 from tests.support.planner import Feedback
 

@@ -14,7 +14,7 @@ from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import CheckpointError, DataLossError, KshareError, OptionsError
 from kshare.options import parse_options
 from kshare.planner import StreamPlanner, Task, plan_batch
-from kshare.planner.filters import Condition, Interval, RowBounds
+from kshare.planner.batch_query import Condition, Interval, RowBounds
 from tests.support.clock import Clock
 from tests.support.fake_logs import FakeCluster, NothingParked, batch, planner, stream
 

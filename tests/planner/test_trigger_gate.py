@@ -2,7 +2,7 @@
 
 from kshare.core.progress import TopicPartition
 from kshare.options import parse_options
-from kshare.planner.trigger_gate import TriggerGate
+from kshare.planner.batch_bounds import TriggerGate
 from tests.support.clock import Clock
 
 T0 = TopicPartition("t", 0)

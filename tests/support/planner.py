@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kshare.cluster.cluster import TopicPolicy
+from kshare.core.admission import StampedOffset
 from kshare.core.hashing import key_hash
 from kshare.core.parked import ParkedCount
 from kshare.core.progress import Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice, Ticket
-from kshare.core.time_bound import StampedOffset
 from kshare.errors import DataLossError
 from kshare.feedback.messages import Executor
 from kshare.options import SourceOptions, Topics, parse_options

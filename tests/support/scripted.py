@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 import kshare
-from kshare.core.fetch_groups import FetchGroup
 from kshare.core.progress import TopicPartition
 from kshare.core.slice_end import SliceEnd
+from kshare.core.tasks import FetchGroup
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.broker_pool import BrokerPool, Brokers, Leader, PoolMemory
 from kshare.wire.protocol.connection import BrokerConnection

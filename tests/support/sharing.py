@@ -11,8 +11,8 @@ from typing import IO
 
 import pytest
 
-from kshare.core.fetch_groups import FetchGroup, fetch_groups
 from kshare.core.offsets import OffsetRange
+from kshare.core.tasks import FetchGroup, fetch_groups
 from kshare.wire.sharing.chunks import forget_query
 from kshare.wire.sharing.files import _held_indexes, held_files, index_name
 
@@ -44,7 +44,7 @@ HOLDER = """
 import os, signal, sys, tempfile
 tempfile.tempdir, what, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
 from kshare.core.offsets import OffsetRange
-from kshare.core.fetch_groups import fetch_groups
+from kshare.core.tasks import fetch_groups
 from kshare.wire.sharing import files
 from kshare.wire.sharing.chunks import SharedChunks
 files._LOCK_SECONDS = 60.0  # a slow machine is no sibling that hangs

@@ -42,7 +42,7 @@ from kshare.group.model import OffsetAndMetadata
 from kshare.group.session.interface import Session
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.waker import Waker
+from kshare.wire.protocol.background import Waker
 
 __all__ = ["KeySharedConsumer", "check_number"]
 

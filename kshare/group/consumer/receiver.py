@@ -35,7 +35,7 @@ from kshare.group.core.call import Call, are_in_place
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.message import Message
 from kshare.group.session.interface import Session
-from kshare.wire.protocol.waker import Waker
+from kshare.wire.protocol.background import Waker
 
 __all__ = ["Fresh", "Receiver", "Take", "deadline_of", "wall_time"]
 

@@ -28,8 +28,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from kshare.core.hashing import HashRange, key_hash
-from kshare.core.offsets import Bounds, from_pairs, union
-from kshare.core.packed_bounds import OFFSET_MAX
+from kshare.core.offsets import OFFSET_MAX, Bounds, from_pairs, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import overlay
 from kshare.group.core.carried import Carried

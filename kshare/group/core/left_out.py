@@ -14,8 +14,7 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from kshare.core.hashing import HashRange, common, key_hash, minus
-from kshare.core.offsets import Bounds, union
-from kshare.core.packed_bounds import OFFSET_MAX
+from kshare.core.offsets import OFFSET_MAX, Bounds, union
 from kshare.core.progress import TopicPartition
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import OpenChunks

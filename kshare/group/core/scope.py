@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kshare.core.hashing import WHOLE, HashRange, common, minus
-from kshare.core.offsets import Bounds, OffsetRange, since, subtract
-from kshare.core.packed_bounds import OFFSET_MAX
+from kshare.core.offsets import OFFSET_MAX, Bounds, OffsetRange, since, subtract
 from kshare.core.progress import Progress, Rectangle, Stripe
 from kshare.core.region import clip
 from kshare.group.core.carried import Carried, Sought, joined, ranges, within

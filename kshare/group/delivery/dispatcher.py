@@ -34,7 +34,7 @@ from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, chunks
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.session.interface import Session
 from kshare.options import DEFAULT_COLUMNS
-from kshare.wire.protocol.waker import Waker
+from kshare.wire.protocol.background import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 
 __all__ = ["Dispatcher"]

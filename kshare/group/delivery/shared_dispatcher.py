@@ -25,7 +25,7 @@ from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.protocol.cooperator import Share
 from kshare.group.session.interface import Session
-from kshare.wire.protocol.waker import Waker
+from kshare.wire.protocol.background import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailRecords
 
 __all__ = ["SharedDispatcher", "SharingSession"]

@@ -13,8 +13,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from kshare.core.hashing import HashRange
-from kshare.core.offsets import OffsetRange
-from kshare.core.packed_bounds import OFFSET_MAX, pack, unpack
+from kshare.core.offsets import OFFSET_MAX, OffsetRange, pack, unpack
 from kshare.core.progress import TopicPartition
 from kshare.errors import CommitLogError, LaterVersionError
 from kshare.group.protocol.json_fields import dumps

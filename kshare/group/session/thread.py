@@ -33,9 +33,8 @@ from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.log_follower import ANSWER_MS, LogFollower
 from kshare.group.session.presence import Presence, member_key
 from kshare.group.session.shared import Shared
-from kshare.wire.protocol.background import Beside
+from kshare.wire.protocol.background import Beside, Waker
 from kshare.wire.protocol.retry import CHANCE, boot_time
-from kshare.wire.protocol.waker import Waker
 
 __all__ = ["SessionThread"]
 

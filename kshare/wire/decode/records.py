@@ -17,7 +17,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from kshare.core.hashing import WHOLE
-from kshare.core.packed_bounds import OFFSET_MAX
+from kshare.core.offsets import OFFSET_MAX
 from kshare.core.progress import Slice, Stripe
 from kshare.errors import UnsupportedFormatError
 from kshare.wire.decode import compiled, status

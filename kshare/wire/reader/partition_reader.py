@@ -32,8 +32,7 @@ from kshare.wire.protocol.messages import FetchAnswer, PartitionFetch
 from kshare.wire.protocol.replicas import ReadReplica
 from kshare.wire.protocol.retry import Clock, RetryDeadline
 from kshare.wire.reader.faults import LostOffsets, ReadPosition, no_progress, permanent_error
-from kshare.wire.reader.partition_records import PartitionRecords
-from kshare.wire.reader.slice_records import SliceRecords
+from kshare.wire.reader.slice_records import PartitionRecords, SliceRecords
 from kshare.wire.sharing.chunks import SharedChunks
 
 __all__ = ["Outcome", "PartitionReader"]

@@ -1,21 +1,40 @@
-"""Reading slices without Spark: the library's way into the read path.
+"""What is asked of the read path: the records of slices; where they end, their sizes and times.
 
 Options that cannot be used are reported at the call, before anything is contacted. Cost: the
-reader's own, and for ``on_end`` a few key hashes for each record batch.
+reader's own, and for ``on_end`` a few key hashes for each record batch. What is looked for in the
+log alone is fetched, but no value is copied: see each function.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from kshare.core.fetch_groups import FetchGroup
-from kshare.core.progress import Slice
+from kshare.core.admission import StampedOffset
+from kshare.core.progress import Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
+from kshare.core.tasks import FetchGroup
 from kshare.options import SourceOptions, parse_options
+from kshare.wire.decode.batch_index import BatchIndex
+from kshare.wire.protocol.broker_pool import Brokers
 from kshare.wire.reader.slice_reader import SliceReader
 from kshare.wire.reader.slice_records import WantedSlice
 
-__all__ = ["WantedSlice", "read_slice", "read_slices", "reader_options"]
+__all__ = [
+    "WantedSlice",
+    "find_ends",
+    "find_first",
+    "find_later",
+    "find_sizes",
+    "read_slice",
+    "read_slices",
+    "reader_options",
+]
+
+
+_HEAD_BYTES = 61
 
 
 def read_slice(
@@ -106,3 +125,146 @@ def reader_options(options: Mapping[str, str] | SourceOptions, *topics: str) -> 
     if not names & {"subscribe", "subscribepattern", "assign"}:
         options = {**options, "subscribe": ",".join(topics)}
     return parse_options(options, streaming=False).options
+
+
+def find_ends(
+    limited: Sequence[tuple[Slice, int]],
+    options: SourceOptions,
+    *,
+    brokers: Brokers | None = None,
+) -> list[SliceEnd]:
+    """Where the reading of slices with limits ends, and after how many records; in one pass.
+
+    Args:
+        limited: The slices, each with its maximum number of records; no two of them hold the same
+            record.
+        options: Options as for :func:`kshare.wire.reader.read_slice.read_slice`.
+        brokers: The brokers of the cluster; None for those that the options name.
+
+    Raises:
+        ValueError: A limit is less than 1.
+        KshareError: One of the slices cannot be read; as for
+            :func:`kshare.wire.reader.read_slice.read_slices`.
+    """
+    wanted = [WantedSlice(slice_, most, count_only=True) for slice_, most in limited]
+    reader = SliceReader(wanted, options, brokers=brokers)
+    for _ in reader.batches():
+        raise AssertionError("a scan delivers nothing")
+    return [part.slice_end for part in reader.slices]
+
+
+def find_sizes(
+    wanted: Sequence[tuple[Slice, int]], options: SourceOptions, *, brokers: Brokers | None = None
+) -> list[list[tuple[int, int]]]:
+    """The record batches of slices, until they have more than some bytes. One pass for all.
+
+    Args:
+        wanted: Slices, each with a number of bytes; no two of them hold the same record.
+        options: Options as for :func:`kshare.wire.reader.read_slice.read_slice`.
+        brokers: The brokers of the cluster; None for those that the options name.
+
+    Returns:
+        For each slice the offset after each record batch, and its size in bytes; ascending. If a
+        slice has no more than these bytes, the last offset is its end or beyond.
+
+    Raises:
+        KshareError: The slice cannot be read; as for
+            :func:`kshare.wire.reader.read_slice.read_slices`.
+    """
+    heads = [_Heads(slice_, most) for slice_, most in wanted]
+    slices = [WantedSlice(each.slice, on_heads=each.take) for each in heads]
+    for _ in SliceReader(slices, options, brokers=brokers).batches():
+        raise AssertionError("heads alone are looked at")
+    return [each.found() for each in heads]
+
+
+class _Heads:
+    """The record batches of one slice."""
+
+    def __init__(self, slice_: Slice, most: int) -> None:
+        self.slice = slice_
+        self._left = most
+        self._batches: list[tuple[int, int]] = []
+
+    def take(self, index: BatchIndex) -> bool:
+        """Take a response; return whether that is enough."""
+        heads = index.batches
+        ends = (heads["base_offset"] + heads["last_delta"] + 1).tolist()
+        sizes = (heads["end"] - heads["start"] + _HEAD_BYTES).tolist()
+        new = [at for at in zip(ends, sizes, strict=True) if at[0] > index.fetch_offset]
+        self._batches += new
+        self._left -= sum(size for _, size in new)
+        return self._left < 0
+
+    def found(self) -> list[tuple[int, int]]:
+        """The record batches; the slice's end too, if what is before it is gone."""
+        end = self.slice.offsets.end
+        if self._left >= 0 and (not self._batches or self._batches[-1][0] < end):
+            return [*self._batches, (end, 0)]
+        return self._batches
+
+
+def find_first(
+    slices: Sequence[Slice], options: SourceOptions, *, brokers: Brokers | None = None
+) -> list[StampedOffset | None]:
+    """The first record of each slice; None for a slice without records. One pass for all.
+
+    Args:
+        slices: Slices of any partitions; no offset of a partition is in two of them.
+        options: Options as for :func:`kshare.wire.reader.read_slice.read_slice`.
+        brokers: The brokers of the cluster; None for those that the options name.
+
+    Raises:
+        KshareError: One of the slices cannot be read; as for
+            :func:`kshare.wire.reader.read_slice.read_slices`.
+    """
+    wanted = [WantedSlice(slice_, 1) for slice_ in slices]
+    columns = ("topic", "partition", "offset", "timestamp")
+    reader = SliceReader(wanted, _reading(options, columns), brokers=brokers)
+    found: dict[TopicPartition, list[StampedOffset]] = {}
+    for batch in reader.batches():
+        topics, partitions, offsets = (batch.column(name).to_pylist() for name in columns[:3])
+        times = _milliseconds(batch).tolist()
+        for topic, partition, *at in zip(topics, partitions, offsets, times, strict=True):
+            found.setdefault(TopicPartition(topic, partition), []).append(StampedOffset(*at))
+    return [_within(slice_, found.get(slice_.topic_partition, ())) for slice_ in slices]
+
+
+def find_later(
+    slice_: Slice, than_ms: int, options: SourceOptions, *, brokers: Brokers | None = None
+) -> int | None:
+    """The offset of a slice's first record with a later timestamp; None if it has none.
+
+    Args:
+        slice_: The slice.
+        than_ms: The timestamp, milliseconds since 1970.
+        options: As for :func:`find_first`; so are brokers and errors.
+        brokers: The brokers of the cluster.
+    """
+    columns = ("offset", "timestamp")
+    reader = SliceReader([WantedSlice(slice_)], _reading(options, columns), brokers=brokers)
+    batches = reader.batches()
+    try:
+        for batch in batches:
+            later = _milliseconds(batch) > than_ms
+            if later.any():
+                offset: int = batch.column("offset")[int(later.argmax())].as_py()
+                return offset
+    finally:
+        batches.close()  # type: ignore[attr-defined]
+    return None
+
+
+def _reading(options: SourceOptions, columns: tuple[str, ...]) -> SourceOptions:
+    """The options, for some columns alone, and for all keys: one that is rare is far away."""
+    return replace(options, columns=columns, include_headers=False, keys=None)
+
+
+def _milliseconds(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    times: npt.NDArray[np.int64] = batch.column("timestamp").cast(pa.int64()).to_numpy()
+    return times // 1000
+
+
+def _within(slice_: Slice, found: Sequence[StampedOffset]) -> StampedOffset | None:
+    offsets = slice_.offsets
+    return next((at for at in found if offsets.start <= at.offset < offsets.end), None)

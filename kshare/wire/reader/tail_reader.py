@@ -31,11 +31,10 @@ from kshare.errors import DataLossError, UnknownTopicError
 from kshare.options import SourceOptions
 from kshare.wire.decode.batch_index import BatchIndex
 from kshare.wire.decode.codecs import Arena
-from kshare.wire.protocol.background_brokers import BackgroundBrokers
+from kshare.wire.protocol.background import BackgroundBrokers, Waker
 from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
 from kshare.wire.protocol.messages import FetchAnswer, PartitionFetch
 from kshare.wire.protocol.retry import Clock, RetryDeadline, retry_backoff
-from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.faults import why_missing
 from kshare.wire.reader.fetcher import Fetcher
 from kshare.wire.reader.partition_reader import Outcome, PartitionReader

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from crc32c import crc32c
 
-from kshare.core.fetch_groups import FetchGroup
+from kshare.core.tasks import FetchGroup
 from kshare.wire.sharing.files import (
     CAN_LOCK,
     CHUNK_HEAD,

@@ -47,8 +47,7 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from kshare.wire.sharing.group import Chunk, LostGroupError, Owner
-from kshare.wire.sharing.index import ChunkIndex
-from kshare.wire.sharing.index_format import INDEX_MAGIC
+from kshare.wire.sharing.index import INDEX_MAGIC, ChunkIndex
 
 try:
     import fcntl

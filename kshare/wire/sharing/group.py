@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kshare.core.fetch_groups import SharedRange
+from kshare.core.tasks import SharedRange
 
 __all__ = ["Chunk", "Claim", "Group", "GroupKey", "LostGroupError", "Owner"]
 

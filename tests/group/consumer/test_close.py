@@ -10,7 +10,7 @@ import pytest
 
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
-from kshare.wire.protocol.waker import Waker
+from kshare.wire.protocol.background import Waker
 from tests.group.consumer.records import MIDDLE, fill, offsets, take
 from tests.support.clock import WAIT_S, until
 from tests.support.fake_session import FakeSessions

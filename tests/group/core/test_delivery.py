@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.cursor import Cursor
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
+from kshare.core.slice_end import Cursor
 from kshare.group.core import handed_out as handed_out_module
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import HandedOut, OpenChunks

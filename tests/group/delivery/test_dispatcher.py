@@ -27,7 +27,7 @@ from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.message import ACKNOWLEDGED, Message
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
-from kshare.wire.protocol.waker import Waker
+from kshare.wire.protocol.background import Waker
 from tests.support.groups import LOWER, T0, T1, UPPER, eventually, group_config
 from tests.support.interrupts import Interrupt, interrupt
 

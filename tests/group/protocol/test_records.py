@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
-from kshare.core.offsets import OffsetRange, from_pairs
-from kshare.core.packed_bounds import OFFSET_MAX
+from kshare.core.offsets import OFFSET_MAX, OffsetRange, from_pairs
 from kshare.core.progress import TopicPartition
 from kshare.errors import CommitLogError, LaterVersionError
 from kshare.group.protocol.record_codec import decode, decode_key, encode, encode_key

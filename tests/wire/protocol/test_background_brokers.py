@@ -9,7 +9,7 @@ import pytest
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.background_brokers import BackgroundBrokers, NotYetError
+from kshare.wire.protocol.background import BackgroundBrokers, NotYetError
 from kshare.wire.protocol.connection import BrokerConnection
 from tests.support.brokers import ONE, TWO, Cluster, FakeConnection
 from tests.support.clock import until

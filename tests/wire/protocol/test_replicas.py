@@ -22,8 +22,7 @@ from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.broker_pool import Leader
 from kshare.wire.protocol.messages import Address
 from kshare.wire.protocol.replicas import LEADER_ALONE_SECONDS
-from kshare.wire.reader.find_ends import find_ends
-from kshare.wire.reader.read_slice import reader_options
+from kshare.wire.reader.read_slice import find_ends, reader_options
 from kshare.wire.reader.slice_records import SliceRecords
 from tests.support.batches import Rec, batch_of, numbered
 from tests.support.clock import Clock

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from kshare.wire.protocol.waker import Waker
+from kshare.wire.protocol.background import Waker
 from tests.support.clock import WAIT_S
 
 

@@ -15,8 +15,7 @@ from kshare.options import SourceOptions
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
-from kshare.wire.reader.find_ends import find_ends
-from kshare.wire.reader.read_slice import reader_options
+from kshare.wire.reader.read_slice import find_ends, reader_options
 from tests.support.batches import (
     ABORT,
     COMMIT,

@@ -10,8 +10,7 @@ from kshare.core.progress import Rectangle, Slice
 from kshare.errors import DataLossError
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
-from kshare.wire.reader.find_sizes import find_sizes
-from kshare.wire.reader.read_slice import reader_options
+from kshare.wire.reader.read_slice import find_sizes, reader_options
 from tests.support.batches import Rec, batch_of
 from tests.support.scripted import ScriptedLog
 

@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kshare
+from kshare.core.admission import StampedOffset
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash
-from kshare.core.time_bound import StampedOffset
 from kshare.errors import DataLossError
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
-from kshare.wire.reader.find_times import find_first, find_later
-from kshare.wire.reader.read_slice import reader_options
+from kshare.wire.reader.read_slice import find_first, find_later, reader_options
 from tests.support.batches import (
     ABORT,
     LOG_APPEND_TIME,

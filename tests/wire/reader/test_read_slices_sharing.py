@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import kshare
-from kshare.core.fetch_groups import fetch_groups
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import TopicPartition
+from kshare.core.tasks import fetch_groups
 from kshare.wire.reader.slice_records import WantedSlice
 from kshare.wire.sharing import chunks
 from kshare.wire.sharing.files import opened_index

@@ -12,8 +12,8 @@ from kshare.options import EARLIEST, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign
 from kshare.testing import FakeCluster
+from kshare.wire.protocol.background import Waker
 from kshare.wire.protocol.broker_pool import BrokerPool
-from kshare.wire.protocol.waker import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 from tests.support.clock import until
 from tests.support.groups import group_config

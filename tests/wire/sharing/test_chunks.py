@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import kshare
-from kshare.core.fetch_groups import FetchGroup
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
+from kshare.core.tasks import FetchGroup
 from kshare.errors import RecordError
 from kshare.wire.reader import slice_reader
 from kshare.wire.reader.read_slice import read_slice

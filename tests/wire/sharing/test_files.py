@@ -14,8 +14,7 @@ import pytest
 from kshare.wire.sharing import files
 from kshare.wire.sharing.chunks import SharedChunks, forget_query
 from kshare.wire.sharing.files import index_name, opened_index
-from kshare.wire.sharing.index import ChunkIndex
-from kshare.wire.sharing.index_format import INDEX_MAGIC
+from kshare.wire.sharing.index import INDEX_MAGIC, ChunkIndex
 from tests.support.clock import until
 from tests.support.sharing import RANGES, begin, groups, holder_of, let_go, own_folder, signs
 

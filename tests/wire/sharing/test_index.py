@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.fetch_groups import GROUP_MAX, SharedRange
+from kshare.core.tasks import GROUP_MAX, SharedRange
 from kshare.wire.sharing.group import Chunk, Claim, GroupKey, LostGroupError, Owner
 from kshare.wire.sharing.index import CHUNKS_MAX, OWNED_MAX, ChunkIndex
 
