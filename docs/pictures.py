@@ -28,9 +28,9 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kshare.cli.live.screen import View, render
-from kshare.cli.live.server import PageServer
 from kshare.cli.live.snapshot import as_json
 from kshare.cli.live.watch import Latest, Watch
+from kshare.cli.ui import PageServer
 from kshare.cluster.parked_keys import ParkedInfo
 from kshare.monitor.plot import draw
 from tests.support.looks import ScriptedLooker, recorded, recorded_statuses

@@ -15,9 +15,9 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from integration.browser import chromium
 from integration.kafka import KafkaBroker
-from kshare.cli.live.server import PageServer
 from kshare.cli.live.snapshot import as_json
-from kshare.cli.live.speed import SpeedMeter
+from kshare.cli.live.watch import SpeedMeter
+from kshare.cli.ui import PageServer
 from kshare.group import KeySharedConsumer
 from kshare.testing import Record
 from tests.support.looks import recorded

@@ -1,28 +1,75 @@
 """The command line: ``kshare demo``, ``park``, ``status``, ``checkpoint``, ``assign``, ...
 
-Cost: help and version need nothing but argparse; a command imports its module when it runs.
+Cost: help and version need argparse and the metadata of packages; a command imports its module when
+it runs.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import entry_points
-from typing import Final
+from importlib.metadata import PackageNotFoundError, entry_points, requires, version
+from typing import Any, Final
 
+from kshare._version import __version__
 from kshare.cli.arguments import add_commands
 from kshare.cli.client_arguments import add_client_commands
-from kshare.cli.help import GroupedHelp, ShowVersions, add_examples
 from kshare.errors import KshareError
 
-__all__ = ["main"]
+__all__ = ["EXAMPLES", "GroupedHelp", "ShowVersions", "add_examples", "main"]
 
 _ENTRY_POINTS: Final = "kshare.commands"
 """Commands that other packages bring, such as the demo, which needs Spark: ``add_to`` functions."""
-
 _OUTPUT_CLOSED: Final = 141
 """The exit code that a shell reports for a program that SIGPIPE has ended."""
+_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "to begin with": ("demo", "doctor", "warm"),
+    "as it runs": ("top", "ui"),
+    "of a query": ("status", "park", "unpark", "parked", "checkpoint"),
+    "of a consumer group": ("groups", "owners", "offsets", "replay", "policy"),
+    "of a task assignor": ("assign",),
+    "to test clients": ("check-history", "verifiable-consumer"),
+}
+_AT: Final = "--bootstrap-servers localhost:9092"
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "demo": ("kshare demo", "kshare demo --group", "kshare demo --handlers"),
+    "doctor": ("kshare doctor", f"kshare doctor --topic orders {_AT}"),
+    "warm": ("kshare warm",),
+    "status": (
+        "kshare status --checkpoint /data/orders-checkpoint",
+        f"kshare status --checkpoint /data/orders-checkpoint --slowest {_AT}",
+    ),
+    "park": (f"kshare park --topic orders --why 'bad JSON' {_AT} customer-7",),
+    "unpark": (f"kshare unpark --topic orders {_AT} customer-7",),
+    "parked": (f"kshare parked {_AT}",),
+    "replay": (
+        f"kshare replay --from orders.dlq --dry-run {_AT}",
+        f"kshare replay --from orders.dlq {_AT} customer-7",
+    ),
+    "checkpoint": ("kshare checkpoint drop-ranges /data/orders-checkpoint",),
+    "groups": (f"kshare groups {_AT}", f"kshare groups --group billing {_AT}"),
+    "owners": (f"kshare owners --group billing --topic orders --key customer-7 {_AT}",),
+    "offsets": (
+        f"kshare offsets --group billing {_AT}",
+        f"kshare offsets reset --group billing --to earliest --dry-run {_AT}",
+    ),
+    "top": (
+        f"kshare top --checkpoint /data/orders-checkpoint {_AT}",
+        f"kshare top --group billing --once --sort lag {_AT}",
+    ),
+    "ui": (f"kshare ui --checkpoint /data/orders-checkpoint {_AT}",),
+    "policy": (
+        f"kshare policy list {_AT}",
+        f"kshare policy set accept.range.fetch false --topic orders {_AT}",
+    ),
+    "assign": ("kshare assign --explain situations.jsonl",),
+    "check-history": ("kshare check-history history.jsonl",),
+    "verifiable-consumer": (
+        "kshare verifiable-consumer --bootstrap-server localhost:9092 --topic orders --group-id g",
+    ),
+}
+"""Command lines that work, by command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,3 +135,64 @@ def _parser() -> argparse.ArgumentParser:
     add_client_commands(commands)
     add_examples(commands.choices)
     return parser
+
+
+class _Examples(argparse.HelpFormatter):
+    """Leaves the lines of examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("example") else super()._fill_text(text, width, indent)
+
+
+class GroupedHelp(argparse.HelpFormatter):
+    """Lists the commands in groups."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Add an argument to the section; of the commands, a section for each group."""
+        if not isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - has no public name
+            super().add_argument(action)
+            return
+        commands = {each.dest: each for each in action._get_subactions()}  # noqa: SLF001 - as above
+        for heading, names in _GROUPS.items():
+            self.start_section(heading)
+            self.add_arguments([commands.pop(name) for name in names if name in commands])
+            self.end_section()
+        self.start_section("others")
+        self.add_arguments(commands.values())
+        self.end_section()
+
+
+def add_examples(commands: Mapping[str, argparse.ArgumentParser]) -> None:
+    """Give each command its examples."""
+    for name, lines in EXAMPLES.items():
+        if name in commands:
+            heading = "example" if len(lines) == 1 else "examples"
+            commands[name].epilog = "\n  ".join([f"{heading}:", *lines])
+            commands[name].formatter_class = _Examples
+
+
+class ShowVersions(argparse.Action):
+    """``--version``: kshare's own, on a line of its own, and those of what it stands on."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        """Print them, and end the program."""
+        sys.stdout.write(f"kshare {__version__}\n")
+        sys.stdout.write(f"Python {'.'.join(map(str, sys.version_info[:3]))}\n")
+        for name in _requirements():
+            try:
+                sys.stdout.write(f"{name} {version(name)}\n")
+            except PackageNotFoundError:
+                sys.stdout.write(f"{name}: not installed\n")
+        parser.exit()
+
+
+def _requirements() -> list[str]:
+    """The packages that kshare needs in any case, by name."""
+    stated = requires("kshare") or []
+    names = (each.partition(";")[0] for each in stated if "extra ==" not in each)
+    return sorted(_name(each) for each in names)
+
+
+def _name(requirement: str) -> str:
+    end = next((at for at, c in enumerate(requirement) if c in " <>=!~["), len(requirement))
+    return requirement[:end]

@@ -41,6 +41,12 @@ def set_module(parser: argparse.ArgumentParser, module: str) -> None:
     parser.set_defaults(run=run)
 
 
+def _set_connected(parser: argparse.ArgumentParser, module: str) -> None:
+    """As :func:`set_module`, of a command that reaches Kafka."""
+    add_connection(parser)
+    set_module(parser, module)
+
+
 def _add_keys(commands: "argparse._SubParsersAction[Any]") -> None:
     park = commands.add_parser(
         "park",
@@ -72,15 +78,12 @@ def _add_keys(commands: "argparse._SubParsersAction[Any]") -> None:
     parked.add_argument("--topic", help="only keys of this topic")
     parked.add_argument("--json", action="store_true", help="for programs")
     for parser in (park, unpark, parked):
-        add_connection(parser)
-        set_module(parser, "keys")
+        _set_connected(parser, "keys")
 
 
 def _add_key_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True, help="the topic that the keys are of")
-    parser.add_argument(
-        "--hex", action="store_true", help="keys are bytes in hexadecimal, such as 00ff"
-    )
+    _add_hex(parser)
     parser.add_argument("keys", nargs="+", metavar="KEY", help="a key; text is taken as UTF-8")
 
 
@@ -100,14 +103,11 @@ def _add_replay(commands: "argparse._SubParsersAction[Any]") -> None:
     replay.add_argument(
         "--dry-run", action="store_true", help="list what would be put back, and change nothing"
     )
-    replay.add_argument(
-        "--hex", action="store_true", help="keys are bytes in hexadecimal, such as 00ff"
-    )
+    _add_hex(replay)
     replay.add_argument(
         "keys", nargs="*", metavar="KEY", help="only letters of these keys; others stay pending"
     )
-    add_connection(replay)
-    set_module(replay, "replay")
+    _set_connected(replay, "replay")
 
 
 def _add_status(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -129,14 +129,8 @@ def _add_status(commands: "argparse._SubParsersAction[Any]") -> None:
         help="which keys wait in the range that is furthest behind: reads up to 1,000 of its "
         "records (needs a broker)",
     )
-    status.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="draw offsets x hash space into a .png or .svg (needs the extra: kshare[plot])",
-    )
-    add_connection(status)
-    set_module(status, "status")
+    _add_plot(status)
+    _set_connected(status, "status")
 
 
 def _add_checkpoint(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -206,16 +200,10 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
         help="for reset and drop: say what would be done, and change nothing",
     )
     offsets.add_argument("--json", action="store_true", help="for programs")
-    offsets.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="draw offsets x hash space into a .png or .svg (needs the extra: kshare[plot])",
-    )
+    _add_plot(offsets)
     offsets.add_argument("--topic", help="only partitions of this topic")
     _add_log_topic(offsets)
-    add_connection(offsets)
-    set_module(offsets, "offsets")
+    _set_connected(offsets, "offsets")
 
 
 def _add_groups(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -228,15 +216,9 @@ def _add_groups(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     groups.add_argument("--group", help="id of the group; none: list the groups")
     groups.add_argument("--json", action="store_true", help="for programs")
-    groups.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="draw offsets x hash space into a .png or .svg (needs the extra: kshare[plot])",
-    )
+    _add_plot(groups)
     _add_log_topic(groups)
-    add_connection(groups)
-    set_module(groups, "groups")
+    _set_connected(groups, "groups")
 
 
 def _add_owners(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -261,8 +243,7 @@ def _add_owners(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     owners.add_argument("--json", action="store_true", help="for programs")
     _add_log_topic(owners)
-    add_connection(owners)
-    set_module(owners, "owners")
+    _set_connected(owners, "owners")
 
 
 def _add_top(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -336,6 +317,21 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _add_hex(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hex", action="store_true", help="keys are bytes in hexadecimal, such as 00ff"
+    )
+
+
+def _add_plot(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw offsets x hash space into a .png or .svg (needs the extra: kshare[plot])",
+    )
+
+
 def _add_log_topic(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-topic", help="the log of individual commits (individual.commit.topic)"
@@ -365,8 +361,7 @@ def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     listed.add_argument("--json", action="store_true", help="for programs")
     for parser in (set_, listed):
-        add_connection(parser)
-        set_module(parser, "policy")
+        _set_connected(parser, "policy")
 
 
 def _add_assign(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -396,13 +391,7 @@ def _add_warm(commands: "argparse._SubParsersAction[Any]") -> None:
         description="Say where the reader's compiled kernels are. Images had to compile them once; "
         "now kshare's wheel brings them.",
     )
-    warm.add_argument(
-        "directory",
-        nargs="?",
-        type=Path,
-        metavar="DIR",
-        help="not used any more",
-    )
+    warm.add_argument("directory", nargs="?", type=Path, metavar="DIR", help="not used any more")
     set_module(warm, "warm")
 
 
@@ -422,8 +411,7 @@ def _add_doctor(commands: "argparse._SubParsersAction[Any]") -> None:
         help="start a Spark session, too, and let it find the source (takes some 20 s)",
     )
     doctor.add_argument("--json", action="store_true", help="for programs")
-    add_connection(doctor)
-    set_module(doctor, "doctor")
+    _set_connected(doctor, "doctor")
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:

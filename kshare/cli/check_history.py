@@ -4,12 +4,12 @@ Guarantees: exit code 0 if there is no anomaly, 1 if there is one, 2 if a line c
 """
 
 import argparse
-import json
 import sys
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
+from kshare.cli.output import print_json
 from kshare.errors import HistoryFileError
 from kshare.testing.history import KINDS, Anomaly, History, check_history
 from kshare.testing.history.history_file import HistoryReader
@@ -41,7 +41,7 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     found = check_history(history)
     if arguments.json:
         rows = [{"kind": each.kind, "text": each.text} for each in found]
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        print_json(rows)
     else:
         _show(history, found)
     return 1 if found else 0

@@ -9,12 +9,15 @@ import getpass
 import sys
 from pathlib import Path
 
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.errors import KshareError
 from kshare.options import KafkaConfig, SourceOptions, parse_options
 
 __all__ = [
     "is_given",
     "kafka_config",
+    "log_topic",
+    "needed_kafka_config",
     "parse_properties",
     "properties_of",
     "source_options",
@@ -34,6 +37,24 @@ def is_given(arguments: argparse.Namespace) -> bool:
 def kafka_config(arguments: argparse.Namespace) -> KafkaConfig:
     """The connection options of a command, checked; as :func:`source_options` says."""
     return source_options(arguments).kafka
+
+
+def needed_kafka_config(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace
+) -> KafkaConfig:
+    """As :func:`kafka_config`, of a command that does nothing without a cluster.
+
+    Raises:
+        SystemExit: None of the options was given (code 2).
+    """
+    if not is_given(arguments):
+        parser.error("which cluster? Give --bootstrap-servers, or --kafka-config")
+    return kafka_config(arguments)
+
+
+def log_topic(arguments: argparse.Namespace) -> str:
+    """The log of individual commits that a command is about."""
+    return arguments.log_topic or INDIVIDUAL_COMMITS_TOPIC
 
 
 def source_options(arguments: argparse.Namespace, **more: str) -> SourceOptions:

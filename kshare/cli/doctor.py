@@ -7,22 +7,52 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Final
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
 
+from kshare._version import __version__
 from kshare.cli.connection import is_given, kafka_config
-from kshare.cli.health.cluster import examine_cluster, examine_feedback
-from kshare.cli.health.environment import examine_compiled_code, examine_java, examine_workers
-from kshare.cli.health.finding import Finding, Level
-from kshare.cli.health.program import run_program
+from kshare.cli.output import print_json
+from kshare.cluster.examination import ExaminedCluster
+from kshare.cluster.topics import (
+    INDIVIDUAL_COMMITS_TOPIC,
+    LEDGER_TOPIC,
+    PARKED_TOPIC,
+    POLICIES_TOPIC,
+)
+from kshare.errors import KafkaError, UnknownTopicError
+from kshare.feedback.report import TaskReport
+from kshare.feedback.server import FeedbackServer
+from kshare.options import KafkaConfig, Subscribe
 
-__all__ = ["run"]
+__all__ = [
+    "Finding",
+    "Level",
+    "examine_cluster",
+    "examine_compiled_code",
+    "examine_feedback",
+    "examine_java",
+    "examine_workers",
+    "run",
+]
 
+Level: TypeAlias = Literal["green", "yellow", "red"]
 _COLOURS: Final[dict[Level, int]] = {"green": 32, "yellow": 33, "red": 31}
 _SPARK_SECONDS_MAX: Final = 180.0
+_SECONDS_MAX: Final = 60.0
+_KSHARE_PYTHON: Final = "export PYSPARK_PYTHON=$(command -v kshare-python)"
+_PYSPARK_MIN: Final = (4, 0)
+_JAVA_MIN: Final = 17
+_AHEAD_MAX_SECONDS: Final = 5.0
+_PROBE: Final = Path(__file__).with_name("probe.py")
 _QUERY: Final = """
 from pyspark.sql import SparkSession
 
@@ -34,6 +64,24 @@ print("\\n" + ",".join(columns))
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding.
+
+    Attributes:
+        check: What was looked at, in a word or two.
+        level: ``green``: in order. ``yellow``: works, but worse than it could. ``red``: queries
+            fail.
+        text: What there is.
+        remedy: What to do; empty if nothing has to be done.
+    """
+
+    check: str
+    level: Level
+    text: str
+    remedy: str = ""
+
+
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit code: 1 if something is red.
 
@@ -42,17 +90,15 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """
     if arguments.topic and not is_given(arguments):
         parser.error("--topic is on a cluster: give --bootstrap-servers, or --kafka-config")
-    worst = 0
     findings = []
     for finding in _findings(arguments):
         findings.append(finding)
-        worst = max(worst, list(_COLOURS).index(finding.level))
         if not arguments.json:
             sys.stdout.write(_text(finding))
             sys.stdout.flush()
     if arguments.json:
-        sys.stdout.write(json.dumps([asdict(each) for each in findings], indent=2) + "\n")
-    return int(worst == list(_COLOURS).index("red"))
+        print_json([asdict(each) for each in findings])
+    return int(any(finding.level == "red" for finding in findings))
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
@@ -68,10 +114,37 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield examine_feedback(kafka)
 
 
+def _text(finding: Finding) -> str:
+    mark = f"{finding.level:<6}"
+    if sys.stdout.isatty():
+        mark = f"\033[{_COLOURS[finding.level]}m{mark}\033[0m"
+    remedy = f"\n       -> {finding.remedy}" if finding.remedy else ""
+    return f"{mark} {finding.check}: {finding.text}{remedy}\n"
+
+
+def _run_program(
+    command: Sequence[str], environment: Mapping[str, str], *, seconds_max: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a program, and take what it prints.
+
+    Raises:
+        OSError: It cannot be started.
+        subprocess.TimeoutExpired: It takes longer; it is ended.
+    """
+    return subprocess.run(  # noqa: S603 - what the user's environment names
+        command,
+        capture_output=True,
+        text=True,
+        timeout=seconds_max,
+        check=False,
+        env=dict(environment),
+    )
+
+
 def _spark() -> Finding:
     """Start a session, and let it look for the source as a query does."""
     try:
-        done = run_program(
+        done = _run_program(
             [sys.executable, "-c", _QUERY], os.environ, seconds_max=_SPARK_SECONDS_MAX
         )
     except subprocess.TimeoutExpired:
@@ -87,9 +160,255 @@ def _spark() -> Finding:
     return Finding("Spark", "red", (fault or "it failed")[:500], remedy)
 
 
-def _text(finding: Finding) -> str:
-    mark = f"{finding.level:<6}"
-    if sys.stdout.isatty():
-        mark = f"\033[{_COLOURS[finding.level]}m{mark}\033[0m"
-    remedy = f"\n       -> {finding.remedy}" if finding.remedy else ""
-    return f"{mark} {finding.check}: {finding.text}{remedy}\n"
+def examine_workers(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Look at the Python that Spark's workers will run, and at what it finds there.
+
+    Args:
+        environment: The environment variables that Spark will see.
+    """
+    given = environment.get("PYSPARK_PYTHON")
+    python = shutil.which(given or "python3", path=environment.get("PATH"))
+    if python is None:
+        text = (
+            f"PYSPARK_PYTHON={given} is no program" if given else "there is no python3 on the PATH"
+        )
+        yield Finding("workers' Python", "red", text, _KSHARE_PYTHON)
+        return
+    try:
+        seen = _probe(python, environment)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        yield Finding("workers' Python", "red", f"{python} does not run: {error}", _KSHARE_PYTHON)
+        return
+    yield _python(python, seen, is_given=bool(given))
+    yield from _drivers_python(environment, seen)
+    yield _pyspark(seen)
+    yield from _kshare(python, seen)
+    yield _data_sources(seen)
+
+
+def _probe(python: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    command = [python, "-c", _PROBE.read_text()]
+    done = _run_program(command, environment, seconds_max=_SECONDS_MAX)
+    if done.returncode:
+        raise OSError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
+def _python(python: str, seen: Mapping[str, Any], *, is_given: bool) -> Finding:
+    found = ".".join(map(str, seen["python"]))
+    if tuple(seen["python"][:2]) < (3, 11):
+        text, remedy = f"{python} is Python {found}", "kshare needs Python 3.11 or later"
+        return Finding("workers' Python", "red", text, remedy)
+    if tuple(seen["python"][:2]) != sys.version_info[:2]:
+        here = ".".join(map(str, sys.version_info[:3]))
+        text = f"{python} is Python {found}, this one is {here}; Spark wants the same minor version"
+        return Finding("workers' Python", "red", text, _KSHARE_PYTHON)
+    if not is_given:
+        text = (
+            f"{python}, Python {found}: the first python3 on the PATH, as PYSPARK_PYTHON is not set"
+        )
+        return Finding("workers' Python", "yellow", text, _KSHARE_PYTHON)
+    return Finding("workers' Python", "green", f"{python}, Python {found}")
+
+
+def _drivers_python(environment: Mapping[str, str], seen: Mapping[str, Any]) -> Iterator[Finding]:
+    given = environment.get("PYSPARK_DRIVER_PYTHON")
+    if not given:
+        return
+    python = shutil.which(given, path=environment.get("PATH"))
+    if python is None:
+        text = f"PYSPARK_DRIVER_PYTHON={given} is no program"
+        yield Finding("driver's Python", "red", text, "give it the value of PYSPARK_PYTHON")
+    elif environment.get("PYSPARK_PYTHON") != given:
+        text = f"PYSPARK_DRIVER_PYTHON={given} is not PYSPARK_PYTHON ({seen['prefix']})"
+        yield Finding("driver's Python", "yellow", text, "give both the same value")
+
+
+def _pyspark(seen: Mapping[str, Any]) -> Finding:
+    found, here = seen["pyspark"], _installed("pyspark") or _installed("pyspark-client")
+    wanted = ".".join(map(str, _PYSPARK_MIN))
+    if found is None:
+        text = "is not installed where workers run; Spark lends them its own"
+        if here is None:
+            return Finding("PySpark", "red", "is not installed", f"pip install 'pyspark>={wanted}'")
+        return Finding("PySpark", "yellow", text, "install it there, too: queries start faster")
+    if tuple(map(int, re.findall(r"\d+", found)[:2])) < _PYSPARK_MIN:
+        return Finding("PySpark", "red", found, f"kshare needs PySpark {wanted} or later")
+    if here is not None and here != found:
+        text = f"{found} where workers run, {here} here"
+        return Finding("PySpark", "red", text, "install the same version in both")
+    return Finding("PySpark", "green", found)
+
+
+def _kshare(python: str, seen: Mapping[str, Any]) -> Iterator[Finding]:
+    found = seen["kshare"]
+    if found is None:
+        text = f"is not installed for {python}: format('kshare') will not be found"
+        yield Finding("kshare", "red", text, _KSHARE_PYTHON)
+    elif found != __version__:
+        text = f"{found} where workers run, {__version__} here"
+        yield Finding("kshare", "red", text, "install the same version in both")
+    else:
+        yield Finding("kshare", "green", found)
+
+
+def _data_sources(seen: Mapping[str, Any]) -> Finding:
+    if not seen["broken"]:
+        return Finding("data sources", "green", "all modules named pyspark_* can be imported")
+    broken = "; ".join(f"{name}: {why}" for name, why in sorted(seen["broken"].items()))
+    remedy = f"repair or uninstall {', '.join(sorted(seen['broken']))}"
+    if seen["broken"].keys() == {"pyspark_kshare"}:  # on the path, as in a clone, and no more
+        remedy = _KSHARE_PYTHON
+    text = f"Spark finds no Python data source while one of them fails: {broken}"
+    return Finding("data sources", "red", text, remedy)
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def examine_java(environment: Mapping[str, str]) -> Finding:
+    """Look at the Java that Spark will run."""
+    home = environment.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home) / "bin")) if home else None
+    java = java or shutil.which("java", path=environment.get("PATH"))
+    remedy = f"install Java {_JAVA_MIN} or later; put java on the PATH, or set JAVA_HOME"
+    if java is None:
+        return Finding("Java", "red", "there is none", remedy)
+    try:
+        done = _run_program([java, "-version"], environment, seconds_max=_SECONDS_MAX)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("Java", "red", f"{java} does not run: {error}", remedy)
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    if match is None:
+        return Finding("Java", "yellow", f"{java} says no version", remedy)
+    major = int(match[2]) if match[1] == "1" and match[2] else int(match[1])
+    if major < _JAVA_MIN:
+        return Finding("Java", "red", f"{java} is Java {major}", remedy)
+    return Finding("Java", "green", f"{java}, Java {major}")
+
+
+def examine_compiled_code() -> Finding:
+    """Load the reader's compiled code, and call a function of it."""
+    import numpy as np  # noqa: PLC0415 - with Arrow 0.2 s, which the command's help does without
+
+    try:
+        from kshare.wire.decode import compiled  # noqa: PLC0415 - as above
+        from kshare.wire.decode.layout import BATCH, BatchCount  # noqa: PLC0415 - as above
+
+        compiled.index(np.zeros(1, np.uint8), np.zeros(1, BATCH), BatchCount())
+    except Exception as error:  # whatever it is, tasks would meet it too
+        text = f"the reader's machine code does not load: {type(error).__name__}: {error}"
+        return Finding("compiled code", "red", text, "install kshare again")
+    return Finding("compiled code", "green", "the reader's machine code loads")
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnTopic:
+    """A topic of kshare's own, and who needs what of it."""
+
+    name: str
+    operations: frozenset[str]
+    user: str
+    level: Level
+
+
+_READ: Final = frozenset({"READ"})
+_READ_WRITE: Final = frozenset({"READ", "WRITE"})
+_OWN_TOPICS: Final = (
+    _OwnTopic(PARKED_TOPIC, _READ, "every query", "red"),
+    _OwnTopic(POLICIES_TOPIC, _READ, "every query", "red"),
+    _OwnTopic(INDIVIDUAL_COMMITS_TOPIC, _READ_WRITE, "key-shared groups", "yellow"),
+    _OwnTopic(LEDGER_TOPIC, _READ_WRITE, "exactlyOnce sinks", "yellow"),
+)
+
+
+def examine_cluster(
+    kafka: KafkaConfig, topic: str | None, *, clock: Callable[[], float] = time.time
+) -> Iterator[Finding]:
+    """Connect, and look at what the principal may do.
+
+    Args:
+        kafka: How to reach the cluster.
+        topic: A topic that a query shall read; None for none.
+        clock: Seconds since 1970.
+    """
+    with closing(ExaminedCluster(kafka)) as cluster:
+        try:
+            brokers = cluster.brokers()
+            yield Finding("brokers", "green", f"{len(brokers)} answer: {', '.join(brokers)}")
+            if topic is not None:
+                yield from _topic(cluster, topic, clock)
+            yield from _own_topics(cluster)
+        except KafkaError as error:
+            remedy = "check the address, kafka.security.protocol and the login"
+            yield Finding("brokers", "red", str(error), remedy)
+
+
+def _topic(cluster: ExaminedCluster, topic: str, clock: Callable[[], float]) -> Iterator[Finding]:
+    check = f"topic {topic}"
+    try:
+        partitions = cluster.partitions(Subscribe((topic,)))
+        first, end = cluster.earliest(partitions), cluster.latest(partitions)
+    except KafkaError as error:
+        remedy = "" if isinstance(error, UnknownTopicError) else "grant Read and Describe on it"
+        yield Finding(check, "red", str(error), remedy or "name one that is there")
+        return
+    may = cluster.rights([topic])[topic]
+    offsets = sum(end[each] - first[each] for each in partitions)
+    text = f"{len(partitions)} partitions, {offsets:,} offsets"
+    if isinstance(may, frozenset) and "READ" not in may:
+        yield Finding(check, "red", f"{text}; it may not be read", "grant Read on it")
+    elif isinstance(may, frozenset) and "DESCRIBE_CONFIGS" not in may:
+        text += "; its configuration may not be read: no warning before retention deletes records"
+        yield Finding(check, "yellow", text, "grant DescribeConfigs on it")
+    else:
+        yield Finding(check, "green", text)
+    newest = cluster.newest_ms(partitions)
+    if newest is not None:
+        yield _clocks(newest / 1000 - clock())
+
+
+def _clocks(ahead: float) -> Finding:
+    if ahead > _AHEAD_MAX_SECONDS:
+        text = f"the newest record is {ahead:.1f} s in the future of this machine"
+        return Finding("clocks", "yellow", text, "synchronise this clock and those of producers")
+    return Finding("clocks", "green", f"the newest record is {max(-ahead, 0):.1f} s old")
+
+
+def _own_topics(cluster: ExaminedCluster) -> Iterator[Finding]:
+    rights = cluster.rights([own.name for own in _OWN_TOPICS])
+    for own in _OWN_TOPICS:
+        may = rights[own.name]
+        names = " and ".join(name.capitalize() for name in sorted(own.operations))
+        remedy = f"grant {names} on {own.name}"
+        if isinstance(may, UnknownTopicError):
+            text = f"is not there; made when it is first written ({own.user})"
+            yield Finding(own.name, "green", text)
+        elif isinstance(may, KafkaError):
+            yield Finding(own.name, own.level, f"{may}; {own.user} need it", remedy)
+        elif may is not None and not own.operations <= may:
+            lacking = ", ".join(name.capitalize() for name in sorted(own.operations - may))
+            yield Finding(own.name, own.level, f"no {lacking}; {own.user} need it", remedy)
+        else:
+            yield Finding(own.name, "green", f"may be used ({own.user})")
+
+
+def examine_feedback(kafka: KafkaConfig) -> Finding:
+    """Listen as a planner does on this machine, and connect as a task would."""
+    server = FeedbackServer(kafka.bootstrap_servers[0])
+    with closing(server):
+        if server.start():
+            ticket = server.ticket("doctor", 0, hold=False)
+            report = TaskReport(ticket)
+            report.begin()
+            if report.connected:
+                report.close()
+                text = f"tasks on this machine reach the planner at {ticket.host}"
+                return Finding("feedback", "green", f"{text}; from others, any port there")
+    remedy = "let executors connect to the driver's machine; without, only whole batches are timed"
+    return Finding("feedback", "yellow", "tasks cannot report to a planner on this machine", remedy)

@@ -1,15 +1,13 @@
 """``kshare groups``: the groups that have a log, or the members, ranges and lags of one."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from kshare.cli.connection import is_given, kafka_config
+from kshare.cli.connection import log_topic, needed_kafka_config
+from kshare.cli.output import counted, print_json, text_table
 from kshare.cli.show import CHUNKS_TEXT
-from kshare.cli.table import text_table
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.group.owners import host_info
 from kshare.group.status import (
     GroupStatus,
@@ -31,16 +29,13 @@ _RANGE_COLUMNS = ("  partition", "key hashes", "position", "lag", "member")
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit code."""
-    if not is_given(arguments):
-        parser.error("which cluster? Give --bootstrap-servers, or --kafka-config")
+    kafka = needed_kafka_config(parser, arguments)
     if arguments.plot is not None and arguments.group is None:
         parser.error("--plot draws one group: give --group")
-    kafka = kafka_config(arguments)
-    topic = arguments.log_topic or INDIVIDUAL_COMMITS_TOPIC
     if arguments.group is None:
-        _list(list_groups(kafka, topic), is_json=arguments.json)
+        _list(list_groups(kafka, log_topic(arguments)), is_json=arguments.json)
     else:
-        _show(kafka, arguments, topic)
+        _show(kafka, arguments)
     return 0
 
 
@@ -55,7 +50,7 @@ def _list(groups: Sequence[GroupSummary], *, is_json: bool) -> None:
             }
             for each in groups
         ]
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        print_json(rows)
     elif not groups:
         sys.stdout.write("no group has committed anything\n")
     else:
@@ -67,15 +62,15 @@ def _list(groups: Sequence[GroupSummary], *, is_json: bool) -> None:
         sys.stdout.write(text_table(table, right=(2, 3)))
 
 
-def _show(kafka: KafkaConfig, arguments: argparse.Namespace, log_topic: str) -> None:
-    status = group_status(kafka, arguments.group, log_topic)
+def _show(kafka: KafkaConfig, arguments: argparse.Namespace) -> None:
+    status = group_status(kafka, arguments.group, log_topic(arguments))
     if arguments.plot is not None:
         shown = [
             partition_status(tp, done, status.logs.get(tp)) for tp, done in status.progress.items()
         ]
         draw_partitions(f"group {arguments.group}", shown, arguments.plot)
     if arguments.json:
-        sys.stdout.write(json.dumps(_as_json(status), indent=2) + "\n")
+        print_json(_as_json(status))
     else:
         sys.stdout.write(_as_text(status))
 
@@ -127,7 +122,7 @@ def facts_text(status: GroupStatus) -> str:
         facts.append("whole partitions (a member is no kshare consumer)")
     elif status.epoch is not None:
         facts.append(f"epoch {status.epoch:,} (generation {status.generation:,})")
-    facts.append(f"{len(status.members):,} member{'' if len(status.members) == 1 else 's'}")
+    facts.append(counted(len(status.members), "member"))
     return ", ".join(facts)
 
 

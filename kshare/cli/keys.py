@@ -4,18 +4,17 @@ Guarantees: what is said to be parked is what the cluster holds when the command
 """
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
-from kshare.cli.connection import is_given, kafka_config, user_name
+from kshare.cli.connection import log_topic, needed_kafka_config, user_name
+from kshare.cli.output import print_json
 from kshare.cli.show import parked_json, parked_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedKeys
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.listing import show_key
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.log.topic import log_table
@@ -33,12 +32,11 @@ _HEX: Final = re.compile("(?:[0-9a-fA-F]{2})*")
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run one of the three commands, and return its exit code."""
-    if not is_given(arguments):
-        parser.error("which cluster? Give --bootstrap-servers, or --kafka-config")
+    kafka = needed_kafka_config(parser, arguments)
     if hasattr(arguments, "keys"):
         arguments.keys = keys_of(parser, arguments)
     runs = {"park": _park, "unpark": _unpark, "parked": _parked}
-    return runs[arguments.command](kafka_config(arguments), arguments)
+    return runs[arguments.command](kafka, arguments)
 
 
 def keys_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[bytes]:
@@ -77,7 +75,7 @@ def _unpark(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
 
 def _release(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     """Let a group's processors handle the records of keys again that follow a dead letter."""
-    table = log_table(kafka, arguments.log_topic or INDIVIDUAL_COMMITS_TOPIC, arguments.group)
+    table = log_table(kafka, log_topic(arguments), arguments.group)
     with closing(RetryLog(table, arguments.group)) as retry_log:
         sequences = [
             (partition, key)
@@ -97,7 +95,7 @@ def _parked(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
             key: info for key, info in parked.parked().items() if arguments.topic in {None, key[0]}
         }
     if arguments.json:
-        sys.stdout.write(json.dumps(parked_json(listed), indent=2) + "\n")
+        print_json(parked_json(listed))
     else:
         sys.stdout.write(parked_text(listed))
     return 0

@@ -1,45 +1,55 @@
 """``kshare offsets``: what a key-shared consumer group has committed; reset, drop.
 
-Guarantees: nothing is changed while a member of the group is alive.
+Guarantees: nothing is changed while a member of the group is alive. The targets of a reset are
+given in the words of Kafka's own tool.
 """
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import closing
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
-from kshare.cli.connection import is_given, kafka_config
-from kshare.cli.reset_target import reset_target
+from kshare.cli.connection import log_topic, needed_kafka_config
+from kshare.cli.output import print_json
 from kshare.cli.show import partition_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.log_bounds import log_bounds
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.group.model import OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets
-from kshare.group.reset_targets import ResetTo
+from kshare.group.reset_targets import ResetTo, ShiftBy
 from kshare.monitor.plot import draw_partitions
 from kshare.monitor.status import PartitionStatus, partition_status
 from kshare.options import KafkaConfig
+from kshare.options.kinds import parse_duration
 
-__all__ = ["run"]
+__all__ = ["reset_target", "run"]
+
+_WANTED: Final = 'wanted earliest, latest, stable, or offsets such as {"orders": {"0": 123}}'
+_ISO_DURATION: Final = re.compile(
+    r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII
+)
+_FLAGS: Final = {
+    "to": "--to",
+    "to_datetime": "--to-datetime",
+    "by_duration": "--by-duration",
+    "shift_by": "--shift-by",
+}
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit code."""
-    if not is_given(arguments):
-        parser.error("which cluster? Give --bootstrap-servers, or --kafka-config")
+    kafka = needed_kafka_config(parser, arguments)
     if arguments.dry_run and arguments.action == "list":
         parser.error("only reset and drop take --dry-run")
     to = reset_target(parser, arguments, datetime.now(UTC))
     if isinstance(to, Mapping) and arguments.topic is not None:
         parser.error("argument --topic: --to names topics itself")
-    kafka = kafka_config(arguments)
-    topic = arguments.log_topic or INDIVIDUAL_COMMITS_TOPIC
-    with closing(GroupOffsets(kafka, arguments.group, topic)) as offsets:
+    with closing(GroupOffsets(kafka, arguments.group, log_topic(arguments))) as offsets:
         if to is not None:
             _reset(arguments, offsets, to)
         elif arguments.action == "drop":
@@ -59,7 +69,7 @@ def _reset(arguments: argparse.Namespace, offsets: GroupOffsets, to: ResetTo) ->
             {"topic": tp.topic, "partition": tp.partition, "offset": offset, "dry_run": is_dry_run}
             for tp, offset in sorted(reset.items())
         ]
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        print_json(rows)
         return
     starts = "would start" if is_dry_run else "starts"
     for partition, offset in sorted(reset.items()):
@@ -90,7 +100,7 @@ def _show(
         draw_partitions(f"group {arguments.group}", list(shown.values()), arguments.plot)
     if arguments.json:
         listed = [_as_json(shown[tp], each) for tp, each in wanted.items()]
-        sys.stdout.write(json.dumps(listed, indent=2) + "\n")
+        print_json(listed)
     elif not shown:
         sys.stdout.write(f"group {arguments.group} has committed nothing\n")
     else:
@@ -116,3 +126,80 @@ def _as_json(shown: PartitionStatus, committed: OffsetAndMetadata) -> dict[str, 
         "metadata": committed.metadata,
         "leader_epoch": committed.leader_epoch,
     }
+
+
+def reset_target(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace, now: datetime
+) -> ResetTo | None:
+    """The target of the reset; None if the command has another purpose.
+
+    Args:
+        parser: Takes the fault of an argument.
+        arguments: The arguments of ``kshare offsets``.
+        now: The time that a duration is before.
+    """
+    given = [name for name in _FLAGS if getattr(arguments, name) is not None]
+    listed = ", ".join(_FLAGS.values())
+    if arguments.action != "reset":
+        if given:
+            parser.error(f"only reset takes {_FLAGS[given[0]]}")
+        return None
+    if len(given) != 1:
+        parser.error(f"reset needs one of {listed}")
+    try:
+        return _target(given[0], getattr(arguments, given[0]), now)
+    except ValueError as error:
+        value = getattr(arguments, given[0])
+        parser.error(f"argument {_FLAGS[given[0]]}: {value!r}: {error}")
+
+
+def _target(name: str, text: str, now: datetime) -> ResetTo:
+    match name:
+        case "to":
+            return _place(text)
+        case "to_datetime":
+            return _moment(text)
+        case "by_duration":
+            return now - _duration(text)
+    try:
+        return ShiftBy(int(text))
+    except ValueError:
+        raise ValueError("wanted a number of offsets, such as -100") from None
+
+
+def _place(text: str) -> ResetTo:
+    if text in {"earliest", "latest", "stable"}:
+        return text  # type: ignore[return-value]
+    try:
+        offsets = {
+            TopicPartition(str(topic), int(number)): offset
+            for topic, of_topic in json.loads(text).items()
+            for number, offset in of_topic.items()
+        }
+    except (ValueError, AttributeError):
+        raise ValueError(_WANTED) from None
+    if not offsets or any(type(each) is not int or each < 0 for each in offsets.values()):
+        raise ValueError(_WANTED)
+    return offsets
+
+
+def _moment(text: str) -> datetime:
+    """A time; without a time zone it is UTC, as for Kafka's tool."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            "wanted an ISO 8601 time, such as 2026-03-01T06:00:00Z (UTC without a zone)"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _duration(text: str) -> timedelta:
+    """A duration, as ISO 8601 has it (``PT1H30M``), or with one unit (``90m``)."""
+    match = _ISO_DURATION.fullmatch(text.upper())
+    if match is None:
+        return timedelta(seconds=parse_duration(text))
+    if not any(match.groups()):
+        raise ValueError("wanted a duration, such as PT1H30M, P1D or 90m")
+    weeks, days, hours, minutes, seconds = (float(each or 0) for each in match.groups())
+    return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)

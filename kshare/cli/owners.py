@@ -1,14 +1,12 @@
 """``kshare owners``: which process of a group owns a key, or each range of key hashes."""
 
 import argparse
-import json
 import sys
 from typing import Any
 
-from kshare.cli.connection import is_given, kafka_config
+from kshare.cli.connection import log_topic, needed_kafka_config
+from kshare.cli.output import print_json, text_table
 from kshare.cli.show import CHUNKS_TEXT
-from kshare.cli.table import text_table
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownGroupError
@@ -20,21 +18,19 @@ __all__ = ["run"]
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit code: 1 if nobody owns the key."""
-    if not is_given(arguments):
-        parser.error("which cluster? Give --bootstrap-servers, or --kafka-config")
+    kafka = needed_kafka_config(parser, arguments)
     if arguments.key is not None and arguments.topic is None:
         parser.error("--key needs --topic")
     if arguments.key is None and (arguments.hex or arguments.partition is not None):
         parser.error("--hex and --partition need --key")
     key = None if arguments.key is None else _key(parser, arguments)
-    kafka = kafka_config(arguments)
-    with GroupOwners(arguments.group, kafka, arguments.log_topic) as owners:
-        partition = None if key is None else _partition(arguments, owners, key)
+    with GroupOwners(arguments.group, kafka, log_topic(arguments)) as owners:
+        partition = None
+        if key is not None:
+            partition = owners.partition(arguments.topic, key, arguments.partition)
         table = owners.read()
         if not table.is_known:
-            raise UnknownGroupError(
-                arguments.group, arguments.log_topic or INDIVIDUAL_COMMITS_TOPIC
-            )
+            raise UnknownGroupError(arguments.group, log_topic(arguments))
         if key is None or partition is None:
             _show_all(arguments, table)
             return 0
@@ -50,10 +46,6 @@ def _key(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> byte
         parser.error(f"argument --key: not hexadecimal: {arguments.key!r}")
 
 
-def _partition(arguments: argparse.Namespace, owners: GroupOwners, key: bytes) -> TopicPartition:
-    return owners.partition(arguments.topic, key, arguments.partition)
-
-
 def _show_owner(
     arguments: argparse.Namespace, table: OwnerTable, partition: TopicPartition, key: bytes
 ) -> int:
@@ -66,7 +58,7 @@ def _show_owner(
             "hash": hash_,
             **_member_json(member),
         }
-        sys.stdout.write(json.dumps(shown, indent=2) + "\n")
+        print_json(shown)
     else:
         nobody = "nobody"
         if partition in table.chunks:
@@ -92,7 +84,7 @@ def _show_all(arguments: argparse.Namespace, table: OwnerTable) -> None:
             for tp, shares in shared.items()
             for name, share in shares.items()
         ]
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        print_json(rows)
     elif not wanted and not any(shared.values()):
         sys.stdout.write(f"nobody owns key hashes in group {arguments.group}\n")
     else:

@@ -1,12 +1,11 @@
 """``kshare policy``: what operators do not allow, set and listed."""
 
 import argparse
-import json
 import sys
 from contextlib import closing
 
-from kshare.cli.connection import is_given, kafka_config, user_name
-from kshare.cli.table import text_table
+from kshare.cli.connection import needed_kafka_config, user_name
+from kshare.cli.output import print_json, text_table
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.policies import RANGE_FETCH, Policies, Policy
 from kshare.options import KafkaConfig, Subscribe
@@ -16,13 +15,12 @@ __all__ = ["run"]
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit code."""
-    if not is_given(arguments):
-        parser.error("which cluster? Give --bootstrap-servers, or --kafka-config")
+    kafka = needed_kafka_config(parser, arguments)
     if arguments.action == "list":
-        return _list(kafka_config(arguments), arguments)
+        return _list(kafka, arguments)
     if (arguments.name == RANGE_FETCH) != (arguments.topic is not None):
         parser.error(f"{RANGE_FETCH} needs --topic, and only that takes it")
-    return _set(kafka_config(arguments), arguments)
+    return _set(kafka, arguments)
 
 
 def _set(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
@@ -52,7 +50,7 @@ def _list(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
             }
             for policy, info in listed
         ]
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        print_json(rows)
         return 0
     if not listed:
         sys.stdout.write("no policy is set: all is accepted\n")

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from kshare.cli.connection import is_given, kafka_config, properties_of
+from kshare.cli.connection import needed_kafka_config, properties_of
 from kshare.cli.keys import keys_of
 from kshare.core.listing import show_key
 from kshare.processing.replay import Letter, Replay
@@ -14,14 +14,11 @@ __all__ = ["run"]
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Put letters back, or list them, and return the exit code."""
-    if not is_given(arguments):
-        parser.error("which cluster? Give --bootstrap-servers, or --kafka-config")
+    kafka = needed_kafka_config(parser, arguments)
     if arguments.to == arguments.source:
         parser.error(f"--to {arguments.to}: it would be put back for ever; choose another topic")
     keys = keys_of(parser, arguments)
-    replay = Replay(
-        kafka_config(arguments), _config(arguments), arguments.source, arguments.to, keys
-    )
+    replay = Replay(kafka, _config(arguments), arguments.source, arguments.to, keys)
     if arguments.dry_run:
         letters = 0
         for letter in replay.look():

@@ -1,4 +1,4 @@
-"""The output of commands: tables for people, JSON for programs.
+"""The status of queries and groups: tables for people, JSON for programs.
 
 Guarantees: the two say the same.
 
@@ -8,11 +8,10 @@ Cost: linear in the ranges.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kshare.cli.table import text_table
+from kshare.cli.output import counted, text_table
 from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.hashing import HashRange, span
 from kshare.core.listing import key_json, show_key
-from kshare.monitor.slowest import SlowestRange
 from kshare.monitor.status import Checkpoint, ParkedStatus, PartitionStatus, RangeStatus, Status
 
 __all__ = [
@@ -28,14 +27,10 @@ __all__ = [
     "parked_text",
     "partition_text",
     "range_hashes_text",
-    "slowest_json",
-    "slowest_text",
 ]
 
 CHUNKS_TEXT: Final = "cooperative: chunks"
 """Instead of key hashes: a partition without key order (``consumption.order=none``)."""
-
-_KEY_SHOWN_MAX: Final = 128  # characters
 
 
 def as_json(status: Status) -> dict[str, Any]:
@@ -155,7 +150,7 @@ def partition_text(partition: PartitionStatus, *, several: bool = False) -> str:
     if partition.lag is not None:
         facts.append(f"lag {partition.lag:,}")
     if done.gaps:
-        facts.append(f"{_counted(done.gaps, 'gap')} in {_counted(partition.entry_bytes, 'byte')}")
+        facts.append(f"{counted(done.gaps, 'gap')} in {counted(partition.entry_bytes, 'byte')}")
     text = f"{partition.topic_partition}{source}: {', '.join(facts)}\n"
     text += "".join(f"  {alarm}\n" for alarm in alarms(partition))
     if len(partition.ranges) == 1 and partition.ranges[0].limit is None and done.is_level:
@@ -174,7 +169,7 @@ def _range_row(range_: RangeStatus) -> tuple[str, ...]:
         f"{range_.position:,}",
         "" if range_.lag is None else f"{range_.lag:,}",
         f"{limit.end:,}" if limit else "",
-        _counted(limit.records, "record") if limit else "",
+        counted(limit.records, "record") if limit else "",
     )
 
 
@@ -185,7 +180,7 @@ def alarms(partition: PartitionStatus) -> list[str]:
         texts.append(f"LOST: {partition.lost:,} pending offsets are below the first one of the log")
     if partition.beyond_end:
         texts.append(
-            f"BEYOND THE END: the stable offset is {_counted(partition.beyond_end, 'offset')} "
+            f"BEYOND THE END: the stable offset is {counted(partition.beyond_end, 'offset')} "
             "above the end of the log, and reading it fails"
         )
     return texts
@@ -194,7 +189,7 @@ def alarms(partition: PartitionStatus) -> list[str]:
 def range_hashes_text(hashes: tuple[HashRange, ...]) -> str:
     """A range's key hashes, and how many parked keys are not among them."""
     without = len(hashes) - 1
-    holes = f" but {_counted(without, 'parked key')}" if without else ""
+    holes = f" but {counted(without, 'parked key')}" if without else ""
     return f"{span(hashes).as_percent()}{holes}"
 
 
@@ -213,49 +208,3 @@ def parked_status_text(parked: Sequence[ParkedStatus]) -> str:
 def parked_name(key: ParkedStatus) -> str:
     """A parked key for people."""
     return f"? (hash {key.hash})" if key.key is None else show_key(key.key)
-
-
-def slowest_json(slowest: SlowestRange) -> dict[str, Any]:
-    """The keys of a slow range for programs; no key is null."""
-    return {
-        "topic": slowest.partition.topic_partition.topic,
-        "partition": slowest.partition.topic_partition.partition,
-        "h": [[part.lo, part.hi] for part in slowest.range.hashes],
-        "position": slowest.range.position,
-        "looked_at": {"records": slowest.records, "end": slowest.end},
-        "keys": [
-            {"key": None if key is None else key_json(key), "records": records}
-            for key, records in slowest.keys
-        ],
-    }
-
-
-def slowest_text(slowest: SlowestRange | None) -> str:
-    """The keys of a slow range for people."""
-    if slowest is None:
-        return "no range is behind the others\n"
-    tp, range_ = slowest.partition.topic_partition, slowest.range
-    text = (
-        f"furthest behind: {tp}, {range_hashes_text(range_.hashes)}, "
-        f"at offset {range_.position:,}; "
-        f"the keys of its next {_counted(slowest.records, 'record')}, "
-        f"below offset {slowest.end:,}:\n"
-    )
-    rows: list[tuple[str, ...]] = [("  key", "records", "share")]
-    rows += [
-        (
-            f"  {'(no key)' if key is None else _shortened(show_key(key))}",
-            f"{records:,}",
-            f"{100 * records / slowest.records:.1f} %",
-        )
-        for key, records in slowest.keys
-    ]
-    return text + text_table(rows, right=(1, 2))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _KEY_SHOWN_MAX else f"{text[:_KEY_SHOWN_MAX]}..."
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"

@@ -1,15 +1,44 @@
-"""``kshare ui``: a web page that shows a query or a group."""
+"""``kshare ui``: a web page that shows a query or a group. Three files, and the snapshot as JSON.
+
+Guarantees: it only answers, and changes nothing: GET and HEAD alone. Each answer comes from memory,
+so it does not matter how many look. A server that listens on this machine alone answers no page of
+another site that has its name point here (DNS rebinding), and a browser loads nothing but these
+files for it.
+"""
 
 import argparse
+import ipaddress
 import json
+import socket
 import sys
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from socketserver import TCPServer
+from typing import Any, Final
 
-from kshare.cli.live.look import looker
-from kshare.cli.live.server import PageServer, is_loopback
 from kshare.cli.live.snapshot import as_json
-from kshare.cli.live.watch import Latest, Watch
+from kshare.cli.live.watch import Latest, Watch, looker
+from kshare.errors import KshareError
 
-__all__ = ["run"]
+__all__ = ["PageServer", "is_loopback", "run"]
+
+_FILES: Final = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+}
+_SNAPSHOT: Final = "/snapshot.json"
+_HEADERS: Final = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_IDLE_SECONDS: Final = 30
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -41,3 +70,128 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         finally:
             watch.close()
     return 0
+
+
+def is_loopback(host: str) -> bool:
+    """True if an address is reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page.
+
+    Args:
+        host: The address to listen at.
+        port: The port; 0 for any.
+
+    Raises:
+        KshareError: It cannot listen there.
+    """
+
+    daemon_threads = True
+    block_on_close = False  # a browser that keeps its connection open
+
+    def __init__(self, host: str, port: int) -> None:
+        folder = files("kshare.cli.live") / "page"
+        self._files = {
+            path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _FILES.items()
+        }
+        self._snapshot = (b"{}", '"0"')
+        self._host = host
+        self._known_hosts = {"localhost", "127.0.0.1", "::1", host} if is_loopback(host) else None
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), _Handler)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise KshareError(
+                f"cannot listen at {host}:{port} ({reason}): give another --port, or 0 for any"
+            ) from error
+
+    def server_bind(self) -> None:
+        """Take the port; without the look-up of this machine's name that HTTPServer makes."""
+        TCPServer.server_bind(self)
+
+    @property
+    def url(self) -> str:
+        """The URL of the page."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.server_address[1]}/"
+
+    def publish(self, snapshot: bytes) -> None:
+        """Let this JSON be what everybody sees, from any thread."""
+        number = int(self._snapshot[1].strip('"')) + 1
+        self._snapshot = (snapshot, f'"{number}"')
+
+    def answer(self, path: str) -> tuple[bytes, str, str | None] | None:
+        """Content, kind and version of what is at a path; None if nothing is."""
+        if path == _SNAPSHOT:
+            content, version = self._snapshot
+            return content, "application/json", version
+        found = self._files.get(path)
+        return None if found is None else (*found, None)
+
+    def knows_host(self, header: str | None) -> bool:
+        """True if a request may name this host."""
+        if self._known_hosts is None:
+            return True
+        name = (header or "").strip().lower()
+        name = name.partition("]")[0].lstrip("[") if name.startswith("[") else name.split(":")[0]
+        return name in self._known_hosts
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Browsers break connections off; that is no fault."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one connection."""
+
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "kshare", ""
+    timeout = _IDLE_SECONDS
+    server: PageServer
+
+    def do_GET(self) -> None:
+        """Answer with content."""
+        self._respond(has_body=True)
+
+    def do_HEAD(self) -> None:
+        """Answer with headers alone."""
+        self._respond(has_body=False)
+
+    def _respond(self, *, has_body: bool) -> None:
+        if not self.server.knows_host(self.headers.get("Host")):
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, b"", "text/plain", None, has_body=False)
+            return
+        found = self.server.answer(self.path.partition("?")[0])
+        if found is None:
+            self._send(HTTPStatus.NOT_FOUND, b"not found\n", "text/plain", None, has_body=has_body)
+            return
+        content, kind, version = found
+        if version is not None and self.headers.get("If-None-Match") == version:
+            self._send(HTTPStatus.NOT_MODIFIED, b"", kind, version, has_body=False)
+            return
+        self._send(HTTPStatus.OK, content, kind, version, has_body=has_body)
+
+    def _send(
+        self, status: HTTPStatus, content: bytes, kind: str, version: str | None, *, has_body: bool
+    ) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        if status != HTTPStatus.NOT_MODIFIED:
+            self.send_header("Content-Length", str(len(content)))
+        if version is not None:
+            self.send_header("ETag", version)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if has_body:
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - named by http.server
+        """Say nothing of requests."""

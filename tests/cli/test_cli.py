@@ -11,7 +11,7 @@ import pytest
 
 import kshare
 from kshare import cli
-from kshare.cli.help import EXAMPLES
+from kshare.cli import EXAMPLES
 from kshare.errors import KshareError
 from spark_plugin.demo import run as demo
 

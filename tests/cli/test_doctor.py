@@ -12,13 +12,14 @@ import pytest
 
 import kshare
 from kshare.cli import main
-from kshare.cli.health.cluster import examine_cluster, examine_feedback
-from kshare.cli.health.environment import (
+from kshare.cli.doctor import (
+    Finding,
+    examine_cluster,
     examine_compiled_code,
+    examine_feedback,
     examine_java,
     examine_workers,
 )
-from kshare.cli.health.finding import Finding
 from kshare.cluster.examination import ExaminedCluster
 from kshare.cluster.topics import LEDGER_TOPIC, PARKED_TOPIC
 from kshare.errors import AuthorizationError

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from kshare.cli.arguments import add_commands
-from kshare.cli.reset_target import reset_target
+from kshare.cli.offsets import reset_target
 
 NOW = datetime(2026, 3, 8, 6, tzinfo=UTC)
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from kshare.cli.live.snapshot import RangeLine, Snapshot, bar_of
 from kshare.cli.live.watch import Latest
+from kshare.cli.output import text_table
 from kshare.cli.show import parked_status_text
-from kshare.cli.table import text_table
 from kshare.core.hashing import HASH_SPACE
 from kshare.monitor.status import PartitionStatus
 

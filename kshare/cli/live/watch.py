@@ -1,25 +1,175 @@
-"""One snapshot in memory, renewed by a thread of its own, however many look at it.
+"""Looks at a query or a group: again and again, by one thread, however many look at what it saw.
 
 ::
 
     start --- look ---> latest (1) --- interval, look ---> latest (2) ...
                           a look that fails keeps the snapshot, with its fault beside it
+
+Guarantees: nothing is changed, joined or claimed.
+Cost: connections stay open. Speeds are linear in the gaps for each range; the progress of at most
+``_LOOKS_MAX`` looks is kept.
 """
 
+import argparse
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, TypeAlias
 
-from kshare.cli.live.look import Looker
-from kshare.cli.live.snapshot import Snapshot
-from kshare.cli.live.speed import SpeedMeter
-from kshare.errors import KshareError
+from kshare.cli.connection import is_given, kafka_config, log_topic, needed_kafka_config
+from kshare.cli.live.snapshot import RangeLine, Snapshot, of_group, of_query
+from kshare.cluster.cluster import Cluster
+from kshare.cluster.log_bounds import log_bounds
+from kshare.cluster.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import KafkaError, KshareError
+from kshare.group.status import GroupObserver
+from kshare.monitor.report import lag
+from kshare.monitor.status import describe, read_checkpoint
+from kshare.options import KafkaConfig
 
-__all__ = ["Latest", "Watch"]
+__all__ = [
+    "WINDOW_SECONDS",
+    "GroupLooker",
+    "Latest",
+    "Looker",
+    "QueryLooker",
+    "SpeedMeter",
+    "Watch",
+    "looker",
+]
 
 _log = logging.getLogger(__name__)
+WINDOW_SECONDS: Final = 60.0
+"""Speeds are means over so long: a query's progress moves by whole batches."""
+_LOOKS_MAX: Final = 32
+_Done: TypeAlias = Mapping[tuple[int, TopicPartition], Progress]
+
+
+class Looker(Protocol):
+    """Takes snapshots of one query or group. For one thread at a time."""
+
+    def look(self) -> Snapshot:
+        """The state now. KshareError: it cannot be found out."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+def looker(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Looker:
+    """The query or group that a command looks at.
+
+    Raises:
+        SystemExit: A group without a cluster (code 2).
+    """
+    if arguments.group is None:
+        return QueryLooker(
+            arguments.checkpoint, kafka_config(arguments) if is_given(arguments) else None
+        )
+    kafka = needed_kafka_config(parser, arguments)
+    return GroupLooker(kafka, arguments.group, log_topic(arguments))
+
+
+class QueryLooker:
+    """Looks at a query, by its checkpoint and, if one is given, the cluster.
+
+    Args:
+        directory: The query's ``checkpointLocation``.
+        kafka: How to reach the cluster; None to look at the checkpoint alone.
+        now: Time of day, in seconds since 1970.
+    """
+
+    def __init__(
+        self, directory: str, kafka: KafkaConfig | None, now: Callable[[], float] = time.time
+    ) -> None:
+        self._directory = directory
+        self._now = now
+        self._cluster = None if kafka is None else Cluster(kafka)
+        self._parked = None if kafka is None else _Parked(kafka)
+
+    def look(self) -> Snapshot:
+        """The state of the query now.
+
+        Raises:
+            CheckpointError: The checkpoint cannot be read.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        at, warnings = self._now(), list[str]()
+        logs: Mapping[TopicPartition, tuple[int, int]] | None = None
+        parked: Mapping[ParkedKey, ParkedInfo] | None = None
+        checkpoint = read_checkpoint(self._directory)
+        if self._cluster is not None and self._parked is not None:
+            wanted = {partition for source in checkpoint.sources for partition in source.done}
+            logs = log_bounds(self._cluster, wanted, lambda error: warnings.append(str(error)))
+            parked = self._parked.read(warnings)
+        return of_query(describe(checkpoint, logs, parked), at, warnings)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._cluster is not None and self._parked is not None:
+            self._cluster.close()
+            self._parked.close()
+
+
+class GroupLooker:
+    """Looks at a group.
+
+    Args:
+        kafka: How to reach the cluster.
+        group: Id of the group.
+        log_topic: Name of the individual commit log's topic.
+        now: Time of day, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        group: str,
+        log_topic: str = INDIVIDUAL_COMMITS_TOPIC,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._now = now
+        self._observer = GroupObserver(kafka, group, log_topic)
+        self._parked = _Parked(kafka)
+
+    def look(self) -> Snapshot:
+        """The state of the group now.
+
+        Raises:
+            UnknownGroupError: Nobody knows the group.
+            CommitLogError: A record of the group cannot be read.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        at, warnings = self._now(), list[str]()
+        status = self._observer.read()
+        return of_group(status, self._parked.read(warnings), at, warnings)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._observer.close()
+        self._parked.close()
+
+
+class _Parked:
+    """The parked keys, as far as this user may read them."""
+
+    def __init__(self, kafka: KafkaConfig) -> None:
+        self._keys = ParkedKeys(kafka)
+
+    def read(self, warnings: list[str]) -> Mapping[ParkedKey, ParkedInfo]:
+        """The parked keys; none, with a warning, if they cannot be read."""
+        try:
+            return self._keys.parked()
+        except KafkaError as error:
+            warnings.append(f"parked keys are not known: {error}")
+            return {}
+
+    def close(self) -> None:
+        self._keys.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +185,58 @@ class Latest:
     number: int
     snapshot: Snapshot
     fault: str | None = None
+
+
+class SpeedMeter:
+    """Adds speeds to snapshots, which it is given in order.
+
+    The offsets of a range's hashes that are pending now are compared with those of the same hashes
+    a while ago, up to the same offset. So it does not matter that ranges are cut anew, nor that
+    records arrive meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, _Done]] = deque()
+
+    def measured(self, snapshot: Snapshot, seconds: float) -> Snapshot:
+        """The snapshot with the speeds of its ranges.
+
+        A range whose partition went back, as after a reset, is measured anew.
+
+        Args:
+            snapshot: The newest look.
+            seconds: When it was taken, by a clock that never goes back.
+        """
+        done = {(each.source, each.topic_partition): each.done for each in snapshot.partitions}
+        self._forget(seconds, done)
+        ranges = [replace(each, speed=self._speed(each, done, seconds)) for each in snapshot.ranges]
+        # With short intervals, not every look is kept.
+        if not self._seen or seconds - self._seen[-1][0] >= WINDOW_SECONDS / _LOOKS_MAX:
+            self._seen.append((seconds, done))
+        return replace(snapshot, ranges=tuple(ranges))
+
+    def _forget(self, seconds: float, done: _Done) -> None:
+        """Drop what is too old, but one look; and all from before a partition went back."""
+        while len(self._seen) > 1 and self._seen[1][0] <= seconds - WINDOW_SECONDS:
+            self._seen.popleft()
+        if self._seen and _went_back(self._seen[-1][1], done):
+            self._seen.clear()
+
+    def _speed(self, range_: RangeLine, done: _Done, seconds: float) -> float | None:
+        where = (range_.source, range_.partition)
+        now = done.get(where)
+        before = next(((at, seen[where]) for at, seen in self._seen if where in seen), None)
+        if now is None or before is None or seconds <= before[0]:
+            return None
+        at, then = before
+        end = max(now.front, then.front)
+        processed = lag(then, end, range_.hashes) - lag(now, end, range_.hashes)
+        return max(processed, 0) / (seconds - at)
+
+
+def _went_back(before: _Done, now: _Done) -> bool:
+    common: Iterable[tuple[int, TopicPartition]] = before.keys() & now.keys()
+    return any(now[each].stable < before[each].stable for each in common)
 
 
 class Watch:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kshare.cli.live.screen import SORTS, View, render
 from kshare.cli.live.snapshot import RangeLine, Snapshot, bar_of
-from kshare.cli.live.terminal import key_pressed
 from kshare.cli.live.watch import Latest
+from kshare.cli.top import key_pressed
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress

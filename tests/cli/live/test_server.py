@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kshare.cli.live.server import PageServer, is_loopback
 from kshare.cli.live.watch import Latest, Watch
+from kshare.cli.ui import PageServer, is_loopback
 from kshare.core.progress import Progress
 from kshare.errors import CheckpointError, KshareError
 from tests.support.groups import eventually

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.cli.live.speed import WINDOW_SECONDS, SpeedMeter
+from kshare.cli.live.watch import WINDOW_SECONDS, SpeedMeter
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition

@@ -1,8 +1,21 @@
-"""Tables for people."""
+"""The output of commands: tables for people, JSON for programs."""
 
+import json
+import sys
 from collections.abc import Collection, Sequence
+from typing import Any
 
-__all__ = ["printable", "text_table"]
+__all__ = ["counted", "print_json", "printable", "text_table"]
+
+
+def print_json(value: Any) -> None:
+    """Print a value for programs."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def counted(n: int, noun: str) -> str:
+    """A number of things, such as ``1,024 records``."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def printable(text: str) -> str:

@@ -1,1 +1,0 @@
-"""The checks of ``kshare doctor``: each check is a finding, and no check changes anything."""
