@@ -1,17 +1,93 @@
-"""The options as given: texts by documented name, and the faults that are found in them.
+"""The options as given: texts by documented name, and the faults and warnings found in them.
 
-Guarantee: no text form holds a value, so no traceback shows a secret.
+Guarantee: no text form holds a value, so no traceback shows a secret. A fault names its option,
+says what is wrong, and what would be right where that is not obvious; all faults are reported
+together.
 """
 
-from collections.abc import Container, Mapping
+import difflib
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Self
 
-from kshare.options.faults import Faults
+from kshare.errors import OptionsError
 from kshare.options.frozen import HIDDEN, FrozenMapping, Properties
 from kshare.options.kafka_table import PROPERTIES, SECRET, Property
+from kshare.options.kinds import Kind
 from kshare.options.table import OPTIONS, canonical
 
-__all__ = ["RawOptions", "RawProperties"]
+__all__ = ["Faults", "RawOptions", "RawProperties"]
+
+_SHOWN_MAX = 120
+
+
+class Faults:
+    """The faults of a set of options, and the warnings for the user."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+        self._unknown: list[str] = []
+
+    def add(self, option: str, value: str | None, wrong: str, right: str = "") -> None:
+        """Add a fault.
+
+        Args:
+            option: The name, as documented.
+            value: The text that was given, to be shown; None if it is a secret or missing.
+            wrong: What is wrong with it.
+            right: What would be right.
+        """
+        text = f"{option}: {wrong}"
+        if value is not None:
+            shown = value if len(value) <= _SHOWN_MAX else f"{value[:_SHOWN_MAX]}..."
+            text += f" (given: {shown!r})"
+        if right:
+            text += f"; {right}"
+        if text not in self.problems:
+            self.problems.append(text)
+
+    def parse(self, option: str, text: str, kind: Kind) -> Any:
+        """Parse the text of an option; None, and a fault, if it is wrong."""
+        try:
+            return kind.parse(text)
+        except ValueError as error:
+            self.add(option, text, str(error), getattr(error, "right", ""))
+            return None
+
+    def warn(self, option: str, text: str) -> None:
+        """Add a warning: the option works otherwise than the user may think."""
+        self.warnings.append(f"option {option} {text}")
+
+    def warn_unknown(self, name: str, what: str, known: Iterable[str], prefix: str = "") -> None:
+        """Warn of a name that is not known, and name the nearest one.
+
+        Args:
+            name: The name as given, without the prefix.
+            what: What it is not: an option, or a property.
+            known: The names that are known, without the prefix.
+            prefix: What the user writes in front of all of them.
+        """
+        by_lower_case = {known_name.lower(): known_name for known_name in known}
+        nearest = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.0)[0]
+        known_name = f"{prefix}{by_lower_case[nearest]}"
+        self.warn(
+            f"{prefix}{name}",
+            f"is ignored, no such {what} is known; the nearest known one is {known_name}",
+        )
+        self._unknown.append(
+            f"{prefix}{name}: no such {what} is known; the nearest known one is {known_name}"
+        )
+
+    def raise_if_any(self) -> None:
+        """Raise an error that lists all faults, if there are any.
+
+        Unknown names are listed with them: one may be a missing option's, misspelt.
+
+        Raises:
+            OptionsError: There are faults.
+        """
+        if self.problems:
+            raise OptionsError([*self.problems, *self._unknown])
 
 
 class RawProperties(Properties):
@@ -78,6 +154,13 @@ class RawOptions(FrozenMapping[str, str]):
         if text is None or kind is None:
             return text
         return self.faults.parse(name, text, kind)
+
+    def warn_unknown(self, name: str, known: Iterable[str]) -> None:
+        """Warn of an option that is not among those that are known."""
+        if name.lower().startswith("spark."):
+            self.faults.warn(name, "is ignored, it is no option but a configuration of Spark's")
+        else:
+            self.faults.warn_unknown(name, "option", (*known, "kafka.bootstrap.servers"))
 
     def fault(self, name: str, wrong: str, right: str = "") -> None:
         """Report a fault of an option, with its value."""

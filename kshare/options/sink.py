@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kshare.options.assignors import is_assignor_config
-from kshare.options.faults import Faults
 from kshare.options.frozen import FrozenMapping
-from kshare.options.kafka import parse_kafka, report_name
+from kshare.options.kafka import check_names, parse_kafka
 from kshare.options.kafka_table import CONSUMER_NAMES
 from kshare.options.kinds import INT_MAX, topic_fault
 from kshare.options.model import KafkaConfig
@@ -28,7 +26,8 @@ from kshare.options.producer_table import (
     TRANSACTION_TIMEOUT_MAX,
     request_fault,
 )
-from kshare.options.raw import RawOptions
+from kshare.options.raw import Faults, RawOptions
+from kshare.options.source import is_assignor_config
 from kshare.options.table import NOT_BUILT, OPTIONS
 
 __all__ = [
@@ -144,13 +143,9 @@ class _SinkParser:
                 continue
             if queries or name in NOT_BUILT or is_assignor_config(name):
                 self._faults.warn(name, "is ignored, it is an option of the source")
-            elif name.lower().startswith("spark."):
-                self._faults.warn(
-                    name, "is ignored, it is no option but a configuration of Spark's"
-                )
             else:
                 known = [option.name for option in OPTIONS.values() if "sink" in option.queries]
-                self._faults.warn_unknown(name, "option", (*known, "kafka.bootstrap.servers"))
+                self._raw.warn_unknown(name, known)
 
     def _topic(self) -> str | None:
         topic = self._raw.get("topic")
@@ -201,22 +196,18 @@ class _SinkParser:
 
     def _check_properties(self) -> None:
         for name in self._kafka:
-            option = f"kafka.{name}"
             if name in CONSUMER_NAMES:
-                self._faults.warn(option, "is ignored, it is a property of Kafka's consumer")
-            elif (
-                not report_name(
-                    self._faults,
-                    name,
-                    PRODUCER_REFUSED,
-                    PRODUCER_NO_EFFECT,
-                    PRODUCER_LIBRDKAFKA_NAMES,
-                )
-                and name not in COMMON
-                and name not in PRODUCER_PROPERTIES
-            ):
-                known = (*COMMON, *PRODUCER_PROPERTIES)
-                self._faults.warn_unknown(name, "property", known, "kafka.")
+                why = "is ignored, it is a property of Kafka's consumer"
+                self._faults.warn(f"kafka.{name}", why)
+        works = (*COMMON, *PRODUCER_PROPERTIES)
+        check_names(
+            self._kafka,
+            (*works, *CONSUMER_NAMES),
+            refused=PRODUCER_REFUSED,
+            no_effect=PRODUCER_NO_EFFECT,
+            librdkafka=PRODUCER_LIBRDKAFKA_NAMES,
+            nearest=works,
+        )
 
     def _producer(self, *, exactly_once: bool) -> FrozenMapping[str, str | int | bool]:
         java = {

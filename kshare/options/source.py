@@ -2,15 +2,26 @@
 
 Guarantee: nothing is contacted and no file is read; either the options come back, or one error that
 lists every fault. Semantics are those of Spark's ``KafkaSourceProvider``.
+
+A name that leads to no task assignor and a config of it (``taskAssignor.NAME``) out of bounds are
+faults of the options. The assignor that is made to check this is the one that the planner asks: it
+is configured once. No text form of the configs holds a value, since any may be a secret.
 """
 
+from typing import TYPE_CHECKING, Any
+
+from kshare.options.frozen import FrozenMapping, Properties
+from kshare.options.kafka import parse_kafka
+from kshare.options.offset_specs import parse_assign
+from kshare.options.raw import Faults
+from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS
+from kshare.ranges import RANGE_ASSIGNORS
+
+if TYPE_CHECKING:
+    from kshare.assignment import TaskAssignor
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from kshare.options.assignors import is_assignor_config, parse_task_assignor
-from kshare.options.faults import Faults
-from kshare.options.kafka import parse_kafka
 from kshare.options.kinds import topic_fault
 from kshare.options.model import (
     Assign,
@@ -22,14 +33,11 @@ from kshare.options.model import (
     SubscribePattern,
     Topics,
 )
-from kshare.options.offset_json import parse_assign
 from kshare.options.offset_specs import OffsetSpecParser
 from kshare.options.pattern import java_pattern
 from kshare.options.raw import RawOptions
-from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS
-from kshare.ranges import RANGE_ASSIGNORS
 
-__all__ = ["parse_options"]
+__all__ = ["is_assignor_config", "made_task_assignor", "parse_options", "parse_task_assignor"]
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _BY_RECORDS = ("maxRecordsPerTask", "targetTaskDuration")
@@ -119,15 +127,9 @@ class _SourceParser:
                 self._faults.warn(name, NO_EFFECT[name])
             elif queries == ("sink",):
                 self._faults.warn(name, "is ignored, it is an option of the sink")
-            elif name.lower().startswith("spark."):
-                self._faults.warn(
-                    name, "is ignored, it is no option but a configuration of Spark's"
-                )
             elif not queries and not is_config:
                 known = [option.name for option in OPTIONS.values() if option.queries != ("sink",)]
-                self._faults.warn_unknown(
-                    name, "option", (*known, *NOT_BUILT, "kafka.bootstrap.servers")
-                )
+                self._raw.warn_unknown(name, (*known, *NOT_BUILT))
 
     def _fields(self) -> dict[str, Any]:
         """The fields of ``SourceOptions`` that an option fills by itself."""
@@ -307,3 +309,79 @@ class _SourceParser:
             self._raw.fault("minPartitions", "is for streams", "give a number in batch queries")
         del fields["min_partitions"]
         fields["min_partitions_auto"] = True
+
+
+_OPTION = "taskAssignor"
+_PREFIX = "taskassignor."
+
+
+class _Configs(Properties):
+    """An assignor's configs, and in the process that parsed them the assignor.
+
+    The assignor is no part of the value: neither compared, nor shown, nor pickled.
+    """
+
+    __slots__ = ("made",)
+
+    def __init__(
+        self, items: Mapping[str, str] | None = None, made: "TaskAssignor | None" = None
+    ) -> None:
+        super().__init__(items)
+        self.made = made
+
+
+def is_assignor_config(name: str) -> bool:
+    """True if an option is a config of the task assignor."""
+    return name.lower().startswith(_PREFIX)
+
+
+def parse_task_assignor(
+    raw: Mapping[str, str],
+    faults: Faults,
+    *,
+    makes_assignor: bool,
+    given: type | None = None,
+) -> tuple[str | None, FrozenMapping[str, str]]:
+    """Parse the name of the assignor and its configs.
+
+    Args:
+        raw: The options by documented name.
+        faults: Takes what is wrong.
+        makes_assignor: Whether to make the assignor, so that its faults are found.
+        given: The class that is named; None to look for it.
+
+    Returns:
+        The assignor's name, None if none is given; and its configs, names in lower case.
+    """
+    configs = {
+        name[len(_PREFIX) :].lower(): value
+        for name, value in raw.items()
+        if is_assignor_config(name)
+    }
+    name = raw.get(_OPTION)
+    if name is None and not configs:
+        return None, FrozenMapping()
+    # 15 ms of a planner's start, and most queries name no assignor.
+    from kshare.assignment import AssignmentConfigs, load_task_assignor  # noqa: PLC0415
+
+    made = None
+    try:
+        AssignmentConfigs.from_configs(configs)
+    except ValueError as error:
+        faults.add(f"{_OPTION}.*", None, str(error))
+    if name is not None:
+        name = name.strip()
+    if name is not None and makes_assignor:
+        try:
+            made = load_task_assignor(given or name, configs)
+        except ValueError as error:
+            faults.add(_OPTION, name, str(error))
+    return name, _Configs(configs, made)
+
+
+def made_task_assignor(configs: FrozenMapping[str, str]) -> "TaskAssignor | None":
+    """Return the assignor that was made and configured when these configs were parsed.
+
+    None if none was named, or if the configs came from another process.
+    """
+    return configs.made if isinstance(configs, _Configs) else None

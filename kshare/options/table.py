@@ -11,24 +11,22 @@ from typing import Any, Final, Literal, NamedTuple
 
 from kshare.options.kinds import (
     BOOLEAN,
-    INT_MAX,
-    TOPIC,
-    Kind,
-    choice,
-    integer,
-    parse_delay,
-    parse_duration,
-)
-from kshare.options.table_kinds import (
     BYTES,
     COLUMNS,
     COMMITS,
     DURATION_OR_OFF,
     FUNCTION,
+    INT_MAX,
     KEYS,
     RANGE_ASSIGNOR,
     SOME_KEYS,
+    TOPIC,
+    Kind,
     auto_or,
+    choice,
+    integer,
+    parse_delay,
+    parse_duration,
 )
 
 __all__ = ["NOT_BUILT", "NO_EFFECT", "OPTIONS", "SECTIONS", "Option", "canonical"]

@@ -23,7 +23,7 @@ from kshare.options import (
     TimestampPerPartition,
     Topics,
 )
-from kshare.options.offset_json import partitions_fault
+from kshare.options.offset_specs import partitions_fault
 
 __all__ = ["ClusterLike", "PinnedView", "TopicView", "View", "is_certain_start", "resolve"]
 

@@ -25,7 +25,7 @@ from kshare.assignment.loading import DEFAULT_TASK_ASSIGNOR, ask, load_task_assi
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.tasks import Task
 from kshare.options import SourceOptions
-from kshare.options.assignors import made_task_assignor
+from kshare.options.source import made_task_assignor
 
 __all__ = ["Groups", "TaskGroups"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from kshare.errors import OptionsError
-from kshare.options.faults import Faults
 from kshare.options.frozen import Properties
+from kshare.options.raw import Faults
 from kshare.security import jks
 
 __all__ = [

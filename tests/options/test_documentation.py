@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kshare.options.documentation import default_of, default_of_property, options_page
+from kshare.options.__main__ import default_of, default_of_property, options_page
 from kshare.options.kafka_table import PROPERTIES
 from kshare.options.model import SOURCE_COLUMNS
 from kshare.options.producer_table import PRODUCER_PROPERTIES

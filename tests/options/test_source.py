@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 import kshare.options
 from kshare.errors import OptionsError
 from kshare.options import EARLIEST, LATEST, KafkaConfig, Subscribe, model, parse_options
-from kshare.options.faults import Faults
 from kshare.options.frozen import HIDDEN, FrozenMapping, Properties, Secret
 from kshare.options.kinds import BOOLEAN, integer, parse_delay, parse_duration, parse_keys
 from kshare.options.model import DEFAULT_COLUMNS, SOURCE_COLUMNS
+from kshare.options.raw import Faults
 from tests.support.options import BASE, SECRET, options, problem
 
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1

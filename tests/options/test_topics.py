@@ -24,7 +24,7 @@ from kshare.options import (
     parse_options,
 )
 from kshare.options.frozen import FrozenMapping
-from kshare.options.offset_json import (
+from kshare.options.offset_specs import (
     parse_assign,
     parse_per_partition,
     parse_timestamps,

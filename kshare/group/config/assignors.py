@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kshare.group.protocol.report import ROUND_ROBIN
-from kshare.options.assignors import is_assignor_config, parse_task_assignor
-from kshare.options.faults import Faults
 from kshare.options.kinds import BadValueError, Kind
+from kshare.options.raw import Faults
+from kshare.options.source import is_assignor_config, parse_task_assignor
 from kshare.options.table import OPTIONS
 
 __all__ = [

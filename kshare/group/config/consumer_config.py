@@ -27,7 +27,6 @@ from kshare.group.config.names import (
 from kshare.group.config.table import BEAT_MS, CONFIGS, SESSION_MS, TRANSACTION_MS, ConsumerConfig
 from kshare.group.protocol.range_protocol import RANGE
 from kshare.options import KafkaConfig
-from kshare.options.faults import Faults
 from kshare.options.kafka import parse_kafka
 from kshare.options.kafka_table import (
     CONSUMER_NO_EFFECT,
@@ -38,7 +37,7 @@ from kshare.options.kafka_table import (
     REFUSED,
 )
 from kshare.options.producer_table import request_fault
-from kshare.options.raw import RawProperties
+from kshare.options.raw import Faults, RawProperties
 from kshare.options.table import NO_EFFECT as PROPOSAL_NO_EFFECT
 
 __all__ = ["consumer_config"]

@@ -21,7 +21,7 @@ from kshare.group.protocol.membership import Plan
 from kshare.group.protocol.report import ROUND_ROBIN
 from kshare.group.protocol.subscription import Assigned, Subscription
 from kshare.group.protocol.task_sharing import TaskPlanning, TaskSharing
-from kshare.options.assignors import made_task_assignor
+from kshare.options.source import made_task_assignor
 from kshare.ranges import load_range_assignor
 
 __all__ = ["GroupPlanner", "ReplicaRacks"]

@@ -9,7 +9,7 @@ from kshare.assignment import StickyTaskAssignor
 from kshare.errors import OptionsError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import CONFIGS, ConsumerConfig
-from kshare.options.assignors import made_task_assignor
+from kshare.options.source import made_task_assignor
 
 BASE: dict[str, Any] = {"bootstrap.servers": "kafka.ssl.example:9092", "group.id": "billing"}
 
