@@ -29,7 +29,7 @@ def executor_name(_: int) -> str:
     """Return the executor of a task that takes a while, so that Spark uses all slots."""
     import time
 
-    from spark_plugin.executor import this_executor
+    from spark_plugin.task_side import this_executor
 
     time.sleep(0.02)
     return this_executor().name

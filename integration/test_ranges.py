@@ -38,9 +38,7 @@ from kshare.testing import OrderReport, Record
 
 SMALL_BATCHES = {"batch.num.messages": 50}
 LOOKED = "looking for the ends"
-
 # -- kills ------------------------------------------------------------------------------------
-
 IN_PLANNING = ("before-offset-log", "after-offset-log")
 WHERE = {
     "driver": (*IN_PLANNING, "in-tasks", "before-commit-log", "any-time"),

@@ -10,7 +10,7 @@ fork handlers of their own). Cost: the imports once an executor (about 1 s, with
 kernels in their cache), and their memory once, shared by all workers.
 
 New workers are common where tasks are measured: such a task ends its worker
-(:mod:`spark_plugin.timing`).
+(:mod:`spark_plugin.task_side`).
 """
 
 import sys
@@ -20,7 +20,7 @@ from typing import Final
 from pyspark.daemon import manager
 
 from spark_plugin import fork_server
-from spark_plugin.preloading import preload
+from spark_plugin.fork_server import preload
 
 __all__ = ["main"]
 

@@ -13,6 +13,9 @@ is asked to end, with its workers). The server takes no more requests once Spark
 has closed the daemon's input, and it ends with the last of its processes. It has no threads.
 """
 
+import contextlib
+import gc
+import importlib
 import marshal
 import os
 import runpy
@@ -20,6 +23,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,9 +32,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_plugin.forked_start import DAEMON, FORKED, address, receive
-from spark_plugin.preloading import preload
 
-__all__ = ["ForkServer", "Request", "become", "start"]
+__all__ = ["ForkServer", "Request", "become", "preload", "start"]
 
 FIRST: Final = ("pyspark.sql.worker.create_data_source",)
 """Modules of the second planning process, beside those of the daemon that forks the server."""
@@ -263,3 +266,25 @@ def _name_process(name: str) -> None:
 
 def _say(what: Any) -> None:
     print(f"spark_plugin.fork_server: {what}", file=sys.stderr)  # noqa: T201
+
+
+def preload(modules: Sequence[str]) -> list[str]:
+    """Import modules ahead of their use.
+
+    Returns:
+        The modules that could not be imported.
+    """
+    failed = []
+    # The daemon talks to Spark's JVM over its standard output, so imports must not print there.
+    with contextlib.redirect_stdout(sys.stderr):
+        for module in modules:
+            try:
+                importlib.import_module(module)
+            except Exception:  # the worker that needs the module will report it
+                traceback.print_exc()
+                failed.append(module)
+    # Workers collect garbage after each task. Modules are never garbage, and looking through them
+    # would copy the pages that all workers share.
+    gc.collect()
+    gc.freeze()
+    return failed

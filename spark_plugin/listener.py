@@ -1,7 +1,8 @@
 """``KshareListener`` reports what each range of each kshare query does, from Spark's events.
 
-It changes nothing, and no event and no callback can make it raise. Cost: that of
-:mod:`spark_plugin.reports` for each event, and of Prometheus metrics when they are scraped.
+It changes nothing, and no event and no callback can make it raise. A query of an older kshare, or a
+partition without a report in the event, shows what its offsets say. Cost: one parse of two offset
+dicts for each source and event, and that of Prometheus metrics when they are scraped.
 
     listener = KshareListener()
     spark.streams.addListener(listener)
@@ -10,9 +11,12 @@ It changes nothing, and no event and no callback can make it raise. Cost: that o
     report.sources[0].metrics["maxOffsetsBehindLatest"], report.slowest, report.hottest
 """
 
+import json
 import logging
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -22,23 +26,200 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from kshare.core.checkpoint import EXTRA_KEY, decode
+from kshare.core.checkpoint import BatchOffsets as OffsetDict
 from kshare.core.hashing import span
 from kshare.core.listing import join_names, show_key
 from kshare.core.progress import TopicPartition
 from kshare.monitor.report import PartitionReport, RangeReport, hottest, slowest
-from spark_plugin.reports import QueryReport, SourceReport, report_of
-from spark_plugin.spark_api import REPORTS_LATEST, SPARK
+from spark_plugin.spark_api import REPORTS_LATEST, SPARK, shown_offsets
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from spark_plugin.prometheus import ReportCollector
+from collections.abc import Callable, Iterator
 
-__all__ = ["KshareListener", "QueryReport", "SourceReport"]
+from kshare.errors import CheckpointError
+from kshare.monitor.report import (
+    decode_report,
+    partition_report,
+)
 
+__all__ = ["KshareListener", "QueryReport", "SourceReport", "report_of"]
+
+_OTHERS: Final = ("KafkaV2", "KafkaSource", "KafkaV1")
 _log = logging.getLogger("kshare")
-
 _QUERIES_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReport:
+    """The report on one source of a query after a batch.
+
+    Attributes:
+        number: The source's number within the query, from 0.
+        partitions: The report of each partition.
+        offsets_behind_latest: The end of the log when the batch was planned, minus the offset below
+            which all is read with the batch. Where a partition has record limits, what the batch
+            itself reads does not count as read. Only partitions whose end is known.
+    """
+
+    number: int
+    partitions: Mapping[TopicPartition, PartitionReport]
+    offsets_behind_latest: Mapping[TopicPartition, int]
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """``sources[number].metrics``, as Spark's kafka source shows them; empty if unknown."""
+        behind = self.offsets_behind_latest.values()
+        if not behind:
+            return {}
+        return {
+            "minOffsetsBehindLatest": str(min(behind)),
+            "maxOffsetsBehindLatest": str(max(behind)),
+            "avgOffsetsBehindLatest": str(sum(behind) / len(behind)),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class QueryReport:
+    """The report on a query after a batch.
+
+    Attributes:
+        query: The query's id, which it keeps over restarts.
+        name: The query's name; None if it has none.
+        batch: The number of the batch.
+        seconds: The duration of the batch.
+        sources: The query's kshare sources; at least one.
+        dropped_rows: Number of rows that stateful operators have dropped in the batch, as they came
+            behind the watermark. Spark counts them after partial aggregation: one row may stand for
+            thousands of records.
+    """
+
+    query: str
+    name: str | None
+    batch: int
+    seconds: float
+    sources: tuple[SourceReport, ...]
+    dropped_rows: int = 0
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, PartitionReport]:
+        """The report of each partition; of several, the one with the lowest stable offset."""
+        merged: dict[TopicPartition, PartitionReport] = {}
+        for source in self.sources:
+            for tp, partition in source.partitions.items():
+                if tp not in merged or partition.stable < merged[tp].stable:
+                    merged[tp] = partition
+        return MappingProxyType(merged)
+
+    @property
+    def ranges(self) -> tuple[tuple[TopicPartition, RangeReport], ...]:
+        """The ranges of all partitions."""
+        return tuple(
+            (tp, range_)
+            for tp, partition in sorted(self.partitions.items())
+            for range_ in partition.ranges
+        )
+
+    @property
+    def slowest(self) -> tuple[TopicPartition, RangeReport] | None:
+        """The range with the most time per record; None if no range was measured."""
+        ranges = self.ranges
+        return _with_partition(slowest(range_ for _, range_ in ranges), ranges)
+
+    @property
+    def hottest(self) -> tuple[TopicPartition, RangeReport] | None:
+        """The range with the most records/s; None if no range delivered records."""
+        ranges = self.ranges
+        return _with_partition(hottest(range_ for _, range_ in ranges), ranges)
+
+    @property
+    def gaps(self) -> int:
+        """Individual commits in the checkpoint, over all partitions."""
+        return sum(partition.gaps for partition in self.partitions.values())
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of the checkpoint's ``"@kshare"`` entry, over all partitions."""
+        return sum(partition.entry_bytes for partition in self.partitions.values())
+
+    def records_per_second(self, range_: RangeReport) -> float | None:
+        """Records of a range divided by the duration of the batch; None if unknown."""
+        if range_.records is None or self.seconds <= 0:
+            return None
+        return range_.records / self.seconds
+
+
+def report_of(progress: Any) -> QueryReport | None:
+    """Convert a ``StreamingQueryProgress``; None if it has no kshare source."""
+    reports = [
+        _source(
+            number,
+            shown_offsets(source.endOffset),
+            # Without reports of sources, it is the end of the batch, and says nothing of the log.
+            shown_offsets(source.latestOffset) if REPORTS_LATEST else None,
+        )
+        for number, source in enumerate(progress.sources)
+        if not source.description.startswith(_OTHERS)
+    ]
+    sources = tuple(report for report in reports if report is not None)
+    if not sources:
+        return None
+    taken_ms = progress.durationMs.get("triggerExecution", progress.batchDuration)
+    return QueryReport(
+        query=str(progress.id),
+        name=progress.name,
+        batch=progress.batchId,
+        seconds=taken_ms / 1000,
+        sources=sources,
+        dropped_rows=sum(each.numRowsDroppedByWatermark for each in progress.stateOperators),
+    )
+
+
+def _source(number: int, end: str | None, latest: str | None) -> SourceReport | None:
+    """Return a source's report; partitions without one show what their offsets say."""
+    reached = _decoded(end)
+    if reached is None:
+        return None
+    partitions: dict[TopicPartition, PartitionReport] = {}
+    ends: dict[TopicPartition, int] = {}
+    try:
+        reported = json.loads(latest or "null")
+        if isinstance(reported, dict):
+            partitions = decode_report(reported)
+            plain = _decoded({name: part for name, part in reported.items() if name != EXTRA_KEY})
+            ends = {tp: progress.stable for tp, progress in plain.progress.items()} if plain else {}
+    except ValueError as error:
+        _log.debug("a report that cannot be read: %s", error)
+    for tp, progress in reached.progress.items():
+        if tp not in partitions:
+            seen = max(progress.front, ends.get(tp, 0))
+            partitions[tp] = partition_report(seen, progress, reached.limits.get(tp, ()))
+    behind = {
+        tp: max(ends[tp] - partition.stable, 0)
+        for tp, partition in partitions.items()
+        if tp in ends
+    }
+    return SourceReport(number, MappingProxyType(partitions), MappingProxyType(behind))
+
+
+def _decoded(offsets: str | dict[str, Any] | None) -> OffsetDict | None:
+    """Decode an offset dict; None if it is not one of kshare's."""
+    if not offsets:
+        return None
+    try:
+        decoded = decode(offsets)
+    except CheckpointError:
+        return None
+    return decoded if decoded.progress else None
+
+
+def _with_partition(
+    range_: RangeReport | None, ranges: tuple[tuple[TopicPartition, RangeReport], ...]
+) -> tuple[TopicPartition, RangeReport] | None:
+    return next((pair for pair in ranges if pair[1] is range_), None)
 
 
 class KshareListener(StreamingQueryListener):

@@ -3,8 +3,8 @@
 A call costs one call of :mod:`kshare.planner`. Tasks do not import this module.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
@@ -12,16 +12,16 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.policies import PolicyWatch
 from kshare.options import FromGroup, SourceOptions
 from kshare.planner import StreamPlanner, plan_batch
-from kshare.planner.batch_query import bounds_of
+from kshare.planner.batch_query import Comparison, Condition, bounds_of
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.query_group import QueryInGroup
-from spark_plugin.filters import conditions_of
-from spark_plugin.planning import as_partitions
+from spark_plugin.source import as_partitions
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import Filter
+    from pyspark.sql.datasource import ColumnPath, Filter
 
-__all__ = ["batch_partitions", "open_planner"]
+
+__all__ = ["batch_partitions", "conditions_of", "open_planner"]
 
 
 def batch_partitions(options: SourceOptions, filters: "Sequence[Filter]") -> list[InputPartition]:
@@ -72,3 +72,28 @@ def _group_of(options: SourceOptions) -> QueryInGroup | None:
         KeySelection.of(options).allowed,
         log_topic=options.individual_commit_topic,
     )
+
+
+# By name, as Spark 4.0 has none of these classes.
+_COMPARISONS: Final[dict[str, Comparison]] = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",  # `<=> NULL` has no value of the column's type, and excludes nothing
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "In": "in",
+}
+
+
+def conditions_of(filters: "Iterable[Filter]") -> list[Condition]:
+    """Return the filters that compare a column with literals."""
+    conditions = []
+    for pushed in filters:
+        comparison = _COMPARISONS.get(type(pushed).__name__)
+        path: ColumnPath = getattr(pushed, "attribute", ())
+        if comparison is not None and len(path) == 1:
+            value: Any = getattr(pushed, "value", None)
+            values = tuple(value) if comparison == "in" else (value,)
+            conditions.append(Condition(path[0], comparison, values))
+    return conditions

@@ -7,7 +7,8 @@ what only planners need is in :mod:`spark_plugin.planner_side`, what only tasks 
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -28,10 +29,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kshare.core.tasks import PlannedSlice, Task
 from kshare.errors import OptionsError
 from kshare.options import SourceOptions, parse_options
 from spark_plugin.logs import show_log
-from spark_plugin.planning import SlicePartition, as_partitions
 from spark_plugin.read_info import filters_may_be_pushed
 from spark_plugin.spark_api import (
     ReadAllAvailable,
@@ -50,10 +51,10 @@ if TYPE_CHECKING:
     from kshare.planner import StreamPlanner
     from spark_plugin.sink import BatchSink, StreamSink
 
-__all__ = ["KshareDataSource", "StreamReader"]
+
+__all__ = ["KshareDataSource", "SlicePartition", "StreamReader", "as_partitions"]
 
 _log = logging.getLogger("kshare")
-
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -65,6 +66,22 @@ _TYPES: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": ArrayType(_HEADER),
 }
+
+
+@dataclass
+class SlicePartition(InputPartition):
+    """A task, as Spark sends it.
+
+    Attributes:
+        slices: The slices to read, together; at least one.
+    """
+
+    slices: tuple[PlannedSlice, ...]
+
+
+def as_partitions(tasks: Iterable[Task]) -> list[InputPartition]:
+    """Convert tasks into Spark's input partitions, in the order of the plan."""
+    return [SlicePartition(task.slices) for task in tasks]
 
 
 class KshareDataSource(DataSource):

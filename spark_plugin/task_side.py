@@ -1,26 +1,56 @@
 """The source in a task: read its slices, and report to the planner where reading ended.
 
 This imports the compiled kernels. Planners do not import this module.
+
+**The end of a task, as the planner sees it.** A reader is done long before its task if something
+slow follows it, because rows are buffered on the way. A worker that Spark uses again does not learn
+when its task ends. But Spark's JVM closes the socket of a worker that it will not use again exactly
+then (``BasePythonRunner``'s listener for the completion of tasks), and ``pyspark.daemon``'s child
+waits for that, and exits::
+
+    reader done ............ rows on their way ............ task ends
+    worker: END_OF_DATA_SECTION -> waits for the JVM ------> socket closed -> exits
+
+A worker answers END_OF_DATA_SECTION, "do not use me again", if it cannot read the finish signal.
+So :func:`spark_plugin.spark_api.refuse_reuse` makes it believe that, in a process that is about to
+exit. What a task delivers does not change. At worst the end is not seen. Cost: Spark does not use
+the worker again, so a later task starts in a new one.
+
+**The executor** is found from the worker's parent processes: Spark does not say. Two workers of one
+executor get the same name, those of two executors different ones. A worker's parent is the daemon
+that forked it, and the daemon's is the executor's JVM. Its command line has ``--executor-id`` and
+``--cores`` under every cluster manager (``CoarseGrainedExecutorBackend``), and neither in local
+mode.
 """
 
 import gc
+import logging
+import os
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice, Ticket
+from kshare.feedback.messages import Executor
 from kshare.feedback.report import TaskReport
 from kshare.options import SourceOptions
 from kshare.wire.reader.read_slice import WantedSlice, read_slices
-from spark_plugin.executor import this_executor
 from spark_plugin.logs import show_log
-from spark_plugin.planning import SlicePartition
-from spark_plugin.timing import end_worker_with_task
+from spark_plugin.source import SlicePartition
+from spark_plugin.spark_api import SPARK, refuse_reuse
 
-__all__ = ["read_partition"]
+__all__ = ["end_worker_with_task", "read_partition", "this_executor"]
+
+_log = logging.getLogger("kshare")
+_DAEMONS = {"pyspark.daemon", "spark_plugin.daemon"}
 
 
 def read_partition(partition: SlicePartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -60,3 +90,42 @@ def _prepare_process() -> None:
     # Spark's workers collect garbage after every task. Modules are never garbage, and walking
     # through them takes longer than a small task does: leave them out.
     gc.freeze()
+
+
+def end_worker_with_task() -> bool:
+    """Make this Python worker end when its task does.
+
+    Returns:
+        Whether it will. It will not, and nothing has changed, if this process is no worker of
+        Spark's daemon, or a worker of an unknown version of Spark.
+    """
+    if not os.environ.get("SPARK_REUSE_WORKER") or not _is_daemon(sys.modules.get("__main__")):
+        return False
+    if not refuse_reuse():
+        _log.debug("the Python worker of %s is not known: no task times", SPARK)
+        return False
+    return True
+
+
+def _is_daemon(main: Any) -> bool:
+    return getattr(getattr(main, "__spec__", None), "name", None) in _DAEMONS
+
+
+@cache
+def this_executor() -> Executor:
+    """Return the executor of this process; its slots are 0 if they cannot be seen."""
+    host = socket.gethostname()
+    try:
+        jvm = _parent_of(os.getppid())
+        command = Path(f"/proc/{jvm}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except (OSError, ValueError, IndexError):  # no /proc, or no right to read it
+        return Executor(f"{os.getppid()}@{host}", 0)
+    arguments = dict(pairwise(command))
+    name, cores = arguments.get("--executor-id", "driver"), arguments.get("--cores", "")
+    return Executor(f"{name}@{host}", int(cores) if cores.isdecimal() else 0)
+
+
+def _parent_of(process: int) -> int:
+    # The command's name is in parentheses, and may contain some.
+    stat = Path(f"/proc/{process}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])

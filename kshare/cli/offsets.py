@@ -17,7 +17,7 @@ from kshare.cli.connection import log_topic, needed_kafka_config
 from kshare.cli.output import print_json
 from kshare.cli.show import partition_text
 from kshare.cluster.cluster import Cluster
-from kshare.cluster.log_bounds import log_bounds
+from kshare.cluster.examination import log_bounds
 from kshare.core.progress import TopicPartition
 from kshare.group.model import OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets

@@ -17,7 +17,7 @@ from kshare.cli.connection import is_given, kafka_config, source_options
 from kshare.cli.output import counted, print_json, text_table
 from kshare.cli.show import as_json, as_text, range_hashes_text
 from kshare.cluster.cluster import Cluster
-from kshare.cluster.log_bounds import log_bounds
+from kshare.cluster.examination import log_bounds
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKeys
 from kshare.core.hashing import HashRange
 from kshare.core.listing import key_json, show_key

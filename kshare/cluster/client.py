@@ -4,9 +4,13 @@ A refused login or certificate is raised at the next opportunity, not after a ti
 that has never answered is looked at after 10 s (:mod:`kshare.cluster.silence`); what waiting can
 repair is then waited for. Nothing is opened before the first use, so an object may be made before a
 fork.
+
+Its log lines become readable: each fault once in a while, without librdkafka's own names. A message
+is logged, or the same one was logged less than five minutes ago.
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -14,7 +18,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 
-from kshare.cluster.client_log import client_log
 from kshare.cluster.silence import Diagnosis, Silence, wire_diagnosis
 from kshare.errors import (
     AuthenticationError,
@@ -33,13 +36,21 @@ from kshare.wire.protocol.retry import Clock, RetryDeadline
 __all__ = [
     "Client",
     "Handle",
+    "Once",
     "admin_seconds",
+    "client_log",
     "code_of",
     "has_timed_out",
     "kafka_error",
     "kind_of",
     "servers",
 ]
+
+_AGAIN_SECONDS: Final = 300.0
+_REMEMBERED_MAX: Final = 256
+# FAIL [client#producer-1] [thrd:host:1/bootstrap]: host:1/bootstrap: text (after 3ms in state X)
+_ORIGIN: Final = re.compile(r"^\w+ \[[^]]*\] \[thrd:[^]]*\]: ")
+_DETAIL: Final = re.compile(r" \(after \d+ms in state .*\)$")
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +59,6 @@ _ADMIN_SECONDS_MAX: Final = 3600.0
 _FIRST_SECONDS: Final = 10.0
 _FIRST_SECONDS_AFTER_FAULT: Final = 2.0
 _ALL_BROKERS_DOWN: Final = RdKafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
-_UNKNOWN_PARTITION: Final = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
 # Part of what librdkafka says when a broker answers SaslHandshake with ILLEGAL_SASL_STATE.
 _ILLEGAL_SASL_STATE: Final = RdKafkaError(ErrorCode.ILLEGAL_SASL_STATE).str()
 # librdkafka's own codes, which no broker answers. _NOENT: none of the partitions that were asked
@@ -63,6 +73,38 @@ _OWN_KINDS: Final = {
     RdKafkaError._UNKNOWN_PARTITION: Kind.UNKNOWN_TOPIC,  # noqa: SLF001
     RdKafkaError._UNKNOWN_TOPIC: Kind.UNKNOWN_TOPIC,  # noqa: SLF001
 }
+
+
+class Once(logging.Filter):
+    """Lets the first of equal messages pass: a client that reconnects repeats itself for ever.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Decide if a record is logged; its text becomes one that a user can read."""
+        text = _DETAIL.sub("", _ORIGIN.sub("", record.getMessage()))
+        now = self._clock()
+        last = self._last.get(text)
+        if last is not None and now - last < _AGAIN_SECONDS:
+            return False
+        while len(self._last) >= _REMEMBERED_MAX:
+            del self._last[next(iter(self._last))]
+        self._last.pop(text, None)
+        self._last[text] = now
+        record.msg, record.args = f"Kafka client: {text}", ()
+        return True
+
+
+client_log: Final = logging.getLogger("kshare.client")
+"""For librdkafka's handles: ``Producer(config, logger=client_log)``."""
+client_log.addFilter(Once())
 
 
 class Handle(Protocol):

@@ -1,27 +1,48 @@
-"""Stable offsets to a consumer group, for Kafka's own lag tools: ``commitOffsets``.
+"""Committed offsets, and stable ones to a group for Kafka's own lag tools: ``commitOffsets``.
 
 Guarantees: nothing is ever read back, and a commit that fails is a warning: the query goes on. No
 call waits for Kafka but :meth:`Committer.close`, and that one for a few seconds.
 
-Cost: one request a trigger at most, and none while nothing has moved.
+Cost: one request a trigger at most, and none while nothing has moved. No heavy imports: planners
+load this module.
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from kshare.cluster.committed_offset import CommittedOffset, CommittedOffsets, Outcome
 from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError
 from kshare.options import KafkaConfig, SourceOptions
 
-__all__ = ["Committer", "committer"]
+__all__ = ["CommittedOffset", "CommittedOffsets", "Committer", "Outcome", "committer"]
 
 _log = logging.getLogger("kshare.planner")
 
 
+class CommittedOffset(NamedTuple):
+    """A committed offset, as the coordinator stores it.
+
+    Attributes:
+        offset: The offset.
+        metadata: What the committer says of it.
+        leader_epoch: Leader epoch of the record before it; None if it is not known.
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int | None = None
+
+
+CommittedOffsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
+
+Outcome: TypeAlias = dict[TopicPartition, KafkaError | None]
+"""The error of each partition; None if its offset is stored."""
+
+
 class Writer(Protocol):
-    """The used part of :class:`~kshare.cluster.offset_writer.OffsetWriter`."""
+    """The used part of :class:`~kshare.cluster.coordinator.OffsetWriter`."""
 
     def commit(self, offsets: CommittedOffsets, /) -> Future[Outcome]:
         """Begin to commit offsets."""
@@ -35,7 +56,7 @@ MakeWriter: TypeAlias = Callable[[KafkaConfig, str], Writer]
 
 def _offset_writer(kafka: KafkaConfig, group: str) -> Writer:
     # Only queries that commit pay for it: 0.4 s of a planner's start.
-    from kshare.cluster.offset_writer import OffsetWriter  # noqa: PLC0415
+    from kshare.cluster.coordinator import OffsetWriter  # noqa: PLC0415
 
     return OffsetWriter(kafka, group)
 

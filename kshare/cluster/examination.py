@@ -1,6 +1,6 @@
-"""Examination of a cluster before a query runs: brokers, rights on topics, the newest time."""
+"""Looks at a cluster for people: brokers, rights on topics, the newest time, the bounds of logs."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
@@ -8,9 +8,10 @@ from confluent_kafka.admin import OffsetSpec
 
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError
+from kshare.errors import KafkaError, UnknownTopicError
+from kshare.options import Subscribe
 
-__all__ = ["ExaminedCluster"]
+__all__ = ["ExaminedCluster", "log_bounds"]
 
 
 class ExaminedCluster(Cluster):
@@ -68,3 +69,29 @@ class ExaminedCluster(Cluster):
         )
         done = [future for future in futures.values() if future.done() and not future.exception()]
         return max((time for each in done if (time := each.result().timestamp) >= 0), default=None)
+
+
+def log_bounds(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    on_missing: Callable[[UnknownTopicError], object] = lambda _: None,
+) -> dict[TopicPartition, tuple[int, int]]:
+    """First offset and end of the partitions that exist.
+
+    Args:
+        cluster: The cluster.
+        partitions: The partitions.
+        on_missing: Called for each topic that does not exist.
+
+    Raises:
+        KafkaError: The cluster did not answer, or refused.
+    """
+    wanted = set(partitions)
+    there: set[TopicPartition] = set()
+    for topic in sorted({tp.topic for tp in wanted}):
+        try:
+            there.update(cluster.partitions(Subscribe((topic,))))
+        except UnknownTopicError as error:
+            on_missing(error)
+    first, end = cluster.earliest(there & wanted), cluster.latest(there & wanted)
+    return {tp: (first[tp], end[tp]) for tp in sorted(first)}

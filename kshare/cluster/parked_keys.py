@@ -5,7 +5,7 @@ not matter. A record's key is ``{"key": hex, "topic": name}`` as JSON. Its value
 ``{"by": who, "when": time, "why": text}``; a tombstone lets the key go on.
 
 Cost: one record a key; a running query asks for the topic's end every 2 s, and reads what is new
-(:mod:`kshare.cluster.topic_watch`).
+(:mod:`kshare.cluster.topic_table`).
 """
 
 import logging
@@ -18,8 +18,14 @@ from typing import Final, TypeAlias
 from confluent_kafka.admin import AdminClient
 
 from kshare.cluster.compacted_topic import CompactedTopic
-from kshare.cluster.topic_table import TopicTable, json_bytes, texts
-from kshare.cluster.topic_watch import EVERY_SECONDS, TopicWatch, WatchTexts
+from kshare.cluster.topic_table import (
+    EVERY_SECONDS,
+    TopicTable,
+    TopicWatch,
+    WatchTexts,
+    json_bytes,
+    texts,
+)
 from kshare.cluster.topics import PARKED_TOPIC, TopicSpec
 from kshare.core.parked import ParkedCount
 from kshare.options import KafkaConfig

@@ -17,8 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from confluent_kafka.admin import AdminClient
 
 from kshare.cluster.compacted_topic import CompactedTopic
-from kshare.cluster.topic_table import TopicTable, json_bytes, texts
-from kshare.cluster.topic_watch import TopicWatch, WatchTexts
+from kshare.cluster.topic_table import TopicTable, TopicWatch, WatchTexts, json_bytes, texts
 from kshare.cluster.topics import POLICIES_TOPIC, TopicSpec
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.retry import Clock

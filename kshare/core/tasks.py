@@ -80,7 +80,6 @@ class Ticket:
 GROUP_MAX = 256
 """Maximum number of members of a group."""
 
-
 SharedRange = tuple[int, int, int]
 """An offset range, start and end, and how many members read it."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.compacted_topic import CompactedTopic
-from kshare.cluster.log_bounds import log_bounds
+from kshare.cluster.examination import log_bounds
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC, TopicSpec
 from kshare.core.hashing import HashRange, complement
 from kshare.core.progress import Progress, TopicPartition

@@ -23,7 +23,7 @@ from kafka.protocol.producer import (
     InitProducerIdRequest,
 )
 
-from kshare.cluster.requests import TRANSACTION, NotNowError, check, find_on, retried
+from kshare.cluster.coordinator import TRANSACTION, NotNowError, check, find_on, retried
 from kshare.errors import AuthenticationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.produce.model import Transaction

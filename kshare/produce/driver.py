@@ -2,25 +2,44 @@
 
 Guarantees: a reader with ``read_committed`` sees the rows of a batch once, those of the attempts
 that were decided, no matter who runs the batch again and who dies on the way. docs/exactly-once.md
-argues it. Where that cannot be kept, an error names what is missing.
+argues it. Where that cannot be kept, an error names what is missing. Nothing is committed but what
+the ledger names, and nothing that it names is aborted while it can be committed.
 
 A task writes in a transaction of its own and leaves it open. The driver writes down which
-transactions make the batch, which is the decision, and then commits them, one as the leader first.
+transactions make the batch, which is the decision, and then commits them. The leader is ended
+first, alone: if it is gone, nothing of its batch is visible::
 
-Cost: some requests for each transaction, and a few to the ledger for each batch. Tasks do without
-this module: the protocol's classes and the admin client take 0.3 s to import.
+    open --- write the ledger ---> decided --- commit the leader ---> commit the others: ended
+      |                               |
+      +--- an error: abort            +--- it is gone ---> abort the others: retracted
+                                      +--- nobody knows it any more ---> an error: ended
+
+Cost: three requests for each transaction, several at a time, and a few to the ledger for each
+batch. Tasks do without this module: the protocol's classes and the admin client take 0.3 s to
+import.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final, NoReturn, Protocol, TypeVar
 
-from kshare.options.sink import SinkOptions
+from kshare.core.listing import join_names
+from kshare.errors import KafkaError, KshareError
+from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions
 from kshare.produce.coordinator import Coordinators
-from kshare.produce.decision import Batch
-from kshare.produce.ledger import Ledger
-from kshare.produce.model import Prepared
+from kshare.produce.ledger import Entry, Ledger, State, is_written, next_state
+from kshare.produce.model import Prepared, Transaction, id_prefix, transactional_id
 
-__all__ = ["abort_batch", "commit_batch"]
+__all__ = ["Batch", "Endings", "States", "abort_batch", "commit_batch"]
+
+_log = logging.getLogger(__name__)
+_TIME_SHARE: Final = 0.9
+"""Of transaction.timeout.ms: a batch that took longer is not decided."""
+
+_NAMED_MAX: Final = 20
+_Answer = TypeVar("_Answer")
 
 
 def commit_batch(messages: Sequence[Prepared], batch: int, options: SinkOptions) -> None:
@@ -57,7 +76,7 @@ def abort_batch(messages: Iterable[Prepared | None], batch: int, options: SinkOp
 
 
 @contextmanager
-def _opened(messages: Sequence[Prepared], batch: int, options: SinkOptions) -> Iterator[Batch]:
+def _opened(messages: Sequence[Prepared], batch: int, options: SinkOptions) -> "Iterator[Batch]":
     """A batch of at least one task, with the ledger and the coordinators that it needs."""
     coordinators = Coordinators(options.kafka)
     try:
@@ -65,3 +84,236 @@ def _opened(messages: Sequence[Prepared], batch: int, options: SinkOptions) -> I
             yield Batch(messages, batch, options, ledger, coordinators)
     finally:
         coordinators.close()
+
+
+class States(Protocol):
+    """The state of one query: :class:`~kshare.produce.ledger.Ledger`."""
+
+    def read(self) -> State | None:
+        """The query's state; None if it never decided a batch."""
+
+    def take_over(self) -> None:
+        """Shut out all others."""
+
+    def write(self, state: State) -> None:
+        """Replace the query's state."""
+
+
+class Endings(Protocol):
+    """Access to transactions: :class:`~kshare.produce.coordinator.Coordinators`."""
+
+    def is_open(self, transaction: Transaction) -> bool:
+        """True if a transaction is open."""
+
+    def end(self, transaction: Transaction, *, commit: bool) -> bool | None:
+        """Commit or abort a transaction; whether it was there, None if nobody knows any more."""
+
+    def fence(self, transactional_id: str) -> None:
+        """Abort the transaction that an id may have."""
+
+    def open_ids(self, prefix: str) -> list[str]:
+        """The transactional ids with this prefix whose transaction is open."""
+
+    def each(
+        self,
+        action: Callable[["Endings", Transaction], _Answer],
+        transactions: Sequence[Transaction],
+    ) -> list[_Answer]:
+        """Do something to many transactions; answers are in order."""
+
+
+class Batch:
+    """A batch on the driver, with its query's ledger.
+
+    Args:
+        messages: Those of the batch's tasks; at least one.
+        batch: Number of the batch.
+        options: The sink's options.
+        ledger: The query's ledger.
+        coordinators: What ends transactions.
+
+    Raises:
+        KafkaError: a message is one of another batch.
+    """
+
+    def __init__(
+        self,
+        messages: Sequence[Prepared],
+        batch: int,
+        options: SinkOptions,
+        ledger: States,
+        coordinators: Endings,
+    ) -> None:
+        attempts = [message.attempt for message in messages]
+        batches = {(attempt.query, attempt.run, attempt.batch) for attempt in attempts}
+        self._query, self._run = attempts[0].query, attempts[0].run
+        if batches != {(self._query, self._run, batch)}:
+            raise KafkaError(
+                f"exactlyOnce: tasks of other batches report to batch {batch}: {batches}"
+            )
+        self._attempts = attempts
+        self._number = batch
+        self._ledger = ledger
+        self._coordinators = coordinators
+        self._timeout_seconds = (
+            int(options.producer.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)) / 1000
+        )
+        self._own = {
+            message.attempt: message.transaction
+            for message in sorted(messages, key=lambda message: message.attempt.task)
+            if message.transaction is not None
+        }
+
+    def commit(self) -> None:
+        """Decide, and end; see :func:`~kshare.produce.driver.commit_batch`."""
+        state = self._ledger.read()
+        is_written(state, self._run, self._number)  # raises: an older run shuts no one out
+        if not self._own and (state is None or state.ended):
+            return  # no rows, and nothing left to do
+        self._ledger.take_over()
+        state = self._finished(self._ledger.read())
+        if is_written(state, self._run, self._number):
+            _log.info("batch %d of query %s was written before", self._number, self._query)
+            self._drop()
+            return
+        if self._own:
+            self._check()
+            decided = next_state(state, self._run, self._number, self._entries())
+            self._ledger.write(decided)
+            # From here on nothing may abort: the next to run the batch commits it.
+            if self._finished(decided) != decided.end():
+                raise KafkaError(
+                    f"exactlyOnce: batch {self._number} is not written: its first transaction was "
+                    "ended before it could be committed. Running the batch again writes it"
+                )
+        self._sweep(state)
+
+    def abort(self) -> None:
+        """Abort what was not decided."""
+        state = self._ledger.read()
+        if state is None or self._run not in state.runs[:-1]:
+            self._ledger.take_over()  # what was about to be decided is decided now, or never
+            state = self._ledger.read()
+        if state is not None and (state.run, state.batch) == (self._run, self._number):
+            self._finished(state)
+        else:
+            self._drop()
+
+    def _entries(self) -> tuple[Entry, ...]:
+        return tuple(
+            Entry(attempt.task, attempt.number, own.producer_id, own.epoch, own.rows)
+            for attempt, own in self._own.items()
+        )
+
+    def _check(self) -> None:
+        """Refuse the batch unless all its transactions are open, and stay open for a while."""
+        took = time.time() - min(attempt.began for attempt in self._own)
+        if took > _TIME_SHARE * self._timeout_seconds:
+            raise KafkaError(
+                f"exactlyOnce: batch {self._number} is not written: it took {took:.0f} s, and its "
+                f"transactions end after {self._timeout_seconds:g} s "
+                "(kafka.transaction.timeout.ms). Make batches smaller (maxOffsetsPerTrigger), or "
+                "raise it; brokers allow transaction.max.timeout.ms"
+            )
+        open_ = self._coordinators.each(_is_open, list(self._own.values()))
+        ended = [attempt for attempt, is_open in zip(self._own, open_, strict=True) if not is_open]
+        if ended:
+            tasks = join_names((attempt.task for attempt in ended), _NAMED_MAX)
+            raise KafkaError(
+                f"exactlyOnce: batch {self._number} is not written: the transactions of tasks "
+                f"{tasks} were ended by others (a second run of the query, or a time-out). "
+                "Running the batch again writes it"
+            )
+
+    def _finished(self, state: State | None) -> State | None:
+        """End what was decided: commit it, or take the decision back if nothing can be committed.
+
+        The leader is always ended first. So if it is gone, nothing of the batch was committed.
+        """
+        if state is None or state.ended:
+            return state
+        leader, *others = [
+            Transaction(
+                transactional_id(self._query, state.run, state.batch, entry.task, entry.attempt),
+                entry.producer_id,
+                entry.epoch,
+                topic="",
+                partition=-1,
+                rows=entry.rows,
+            )
+            for entry in state.entries
+        ]
+        found = self._coordinators.end(leader, commit=True)
+        if found is None:  # it may be committed: its rows shall not be written twice
+            self._give_up(state, state.entries, is_known=False)
+        if not found:
+            _log.warning("batch %d: %s is gone, nothing is written", state.batch, leader.id)
+            retracted = state.retract()
+            self._ledger.write(retracted)
+            self._coordinators.each(_aborted, others)
+            return retracted
+        done = self._coordinators.each(_committed, others)
+        lost = [entry for entry, ok in zip(state.entries[1:], done, strict=True) if not ok]
+        if lost:
+            self._give_up(state, lost, is_known=None not in done)
+        self._ledger.write(state.end())
+        return state.end()
+
+    def _give_up(self, state: State, entries: Sequence[Entry], *, is_known: bool) -> NoReturn:
+        """Go on without the rows of some transactions from the next start on, with an error now.
+
+        Args:
+            state: The decided batch.
+            entries: The transactions.
+            is_known: Whether it is known that they were not committed.
+        """
+        rows = sum(entry.rows for entry in entries)
+        tasks = join_names((entry.task for entry in entries), _NAMED_MAX)
+        of_batch = f"exactlyOnce: of batch {state.batch}, {rows:,} rows"
+        of_tasks = f"those of tasks {tasks} of run {state.run}"
+        text = (
+            f"{of_batch} are lost, {of_tasks}: it was decided and partly committed when its driver "
+            "ended, and the rest timed out before the query was started again "
+            "(kafka.transaction.timeout.ms). The next start goes on without them"
+            if is_known
+            else f"{of_batch} may be lost, {of_tasks}: it was decided when its driver ended, and "
+            "Kafka has forgotten since whether their transactions were committed "
+            "(transactional.id.expiration.ms). Look for them in the topic. The next start goes on "
+            "and does not write them again"
+        )
+        _log.error(text)  # before it is written down: a driver that dies here leaves it to the next
+        self._ledger.write(state.end())
+        raise KafkaError(text)
+
+    def _drop(self) -> None:
+        """Abort own transactions; those that cannot be reached time out."""
+        try:
+            self._coordinators.each(_aborted, list(self._own.values()))
+        except KshareError as error:
+            _log.warning("transactions of batch %d are left to time out: %s", self._number, error)
+
+    def _sweep(self, before: State | None) -> None:
+        """Abort what attempts left open that do not count, so that no reader waits for them."""
+        newcomer = before is None or self._run not in before.runs
+        if not newcomer and not any(a.number or a.speculative for a in self._attempts):
+            return
+        prefix = id_prefix(self._query) if newcomer else id_prefix(self._query, self._run)
+        try:
+            own = {transaction.id for transaction in self._own.values()}
+            for name in self._coordinators.open_ids(prefix):
+                if name not in own:
+                    self._coordinators.fence(name)
+        except KshareError as error:
+            _log.warning("open transactions %s... are left to time out: %s", prefix, error)
+
+
+def _is_open(coordinators: Endings, transaction: Transaction) -> bool:
+    return coordinators.is_open(transaction)
+
+
+def _committed(coordinators: Endings, transaction: Transaction) -> bool | None:
+    return coordinators.end(transaction, commit=True)
+
+
+def _aborted(coordinators: Endings, transaction: Transaction) -> bool | None:
+    return coordinators.end(transaction, commit=False)

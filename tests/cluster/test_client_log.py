@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from kshare.cluster.client_log import Once, client_log
+from kshare.cluster.client import Once, client_log
 
 REFUSED = (
     "FAIL [kshare#producer-1] [thrd:localhost:1/bootstrap]: localhost:1/bootstrap: Connect to "

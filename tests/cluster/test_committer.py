@@ -10,8 +10,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
-from kshare.cluster.committed_offset import CommittedOffsets, Outcome
-from kshare.cluster.committer import Committer, committer
+from kshare.cluster.committer import CommittedOffsets, Committer, Outcome, committer
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig, SourceOptions, parse_options

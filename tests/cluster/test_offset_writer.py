@@ -5,9 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from kshare.cluster.committed_offset import CommittedOffset
-from kshare.cluster.coordinator import fetch_offsets
-from kshare.cluster.offset_writer import OffsetWriter, offsets_to_send
+from kshare.cluster.committer import CommittedOffset
+from kshare.cluster.coordinator import OffsetWriter, fetch_offsets, offsets_to_send
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
 from kshare.testing import FakeCluster

@@ -17,7 +17,7 @@ from pyspark.sql import datasource as spark
 from kshare.core.progress import TopicPartition
 from kshare.planner.batch_query import EVERYTHING, Condition, Interval, RowBounds, bounds_of
 from spark_plugin import read_info as filters_module
-from spark_plugin.filters import conditions_of
+from spark_plugin.planner_side import conditions_of
 from spark_plugin.read_info import filters_may_be_pushed
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from kshare.errors import CheckpointVersionError, KafkaError
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions, parse_sink_options
 from kshare.produce import Attempt, Prepared
-from kshare.produce.decision import Batch, Endings
-from kshare.produce.ledger_state import (
+from kshare.produce.driver import Batch, Endings
+from kshare.produce.ledger import (
     RUNS_MAX,
     Entry,
     State,
@@ -366,7 +366,7 @@ class Told(logging.Handler):
 def test_what_times_out_is_written_again_or_named(data: st.DataObject) -> None:
     query = Query(Kafka(), OPTIONS, data.draw(st.booleans()), data)
     told = Told()
-    log = logging.getLogger("kshare.produce.decision")
+    log = logging.getLogger("kshare.produce.driver")
     log.addHandler(told)
     try:
         for _ in range(data.draw(st.integers(1, 3), "kills")):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kshare.security.token_provider import provided_token
+from kshare.security.tokens import provided_token
 from tests.support.security import claims_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "security.md"

@@ -15,7 +15,7 @@ from kshare.options import KafkaConfig, parse_options
 from kshare.security.librdkafka import librdkafka_config
 from kshare.security.oauth import oauth_token
 from kshare.security.sasl import sasl_mechanism
-from kshare.security.token_provider import provided_token
+from kshare.security.tokens import provided_token
 from tests.support.options import SECRET, SERVERS
 
 NOW = 1_700_000_000.0

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from kshare.testing import FakeCluster, Record
-from spark_plugin.preloading import preload
+from spark_plugin.fork_server import preload
 
 PRELOAD = """
 import sys
 from spark_plugin import daemon
-from spark_plugin.preloading import preload
+from spark_plugin.fork_server import preload
 """
 LEFT_OPEN = (
     PRELOAD
@@ -43,7 +43,7 @@ import subprocess
 read = '''
 import json, pickle, sys
 from spark_plugin import daemon
-from spark_plugin.preloading import preload
+from spark_plugin.fork_server import preload
 sent = sys.stdin.buffer.read()
 preload(daemon.MODULES)
 before = set(sys.modules)

@@ -411,7 +411,7 @@ def test_it_is_exported() -> None:
 @pytest.fixture
 def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Spark before 4.2, whose events show the end of the batch as the latest offset."""
-    monkeypatch.setattr("spark_plugin.reports.REPORTS_LATEST", False)
+    monkeypatch.setattr("spark_plugin.listener.REPORTS_LATEST", False)
     monkeypatch.setattr("spark_plugin.listener.REPORTS_LATEST", False)
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from kshare.errors import KshareError
-from spark_plugin.logged_end import WRAPPER, LoggedEnd
+from spark_plugin.plain_reader import WRAPPER, LoggedEnd
 
 # What Spark 4.0.2 and 4.1.4 called for a query over a log that ends at the number after `latest`,
 # and where the batch that is asked for has to start. A query that starts anew begins at 0.

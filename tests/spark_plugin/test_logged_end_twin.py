@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from spark_plugin.logged_end import LoggedEnd
+from spark_plugin.plain_reader import LoggedEnd
 
 
 class Process:

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from kshare.core.checkpoint import decode
 from kshare.errors import KshareError, OptionsError
 from kshare.testing import FakeCluster, Record
-from spark_plugin.logged_end import WRAPPER
-from spark_plugin.plain_reader import PlainReader
+from spark_plugin.plain_reader import WRAPPER, PlainReader
 from spark_plugin.source import KshareDataSource, StreamReader
 from tests.support.options import BASE
 

@@ -22,7 +22,7 @@ from typing import Final, Protocol, TypeAlias
 from kshare.cli.connection import is_given, kafka_config, log_topic, needed_kafka_config
 from kshare.cli.live.snapshot import RangeLine, Snapshot, of_group, of_query
 from kshare.cluster.cluster import Cluster
-from kshare.cluster.log_bounds import log_bounds
+from kshare.cluster.examination import log_bounds
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import Progress, TopicPartition

@@ -20,8 +20,7 @@ from kshare.errors import (
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.transaction import GiveUp, ProducerEpoch
 from kshare.group.session.transaction_log import TransactionLog
-from kshare.produce.commit import commit_transaction
-from kshare.produce.config import consumer_producer_config
+from kshare.produce.config import commit_transaction, consumer_producer_config
 from kshare.produce.sender import Sender, write_error
 from kshare.wire.protocol.error_codes import Kind
 

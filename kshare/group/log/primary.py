@@ -11,9 +11,8 @@ from typing import Any
 
 from kshare.cluster.client import kafka_error
 from kshare.cluster.cluster import Cluster
-from kshare.cluster.committed_offset import CommittedOffset, CommittedOffsets
-from kshare.cluster.coordinator import fetch_offsets
-from kshare.cluster.offset_writer import OffsetWriter
+from kshare.cluster.committer import CommittedOffset, CommittedOffsets
+from kshare.cluster.coordinator import OffsetWriter, fetch_offsets
 from kshare.core.listing import join_names
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, NoOffsetError, UnknownTopicError

@@ -4,8 +4,8 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any, Final
 
-from kshare.cluster.committed_offset import CommittedOffsets
-from kshare.cluster.offset_writer import commit_codes
+from kshare.cluster.committer import CommittedOffsets
+from kshare.cluster.coordinator import commit_codes
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
 from kshare.group.core.member import GroupMember

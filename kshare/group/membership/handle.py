@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, Final
 
-from kshare.cluster.committed_offset import CommittedOffsets
+from kshare.cluster.committer import CommittedOffsets
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KshareError
 from kshare.group.config.table import ConsumerConfig

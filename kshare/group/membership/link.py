@@ -23,9 +23,8 @@ from kafka.protocol.consumer import (
     SyncGroupRequest,
 )
 
-from kshare.cluster.committed_offset import CommittedOffsets
-from kshare.cluster.coordinator import find_coordinator
-from kshare.cluster.offset_writer import commit_request
+from kshare.cluster.committer import CommittedOffsets
+from kshare.cluster.coordinator import commit_request, find_coordinator
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import Heartbeat
 from kshare.group.membership.line import Answered, Line

@@ -35,14 +35,8 @@ from kshare.wire.protocol.messages import Address
 __all__ = ["BackgroundBrokers", "Beside", "NotYetError", "Waker", "abandon", "begin"]
 
 _T = TypeVar("_T")
-
-
 _CLOSED = -1
-
-
 _NONE: Final[Mapping[int, int]] = MappingProxyType({})
-
-
 _POLL_MS_MAX = 2**31 - 1  # a C int
 
 

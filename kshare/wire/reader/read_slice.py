@@ -33,7 +33,6 @@ __all__ = [
     "reader_options",
 ]
 
-
 _HEAD_BYTES = 61
 
 

@@ -21,16 +21,9 @@ from kshare.wire.protocol.messages import PartitionFetch
 
 __all__ = ["FetchSize", "PartitionRecords", "SliceRecords", "WantedSlice"]
 
-
 _FIRST_BYTES = 1 << 20
-
-
 _BYTES_MIN = 64 << 10
-
-
 _BYTES_MAX = 1 << 30
-
-
 _RECORD_BYTES = 1 << 10  # a guess, until the first response
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kshare.cluster.offset_writer import offsets_to_send
+from kshare.cluster.coordinator import offsets_to_send
 from kshare.core.hashing import WHOLE
 from kshare.core.leader_epochs import NO_EPOCHS
 from kshare.group import KeySharedConsumer
