@@ -17,10 +17,11 @@ from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.membership.link import MemberLink
+from kshare.group.protocol.consumer_protocol import COMPRESSED
 from kshare.group.protocol.leader import plan_generation
-from kshare.group.protocol.membership import Join, Membership, Plan, State, Sync
+from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.requests import Join, Plan, Sync
 from kshare.group.protocol.subscription import Subscription
-from kshare.group.protocol.user_data import COMPRESSED
 from kshare.wire.protocol.error_codes import name
 
 TOPIC = "orders-of-all-customers1"
@@ -74,7 +75,7 @@ class Member:
 
 
 def _code(number: int) -> Any:
-    from kshare.group.protocol.group_errors import Code
+    from kshare.group.protocol.requests import Code
 
     return next((code for code in Code if code.value == number), None)
 

@@ -6,10 +6,9 @@ import numpy as np
 
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.group.log.group_reader import GroupReader
 from kshare.group.protocol.commit import blocks_to_write
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.record_codec import encode
+from kshare.group.protocol.record_codec import GroupReader, encode
 from kshare.group.protocol.records import Claim, Record
 
 GAPS = 1_000_000

@@ -38,7 +38,7 @@ from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.log.topic import log_partition
 from kshare.group.offsets import list_offsets
-from kshare.group.session import log_inspector
+from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
 from kshare.testing import check_order
 from kshare.testing.history import Committed, Delivery, Events, History, OwnerChange, check_history
@@ -293,7 +293,7 @@ def test_partitions_that_are_added_to_the_log_and_a_policy_that_deletes(
     settings = config(broker.bootstrap_servers, group, log)
     count = next(count for count in range(2, 20) if log_partition(group, count))
     with session(settings, at, LOWER) as member, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_inspector, "_PAUSE_SECONDS", 0.2)
+        patch.setattr(log_follower, "_LOOK_SECONDS", 0.2)
         member.commit({at: [Rectangle(OffsetRange(0, 10), LOWER)]}, SECONDS)
         member._thread._follower._inspector._due = 0.0
         before = member.started()[at]

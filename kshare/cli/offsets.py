@@ -20,8 +20,7 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import log_bounds
 from kshare.core.progress import TopicPartition
 from kshare.group.model import OffsetAndMetadata
-from kshare.group.offsets import GroupOffsets
-from kshare.group.reset_targets import ResetTo, ShiftBy
+from kshare.group.offsets import GroupOffsets, ResetTo, ShiftBy
 from kshare.monitor.plot import draw_partitions
 from kshare.monitor.status import PartitionStatus, partition_status
 from kshare.options import KafkaConfig

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from kshare.group.metrics import ConsumerMetrics
     from kshare.group.model import OffsetAndMetadata
     from kshare.group.owners import GroupOwners, owner
-    from kshare.group.prometheus import register_metrics
+    from kshare.group.prometheus import MetricsServer, register_metrics, serve_metrics
     from kshare.group.restoration import restore
-    from kshare.group.serving import MetricsServer, serve_metrics
 
 __all__ = [
     "AsyncKeySharedConsumer",
@@ -52,7 +51,7 @@ _HOMES = {
     "HostInfo": "kshare.assignment.interface.application",
     "KeySharedConsumer": "kshare.group.consumer.consumer",
     "Message": "kshare.group.message",
-    "MetricsServer": "kshare.group.serving",
+    "MetricsServer": "kshare.group.prometheus",
     "OffsetAndMetadata": "kshare.group.model",
     "Transaction": "kshare.group.consumer.transaction",
     "TransactionAbortedError": "kshare.errors",
@@ -60,7 +59,7 @@ _HOMES = {
     "partitions_only": "kshare.group.consumer.subscriber",
     "register_metrics": "kshare.group.prometheus",
     "restore": "kshare.group.restoration",
-    "serve_metrics": "kshare.group.serving",
+    "serve_metrics": "kshare.group.prometheus",
 }
 
 

@@ -11,8 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET
 from kshare.arrow_values import int64_numbers
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
-from kshare.group.batch_mark import BatchMark
-from kshare.group.message import Message
+from kshare.group.message import BatchMark, Message
 from kshare.options.kinds import topic_fault
 
 __all__ = [

@@ -4,8 +4,10 @@ Cost: 0.2 us a message. A column is converted for all rows of a chunk when the f
 asked for it; values are converted ahead. A message keeps its chunk alive, 2,048 rows at most.
 """
 
+import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count, groupby, repeat
 from operator import itemgetter, length_hint
 from typing import Any, Final, NamedTuple
@@ -23,13 +25,17 @@ __all__ = [
     "CHUNK_ROWS",
     "NO_ROWS",
     "RELEASED",
+    "BatchMark",
     "Chunk",
     "Message",
     "Rows",
     "batch_of",
     "chunks",
+    "marked",
     "rows_of",
 ]
+
+_MARK: Final = b"kshare.batch"
 
 ACKNOWLEDGED: Final = 1
 """In :attr:`.Chunk.acknowledged`: nothing more is expected of the row."""
@@ -293,3 +299,47 @@ class _WithoutValue(Message):
 
     def __len__(self) -> int:
         return len(self.value() or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMark:
+    """The records that a batch holds, as metadata in its schema.
+
+    pyarrow keeps the metadata when a batch is sliced, filtered or sorted, or columns are selected.
+
+    Attributes:
+        partition: Their partition.
+        chunks: Numbers of the chunks that they are of.
+        first: The lowest of their offsets.
+        last: The highest.
+    """
+
+    partition: TopicPartition
+    chunks: frozenset[int]
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch | pa.Table) -> "BatchMark | None":
+        """The mark of a batch; None if it has none."""
+        text = (batch.schema.metadata or {}).get(_MARK)
+        if text is None:
+            return None
+        topic, partition, chunks, first, last = json.loads(text)
+        return cls(TopicPartition(topic, partition), frozenset(chunks), first, last)
+
+    def holds(self, offsets: Any) -> bool:
+        """True if all offsets may be of this batch: each is there once."""
+        if not len(offsets):
+            return True
+        is_within = self.first <= offsets.min() and offsets.max() <= self.last
+        return bool(is_within and np.all(np.diff(np.sort(offsets)) > 0))
+
+
+def marked(batch: pa.RecordBatch, chunks: Sequence[Chunk]) -> pa.RecordBatch:
+    """A batch with the mark of the chunks that its rows are of, at least one of one partition."""
+    topic, partition = chunks[0].topic_partition
+    offsets = int64_numbers(batch.column("offset"))
+    numbers = sorted({chunk.number for chunk in chunks})
+    text = json.dumps([topic, partition, numbers, int(offsets.min()), int(offsets.max())])
+    return batch.replace_schema_metadata({_MARK: text.encode()})

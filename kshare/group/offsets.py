@@ -1,14 +1,16 @@
 """Committed offsets of a group: listed, reset, dropped from anywhere, without joining or claiming.
 
 Guarantees: nothing is changed while a member of the group is alive. What is listed is true at the
-end of the log and for the primary offsets that were read before it.
+end of the log and for the primary offsets that were read before it. No group is reset to an offset
+outside of a partition's log.
 """
 
 import time
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
@@ -23,19 +25,91 @@ from kshare.errors import (
 )
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.description import describe_group
-from kshare.group.log.group_reader import LIFE_SECONDS, GroupReader
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.log.topic import LogTopic, LogWriter, log_table
 from kshare.group.model import LOG_SEGMENT_BYTES, OffsetAndMetadata, committed_offset
 from kshare.group.protocol.log import GroupLog, members_seen
-from kshare.group.protocol.record_codec import decode_key, encode
+from kshare.group.protocol.record_codec import LIFE_SECONDS, GroupReader, decode_key, encode
 from kshare.group.protocol.records import Reset
 from kshare.group.protocol.start import Anchor, Primary
-from kshare.group.reset_targets import ResetTo, reset_offsets
 from kshare.options import KafkaConfig, Subscribe
 from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["GroupOffsets", "GroupSnapshot", "list_offsets"]
+__all__ = ["GroupOffsets", "GroupSnapshot", "ResetTo", "ShiftBy", "list_offsets", "reset_offsets"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftBy:
+    """A number of offsets after the stable offset; below 0: before it.
+
+    What that puts outside of the log is its first offset, or its end.
+    """
+
+    offsets: int
+
+
+ResetTo: TypeAlias = (
+    Literal["earliest", "latest", "stable"] | datetime | ShiftBy | Mapping[TopicPartition, int]
+)
+"""A reset target: by name, at the first records from a time on (UTC if it names no time zone; the
+end if all records are older), relative to the stable offsets, or at given offsets.
+"""
+
+
+def reset_offsets(
+    to: ResetTo,
+    stable: Mapping[TopicPartition, int],
+    partitions: Collection[TopicPartition],
+    cluster: Cluster,
+) -> dict[TopicPartition, int]:
+    """The offset at which each partition shall start.
+
+    Args:
+        to: Where a group shall start.
+        stable: The group's stable offsets.
+        partitions: What is reset, unless ``to`` names offsets. Those without a stable offset are
+            left out if ``to`` is relative to it.
+        cluster: Has the partitions.
+
+    Raises:
+        KshareError: An offset is outside of its partition's log.
+        UnknownTopicError: A partition does not exist.
+        KafkaError: The cluster did not answer, or refused.
+    """
+    if to == "earliest":
+        return cluster.earliest(partitions)
+    if to == "latest":
+        return cluster.latest(partitions)
+    if isinstance(to, datetime):
+        return _since(to, partitions, cluster)
+    if isinstance(to, Mapping):
+        wanted = dict(to)
+    else:
+        by = to.offsets if isinstance(to, ShiftBy) else 0
+        wanted = {tp: stable[tp] + by for tp in partitions if tp in stable}
+    first, end = cluster.earliest(wanted), cluster.latest(wanted)
+    if isinstance(to, ShiftBy):
+        return {tp: min(max(offset, first[tp]), end[tp]) for tp, offset in wanted.items()}
+    outside = [
+        f"{tp}: offset {offset} is outside of the log, which is {first[tp]} to {end[tp]}"
+        for tp, offset in sorted(wanted.items())
+        if not first[tp] <= offset <= end[tp]
+    ]
+    if outside:
+        raise KshareError("; ".join(outside))
+    return wanted
+
+
+def _since(
+    moment: datetime, partitions: Collection[TopicPartition], cluster: Cluster
+) -> dict[TopicPartition, int]:
+    """The first offset of each partition that is not older than a moment; the end without one."""
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    milliseconds = int(moment.timestamp() * 1000)
+    found = cluster.at_timestamps(dict.fromkeys(partitions, max(milliseconds, 0)))
+    ends = cluster.latest([tp for tp, offset in found.items() if offset is None])
+    return {tp: ends[tp] if offset is None else offset for tp, offset in found.items()}
 
 
 def list_offsets(

@@ -22,9 +22,8 @@ from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.description import GroupDescriber, GroupDescription
-from kshare.group.log.group_reader import LIFE_SECONDS, GroupReader
 from kshare.group.log.topic import log_table
-from kshare.group.protocol.lease import ChunkShare
+from kshare.group.protocol.cooperator import ChunkShare
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import (
     LivingMember,
@@ -35,6 +34,7 @@ from kshare.group.protocol.range_owners import (
     range_owners,
     whole_owners,
 )
+from kshare.group.protocol.record_codec import LIFE_SECONDS, GroupReader
 from kshare.options import KafkaConfig, Subscribe
 from kshare.options.kinds import host_and_port
 

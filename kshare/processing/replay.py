@@ -27,7 +27,7 @@ from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.errors import KshareError, TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.delivery.read_options import read_options
+from kshare.group.delivery.dispatcher import read_options
 from kshare.group.message import Message, chunks
 from kshare.group.offsets import GroupOffsets
 from kshare.options import KafkaConfig, Subscribe

@@ -17,7 +17,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group import ConsumerMetrics, KeySharedConsumer, register_metrics
-from kshare.group.delivery.metrics import pending_offsets
+from kshare.group.delivery.dispatcher import pending_offsets
 from kshare.group.metrics import (
     LATENCY_BOUNDS,
     Latencies,

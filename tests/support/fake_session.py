@@ -12,7 +12,7 @@ from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.membership.handle import MemberHandle
-from kshare.group.membership.planned_topics import WholeTopics
+from kshare.group.membership.planner import WholeTopics
 from kshare.group.model import OffsetAndMetadata
 from kshare.testing import FakeCluster
 from tests.support.parked_keys import FakeParked

@@ -12,10 +12,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kshare.errors import OptionsError
-from kshare.group.config.assignors import (
-    check_assignors,
-    is_assignor_text,
-)
 from kshare.group.config.names import (
     HARMLESS,
     JAVA_NAMES,
@@ -25,7 +21,8 @@ from kshare.group.config.names import (
     REFUSED_NAMES,
 )
 from kshare.group.config.table import BEAT_MS, CONFIGS, SESSION_MS, TRANSACTION_MS, ConsumerConfig
-from kshare.group.protocol.range_protocol import RANGE
+from kshare.group.protocol.report import ROUND_ROBIN
+from kshare.group.protocol.subscription import RANGE
 from kshare.options import KafkaConfig
 from kshare.options.kafka import parse_kafka
 from kshare.options.kafka_table import (
@@ -38,6 +35,7 @@ from kshare.options.kafka_table import (
 )
 from kshare.options.producer_table import request_fault
 from kshare.options.raw import Faults, RawProperties
+from kshare.options.source import is_assignor_config, parse_task_assignor
 from kshare.options.table import NO_EFFECT as PROPOSAL_NO_EFFECT
 
 __all__ = ["consumer_config"]
@@ -73,6 +71,11 @@ _SUGGESTED: Final = (
     *sorted({*_NO_EFFECT, *REFUSED_NAMES}),
     *("on_commit", "sasl.password", "sasl.username", _TOKEN_PROVIDER),
 )
+
+_TAG: Final = "client.tag."
+_TAGS_MAX, _TAG_NAME_MAX, _TAG_VALUE_MAX = 5, 20, 30  # as in Kafka Streams
+_OF_TASKS: Final = {"min_ranges": "minPartitions", "stateful": "stateful"}
+_ASSIGNORS: Final = {"range_assignor": "rangeAssignor", "task_assignor": "taskAssignor"}
 
 # Faults name Java's properties as Spark's options. A value that is shown is in quotes.
 _PREFIXED: Final = re.compile(r"(?<!['\w.-])kafka\.(?=[a-z]+\.[a-z])")
@@ -123,7 +126,7 @@ class _ConsumerParser:
         self._check_order(fields)
         self._check_strategy(fields)
         self._check_idle(fields)
-        fields |= check_assignors(fields, self._assignor_texts, self._faults, self._assignor_class)
+        fields |= _check_assignors(fields, self._assignor_texts, self._faults, self._assignor_class)
         for warning in self._faults.warnings:
             _log.warning("%s", _PREFIXED.sub("", warning))
         if self._faults.problems:
@@ -231,7 +234,9 @@ class _ConsumerParser:
                 entry = _BY_NAME[plain]
                 shown = entry.name if plain == entry.name.lower() else plain
                 self._fields[entry.field] = self._faults.parse(shown, text, entry.kind)
-            elif is_assignor_text(plain):  # in the names of tags, case matters
+            elif is_assignor_config(plain) or plain.startswith(
+                _TAG
+            ):  # in the names of tags, case matters
                 self._assignor_texts[name[-len(plain) :]] = text
             elif plain in {"sasl.username", "sasl.password"}:
                 login[plain] = text
@@ -291,3 +296,58 @@ def _quoted(text: str) -> str:
     """A text as JAAS has it in double quotes."""
     escaped = re.sub(r'[\\"]', r"\\\g<0>", text).replace("\n", r"\n").replace("\r", r"\r")
     return f'"{escaped}"'
+
+
+def _check_assignors(
+    fields: Mapping[str, Any],
+    texts: Mapping[str, str],
+    faults: Faults,
+    given: type | None = None,
+) -> dict[str, Any]:
+    """Check what concerns assignors.
+
+    Args:
+        fields: What the configurations of the consumer itself have been parsed to.
+        texts: ``taskAssignor.NAME`` and ``client.tag.NAME``.
+        faults: Takes what is wrong.
+        given: The task assignor's class, if it was given as one.
+
+    Returns:
+        The fields that follow.
+    """
+    task_assignor = fields.get("task_assignor")
+    configs = {name: text for name, text in texts.items() if is_assignor_config(name)}
+    tags = {name[len(_TAG) :]: text for name, text in texts.items() if not is_assignor_config(name)}
+    found: dict[str, Any] = {"client_tags": tuple(sorted(tags.items()))}
+    if task_assignor is not None:
+        named = {"taskAssignor": task_assignor, **configs}
+        _, found["task_assignor_configs"] = parse_task_assignor(
+            named, faults, makes_assignor=True, given=given
+        )
+    else:
+        without = [*configs, *(name for field, name in _OF_TASKS.items() if fields.get(field))]
+        for name in without:
+            faults.warn(name, "has no effect without taskAssignor")
+    if fields.get("order") == "none":
+        for field, name in _ASSIGNORS.items():
+            if fields.get(field, ROUND_ROBIN) not in {None, ROUND_ROBIN}:
+                faults.warn(name, "has no effect with consumption.order=none")
+    if fields.get("min_ranges") is not None and fields.get("range_assignor") == "adaptive":
+        faults.add(
+            "minPartitions", None, "contradicts rangeAssignor=adaptive",
+            "load is known of what a member has, and not of each of its ranges: leave out one of "
+            "them",
+        )  # fmt: skip
+    _check_tags(tags, faults)
+    return found
+
+
+def _check_tags(tags: Mapping[str, str], faults: Faults) -> None:
+    if len(tags) > _TAGS_MAX:
+        faults.add("client.tag.*", None, f"are {len(tags)}", f"{_TAGS_MAX} are allowed")
+    for name, value in tags.items():
+        if not 0 < len(name) <= _TAG_NAME_MAX or len(value) > _TAG_VALUE_MAX:
+            faults.add(
+                f"{_TAG}{name}", value, "is too long, or has no name",
+                f"a name has 1 to {_TAG_NAME_MAX} characters, a value up to {_TAG_VALUE_MAX}",
+            )  # fmt: skip

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
-from kshare.group.config.assignors import PROBING_MS, RANGE_ASSIGNOR, TASK_ASSIGNOR
 from kshare.group.model import LOG_SEGMENT_BYTES
-from kshare.group.protocol.range_protocol import RANGE
+from kshare.group.protocol.commit import Purgatory
 from kshare.group.protocol.report import NO_REPORT, ROUND_ROBIN, MemberReport
-from kshare.group.protocol.subscription import PROTOCOL
-from kshare.group.protocol.transaction import Purgatory
+from kshare.group.protocol.subscription import PROTOCOL, RANGE
 from kshare.options import KafkaConfig
 from kshare.options.frozen import FrozenMapping
 from kshare.options.kinds import (
@@ -42,6 +40,11 @@ SESSION_MS: Final = 45_000
 BEAT_MS: Final = 3_000
 """Kafka's defaults; with a shorter session, a heartbeat at each third of it."""
 TRANSACTION_MS: Final = 60_000
+_PROBING_MS: Final = 60_000
+"""Default of ``probing.rebalance.interval.ms``. Kafka Streams has ten minutes, as its follow-up
+rebalances wait for state that warms up. Here loads are looked at: hashes that stay are delivered
+meanwhile, so a rebalance costs a request of each member, and a hot range is relieved in a minute.
+It is also the lowest value that Kafka's own assignors allow."""
 
 _Value = TypeVar("_Value")
 
@@ -130,6 +133,17 @@ def _of_source(name: str) -> Kind:
     kind = OPTIONS[name].kind
     assert kind is not None
     return kind
+
+
+def _parse_range_assignor(text: str) -> str:
+    name: str = _of_source("rangeAssignor").parse(text)
+    if name == "lag-weighted":
+        raise BadValueError(
+            "cannot cut what members share: lags change all the time, and each change would move "
+            "key ranges",
+            "allowed: round-robin (default), adaptive, or the dotted path of a callable",
+        )
+    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,13 +334,13 @@ class ConsumerConfig:
     range_assignor: str = config(
         ROUND_ROBIN,
         "rangeAssignor",
-        RANGE_ASSIGNOR,
+        Kind(_of_source("rangeAssignor").values, _parse_range_assignor),
         "How partitions are cut that members share (`subscribe`): `round-robin` (evenly), "
         "`adaptive` (by the load that members report; also hot ones among enough), or the dotted "
         "path of a callable. The leader's counts, so give all members the same.",
     )
     probing_interval_ms: int = config(
-        PROBING_MS,
+        _PROBING_MS,
         "probing.rebalance.interval.ms",
         integer(1, INT_MAX),
         "How often the leader looks at loads again, with `rangeAssignor` or if a task assignor "
@@ -335,7 +349,7 @@ class ConsumerConfig:
     task_assignor: str | None = config(
         None,
         "taskAssignor",
-        TASK_ASSIGNOR,
+        Kind("name or dotted path", str.strip),
         "What assigns partitions and key ranges to members (`subscribe`), as in Kafka Streams: a "
         "built-in one, a class, or the dotted path of one; `taskAssignor.NAME` are its configs, "
         "and `client.tag.NAME` the member's client tags. The leader's counts.",

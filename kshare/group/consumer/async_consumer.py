@@ -24,7 +24,7 @@ from kshare.group.consumer.health import ConsumerHealth
 from kshare.group.consumer.receiver import deadline_of
 from kshare.group.consumer.subscriber import Listener
 from kshare.group.consumer.transaction import Transaction
-from kshare.group.core.call import Call
+from kshare.group.core.handing_out import Call
 from kshare.group.message import Message
 from kshare.group.metrics import ConsumerMetrics
 from kshare.group.model import OffsetAndMetadata

@@ -13,7 +13,7 @@ from kshare.errors import ConsumerClosedError, FencedError, KshareError, PolicyE
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.processed import Processed
 from kshare.group.core.handed_out import Offsets
-from kshare.group.core.work import Work
+from kshare.group.core.ownership import Work
 from kshare.group.metrics import Latency
 from kshare.group.session.interface import Session
 

@@ -24,18 +24,17 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.health import ConsumerHealth, health_of
-from kshare.group.consumer.processed import Processed
+from kshare.group.consumer.processed import Processed, Releases, check_releases
 from kshare.group.consumer.reading import Reading
 from kshare.group.consumer.receiver import Receiver, deadline_of, wall_time
-from kshare.group.consumer.releases import Releases, check_releases
 from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Listener
 from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
-from kshare.group.core.work import Work
+from kshare.group.core.ownership import Work
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.delivery.load_meter import meter_of
-from kshare.group.delivery.parking import Parking, ParkView
 from kshare.group.delivery.shared_dispatcher import SharedDispatcher
+from kshare.group.delivery.watching import Parking, ParkView
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Message
 from kshare.group.metrics import ConsumerMetrics, Latencies
 from kshare.group.model import OffsetAndMetadata

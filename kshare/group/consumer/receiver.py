@@ -27,13 +27,13 @@ import pyarrow as pa
 from kshare.errors import ConsumerClosedError, FencedError, KshareError
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
-from kshare.group.consumer.hold import Hold
 from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.subscriber import Subscriber
 from kshare.group.consumer.transaction import Transactions
-from kshare.group.core.call import Call, are_in_place
+from kshare.group.core.handing_out import Call, are_in_place
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.message import Message
+from kshare.group.metrics import Hold
 from kshare.group.session.interface import Session
 from kshare.wire.protocol.background import Waker
 

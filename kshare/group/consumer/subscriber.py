@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from kshare.core.hashing import HashRange
 from kshare.core.listing import join_names
 from kshare.core.progress import TopicPartition
-from kshare.group.consumer.topic_patterns import SubscribedTopics, TopicPatterns
+from kshare.group.consumer.topic_lookup import SubscribedTopics, TopicPatterns
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.protocol.holdings import Change, assigned_minus, hashes_union
 from kshare.options import KafkaConfig
@@ -52,7 +52,7 @@ class Callbacks:
 
 
 class Host(Protocol):
-    """The used part of the consumer: see :class:`~kshare.group.consumer.group_host.GroupHost`.
+    """The used part of the consumer: see :class:`~kshare.group.consumer.reading.GroupHost`.
 
     That one imports the receiver, which imports this module.
     """

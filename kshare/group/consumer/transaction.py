@@ -36,8 +36,8 @@ from kshare.errors import (
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.transaction_producer import Headers, TransactionProducer, closed
+from kshare.group.core.ownership import Work
 from kshare.group.core.transaction import Todo, TransactionState
-from kshare.group.core.work import Work
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.metrics import Latency
 from kshare.group.session.fencing import fence_ids

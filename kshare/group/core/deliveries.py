@@ -19,12 +19,11 @@ from typing import TypeAlias
 
 from kshare.core.hashing import WHOLE, HashRange, common, key_hash
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.group.core.carried import Carried
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets, OpenChunks
 from kshare.group.core.in_hand import InHand
 from kshare.group.core.left_out import LeftOut, ParkedHashes
-from kshare.group.core.next_delivery import NextDelivery
+from kshare.group.core.scope import Carried, NextDelivery
 from kshare.group.message import ACKNOWLEDGED, Message
 
 __all__ = ["Assignment", "Deliveries", "Starts"]

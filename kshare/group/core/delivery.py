@@ -31,9 +31,8 @@ from kshare.core.hashing import HashRange, key_hash
 from kshare.core.offsets import OFFSET_MAX, Bounds, from_pairs, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import overlay
-from kshare.group.core.carried import Carried
 from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks, Tell
-from kshare.group.core.scope import Scope
+from kshare.group.core.scope import Carried, Scope
 from kshare.group.message import Chunk, Rows
 
 __all__ = ["Delivery"]

@@ -1,23 +1,48 @@
 """What a session owns of one partition: an owner, the commits asked of it, and what has failed."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kshare.core.backoff import Backoff, Uniform
-from kshare.core.hashing import HashRange, common
-from kshare.core.progress import Progress, Rectangle
+from kshare.core.hashing import WHOLE, HashRange, common
+from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.errors import AuthorizationError
 from kshare.group.protocol.actions import Action, Append, Delete, Unblock
+from kshare.group.protocol.commit import is_read_back
+from kshare.group.protocol.cooperator import Cooperator
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Block
+from kshare.group.protocol.plain_owner import PlainOwner
+from kshare.group.protocol.records import Block, Claim
 from kshare.group.protocol.start import Reason
-from kshare.group.protocol.transaction import is_read_back
 
-__all__ = ["AskedCommits", "FollowUps", "Ownership", "ProcessedWork", "Retries", "new_ownership"]
+__all__ = [
+    "AskedCommits",
+    "Claimant",
+    "FollowUps",
+    "Ownership",
+    "ProcessedWork",
+    "Retries",
+    "Work",
+]
 
 ProcessedWork = Progress | Sequence[Rectangle]
 """What has been processed of a partition: the rectangles may overlap, and repeat what is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a session is asked to commit.
+
+    Attributes:
+        processed: What is processed of each partition.
+        since: The start of each: what belongs to an older one counts no more.
+    """
+
+    processed: Mapping[TopicPartition, Progress]
+    since: Mapping[TopicPartition, Progress]
+
 
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 2_000
 _COMMIT_SECONDS: Final = 0.2
@@ -334,14 +359,76 @@ class Ownership:
         return min(times)
 
 
-def new_ownership(owner: Owner, uniform: Uniform | None = None) -> Ownership:
-    """The ownership of a partition that is claimed.
+class Claimant:
+    """Makes the claims of a session: their names, the owner of each, and whether they may be.
 
     Args:
-        owner: Its owner.
-        uniform: Source of jitter for pauses after faults; None for none.
+        member: Id of the session's member.
+        transactional_id: Id of the transactions that hold what is processed; None without them.
+        lease_records: Number of offsets to lease at a time; None for key order.
+        individual: Whether key ranges may be owned; else nobody counts on claims.
+        uniform: Source of jitter for pauses after faults.
+
+    Attributes:
+        member: As given.
+        denied: Why nothing may be written to the log; None if it may, as far as it is known.
+        self_fencing: Whether the member delivers no more before the coordinator drops it.
     """
-    each = Ownership(owner)
-    if uniform is not None:
-        each.retries.backoff = Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, uniform)
-    return each
+
+    def __init__(
+        self,
+        member: str,
+        transactional_id: str | None,
+        lease_records: int | None,
+        *,
+        individual: bool,
+        uniform: Uniform | None,
+    ) -> None:
+        self.member = member
+        self.denied: AuthorizationError | None = None
+        self.self_fencing = False
+        self._transactional_id = transactional_id
+        self._lease_records = lease_records
+        self._individual = individual
+        self._uniform = uniform
+        self._claims = 0
+
+    def rename(self) -> None:
+        """Claim under another name from now on: nothing late is taken for a new claim's."""
+        self._claims += 1
+
+    def claim(self, partition: TopicPartition, hashes: tuple[HashRange, ...]) -> Claim:
+        """A claim under the present name."""
+        return Claim(partition, f"{self.member}#{self._claims}", hashes)
+
+    def ownership(self, claim: Claim, topic_id: str) -> Ownership:
+        """The ownership of what is claimed.
+
+        Args:
+            claim: The claim.
+            topic_id: Id of the log's topic; empty if it is not known.
+        """
+        each = Ownership(self._owner(claim, topic_id))
+        if self._uniform is not None:
+            each.retries.backoff = Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, self._uniform)
+        return each
+
+    def _owner(self, claim: Claim, topic_id: str) -> Owner:
+        if self.denied is not None:
+            return PlainOwner(claim, topic_id)
+        if self._lease_records is not None:
+            shared = replace(claim, shared=True)
+            return Cooperator(shared, topic_id, chunk_records=self._lease_records)
+        return Owner(replace(claim, transactional_id=self._transactional_id), topic_id)
+
+    def check(self, assignment: Mapping[TopicPartition, Sequence[HashRange]]) -> None:
+        """Check that these key hashes of partitions may be owned.
+
+        Raises:
+            AuthorizationError: The log has to be written to for them, and may not be.
+        """
+        is_plain = self._transactional_id is None and self._lease_records is None
+        needs_claims = self._individual and not self.self_fencing  # nothing else keeps others away
+        is_whole = all(tuple(hashes) == (WHOLE,) for hashes in assignment.values())
+        if self.denied and assignment and (needs_claims or not (is_plain and is_whole)):
+            raise self.denied

@@ -7,11 +7,10 @@ from itertools import pairwise
 from kshare.core.backoff import Uniform
 from kshare.core.hashing import WHOLE, HashRange, common, merged
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
+from kshare.core.offsets import Bounds
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError, FencedError
-from kshare.group.core.claimant import Claimant
-from kshare.group.core.lease_clock import LeaseClock
-from kshare.group.core.ownership import Ownership, ProcessedWork
+from kshare.group.core.ownership import Claimant, Ownership, ProcessedWork
 from kshare.group.protocol.actions import Action
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import GroupLog
@@ -20,7 +19,7 @@ from kshare.group.protocol.records import Key
 from kshare.group.protocol.start import Reason
 from kshare.group.protocol.takeover import session_of
 
-__all__ = ["Ownerships", "claimed_hashes"]
+__all__ = ["LeaseClock", "Ownerships", "claimed_hashes"]
 
 
 class Ownerships:
@@ -374,3 +373,52 @@ def claimed_hashes(hashes: Sequence[HashRange]) -> tuple[HashRange, ...]:
         if upper.lo < lower.hi:
             raise ValueError(f"key hashes {lower} and {upper} overlap")
     return merged(hashes) or (WHOLE,)
+
+
+class LeaseClock:
+    """Since when nothing more of each lease was committed: it is given up, though its member lives.
+
+    The last lease is one ahead, which waits for its turn: it does not count, unless it is the only
+    one.
+
+    Args:
+        timeout: Seconds after which a lease is over.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._since: dict[tuple[TopicPartition, str, int], tuple[Bounds, float]] = {}
+
+    def is_over(
+        self, partition: TopicPartition, member: str, leased: Mapping[int, Bounds], now: float
+    ) -> bool:
+        """Return True if some lease of a partition has had its time.
+
+        Args:
+            partition: The partition.
+            member: Who has the leases.
+            leased: What each lease has and is not processed, by their numbers, ascending.
+            now: The time.
+        """
+        known = {key: each for key, each in self._since.items() if key[0] == partition}
+        for key in known:
+            del self._since[key]
+        for number in list(leased)[: max(len(leased) - 1, 1)]:
+            key, bounds = (partition, member, number), leased[number]
+            before, since = known.get(key, (bounds, now))
+            self._since[key] = bounds, since if before == bounds else now
+        return any(
+            now - since >= self._timeout
+            for key, (_, since) in self._since.items()
+            if key[0] == partition
+        )
+
+    def forget(self, partition: TopicPartition) -> None:
+        """A partition is leased no more, or by another claim."""
+        self._since = {key: each for key, each in self._since.items() if key[0] != partition}
+
+    def next_time(self) -> float:
+        """When the next lease is over, if nothing happens; infinity if never."""
+        return min((since for _, since in self._since.values()), default=float("inf")) + (
+            self._timeout
+        )

@@ -1,16 +1,160 @@
-"""Which key hashes a delivery hands out, and from which offsets on."""
+"""Which key hashes a delivery hands out, and from which offsets on.
 
-from collections.abc import Callable, Iterator, Sequence
+::
+
+    Scope of a delivery --carried_on--> Carried --NextDelivery, until it starts--> the next Scope
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kshare.core.hashing import WHOLE, HashRange, common, minus
-from kshare.core.offsets import OFFSET_MAX, Bounds, OffsetRange, since, subtract
-from kshare.core.progress import Progress, Rectangle, Stripe
-from kshare.core.region import clip
-from kshare.group.core.carried import Carried, Sought, joined, ranges, within
-from kshare.group.message import Chunk
+import numpy as np
 
-__all__ = ["Scope"]
+from kshare.core.hashing import WHOLE, HashRange, common, merged, minus
+from kshare.core.offsets import OFFSET_MAX, Bounds, OffsetRange, since, subtract, union
+from kshare.core.progress import Progress, Rectangle, Stripe
+from kshare.core.region import canonical, clip
+from kshare.group.core.handed_out import Offsets, OpenChunks, Tell, is_of, is_open
+from kshare.group.message import ACKNOWLEDGED, Chunk
+
+__all__ = ["Carried", "NextDelivery", "Scope", "Sought", "joined", "ranges", "within"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What a seek was to, and how far delivery is since.
+
+    Attributes:
+        hashes: The key hashes that go on at the seek's offset, whether processed or not.
+        offset: The seek's offset.
+        position: From here on their records are still to be handed out.
+        passed: What of them was processed before the seek.
+        ahead: The offsets beyond the position that are handed out, too.
+    """
+
+    hashes: tuple[HashRange, ...]
+    offset: int
+    position: int
+    passed: tuple[Stripe, ...] = ()
+    ahead: Bounds = ()
+
+    def without(self, again: Mapping[HashRange, Bounds]) -> Iterator["Sought"]:
+        """The same where some offsets of keys are handed out again.
+
+        Args:
+            again: As of :meth:`.Delivery.park`.
+        """
+        held = [part for part in again if common(self.hashes, (part,))]
+        rest = self.within(minus(self.hashes, held))
+        if rest is not None:
+            yield rest
+        for part in held:
+            of_key = self.within((part,))
+            assert of_key is not None
+            yield of_key.at(subtract(self.handed_out, again[part]))
+
+    def at(self, handed_out: Bounds) -> "Sought":
+        """The same with other offsets that are handed out since the seek."""
+        first = handed_out[:2] if handed_out[:1] == (self.offset,) else ()
+        position = first[1] if first else self.offset
+        return replace(self, position=position, ahead=handed_out[len(first) :])
+
+    def since(self, position: int) -> "Sought":
+        """The same where all up to a position is handed out."""
+        below = [(self.offset, position)] if self.offset < position else []
+        return self.at(union([self.handed_out, *below]))
+
+    @property
+    def handed_out(self) -> Bounds:
+        """The offsets that are handed out since the seek."""
+        return (
+            (self.offset, self.position, *self.ahead) if self.offset < self.position else self.ahead
+        )
+
+    def rest(self, start: int, end: int) -> Bounds:
+        """The offsets ``[start, end)`` that are still to be handed out."""
+        start = max(start, self.position)
+        return subtract((start, end), self.ahead) if start < end else ()
+
+    def within(self, hashes: Sequence[HashRange]) -> "Sought | None":
+        """The part of it that is of some key hashes; None if there is none."""
+        kept = common(self.hashes, hashes)
+        passed = tuple(
+            Stripe(part, stripe.bounds)
+            for stripe in self.passed
+            for part in common((stripe.hashes,), hashes)
+        )
+        return replace(self, hashes=kept, passed=passed) if kept else None
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What was handed out of key hashes that a consumer keeps while others come or go.
+
+    Attributes:
+        pieces: Offsets and hashes that are not to be handed out again.
+        chunks: Explicit mode: with rows that are not acknowledged.
+        sought: What is handed out since a seek, of disjoint hashes.
+    """
+
+    pieces: tuple[Rectangle, ...]
+    chunks: tuple[Chunk, ...] = ()
+    sought: tuple[Sought, ...] = ()
+
+    def within(self, hashes: Sequence[HashRange]) -> "Carried":
+        """The part of it that is of some key hashes; rows of others will not be acknowledged."""
+        for chunk in self.chunks:
+            for row in np.flatnonzero(is_open(chunk)).tolist():
+                key = chunk.column("key")[row]
+                if not is_of(key, int(chunk.offsets[row]), hashes):
+                    chunk.acknowledged[row] = ACKNOWLEDGED
+        return Carried(clip(self.pieces, hashes), self.chunks, within(self.sought, hashes))
+
+    def without(self, again: Mapping[HashRange, Bounds]) -> "Carried":
+        """The same where some offsets of keys are handed out again.
+
+        Args:
+            again: As of :meth:`.Delivery.park`.
+        """
+        pieces, sought = list(self.pieces), self.sought
+        if again:
+            pieces = [part for piece in pieces for part in _without(piece, again)]
+            sought = tuple(part for each in sought for part in each.without(again))
+        return replace(self, pieces=canonical(pieces), sought=sought)
+
+
+def within(sought: Iterable[Sought], hashes: Sequence[HashRange]) -> tuple[Sought, ...]:
+    """The parts of some seeks that are of some key hashes."""
+    return tuple(part for each in sought if (part := each.within(hashes)) is not None)
+
+
+def joined(sought: Iterable[Sought]) -> list[Sought]:
+    """The same with one for all hashes that stand at the same offsets."""
+    joined: dict[tuple[int, Bounds], Sought] = {}
+    for each in sought:
+        at = each.offset, each.handed_out
+        one = joined.get(at)
+        if one is not None:
+            each = replace(  # noqa: PLW2901
+                each, hashes=merged([*one.hashes, *each.hashes]), passed=(*one.passed, *each.passed)
+            )
+        joined[at] = each
+    return list(joined.values())
+
+
+def _without(piece: Rectangle, again: Mapping[HashRange, Bounds]) -> Iterator[Rectangle]:
+    """A piece without some offsets of some hashes."""
+    cut = [part for part in again if piece.hashes.intersect(part) is not None]
+    for part in minus((piece.hashes,), cut):
+        yield Rectangle(piece.offsets, part)
+    for part in cut:
+        for start, end in ranges(subtract((piece.offsets.start, piece.offsets.end), again[part])):
+            yield Rectangle(OffsetRange(start, end), part)
+
+
+def ranges(bounds: Bounds) -> Iterator[tuple[int, int]]:
+    """Bounds as pairs of start and end."""
+    return zip(bounds[::2], bounds[1::2], strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +357,31 @@ class Scope:
         )
         pending = (again if is_sought else done).pending_of(offset + 1, hashes)
         return any(offset in piece.offsets for piece in pending)
+
+
+@dataclass(frozen=True, slots=True)
+class NextDelivery:
+    """How the next delivery of a partition begins.
+
+    Attributes:
+        carried: What was handed out before, of hashes that stay; None: nothing is known of it.
+        sought: The offset to go on at; None: where it is.
+        sought_of: The key hashes that were assigned when it was sought.
+        is_provisional: Whether some of what is claimed is being given up: another claim follows.
+    """
+
+    carried: Carried | None = None
+    sought: int | None = None
+    sought_of: tuple[HashRange, ...] = ()
+    is_provisional: bool = False
+
+    def acknowledge(self, offsets: Offsets, chunks: Collection[int], tell: Tell) -> None:
+        """Records of before are acknowledged, as :meth:`.Delivery.acknowledge`."""
+        handed_out = OpenChunks(() if self.carried is None else self.carried.chunks)
+        handed_out.acknowledge(offsets, chunks, tell)
+
+    def within(self, hashes: tuple[HashRange, ...]) -> "NextDelivery":
+        """The same for some key hashes; a seek does not hold for quite different ones."""
+        sought = self.sought if common(self.sought_of, hashes) else None
+        carried = self.carried and self.carried.within(hashes)
+        return replace(self, carried=carried, sought=sought, is_provisional=False)

@@ -19,10 +19,10 @@ import numpy as np
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import Bounds, complement, intersect, subtract, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.group.core.carried import Carried
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets, Tell
+from kshare.group.core.scope import Carried
 from kshare.group.message import Chunk, Rows
 from kshare.group.protocol.cooperator import Share
 

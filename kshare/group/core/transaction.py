@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.transaction import Admission, patience
+from kshare.group.protocol.commit import Admission, patience
 
 __all__ = ["GiveUp", "Outlook", "ProducerEpoch", "Stage", "Starts", "Todo", "TransactionState"]
 

@@ -11,6 +11,7 @@ partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailRead
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Lock
 from typing import ClassVar, Final
 
@@ -18,26 +19,25 @@ import pyarrow as pa
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.leader_epochs import LeaderEpochs
-from kshare.core.progress import Slice, Stripe, TopicPartition
-from kshare.group.batch_mark import marked
+from kshare.core.progress import Progress, Slice, Stripe, TopicPartition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.deliveries import Assignment, Deliveries
+from kshare.group.core.delivery import Delivery
 from kshare.group.core.handing_out import HandingOut
-from kshare.group.core.left_out import LeftOut, ParkedHashes
-from kshare.group.core.released import Released
+from kshare.group.core.left_out import LeftOut, ParkedHashes, Released
 from kshare.group.delivery.load_meter import LoadMeter
-from kshare.group.delivery.metrics import delivery_metrics
-from kshare.group.delivery.parking import Parking
-from kshare.group.delivery.read_options import read_options
-from kshare.group.delivery.retention import Retention
-from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, chunks
+from kshare.group.delivery.watching import Parking, Retention
+from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, chunks, marked
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.session.interface import Session
-from kshare.options import DEFAULT_COLUMNS
+from kshare.monitor.report import lag
+from kshare.options import DEFAULT_COLUMNS, EARLIEST, SOURCE_COLUMNS, SourceOptions
+from kshare.options.frozen import FrozenMapping
+from kshare.options.model import Assign
 from kshare.wire.protocol.background import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 
-__all__ = ["Dispatcher"]
+__all__ = ["Dispatcher", "delivery_metrics", "pending_offsets", "read_options"]
 
 _NONE_PARKED: Final[ParkedHashes] = {}
 
@@ -328,3 +328,69 @@ class Dispatcher:
         if self.parking is not None:
             self.parking.close()
         self._reader.close()
+
+
+def delivery_metrics(
+    delivery: Delivery,
+    hashes: tuple[HashRange, ...],
+    bounds: tuple[int | None, int | None],
+    waiting: int,
+    *,
+    is_batch: bool,
+) -> PartitionMetrics:
+    """The metrics of a partition that has started.
+
+    Args:
+        delivery: What hands it out.
+        hashes: The key hashes that are owned.
+        bounds: The first offset of the log, and its end; None if they are not known.
+        waiting: Number of records that are kept back for their keys.
+        is_batch: As for :meth:`.Delivery.processed`.
+    """
+    processed = delivery.processed(is_batch=is_batch)
+    first, end = bounds
+    stable = delivery.start.union(processed).position_of(hashes)
+    return PartitionMetrics(
+        hashes,
+        delivery.position,
+        end,
+        None if end is None else pending_offsets(delivery.start, processed, end, hashes),
+        max(delivery.in_flight(is_batch=is_batch) - waiting, 0),
+        stable_offset=stable,
+        gaps=delivery.gaps,
+        held=waiting,
+        oldest_unacknowledged_ms=delivery.oldest_unacknowledged_ms,
+        retention_margin=None if first is None else max(stable - first, 0),
+    )
+
+
+def pending_offsets(
+    start: Progress, processed: Progress, end: int, hashes: tuple[HashRange, ...]
+) -> int:
+    """Number of offsets below the end with something pending of some key hashes.
+
+    Args:
+        start: What had been processed at the start of the delivery.
+        processed: What has been processed since.
+        end: The end of the log.
+        hashes: The key hashes, ascending.
+    """
+    return lag(start.union(processed), end, hashes)
+
+
+def read_options(config: ConsumerConfig) -> SourceOptions:
+    """What the reader of a consumer needs; partitions are named when they are read."""
+    columns = dict.fromkeys([*(config.columns or SOURCE_COLUMNS), "offset"])
+    if config.explicit or config.measures_load:  # in a rebalance, what is in hand goes by its key
+        columns["key"] = None
+    largest = max(config.queued_max_kbytes * 1024 // 4, 1)
+    kafka = config.kafka
+    kafka = replace(kafka, max_partition_fetch_bytes=min(kafka.max_partition_fetch_bytes, largest))
+    return SourceOptions(
+        topics=Assign(FrozenMapping({})),
+        kafka=kafka,
+        starting=EARLIEST,
+        columns=tuple(columns),
+        keys=config.keys,
+        include_headers="headers" in columns,
+    )

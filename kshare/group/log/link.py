@@ -1,19 +1,29 @@
-"""The ways to a group's log as it was found, and which of their faults last."""
+"""The ways to a group's log as it was found, their lasting faults, and the writing of epochs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
-from kshare.group.log.group_reader import GroupReader
 from kshare.group.log.tail import LogTail
 from kshare.group.log.topic import LogWriter
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.record_codec import GroupReader, encode
+from kshare.group.protocol.records import Epoch
+from kshare.group.protocol.takeover import dropped_ids
 from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["LASTING", "LogLink"]
+__all__ = ["LASTING", "EpochWriter", "LogLink", "Written"]
 
 LASTING: Final = (AuthenticationError, AuthorizationError)
 """Errors that no other attempt changes."""
+
+Written = Callable[[int | None, str], None]
+"""Takes the log offset of an epoch (None: it may not be written), and the id of the log's topic."""
+
+_PAUSE_SECONDS: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -57,3 +67,86 @@ class LogLink:
         """Close the connections."""
         self.tail.close()
         self.writer.close()
+
+
+class _Asked(NamedTuple):
+    epoch: Epoch
+    written: Written
+    is_wanted: Callable[[], bool]
+
+
+class EpochWriter:
+    """Writes epochs, the last one that was asked for, and says where they are once read back.
+
+    For the session's thread. A transaction that a former member has left open hides the epoch, and
+    without the epoch nobody is assigned anything who would abort it. So that is done here: else the
+    group would wait for ``transaction.timeout.ms``.
+
+    Args:
+        group: Id of the group.
+        unblock: Aborts the transactions of some ids, without waiting for that.
+
+    Attributes:
+        retry_at: When to call :meth:`serve` again, if nothing happens before.
+    """
+
+    def __init__(self, group: str, unblock: Callable[[frozenset[str]], None]) -> None:
+        self.retry_at = float("inf")
+        self._group = group
+        self._unblock = unblock
+        self._waiting: _Asked | None = None
+        self._log: GroupLog | None = None
+        self._unblocked: frozenset[str] = frozenset()  # since an epoch was asked for
+
+    def write(self, epoch: Epoch, written: Written, is_wanted: Callable[[], bool]) -> None:
+        """Ask for an epoch.
+
+        Args:
+            epoch: The epoch.
+            written: Called once it is read back.
+            is_wanted: Whether its generation is still waited for. One that is over is not written,
+                nor written again: it would come after that of its successor.
+        """
+        self._waiting, self._unblocked = _Asked(epoch, written, is_wanted), frozenset()
+        self.retry_at = float("-inf")
+
+    def is_lost(self, log: GroupLog) -> bool:
+        """Return True if the log is another one than the last time: all epochs count no more."""
+        was_lost, self._log = self._log is not None and self._log is not log, log
+        if was_lost:
+            self.retry_at = float("-inf")  # who waits for an epoch does nothing else
+        return was_lost
+
+    def serve(self, link: LogLink, log: GroupLog, now: float) -> None:
+        """Write what was asked for, and look for what was written."""
+        if self._waiting is not None and not self._waiting.is_wanted():
+            self._waiting = None
+        if self._waiting is None:
+            self.retry_at = float("inf")
+            return
+        if now >= self.retry_at:
+            self._append(link, now)
+        epoch, written, _ = self._waiting
+        if link.denied is not None:
+            self._waiting, self.retry_at = None, float("inf")
+            written(None, link.topic_id)
+            return
+        for position, record in log.epochs.items():
+            if record == epoch:
+                self._waiting, self.retry_at = None, float("inf")
+                written(position, link.topic_id)
+                return
+        hiding = dropped_ids(log, epoch.names) - self._unblocked
+        if hiding:
+            self._unblocked |= hiding
+            self._unblock(hiding)
+
+    def _append(self, link: LogLink, now: float) -> None:
+        assert self._waiting is not None
+        self.retry_at = float("inf")
+        failed = partial(self._failed, link, now + _PAUSE_SECONDS)
+        link.writer.append(link.partition, *encode(self._group, self._waiting.epoch), failed)
+
+    def _failed(self, link: LogLink, retry_at: float, error: KafkaError, kind: Kind) -> None:
+        link.not_taken(error, kind)
+        self.retry_at = retry_at

@@ -14,17 +14,16 @@ from kshare.cluster.committer import CommittedOffsets
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KshareError
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.core.member import GroupMember
-from kshare.group.core.schedule import MemberSchedule
+from kshare.group.core.member import GroupMember, MemberSchedule
+from kshare.group.core.right import Liveness
 from kshare.group.membership.dialogue import MemberDialogue
 from kshare.group.membership.leader import GroupLeader, WriteEpoch
-from kshare.group.membership.planned_topics import WholeTopics
+from kshare.group.membership.planner import WholeTopics
+from kshare.group.protocol.consumer_protocol import COMPRESSED
 from kshare.group.protocol.holdings import Change
-from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.membership import Membership
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Subscription
-from kshare.group.protocol.user_data import COMPRESSED
 from kshare.wire.protocol.background import Beside
 from kshare.wire.protocol.retry import boot_time, retry_backoff
 

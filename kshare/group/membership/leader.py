@@ -16,17 +16,23 @@ from typing import TypeVar
 from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import GroupMember, Level
-from kshare.group.log.epoch_writer import Written
-from kshare.group.membership.planned_topics import PlannedTopics, SeenTopics, WholeTopics
-from kshare.group.membership.planner import GroupPlanner
-from kshare.group.membership.sharing_log import SharingLog
-from kshare.group.protocol.leader import Generation, fits_topics, topics_of
-from kshare.group.protocol.membership import Plan, State
-from kshare.group.protocol.range_protocol import RANGE, RangePlan, plan_range, topics_of_all
+from kshare.group.log.link import Written
+from kshare.group.membership.planner import GroupPlanner, PlannedTopics, SeenTopics, WholeTopics
+from kshare.group.protocol.leader import (
+    Generation,
+    RangePlan,
+    fits_topics,
+    plan_range,
+    topics_of,
+    topics_of_all,
+)
+from kshare.group.protocol.membership import State
 from kshare.group.protocol.records import Epoch
+from kshare.group.protocol.requests import Plan
+from kshare.group.protocol.subscription import RANGE
 from kshare.wire.protocol.background import Beside
 
-__all__ = ["GroupLeader", "WriteEpoch"]
+__all__ = ["GroupLeader", "SharingLog", "WriteEpoch"]
 
 _T = TypeVar("_T")
 
@@ -188,3 +194,47 @@ class GroupLeader:
             self._member.say(Level.WARNING, str(error))
         else:
             self._member.say(Level.ERROR, "planning failed", error)
+
+
+class SharingLog:
+    """Logs whether the group shares key ranges, and what there is to say of others: each once.
+
+    Args:
+        say: Logs a text of the group.
+    """
+
+    def __init__(self, say: Callable[[Level, str], None]) -> None:
+        self._say = say
+        self._shares: bool | None = None  # as was said last
+        self._plain: tuple[str, ...] = ()
+
+    def assigned(self, shares: bool | None) -> None:
+        """Something was assigned.
+
+        Args:
+            shares: Whether key ranges are shared; None if nothing was assigned.
+        """
+        if shares is None or shares == self._shares:
+            return
+        self._shares = shares
+        if shares:
+            self._say(Level.INFO, "all members are kshare consumers: key ranges are shared")
+        else:
+            self._say(
+                Level.WARNING,
+                "a member is no kshare consumer: partitions are assigned whole (by range), and key "
+                "ranges are shared once all members are",
+            )
+
+    def planned(self, refusals: Mapping[str, str], plain: tuple[str, ...] = ()) -> None:
+        """This member has planned a generation.
+
+        Args:
+            refusals: Why members take no part.
+            plain: Ids of the members that are no kshare consumers.
+        """
+        for refusal in refusals.values():
+            self._say(Level.WARNING, refusal)
+        if plain and plain != self._plain:
+            self._say(Level.INFO, f"no kshare consumers: {', '.join(plain)}")
+        self._plain = plain

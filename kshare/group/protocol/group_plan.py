@@ -32,8 +32,7 @@ from typing import TypeAlias
 from kshare.core.hashing import WHOLE, HashRange, minus
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeRequest
-from kshare.group.protocol.meeting import let_meet
-from kshare.group.protocol.parts import Hashes, Overlaps, divided, width
+from kshare.group.protocol.parts import Hashes, Overlaps, divided, let_meet, width
 from kshare.group.protocol.subscription import Assigned, Subscription
 from kshare.ranges.pending import round_robin
 

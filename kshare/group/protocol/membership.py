@@ -27,16 +27,24 @@ Nothing here waits, reads a clock or does I/O.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TypeAlias
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError, KshareError
-from kshare.group.protocol.group_errors import Code, fault_of, is_passing
 from kshare.group.protocol.holdings import Change, Holdings
-from kshare.group.protocol.range_protocol import RANGE
 from kshare.group.protocol.report import MemberReport
+from kshare.group.protocol.requests import (
+    Code,
+    Join,
+    Leave,
+    MemberAction,
+    Plan,
+    Sync,
+    fault_of,
+    is_passing,
+)
 from kshare.group.protocol.subscription import (
     PROTOCOL,
+    RANGE,
     Assigned,
     MemberAssignment,
     Subscription,
@@ -45,16 +53,7 @@ from kshare.group.protocol.subscription import (
     in_order,
 )
 
-__all__ = [
-    "Join",
-    "Leave",
-    "MemberAction",
-    "Membership",
-    "Plan",
-    "Standing",
-    "State",
-    "Sync",
-]
+__all__ = ["Membership", "Standing", "State"]
 
 
 class State(Enum):
@@ -65,55 +64,6 @@ class State(Enum):
     SYNCING = "it waits for what the leader assigns"
     STABLE = "it is a member"
     ENDED = "it has left, or cannot be a member"
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """Send JoinGroup, then call :meth:`Membership.joined` or :meth:`Membership.refused`."""
-
-    member_id: str
-    subscription: bytes
-    protocols: tuple[str, ...] = (PROTOCOL,)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Plan the generation, write its epoch, then call :meth:`Membership.planned`.
-
-    Attributes:
-        generation: The generation. It does not name the plan: a coordinator that takes over knows
-            the last generation that was assigned, so the next one may have the number of one that
-            is being planned, and other members.
-        members: What each member has said, by its id.
-        protocol: The protocol that the members have voted for; `range` has no epoch.
-        instances: The ``group.instance.id`` of each static member, by its id.
-        number: Counts the JoinGroup answers of this member, and so names the plan.
-    """
-
-    generation: int
-    members: Mapping[str, bytes]
-    protocol: str = PROTOCOL
-    instances: Mapping[str, str] = field(default_factory=dict)
-    number: int = field(default=0, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Sync:
-    """Send SyncGroup, then call :meth:`Membership.synced` or :meth:`Membership.refused`."""
-
-    member_id: str
-    generation: int
-    assignments: Mapping[str, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """Send LeaveGroup; nobody waits for the answer."""
-
-    member_id: str
-
-
-MemberAction: TypeAlias = Join | Plan | Sync | Leave
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from kshare.core.hashing import WHOLE, HashRange, complement
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.lease import ChunkShare, chunk_shares
+from kshare.group.protocol.cooperator import ChunkShare, chunk_shares
 from kshare.group.protocol.log import GroupLog, members_seen
 from kshare.group.protocol.records import EpochMember
 from kshare.group.protocol.takeover import session_of

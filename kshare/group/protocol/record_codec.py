@@ -1,4 +1,4 @@
-"""The bytes of the individual commit log's records.
+"""The bytes of the individual commit log's records, and reading those of one group.
 
 Guarantees: ``decode(*encode(group, record)) == (group, record)``, and equal records have equal
 bytes. What is no record of this log is an error that says why; it is never half read. The table of
@@ -16,7 +16,8 @@ from kshare.core.hashing import HashRange
 from kshare.core.offsets import OFFSET_MAX, OffsetRange, pack, unpack
 from kshare.core.progress import TopicPartition
 from kshare.errors import CommitLogError, LaterVersionError
-from kshare.group.protocol.json_fields import dumps
+from kshare.group.protocol.consumer_protocol import dumps
+from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.records import (
     STRETCH,
     VERSION,
@@ -33,7 +34,19 @@ from kshare.group.protocol.records import (
     key_of,
 )
 
-__all__ = ["assignment_of", "assignment_value", "decode", "decode_key", "encode", "encode_key"]
+__all__ = [
+    "LIFE_SECONDS",
+    "GroupReader",
+    "assignment_of",
+    "assignment_value",
+    "decode",
+    "decode_key",
+    "encode",
+    "encode_key",
+]
+
+LIFE_SECONDS: Final = 30.0
+"""A member that has not said for so long that it is alive is dead."""
 
 _HASHES_MAX: Final = 1 << 16
 _PLAIN_MAX: Final = 256 << 10
@@ -315,3 +328,63 @@ def _is_partition(topic: Any, number: Any) -> bool:
 def _check(fits: bool, what: str, found: Any) -> None:
     if not fits:
         raise CommitLogError(f"{what} of an individual commit log's record: found {found!r:.100}")
+
+
+class GroupReader:
+    """Applies the records of one group; others in the same partition are passed over.
+
+    A record that cannot be read may be deleted by a tombstone that follows: compaction takes its
+    time. So it is a fault only at the end of the log.
+
+    Args:
+        partition: The log's partition.
+        log: Takes the records.
+        keeps_keys: Whether to know the keys of all records, for who deletes them.
+    """
+
+    def __init__(
+        self, partition: TopicPartition, log: GroupLog, *, keeps_keys: bool = False
+    ) -> None:
+        self.log = log
+        self._partition = partition
+        # Every key begins with version, group and incarnation, whatever the version.
+        self._mark = f",{json.dumps(log.group, ensure_ascii=False)},".encode()
+        self._damaged: dict[bytes, CommitLogError] = {}
+        self._keeps_keys = keeps_keys
+        self._keys: dict[bytes, None] = {}
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys of all records that are not deleted, if it keeps them."""
+        return list(self._keys)
+
+    def apply(self, offset: int, key: bytes, value: bytes | None) -> None:
+        """Apply a record if it is one of the group's."""
+        if self._mark not in key[: len(self._mark) + 24]:
+            return
+        self._damaged.pop(key, None)
+        if value is None:
+            self._keys.pop(key, None)
+        elif self._keeps_keys:
+            self._keys[key] = None
+        try:
+            group, parsed = decode_key(key)
+            if group == self.log.group:
+                record = None if value is None else decode(key, value)[1]
+                self.log.apply(offset, parsed, record)
+        except CommitLogError as error:
+            if value is not None:
+                self._damaged[key] = type(error)(
+                    f"{self._partition}, offset {offset}, group {self.log.group}: {error}; if it "
+                    f"is damaged, kshare offsets drop --group {self.log.group} deletes the "
+                    "group's records"
+                )
+
+    def check(self) -> None:
+        """Raise the fault of a record that cannot be read, at the end of the log.
+
+        Raises:
+            CommitLogError: It cannot be read.
+        """
+        for error in self._damaged.values():
+            raise error

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
-from kshare.group.protocol.json_fields import count_of, text_of
+from kshare.group.protocol.consumer_protocol import count_of, text_of
 
 __all__ = ["NO_REPORT", "ROUND_ROBIN", "Loads", "MemberReport", "bounded", "by_range",
            "report_of", "report_value"]  # fmt: skip

@@ -16,18 +16,25 @@ from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError, KshareError
 from kshare.group.protocol.consumer_protocol import (
+    COMPRESSED,
+    PLAIN,
+    check_fields,
+    count_of,
     decode_partitions,
     decode_topics,
     encode_partitions,
     encode_topics,
+    encoded,
+    fields_of,
+    flag_of,
+    text_of,
 )
-from kshare.group.protocol.json_fields import count_of, flag_of, text_of
 from kshare.group.protocol.record_codec import assignment_of, assignment_value
 from kshare.group.protocol.report import NO_REPORT, MemberReport, report_of, report_value
-from kshare.group.protocol.user_data import COMPRESSED, PLAIN, check_fields, encoded, fields_of
 
 __all__ = [
     "PROTOCOL",
+    "RANGE",
     "Assigned",
     "Assignment",
     "MemberAssignment",
@@ -43,6 +50,9 @@ __all__ = [
 
 PROTOCOL: Final = "kshare-range-v1"
 """The name of the assignment protocol: members vote for it."""
+
+RANGE: Final = "range"
+"""That of Kafka's range assignor, for groups with members that are not kshare consumers."""
 
 _DAMAGE: Final = (KeyError, TypeError, ValueError, RecursionError, zlib.error, KshareError)
 

@@ -38,8 +38,7 @@ from kshare.group.protocol.plain_owner import PlainOwner
 from kshare.group.protocol.record_codec import encode, encode_key
 from kshare.group.protocol.records import Key, Record
 from kshare.group.protocol.start import Primary
-from kshare.group.session.fencing import fence_ids
-from kshare.group.session.hidden_end import HiddenEnd
+from kshare.group.session.fencing import HiddenEnd, fence_ids
 from kshare.group.session.log_follower import LogFollower
 from kshare.group.session.shared import Shared
 from kshare.options import KafkaConfig

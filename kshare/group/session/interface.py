@@ -8,7 +8,7 @@ from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.membership.handle import MemberHandle
-from kshare.group.membership.planned_topics import WholeTopics
+from kshare.group.membership.planner import WholeTopics
 from kshare.group.model import OffsetAndMetadata
 
 __all__ = ["Session"]

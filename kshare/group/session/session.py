@@ -22,7 +22,7 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership, ProcessedWork
 from kshare.group.core.ownerships import claimed_hashes
 from kshare.group.membership.handle import MemberHandle
-from kshare.group.membership.planned_topics import WholeTopics
+from kshare.group.membership.planner import WholeTopics
 from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.owner import Phase

@@ -24,8 +24,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
-from kshare.group.log.epoch_writer import EpochWriter
-from kshare.group.log.link import LogLink
+from kshare.group.log.link import EpochWriter, LogLink
 from kshare.group.log.tail import LogTail
 from kshare.group.model import SessionConfig
 from kshare.group.protocol.cooperator import Share

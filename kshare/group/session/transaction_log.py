@@ -8,13 +8,9 @@ from collections.abc import Callable, Mapping
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import TransactionAbortedError
-from kshare.group.core.ownership import Ownership
+from kshare.group.core.ownership import Ownership, Work
 from kshare.group.core.transaction import GiveUp, Outlook, Todo, TransactionState
-from kshare.group.core.work import Work
-from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.record_codec import encode, encode_key
-from kshare.group.protocol.records import Block, Key
-from kshare.group.protocol.transaction import (
+from kshare.group.protocol.commit import (
     Admission,
     Purgatory,
     TransactionChunk,
@@ -23,6 +19,9 @@ from kshare.group.protocol.transaction import (
     known_progress,
     transaction_records,
 )
+from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.record_codec import encode, encode_key
+from kshare.group.protocol.records import Block, Key
 from kshare.group.session.shared import Shared
 from kshare.group.session.thread import SessionThread
 

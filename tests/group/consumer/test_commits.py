@@ -15,7 +15,7 @@ from kshare.errors import ConsumerClosedError, FencedError, KafkaError, PolicyEr
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.processed import Processed
-from kshare.group.core.work import Work
+from kshare.group.core.ownership import Work
 from kshare.group.session.interface import Session
 from tests.support.groups import T0, group_config
 

@@ -10,7 +10,7 @@ import pytest
 
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.delivery import parking
+from kshare.group.delivery import watching
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
 from tests.support.clock import until
@@ -26,7 +26,7 @@ Way = Callable[[KeySharedConsumer], list[int]]
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parking, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(watching, "EVERY_SECONDS", 0.01)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core import key_limit, left_out
-from kshare.group.core.call import Call
+from kshare.group.core.handing_out import Call
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
 from tests.support.clock import until

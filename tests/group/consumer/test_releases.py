@@ -12,15 +12,13 @@ from kshare.core.hashing import WHOLE, key_hash, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import OptionsError
 from kshare.group import message as messages
-from kshare.group.batch_mark import marked
-from kshare.group.consumer import releases
+from kshare.group.consumer import processed
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.core.call import Call
 from kshare.group.core.delivery import Delivery
-from kshare.group.core.handing_out import HandingOut
+from kshare.group.core.handing_out import Call, HandingOut
 from kshare.group.delivery import dispatcher as dispatcher_module
 from kshare.group.log.retry_log import RetryLog
-from kshare.group.message import Message
+from kshare.group.message import Message, marked
 from kshare.testing import FakeCluster
 from tests.group.consumer.records import offsets
 from tests.group.log.test_retry_log import MemoryTable
@@ -45,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Ahead:
 def make(group: FakeSessions, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     log = list[Any]()
     monkeypatch.setattr(
-        releases,
+        processed,
         "_retry_log",
         lambda config: RetryLog(MemoryTable(log), config.group),
         raising=True,

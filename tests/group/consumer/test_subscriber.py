@@ -14,7 +14,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError
 from kshare.group.consumer import subscriber as subscriber_module
 from kshare.group.consumer.subscriber import Callbacks, Host, Subscriber, partitions_only
-from kshare.group.consumer.topic_patterns import SubscribedTopics
+from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.group.membership import handle as handle_module
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.protocol import holdings as holdings_module

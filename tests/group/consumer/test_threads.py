@@ -11,7 +11,7 @@ import pytest
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.core.call import Call
+from kshare.group.core.handing_out import Call
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S
 from tests.support.groups import SECONDS, eventually

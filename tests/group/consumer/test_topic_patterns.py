@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kshare.group import KeySharedConsumer
-from kshare.group.consumer.topic_patterns import SubscribedTopics, TopicPatterns
+from kshare.group.consumer.topic_lookup import SubscribedTopics, TopicPatterns
 from kshare.testing import FakeCluster
 from tests.support.groups import LOG, SECONDS, eventually, group_config, quick_settings
 

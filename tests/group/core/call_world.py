@@ -15,7 +15,7 @@ from collections import Counter
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
-from kshare.group.core.call import Call
+from kshare.group.core.handing_out import Call
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
 from kshare.group.message import Message

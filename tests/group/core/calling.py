@@ -12,7 +12,7 @@ import numpy as np
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, TopicPartition
-from kshare.group.core.call import Call
+from kshare.group.core.handing_out import Call
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right

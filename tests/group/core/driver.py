@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from kshare.core.hashing import WHOLE, HashRange, key_hash
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.group.core import carried, deliveries, delivery, handing_out, in_hand, left_out, scope
+from kshare.group.core import deliveries, delivery, handing_out, in_hand, left_out, scope
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.handing_out import HandingOut
 from kshare.group.core.left_out import LeftOut
@@ -16,7 +16,7 @@ from tests.support.groups import LOWER, T0, T1, UPPER
 
 END = 1 << 40
 MODULES = (deliveries, handing_out, in_hand, left_out)
-OF_DELIVERY = (delivery, scope, carried)
+OF_DELIVERY = (delivery, scope)
 LOW = [f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in LOWER][:2]
 HIGH = [f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in UPPER][:2]
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.group.core.beats import Beats
+from kshare.group.core.right import Beats
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.records import Member, key_of
 

@@ -12,16 +12,16 @@ import pytest
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
-from kshare.group.core import call
-from kshare.group.core.call import Call
+from kshare.group.core import handing_out
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks
+from kshare.group.core.handing_out import Call
 from kshare.group.core.in_hand import InHand
-from kshare.group.core.next_delivery import NextDelivery
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
+from kshare.group.core.scope import NextDelivery
 from kshare.group.protocol.owner import Phase
 from tests.group.core.call_world import walk
 from tests.group.protocol.interleavings import seeds
@@ -42,12 +42,12 @@ def test_random_walks() -> None:
 
 def returns_after_a_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ownerships, "fenced", lambda _: None)
-    patch.setattr(call, "are_in_place", lambda *_: True)
+    patch.setattr(handing_out, "are_in_place", lambda *_: True)
     patch.setattr(Call, "was_stopped", lambda *_: False)
 
 
 def returns_what_is_of_another_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(call, "are_in_place", lambda *_: True)
+    patch.setattr(handing_out, "are_in_place", lambda *_: True)
     patch.setattr(Call, "was_stopped", lambda *_: False)
 
 

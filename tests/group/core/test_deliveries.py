@@ -8,9 +8,8 @@ import pytest
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress
 from kshare.group import message as message_module
-from kshare.group.core import call as call_module
 from kshare.group.core import handed_out, key_limit
-from kshare.group.core.call import Call
+from kshare.group.core.handing_out import Call
 from kshare.group.message import Message
 from tests.group.core.driver import HIGH, LOW, MODULES, OF_DELIVERY, Driver, point
 from tests.support.groups import LOWER, T0, T1, UPPER
@@ -422,7 +421,7 @@ def test_a_seek_with_limits_blocks_no_key_wherever_an_interrupt_comes() -> None:
     assert number > 2
 
 
-ALL_MODULES = (*MODULES, *OF_DELIVERY, call_module, handed_out, key_limit, message_module)
+ALL_MODULES = (*MODULES, *OF_DELIVERY, handed_out, key_limit, message_module)
 
 
 def give_back(driver: Driver, call: Call) -> None:

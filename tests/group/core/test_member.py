@@ -4,11 +4,19 @@ import pytest
 
 from kshare.core.backoff import Backoff
 from kshare.core.progress import TopicPartition
-from kshare.group.core.member import Commit, FindCoordinator, GroupMember, Heartbeat, Request
-from kshare.group.core.schedule import MemberSchedule
-from kshare.group.protocol.group_errors import Code
-from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.membership import Join, Leave, Membership, Plan, State, Sync
+from kshare.group.core.member import GroupMember, MemberSchedule
+from kshare.group.core.right import Liveness
+from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.requests import (
+    Code,
+    FindCoordinator,
+    Heartbeat,
+    Join,
+    Leave,
+    Plan,
+    Request,
+    Sync,
+)
 from kshare.group.protocol.subscription import MemberAssignment, Subscription, encode_assignment
 
 T0 = TopicPartition("t", 0)
@@ -142,11 +150,11 @@ def test_who_is_fenced_amid_a_heartbeat_is_not_kept_alive_by_its_answer() -> Non
 
 def test_who_does_not_poll_leaves_and_commits_nothing() -> None:
     member = stable()
-    assert member.commit([T0]) == Commit("id-1", 1, frozenset({T0}))
+    assert member.committable([T0]) == {T0}
     sent = requests(member, REBALANCE + 1)
     assert any(isinstance(each, Leave) for each in sent)
     assert "nobody has polled for max.poll.interval.ms=60000" in member.notices[-1].text
-    assert member.commit([T0]) is None
+    assert not member.committable([T0])
     assert not member.awaits
 
 

@@ -14,8 +14,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.handed_out import OpenChunks
-from kshare.group.core.left_out import ParkedHashes
-from kshare.group.core.released import Released
+from kshare.group.core.left_out import ParkedHashes, Released
 from kshare.group.message import Message
 from tests.group.core.driver import HIGH, LOW, MODULES, Driver, owns, point
 from tests.group.protocol.interleavings import seeds

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.group.core.schedule import MemberSchedule
+from kshare.group.core.member import MemberSchedule
 from kshare.group.membership.handle import schedule_of
 from kshare.wire.protocol.retry import Backoff
 from tests.support.groups import group_config

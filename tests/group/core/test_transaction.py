@@ -16,7 +16,7 @@ from kshare.group.core.transaction import (
     Todo,
     TransactionState,
 )
-from kshare.group.protocol.transaction import Admission
+from kshare.group.protocol.commit import Admission
 from tests.support.groups import T0
 
 START = object()

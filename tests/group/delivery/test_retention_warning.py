@@ -9,7 +9,7 @@ import pytest
 from kshare.cluster.cluster import Cluster, TopicPolicy
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.delivery.retention import Retention
+from kshare.group.delivery.watching import Retention
 from kshare.monitor.retention import EVERY_SECONDS
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, Clock

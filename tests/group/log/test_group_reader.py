@@ -4,9 +4,8 @@ import pytest
 
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
-from kshare.group.log.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.record_codec import encode
+from kshare.group.protocol.record_codec import GroupReader, encode
 from kshare.group.protocol.records import Claim
 from tests.support.groups import T0
 

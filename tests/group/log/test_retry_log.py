@@ -8,9 +8,9 @@ import pytest
 
 from kshare.cluster.compacted_topic import Changes, Row
 from kshare.core.progress import TopicPartition
-from kshare.group.log.group_reader import GroupReader
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.record_codec import GroupReader
 from kshare.processing import Processor
 from tests.processing.engines import PARTITION, records_of
 from tests.support.clock import WAIT_S

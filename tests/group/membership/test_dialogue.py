@@ -9,9 +9,9 @@ import pytest
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KshareError
 from kshare.group.core.member import GroupMember, Level
+from kshare.group.core.right import Liveness
 from kshare.group.membership.dialogue import MemberDialogue
 from kshare.group.membership.handle import schedule_of
-from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.membership import Membership, Standing, State
 from kshare.group.protocol.subscription import MemberAssignment, Subscription, encode_assignment
 from tests.support.clock import Clock, until

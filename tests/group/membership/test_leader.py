@@ -11,15 +11,15 @@ from kshare.core.backoff import Backoff
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError
 from kshare.group import KeySharedConsumer
-from kshare.group.core.member import GroupMember
-from kshare.group.core.schedule import MemberSchedule
-from kshare.group.log.epoch_writer import Written
+from kshare.group.core.member import GroupMember, MemberSchedule
+from kshare.group.core.right import Liveness
+from kshare.group.log.link import Written
 from kshare.group.membership.leader import GroupLeader
-from kshare.group.membership.planned_topics import PlannedTopics, SeenTopics
+from kshare.group.membership.planner import PlannedTopics, SeenTopics
 from kshare.group.protocol.leader import Generation
-from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.membership import Join, Membership, Plan, Standing, State, Sync
+from kshare.group.protocol.membership import Membership, Standing, State
 from kshare.group.protocol.records import Epoch
+from kshare.group.protocol.requests import Join, Plan, Sync
 from kshare.group.protocol.subscription import PROTOCOL, Subscription, encode_subscription
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.background import Beside

@@ -9,11 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from kshare.group.core.member import Heartbeat
 from kshare.group.membership import link as link_module
-from kshare.group.membership.line import Line
-from kshare.group.membership.link import MemberLink
-from kshare.group.protocol.membership import Join
+from kshare.group.membership.link import Line, MemberLink
+from kshare.group.protocol.requests import Heartbeat, Join
 from kshare.wire.protocol.connection import Connection
 from tests.support.clock import until
 from tests.support.groups import group_config

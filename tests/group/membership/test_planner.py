@@ -19,11 +19,10 @@ from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation, RangeRequest
 from kshare.errors import TaskAssignmentException
-from kshare.group.membership.planned_topics import SeenTopics
-from kshare.group.membership.planner import GroupPlanner
+from kshare.group.membership.planner import GroupPlanner, SeenTopics
 from kshare.group.protocol.leader import Generation
-from kshare.group.protocol.membership import Plan
 from kshare.group.protocol.report import MemberReport
+from kshare.group.protocol.requests import Plan
 from kshare.group.protocol.subscription import (
     Subscription,
     decode_assignment,

@@ -1,7 +1,7 @@
 """What a member logs of its group: each change once."""
 
 from kshare.group.core.member import Level
-from kshare.group.membership.sharing_log import SharingLog
+from kshare.group.membership.leader import SharingLog
 
 
 def test_each_change_is_said_once() -> None:

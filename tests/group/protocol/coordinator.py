@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol, TypeAlias
 
-from kshare.group.protocol.group_errors import Code
-from kshare.group.protocol.membership import Join, Sync
+from kshare.group.protocol.requests import Code, Join, Sync
 from tests.group.protocol.owning import shallow
 
 

@@ -11,10 +11,11 @@ from typing import Self
 
 from kshare.group.protocol import takeover
 from kshare.group.protocol.actions import Delete, WritePrimary
+from kshare.group.protocol.commit import known_progress
 from kshare.group.protocol.leader import Generation
-from kshare.group.protocol.membership import Plan, State
+from kshare.group.protocol.membership import State
 from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.transaction import known_progress
+from kshare.group.protocol.requests import Plan
 from tests.group.protocol import member_world
 from tests.group.protocol import transactional_world as transactional
 from tests.group.protocol.coordinator import Coordinator
@@ -331,10 +332,9 @@ def poll(world: GroupedWorld, member: GroupedMember) -> None:
 
 def write_primary(world: GroupedWorld, member: GroupedMember) -> None:
     """As a member of its generation; one that is lost leaves it to who owns its hashes now."""
-    commit = member.member.commit((T0,))
-    if commit is None or not commit.partitions:
+    if not member.member.committable((T0,)):
         member_world.leave_to_others(member)
-    elif member_world.takes_offsets(world, commit):
+    elif member_world.takes_offsets(world, member.membership):
         transactional.act(world, member)
     else:
         member.fail()

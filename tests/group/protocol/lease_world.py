@@ -15,8 +15,7 @@ from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle
 from kshare.group.protocol.actions import Append, Delete
-from kshare.group.protocol.cooperator import Cooperator
-from kshare.group.protocol.lease import holdings, processed_offsets
+from kshare.group.protocol.cooperator import Cooperator, holdings, processed_offsets
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Epoch, EpochMember, Key, Record, key_of

@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from kshare.core.hashing import WHOLE
 from kshare.group.protocol.actions import WritePrimary
-from kshare.group.protocol.membership import Plan, State
+from kshare.group.protocol.membership import State
+from kshare.group.protocol.requests import Plan
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way

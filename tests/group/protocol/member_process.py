@@ -4,12 +4,11 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from kshare.core.backoff import Backoff
-from kshare.group.core.member import GroupMember, Heartbeat
-from kshare.group.core.schedule import MemberSchedule
-from kshare.group.protocol.group_errors import Code
+from kshare.group.core.member import GroupMember, MemberSchedule
+from kshare.group.core.right import Liveness
 from kshare.group.protocol.leader import Generation
-from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.membership import MemberAction, Membership, Plan, Sync
+from kshare.group.protocol.membership import Membership
+from kshare.group.protocol.requests import Code, Heartbeat, MemberAction, Plan, Sync
 from kshare.group.protocol.subscription import PROTOCOL, Subscription
 from tests.group.protocol.owning import shallow
 from tests.group.protocol.process import Process

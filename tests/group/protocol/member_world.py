@@ -10,16 +10,24 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from kshare.core.hashing import WHOLE
-from kshare.group.core.member import Commit, FindCoordinator, GroupMember, Heartbeat, Request
+from kshare.group.core.member import GroupMember
 from kshare.group.core.ownerships import claimed_hashes
 from kshare.group.protocol.actions import WritePrimary
-from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.holdings import Change
-from kshare.group.protocol.leader import Generation, plan_generation
-from kshare.group.protocol.membership import Join, Leave, Plan, State, Sync
-from kshare.group.protocol.range_protocol import RANGE, plan_range
+from kshare.group.protocol.leader import Generation, plan_generation, plan_range
+from kshare.group.protocol.membership import Membership, State
 from kshare.group.protocol.records import Key, Record, key_of
-from kshare.group.protocol.subscription import PROTOCOL
+from kshare.group.protocol.requests import (
+    Code,
+    FindCoordinator,
+    Heartbeat,
+    Join,
+    Leave,
+    Plan,
+    Request,
+    Sync,
+)
+from kshare.group.protocol.subscription import PROTOCOL, RANGE
 from tests.group.protocol import world as base
 from tests.group.protocol.coordinator import Coordinator, Stage
 from tests.group.protocol.member_process import (
@@ -289,10 +297,9 @@ def take_as_member(world: InGroup, step: Step) -> None:
 
 def _write_primary(world: GroupWorld, process: MemberProcess) -> None:
     """The coordinator refuses the primary offset of who is no member of this generation."""
-    commit = process.member.commit((T0,))
-    if commit is None or not commit.partitions:
+    if not process.member.committable((T0,)):
         leave_to_others(process)
-    elif takes_offsets(world, commit):
+    elif takes_offsets(world, process.membership):
         base._act(world, process)
     else:
         process.fail()
@@ -306,9 +313,9 @@ def leave_to_others(process: Process) -> None:
         process.owner.primary_written()
 
 
-def takes_offsets(world: InGroup, commit: Commit) -> bool:
+def takes_offsets(world: InGroup, membership: Membership) -> bool:
     """Whether the coordinator takes offsets of a member, also while it prepares a rebalance."""
-    code = world.coordinator.heartbeat(commit.member_id, commit.generation)
+    code = world.coordinator.heartbeat(membership.member_id, membership.generation)
     return code in {None, Code.REBALANCE_IN_PROGRESS}
 
 

@@ -2,10 +2,11 @@
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.membership import Join, Membership, State, Sync
-from kshare.group.protocol.range_protocol import RANGE
+from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.requests import Join, Sync
 from kshare.group.protocol.subscription import (
     PROTOCOL,
+    RANGE,
     MemberAssignment,
     Subscription,
     decode_subscription,

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from kshare.group.protocol.consumer_protocol import decode_partitions, encode_topics
-from kshare.group.protocol.group_errors import Code
-from kshare.group.protocol.membership import Join, Sync
-from kshare.group.protocol.range_protocol import RANGE, plan_range
+from kshare.group.protocol.leader import plan_range
+from kshare.group.protocol.requests import Code, Join, Sync
 from kshare.group.protocol.start import Primary
-from kshare.group.protocol.subscription import PROTOCOL
+from kshare.group.protocol.subscription import PROTOCOL, RANGE
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.interleavings import interleavings
 from tests.group.protocol.member_explorer import finish_group

@@ -9,14 +9,14 @@ import pytest
 from kshare.core.hashing import WHOLE, merged, minus
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle
-from kshare.group.core.claimant import Claimant
+from kshare.group.core.ownership import Claimant
 from kshare.group.core.transaction import Stage, TransactionState
 from kshare.group.protocol import takeover
 from kshare.group.protocol.actions import Delete
+from kshare.group.protocol.commit import TransactionChunk
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.owner import Owner
 from kshare.group.protocol.records import Claim, Key
-from kshare.group.protocol.transaction import TransactionChunk
 from tests.group.protocol import grouped_world, member_world, transactional_member
 from tests.group.protocol.grouped_explorer import (
     WAYS,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange, intersect, length, union
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.group.protocol.lease import (
+from kshare.group.protocol.cooperator import (
     ChunkShare,
     chunk_shares,
     holdings,

@@ -6,12 +6,11 @@ from dataclasses import replace
 import pytest
 
 from kshare.core.offsets import Bounds
-from kshare.group.core.claimant import Claimant
+from kshare.group.core.ownership import Claimant
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.protocol import cooperator
 from kshare.group.protocol.actions import Append
-from kshare.group.protocol.cooperator import Cooperator
-from kshare.group.protocol.lease import counts
+from kshare.group.protocol.cooperator import Cooperator, counts
 from kshare.group.protocol.log import LeaseKey, PartitionLog
 from kshare.group.protocol.records import Key, Record, Stable, key_of
 from tests.group.protocol import world

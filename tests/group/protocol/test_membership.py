@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from kshare.errors import AuthorizationError, ForeignMemberError, KafkaError, KshareError
-from kshare.group.protocol.group_errors import Code
+from kshare.group.core.right import Liveness
 from kshare.group.protocol.leader import plan_generation, topics_of
-from kshare.group.protocol.liveness import Liveness
-from kshare.group.protocol.membership import Join, Leave, Plan, State, Sync
+from kshare.group.protocol.membership import State
+from kshare.group.protocol.requests import Code, Join, Leave, Plan, Sync
 from kshare.group.protocol.subscription import (
     MemberAssignment,
     Subscription,

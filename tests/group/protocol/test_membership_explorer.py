@@ -1,23 +1,22 @@
 """The laws of groups while members come and go: interleavings, random walks, seeded faults."""
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kshare.core.hashing import WHOLE
-from kshare.core.progress import TopicPartition
-from kshare.group.core.member import Commit, GroupMember, Heartbeat
+from kshare.group.core.member import GroupMember
 from kshare.group.core.ownerships import Ownerships
+from kshare.group.core.right import Liveness
 from kshare.group.protocol import commit, group_plan, owner, takeover
-from kshare.group.protocol.group_errors import Code
 from kshare.group.protocol.holdings import Change
-from kshare.group.protocol.liveness import Liveness
 from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.membership import Membership, Plan, Standing, State
+from kshare.group.protocol.membership import Membership, Standing, State
 from kshare.group.protocol.records import Block, Claim
+from kshare.group.protocol.requests import Code, Heartbeat, Plan
 from kshare.group.protocol.takeover import session_of
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
@@ -293,11 +292,7 @@ def keeps_its_right_when_it_is_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_what_it_has_lost(patch: pytest.MonkeyPatch) -> None:
-    def commit(self: GroupMember, partitions: Iterable[TopicPartition]) -> Commit:
-        membership = self.membership
-        return Commit(membership.member_id, membership.generation, frozenset(partitions))
-
-    patch.setattr(GroupMember, "commit", commit)
+    patch.setattr(GroupMember, "committable", lambda _, partitions: set(partitions))
     commits_without_its_generation(patch)
 
 

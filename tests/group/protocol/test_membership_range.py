@@ -4,11 +4,11 @@ import pytest
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.group_errors import Code
-from kshare.group.protocol.membership import Join, Membership, Plan
-from kshare.group.protocol.range_protocol import RANGE
+from kshare.group.protocol.membership import Membership
+from kshare.group.protocol.requests import Code, Join, Plan
 from kshare.group.protocol.subscription import (
     PROTOCOL,
+    RANGE,
     MemberAssignment,
     Subscription,
     encode_assignment,

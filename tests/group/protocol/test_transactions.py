@@ -12,19 +12,19 @@ from kshare.core.hashing import WHOLE, HashRange, complement, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.group.core.transaction import Outlook, Stage, TransactionState
-from kshare.group.protocol import actions, owner, transaction
-from kshare.group.protocol.commit import blocks_to_write
-from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Key
-from kshare.group.protocol.transaction import (
+from kshare.group.protocol import actions, commit, owner
+from kshare.group.protocol.commit import (
     Admission,
     Purgatory,
     TransactionChunk,
     admission,
+    blocks_to_write,
     chunk_start,
     transaction_records,
 )
+from kshare.group.protocol.log import PartitionLog
+from kshare.group.protocol.owner import Owner, Phase
+from kshare.group.protocol.records import Key
 from tests.group.protocol import transactional_member as member_module
 from tests.group.protocol import transactional_world as world_module
 from tests.group.protocol.interleavings import seeds
@@ -274,7 +274,7 @@ def reads_to_the_last_stable_offset_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(transaction, "admission", lambda *_: Admission.OPEN)
+    patch.setattr(commit, "admission", lambda *_: Admission.OPEN)
 
 
 def waits_for_itself(patch: pytest.MonkeyPatch) -> None:
@@ -284,25 +284,25 @@ def waits_for_itself(patch: pytest.MonkeyPatch) -> None:
         added = processed.minus(known)
         return max((piece.offsets.end for piece in added), default=None)
 
-    patch.setattr(transaction, "chunk_start", end)
-    patch.setattr(transaction, "complement", lambda _: (WHOLE,))
-    real = transaction._admission_of
+    patch.setattr(commit, "chunk_start", end)
+    patch.setattr(commit, "complement", lambda _: (WHOLE,))
+    real = commit._admission_of
 
     def closed(chunk: TransactionChunk) -> Admission:
         return Admission.CLOSED if real(chunk) is Admission.LOST else real(chunk)
 
-    patch.setattr(transaction, "_admission_of", closed)
+    patch.setattr(commit, "_admission_of", closed)
 
 
 def waits_for_living_members_alone(patch: pytest.MonkeyPatch) -> None:
     """It takes what it has processed itself for what all have."""
-    real = transaction._admission_of
+    real = commit._admission_of
 
     def own(chunk: TransactionChunk) -> Admission:
         known = Progress.at(chunk.known.position_of(chunk.hashes))
         return real(replace(chunk, known=known))
 
-    patch.setattr(transaction, "_admission_of", own)
+    patch.setattr(commit, "_admission_of", own)
 
 
 FAULTS: dict[Patch, int] = {

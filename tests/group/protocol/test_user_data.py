@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError
+from kshare.group.protocol.consumer_protocol import COMPRESSED, PLAIN
 from kshare.group.protocol.leader import Generation, plan_generation
-from kshare.group.protocol.membership import Join, Membership
+from kshare.group.protocol.membership import Membership
+from kshare.group.protocol.requests import Join
 from kshare.group.protocol.subscription import (
     PROTOCOL,
     MemberAssignment,
@@ -22,7 +24,6 @@ from kshare.group.protocol.subscription import (
     encode_subscription,
     in_order,
 )
-from kshare.group.protocol.user_data import COMPRESSED, PLAIN
 from tests.group.protocol.test_subscription import (
     ASSIGNMENT,
     SUBSCRIPTION,

@@ -10,9 +10,9 @@ from typing import Self
 
 from kshare.core.progress import Progress
 from kshare.group.core.transaction import GiveUp, Outlook, Stage, Todo, TransactionState
-from kshare.group.protocol import transaction
+from kshare.group.protocol import commit
+from kshare.group.protocol.commit import Admission, TransactionChunk
 from kshare.group.protocol.records import Block, Key
-from kshare.group.protocol.transaction import Admission, TransactionChunk
 from tests.group.protocol.process import T0, Process
 
 
@@ -77,8 +77,8 @@ class Member(Process):
 
 
 def chunk_of(member: Member) -> TransactionChunk:
-    known = transaction.known_progress(member.part(), member.owner.done)
-    start = transaction.chunk_start(processed(member), known)
+    known = commit.known_progress(member.part(), member.owner.done)
+    start = commit.chunk_start(processed(member), known)
     return TransactionChunk(start, member.hashes, member.hashes, known)
 
 
@@ -117,7 +117,7 @@ def admission_of(member: Member) -> Admission:
     """Whether the purgatory is open for a member; asked again once something has changed."""
     by = (member.log.end, member.owner.done, member.position, member.hashes)
     if member._admission is None or member._admission[0] != by:
-        member._admission = by, transaction.admission([chunk_of(member)], "stable")
+        member._admission = by, commit.admission([chunk_of(member)], "stable")
     return member._admission[1]
 
 

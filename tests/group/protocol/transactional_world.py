@@ -12,7 +12,7 @@ from typing import Self
 from kshare.core.hashing import complement
 from kshare.core.progress import Progress
 from kshare.group.core.transaction import ProducerEpoch, Stage, Todo
-from kshare.group.protocol import transaction
+from kshare.group.protocol import commit
 from kshare.group.protocol.actions import (
     Delete,
     Fence,
@@ -341,7 +341,7 @@ def check(world: TransactionalWorld, member: Member) -> None:
         overtaken = range(piece.offsets.start, min(piece.offsets.end, len(world.keys)))
         if any(world.keys[at] in piece.hashes for at in overtaken):
             raise LawBrokenError(f"{member.name} overtakes offset {piece.offsets.start}")
-    blocks, keys = transaction.transaction_records(
+    blocks, keys = commit.transaction_records(
         T0, member.part(), member.owner.member, member.hashes, processed(member)
     )
     member.records = tuple(blocks), tuple(keys)

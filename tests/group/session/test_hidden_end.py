@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.group.session.hidden_end import Watch
+from kshare.group.session.fencing import Watch
 
 CHANCES = st.floats(0, 1)
 MOST_SECONDS = 6.2

@@ -10,8 +10,7 @@ from kshare.errors import KafkaError
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.log.tail import LogLostError, LogTail
 from kshare.group.log.topic import LogTopic, LogWriter
-from kshare.group.session.log_follower import LogFollower
-from kshare.group.session.log_inspector import LogInspector
+from kshare.group.session.log_follower import LogFollower, LogInspector
 from kshare.group.session.shared import Shared
 from tests.support.clock import WAIT_S, Clock, until
 from tests.support.groups import LOG, group_config

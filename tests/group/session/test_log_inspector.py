@@ -10,7 +10,7 @@ import pytest
 from kshare.cluster.cluster import TopicPolicy
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
-from kshare.group.session.log_inspector import LogInspector
+from kshare.group.session.log_follower import LogInspector
 
 LOG0, LOG3 = TopicPartition("log", 0), TopicPartition("log", 3)
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": "10485760"}

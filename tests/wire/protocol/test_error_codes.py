@@ -6,7 +6,7 @@ import sys
 import pytest
 from kafka.errors import for_code
 
-from kshare.group.protocol.group_errors import Code
+from kshare.group.protocol.requests import Code
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 

@@ -1,13 +1,99 @@
-"""Errors of the group protocol, and what a member makes of them."""
+"""What a member of a group asks its coordinator for, and the errors that it is answered with."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 from kshare.errors import AuthorizationError, KafkaError, KshareError
-from kshare.group.protocol.range_protocol import RANGE
-from kshare.group.protocol.subscription import PROTOCOL
+from kshare.group.protocol.subscription import PROTOCOL, RANGE
 
-__all__ = ["Code", "fault_of", "is_passing"]
+__all__ = [
+    "Code",
+    "FindCoordinator",
+    "Heartbeat",
+    "Join",
+    "Leave",
+    "MemberAction",
+    "Plan",
+    "Request",
+    "Sync",
+    "fault_of",
+    "is_passing",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Send JoinGroup, then call :meth:`.Membership.joined` or :meth:`.Membership.refused`."""
+
+    member_id: str
+    subscription: bytes
+    protocols: tuple[str, ...] = (PROTOCOL,)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Plan the generation, write its epoch, then call :meth:`.Membership.planned`.
+
+    Attributes:
+        generation: The generation. It does not name the plan: a coordinator that takes over knows
+            the last generation that was assigned, so the next one may have the number of one that
+            is being planned, and other members.
+        members: What each member has said, by its id.
+        protocol: The protocol that the members have voted for; `range` has no epoch.
+        instances: The ``group.instance.id`` of each static member, by its id.
+        number: Counts the JoinGroup answers of this member, and so names the plan.
+    """
+
+    generation: int
+    members: Mapping[str, bytes]
+    protocol: str = PROTOCOL
+    instances: Mapping[str, str] = field(default_factory=dict)
+    number: int = field(default=0, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Send SyncGroup, then call :meth:`.Membership.synced` or :meth:`.Membership.refused`."""
+
+    member_id: str
+    generation: int
+    assignments: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Send LeaveGroup; nobody waits for the answer."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Send Heartbeat, then call :meth:`.GroupMember.heartbeat_answered`.
+
+    Attributes:
+        member_id: Id of the member; empty if it has none yet.
+        generation: Its generation.
+        sent_at: When it is sent.
+        is_member: Whether the answer says that it is a member. To one that waits to become one,
+            any answer will do: the coordinator is alive.
+    """
+
+    member_id: str
+    generation: int
+    sent_at: float
+    is_member: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FindCoordinator:
+    """Close all connections, and look for the coordinator before the next request."""
+
+
+MemberAction: TypeAlias = Join | Plan | Sync | Leave
+Request: TypeAlias = FindCoordinator | Heartbeat | MemberAction
 
 
 class Code(Enum):

@@ -1,8 +1,8 @@
 """What stands still is said once, with the reason."""
 
 from kshare.core.hashing import WHOLE, split
-from kshare.group.core.watchdog import Watchdog
 from kshare.group.protocol.records import Claim
+from kshare.group.session.presence import Watchdog
 from tests.group.core.test_ownerships import claim_written, ownerships, run, write
 from tests.support.groups import T0, T1, UPPER
 

@@ -1,31 +1,37 @@
-"""The topics that a subscription by pattern means: looked for again and again, beside the consumer.
+"""What brokers are asked of topics and partitions that a user names: whether they exist, and where.
 
 ::
 
-    subscribe --> a thread lists the topics --> others than before: the member joins again with them
-                        ^                             |
-                        +---- metadata.max.age.ms ----+   5 s while there are none
+    subscribe by pattern --> a thread lists the topics --> others: the member joins again with them
+                                 ^                             |
+                                 +---- metadata.max.age.ms ----+   5 s while there are none
+
+Guarantees: brokers that do not answer within 2 s keep nobody from assigning partitions that exist.
 """
 
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import is_internal
-from kshare.errors import KafkaError
-from kshare.options import KafkaConfig
+from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError, UnknownTopicError
+from kshare.options import KafkaConfig, Subscribe
 from kshare.options.kinds import topic_fault
 from kshare.options.pattern import java_pattern
 
-__all__ = ["SubscribedTopics", "TopicPatterns"]
+__all__ = ["SubscribedTopics", "TopicPatterns", "check_existence", "log_offsets"]
 
 _log = logging.getLogger("kshare.group")
-
 _SOON_SECONDS: Final = 5.0
+_PATIENCE_SECONDS: Final = 2.0
 
 
 class SubscribedTopics(NamedTuple):
@@ -134,3 +140,47 @@ def _compiled(text: str) -> re.Pattern[str]:
         return java_pattern(text)
     except ValueError as error:
         raise ValueError(f"{text!r} {error}") from None
+
+
+def check_existence(kafka: KafkaConfig, partitions: Collection[TopicPartition]) -> None:
+    """Refuse partitions that do not exist.
+
+    Raises:
+        UnknownTopicError: A topic does not exist, or has fewer partitions.
+    """
+    if not partitions:
+        return
+    topics = tuple(sorted({tp.topic for tp in partitions}))
+    with closing(Cluster(replace(kafka, offset_attempts=1))) as cluster:
+        cluster.shorten_timeout(_PATIENCE_SECONDS)
+        try:
+            existing = {*cluster.partitions(Subscribe(topics))}
+        except UnknownTopicError:
+            raise
+        except KafkaError as error:  # the session says it, should it last
+            _log.info("cannot see whether %s exist: %s", ", ".join(topics), error)
+            return
+    for tp in sorted(partitions):
+        count = sum(each.topic == tp.topic for each in existing)
+        if tp not in existing:
+            raise UnknownTopicError(
+                f"{tp} does not exist: topic {tp.topic} has partitions 0 to {count - 1}",
+                topic=tp.topic,
+                partition=tp.partition,
+            )
+
+
+def log_offsets(
+    kafka: KafkaConfig, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Offsets, with those of the log in place of ``OFFSET_BEGINNING`` and ``OFFSET_END``.
+
+    Raises:
+        KafkaError: The cluster did not answer, or refused.
+    """
+    first = [tp for tp, offset in offsets.items() if offset == OFFSET_BEGINNING]
+    last = [tp for tp, offset in offsets.items() if offset == OFFSET_END]
+    if not first and not last:
+        return dict(offsets)
+    with closing(Cluster(kafka)) as cluster:
+        return {**offsets, **cluster.earliest(first), **cluster.latest(last)}

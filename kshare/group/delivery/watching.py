@@ -1,0 +1,164 @@
+"""What is looked at beside a consumer, so that no call waits for brokers: parked keys, retention.
+
+::
+
+    parked:     not known --read--> known: every 2 s, read again --> another set: the consumer looks
+    retention:  once a minute: what was in the logs at the look before, and is pending still
+                    +--> a thread asks the cluster: RetentionWatch warns
+
+A consumer that is up to date asks for nothing of the latter: it has neither thread nor connections.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from contextlib import closing
+from functools import partial
+from typing import Final, Protocol
+
+from kshare.cluster.cluster import Cluster
+from kshare.cluster.parked_keys import EVERY_SECONDS, ParkedKey
+from kshare.core.hashing import HashRange, key_hash
+from kshare.core.parked import ParkedCount
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import KafkaError
+from kshare.group.core.left_out import ParkedHashes
+from kshare.group.metrics import PartitionMetrics
+from kshare.monitor.retention import LogView, RetentionWatch
+from kshare.options.model import KafkaConfig
+from kshare.wire.protocol.background import begin
+
+__all__ = ["ParkView", "Parking", "Retention"]
+
+_log = logging.getLogger("kshare.group")
+
+_SOON_SECONDS: Final = 0.5
+
+
+class ParkView(Protocol):
+    """The parked keys of a cluster: see :class:`~kshare.cluster.parked_keys.ParkWatch`."""
+
+    def everywhere(self) -> Collection[ParkedKey]:
+        """The parked keys of all topics, as they are now or are last known."""
+
+    def counts(self) -> Mapping[str, ParkedCount]:
+        """The parked keys of each topic that has some, as of the last look."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class Parking:
+    """Reads the parked keys in a thread of its own.
+
+    Args:
+        view: The parked keys.
+        on_change: Called from that thread when :attr:`hashes` has changed.
+
+    Attributes:
+        hashes: The hashes of parked keys; None until they are known. The object stays the same
+            while nothing changes.
+        counts: The parked keys of each topic that has some, as of the last look.
+    """
+
+    def __init__(self, view: ParkView, on_change: Callable[[], None]) -> None:
+        self.hashes: ParkedHashes | None = None
+        self.counts: Mapping[str, ParkedCount] = {}
+        self._view = view
+        self._on_change = on_change
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to read, unless that has begun."""
+        if self._thread is None and not self._closed.is_set():
+            self._thread = threading.Thread(target=self._run, name="kshare parked", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Read no more; waits for nothing."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        try:
+            while not self._closed.is_set():
+                self._look()
+                self._closed.wait(_SOON_SECONDS if self.hashes is None else EVERY_SECONDS)
+        finally:
+            self._view.close()
+
+    def _look(self) -> None:
+        try:
+            keys = self._view.everywhere()
+        except KafkaError as error:
+            _log.warning("nothing is delivered before it is known which keys are parked: %s", error)
+            return
+        self.counts = self._view.counts()
+        by_topic: dict[str, set[int]] = {}
+        for topic, key in keys:
+            by_topic.setdefault(topic, set()).add(key_hash(key, 0))
+        hashes = {topic: HashRange.each(points) for topic, points in sorted(by_topic.items())}
+        if hashes != self.hashes:
+            self.hashes = hashes
+            self._on_change()
+
+
+class _Asked(LogView, Protocol):
+    def close(self) -> None:
+        """End its connections; a later question makes new ones."""
+
+
+class Retention:
+    """Warns before retention deletes what a consumer has not processed. Nothing fails for it.
+
+    For the thread that polls, which looks from time to time.
+
+    Args:
+        kafka: How to reach the cluster.
+        cluster: The cluster; None to connect to it for each look.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        *,
+        cluster: _Asked | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ends: dict[TopicPartition, int] = {}  # at the look before
+        self._cluster = cluster or Cluster(kafka)
+        self._watch = RetentionWatch(self._cluster, _log, clock=clock)
+        self._asking: Future[None] | None = None
+
+    def look(self, metrics: Callable[[], Mapping[TopicPartition, PartitionMetrics]]) -> None:
+        """Look again, if it is time to.
+
+        Args:
+            metrics: How far each partition is.
+        """
+        is_asking = self._asking is not None and not self._asking.done()
+        if is_asking or not self._watch.is_due:
+            return
+        self._watch.postpone()  # also if nothing is behind: metrics cost something
+        before, self._ends = self._ends, {}
+        behind, ends = dict[TopicPartition, Progress](), dict[TopicPartition, int]()
+        for topic_partition, each in metrics().items():
+            if each.end is None or each.stable_offset is None:
+                continue
+            self._ends[topic_partition] = each.end
+            if each.stable_offset < before.get(topic_partition, 0):
+                behind[topic_partition] = Progress.at(each.stable_offset)
+                ends[topic_partition] = each.end
+        if not behind:
+            self._watch.compare({}, {})  # what was at risk is not any more; this asks nobody
+            return
+        self._asking = begin(partial(self._ask, behind, ends), "kshare retention", lambda: None)
+
+    def _ask(
+        self, behind: Mapping[TopicPartition, Progress], ends: Mapping[TopicPartition, int]
+    ) -> None:
+        with closing(self._cluster):
+            self._watch.compare(behind, ends)
