@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kshare.errors import ProcessingError, UndecodableError
-    from kshare.processing.core.outcome import FILTERED, Outcome, Status
-    from kshare.processing.core.record import Record
+    from kshare.processing.core.record import FILTERED, Outcome, Record, Status
     from kshare.processing.frames import process_by_key
     from kshare.processing.policy import DeadLetter, Park, Retry, RetryAfter, Stop
     from kshare.processing.processor import Processor
@@ -36,16 +35,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FILTERED": "kshare.processing.core.outcome",
+    "FILTERED": "kshare.processing.core.record",
     "DeadLetter": "kshare.processing.policy",
-    "Outcome": "kshare.processing.core.outcome",
+    "Outcome": "kshare.processing.core.record",
     "Park": "kshare.processing.policy",
     "ProcessingError": "kshare.errors",
     "Processor": "kshare.processing.processor",
     "Record": "kshare.processing.core.record",
     "Retry": "kshare.processing.policy",
     "RetryAfter": "kshare.processing.policy",
-    "Status": "kshare.processing.core.outcome",
+    "Status": "kshare.processing.core.record",
     "Stop": "kshare.processing.policy",
     "UndecodableError": "kshare.errors",
     "process_by_key": "kshare.processing.frames",

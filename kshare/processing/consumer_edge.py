@@ -1,35 +1,118 @@
-"""What is outside an engine on a consumer: acknowledgements, dead letters, parked keys."""
+"""A consumer's side of a processor: its messages as records, and what becomes of them there.
+
+That is acknowledgements, dead letters and parked keys (:class:`ConsumerEdge`), and what earlier
+runs and operators have left: attempts, sequences, released keys (:class:`RetryState`).
+"""
 
 import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from kshare.cluster.parked_keys import ParkedKeys
+from kshare.errors import KafkaError, OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.log.retry_log import RetryLog
+from kshare.group.log.retry_log import Remembered, RetryLog
 from kshare.group.log.topic import log_table
-from kshare.group.message import ACKNOWLEDGED
-from kshare.processing.consumed import message_of
-from kshare.processing.core.outcome import Outcome
-from kshare.processing.core.record import Record
+from kshare.group.message import ACKNOWLEDGED, Chunk, Message
+from kshare.processing.core.record import Outcome, Record
 from kshare.processing.dead_letters import DeadLetters
+from kshare.processing.engine import Engine
 from kshare.processing.policy import DeadLetter, Park
 from kshare.processing.processor import Processor
 
-__all__ = ["ConsumerEdge"]
+__all__ = ["ConsumerEdge", "RetryState", "check_consumer", "message_of", "not_before", "records_of"]
 
 _log = logging.getLogger("kshare.processing")
-
+_T = TypeVar("_T")
 _WRITES_AT_ONCE = 8
 """Marks of sequences that are written at once. Keys are parked one after another."""
+_LOOK_SECONDS: Final = 2.0
+_NOT_BEFORE: Final = "not-before"
+_YEAR_10000_MS: Final = 253_402_300_800_000
+
+
+def check_consumer(consumer: KeySharedConsumer, processor: Processor) -> None:
+    """Check that a processor may process what a consumer reads.
+
+    Raises:
+        OptionsError: It may not; every fault is listed.
+    """
+    config, problems = consumer.config, []
+    if not config.explicit:
+        problems.append(
+            "acknowledgement.mode is implicit; a processor acknowledges each record: set "
+            "acknowledgement.mode=explicit"
+        )
+    if not config.auto_commit:
+        problems.append("enable.auto.commit is false; nothing would be committed: leave it out")
+    if config.in_flight_per_key is not None:
+        problems.append(
+            "max.in.flight.per.key is set; the processor itself keeps the order of keys"
+        )
+    if config.transactional_id is not None:
+        problems.append("transactional.id is set; a processor cannot run within transactions")
+    if config.order != "key":
+        problems.append(f"consumption.order is {config.order}; give order to Processor instead")
+    needed: dict[str, tuple[str, ...]] = {"a handler is given them": ("key", "value", "offset")}
+    if isinstance(processor.on_failure, DeadLetter):
+        needed["a dead letter has them"] = ("timestamp", "headers")
+    for why, names in needed.items() if config.columns else ():
+        missing = [name for name in names if name not in config.columns]
+        if missing:
+            problems.append(f"columns has no {', '.join(missing)}; {why}")
+    if problems:
+        raise OptionsError(problems, of="the consumer of Processor.run")
+
+
+def message_of(record: Record) -> Message:
+    """The message that a record was made of."""
+    return Message((record.source, record.row, record.raw_value))
+
+
+def records_of(processor: Processor, messages: Iterable[Message]) -> Iterable[Record]:
+    """Records of messages, with the time of a header ``not-before``."""
+    chunk: Chunk | None = None
+    keys, values, offsets, has_headers = [], [], [], False
+    for message in messages:
+        if message[0] is not chunk:
+            chunk = message[0]
+            keys, values, offsets = map(chunk.column, ("key", "value", "offset"))
+            has_headers = _has_headers(chunk)
+        row = message[1]
+        record = processor.record(chunk, row, offsets[row], keys[row], values[row])
+        if has_headers:
+            record.due = not_before(record)
+        yield record
+
+
+def _has_headers(chunk: Chunk) -> bool:
+    if "headers" not in chunk.batch.schema.names:
+        return False
+    headers = chunk.batch.column("headers")
+    return bool(headers.null_count < len(headers))
+
+
+def not_before(record: Record) -> float:
+    """The time of a record's header ``not-before`` in seconds since 1970; 0 if it has none.
+
+    Its value is a text: milliseconds since 1970, before the year 10000. Another one is no such
+    header.
+    """
+    for name, value in record.headers:
+        if name == _NOT_BEFORE:
+            with suppress(ValueError):
+                milliseconds = int(value or b"")
+                return milliseconds / 1000 if 0 <= milliseconds < _YEAR_10000_MS else 0.0
+    return 0.0
 
 
 class ConsumerEdge:
-    """Acknowledges, writes dead letters, parks keys: see :class:`~kshare.processing.edge.Edge`.
+    """Acknowledges, writes dead letters, parks keys: see :class:`~kshare.processing.engine.Edge`.
 
     Args:
         processor: Says what becomes of records that have failed.
@@ -144,3 +227,69 @@ class ConsumerEdge:
         if self._parked is not None:
             with self._parking:
                 self._parked.close()
+
+
+class RetryState:
+    """Reads attempts and sequences from the group's log, and which keys are parked no more.
+
+    For the reader's thread.
+
+    Args:
+        engine: The engine, in its event loop.
+        edge: Where that is read.
+        has_sequences: Whether keys with a dead letter are sequences.
+    """
+
+    def __init__(self, engine: Engine, edge: ConsumerEdge, *, has_sequences: bool) -> None:
+        self._engine = engine
+        self._edge = edge
+        self._has_sequences = has_sequences
+        self._remembered = Remembered()
+        self._next_look = 0.0
+        self._said_unused = False
+
+    def recall(self, records: Iterable[Record]) -> None:
+        """Give records the attempts that they have had."""
+        if self._remembered.attempts:
+            for record in records:
+                self._remembered.recall(record)
+
+    def read(self) -> None:
+        """Read attempts, and the marks of keys whose records follow a dead letter."""
+        sequences = self._engine.scheduler.sequences
+        had = set(sequences)  # before the log is read: their marks were written before
+        known = self._edge.retry_log.read()
+        self._remembered = known
+        if not self._has_sequences:  # what marks mean, only that policy knows
+            self._say_unused(len(known.sequences))
+            return
+        self._soon(sequences.difference_update, had - known.sequences)
+        self._soon(sequences.update, known.sequences)
+
+    def _say_unused(self, marks: int) -> None:
+        if marks and not self._said_unused:
+            self._said_unused = True
+            _log.warning(
+                "%d keys have dead letters that later records were to follow "
+                "(DeadLetter(sequence=True), in an earlier run): without it, these are handled",
+                marks,
+            )
+
+    def _soon(self, call: Callable[[_T], object], given: _T) -> None:
+        self._engine.loop.soon_from_thread(lambda: call(given))
+
+    def look_for_released(self) -> None:
+        """Handle the records of keys again that an operator has released (``kshare unpark``)."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        try:
+            # The lanes first: a key that is parked meanwhile is in the list that is read then.
+            parked = dict(self._engine.scheduler.parked_lanes)
+            unparked = self._edge.unparked(parked)
+            if unparked or self._has_sequences:
+                self.read()  # first: what has been parked has all its attempts again
+            for lane in unparked:
+                self._soon(self._engine.unparked, lane)
+        except KafkaError as error:
+            _log.warning("cannot see which keys are released: %s", error)

@@ -19,8 +19,7 @@ from confluent_kafka import KafkaException, Producer
 from kshare.cluster.client import Client, kafka_error, kind_of
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
-from kshare.processing.core.outcome import error_text
-from kshare.processing.core.record import Record
+from kshare.processing.core.record import Record, error_text
 from kshare.produce.config import PROPAGATION
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind

@@ -8,17 +8,17 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from kshare.errors import ProcessingError
-from kshare.processing.alarm import Alarm
 from kshare.processing.core.adaptive import AdaptiveLimit
 from kshare.processing.core.effects import (
     Cancel,
     Deliver,
+    Edge,
     Effect,
     Forget,
     GiveBack,
@@ -27,23 +27,27 @@ from kshare.processing.core.effects import (
     Remember,
     TakeAgain,
 )
-from kshare.processing.core.holdings import Phase
-from kshare.processing.core.lane import Call, Lane
-from kshare.processing.core.outcome import FILTERED, Status
-from kshare.processing.core.record import Record
+from kshare.processing.core.lane import Call, Lane, Phase
+from kshare.processing.core.record import FILTERED, Record, Status
 from kshare.processing.core.scheduler import Scheduler
-from kshare.processing.edge import Edge
 from kshare.processing.handler import Handler, answer_of, seconds_until_next, unawaited
-from kshare.processing.measures import Measures
+from kshare.processing.loop import EngineLoop
 from kshare.processing.policy import RetryAfter
-from kshare.processing.threads import Threads
+from kshare.processing.watching import Measures
 
 __all__ = ["Engine"]
+
 
 _log = logging.getLogger("kshare.processing")
 
 _TURN_SECONDS = 0.05
 """After so long without a turn of the loop, coroutine functions that never wait let it go on."""
+
+
+class _Exit(Halt):
+    """A handler or callback ends the process; all is closed before, which no event loop would."""
+
+    __slots__ = ()
 
 
 class Engine:
@@ -59,7 +63,7 @@ class Engine:
         scheduler: As given.
         measures: What it has done.
         failure: Why it has halted; None if it has not.
-        exits: What a handler or callback has raised to end the process; None if none has.
+        loop: The event loop that runs.
     """
 
     def __init__(
@@ -72,30 +76,22 @@ class Engine:
         self.scheduler = scheduler
         self.measures = Measures()
         self.failure: Halt | None = None
-        self.exits: SystemExit | KeyboardInterrupt | None = None
+        self.loop = EngineLoop(self._tick)
         self._handler = handler
         self._edge = edge
         self._limit = limit
         self._offered: deque[Record] = deque()
-        self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._threads = Threads("kshare-handler")
         self._flush_due_since: float | None = None
-        self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self._loop, self._tick)
-        self._epoch = time.time() - time.monotonic()
-
-    def now(self) -> float:
-        """Seconds since 1970, by a clock that is never set.
-
-        The loop's own clock may stand still for milliseconds: uvloop's does.
-        """
-        return self._epoch + time.monotonic()
 
     @property
     def handler_name(self) -> str:
         """Name of the handler, for people."""
         return self._handler.name
+
+    @property
+    def exits(self) -> BaseException | None:
+        """What a handler or callback has raised to end the process; None if none has."""
+        return self.failure.error if isinstance(self.failure, _Exit) else None
 
     def raise_failure(self) -> None:
         """Raise why it has halted, if it has.
@@ -133,7 +129,7 @@ class Engine:
     def _admit(self) -> None:
         if self._offered:
             offered = list(self._offered)
-            taken = self.scheduler.add(offered, self.now())
+            taken = self.scheduler.add(offered, self.loop.now())
             for _ in range(taken):
                 self._offered.popleft()
 
@@ -153,35 +149,6 @@ class Engine:
         self.scheduler.unparked(key)
         self.flush()
 
-    def leave(self, key: Hashable) -> list[Record]:
-        """Hold a lane no more, unless a handler has its first record."""
-        return self.scheduler.leave(key)
-
-    # -- waiting ----------------------------------------------------------------------------
-
-    async def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait until something is so; whether it is.
-
-        Args:
-            until: Looked at whenever something has changed.
-            seconds: Maximum time to wait; None for no limit.
-        """
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while not until():
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), left)
-            except TimeoutError:
-                return until()
-        return True
-
-    def changed(self) -> None:
-        """Have those who wait look again."""
-        self._changed.set()
-
     @property
     def is_idle(self) -> bool:
         """True if nothing is held, or nothing of what is held goes on by itself now."""
@@ -198,7 +165,7 @@ class Engine:
         self.scheduler.close(Phase.CLOSING if self.failure else Phase.DRAINING)
         self._offered.clear()
         self.pump()
-        if not await self.wait(lambda: self.is_idle, seconds):
+        if not await self.loop.wait(lambda: self.is_idle, seconds):
             _log.warning("%d records are not processed in time", self.scheduler.figures().records)
 
     async def close(self) -> None:
@@ -207,35 +174,24 @@ class Engine:
         self.scheduler.close(Phase.CLOSING)
         self.scheduler.leave_all()
         self.settle()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=1.0)
-        self._alarm.close()
-        self._threads.close()
+        await self.loop.close()
 
     # -- calls ------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Begin as many calls as may run."""
-        now, scheduler = self.now(), self.scheduler
+        now, scheduler = self.loop.now(), self.scheduler
         while call := scheduler.next_call(now):
             if self._handler.is_async:
-                call.handle = self._spawn(self._work(call))
+                call.handle = self.loop.spawn(self._work(call))
             else:
                 self._begin_in_thread(call)
         self.flush()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def _work(self, call: Call | None) -> None:
         """Handle a call, and then the next one, as long as there are any."""
         handler, scheduler = self._handler, self.scheduler
-        epoch, clock = self._epoch, time.monotonic
+        epoch, clock = self.loop.epoch, time.monotonic
         task = asyncio.current_task()
         while call is not None:
             call.handle = task
@@ -247,7 +203,7 @@ class Engine:
                 self._failed(call, error)
             except (SystemExit, KeyboardInterrupt) as error:
                 scheduler.abandoned(call)
-                self._exit(call.records[0], error)
+                self._halt(_Exit(call.records[0], error))
             except GeneratorExit as error:
                 if not _is_running(task):  # the task itself is thrown away
                     raise
@@ -272,24 +228,20 @@ class Engine:
                 result = self._handler.call(call.records)
             except BaseException as fault:
                 error = fault
-            return partial(self._answer_from_thread, call, result, error)
+            answer = partial(self._ended_in_thread, call, result, error)
+            return partial(self.loop.soon_from_thread, answer)
 
-        self._threads.run(work)
-
-    def _answer_from_thread(self, call: Call, result: Any, error: BaseException | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: it hung for too long
-            self._loop.call_soon_threadsafe(self._ended_in_thread, call, result, error)
+        self.loop.threads.run(work)
 
     def _ended_in_thread(self, call: Call, result: Any, error: BaseException | None) -> None:
         if call.is_over:
-            self._threads.returned_late()
+            self.loop.threads.returned_late()
             return
         if error is not None:
             self._failed(call, error)
         else:
-            self._succeeded(call, result, self.now())
-        if self._limit is not None:
-            self._adapt(call)
+            self._succeeded(call, result, self.loop.now())
+        self._adapt(call)
         self.pump()
 
     def _succeeded(self, call: Call, result: Any, now: float) -> None:
@@ -299,7 +251,7 @@ class Engine:
         if no_result is not None:
             self.measures.called(now - call.started, is_failure=True)
             self.scheduler.abandoned(call)
-            self._halt(call.records[0], no_result)
+            self._halt(Halt(call.records[0], no_result))
             return
         if self._handler.takes_batches and isinstance(result, list):
             self._list_succeeded(call, result, now)
@@ -330,7 +282,7 @@ class Engine:
     def _failed(self, call: Call, error: BaseException) -> None:
         if call.is_over:
             return
-        now = self.now()
+        now = self.loop.now()
         self.measures.called(now - call.started, is_failure=True)
         self._obey_throttling([error])
         after = seconds_until_next(error)
@@ -342,29 +294,26 @@ class Engine:
         if self._limit is not None and any(isinstance(each, RetryAfter) for each in results):
             self._limit.throttled()
 
-    def _halt(self, record: Record, error: BaseException) -> None:
+    def _halt(self, halt: Halt) -> None:
         """End: nothing more is begun, and what has no outcome is pending."""
-        self.failure = self.failure or Halt(record, error)
+        if self.failure is None or (isinstance(halt, _Exit) and self.exits is None):
+            self.failure = halt
         self.scheduler.close(Phase.CLOSING)
         self.flush()
 
-    def _exit(self, record: Record, error: SystemExit | KeyboardInterrupt) -> None:
-        """End the process, but close all before: an event loop would not."""
-        self.exits = self.exits or error
-        self._halt(record, error)
-
     def _adapt(self, call: Call) -> None:
-        assert self._limit is not None
-        running = len(self._tasks) if self._handler.is_async else self.scheduler.concurrency
-        self._limit.ended(self.now() - call.started, running)
+        if self._limit is None:
+            return
+        running = len(self.loop.tasks) if self._handler.is_async else self.scheduler.concurrency
+        self._limit.ended(self.loop.now() - call.started, running)
         if self.scheduler.concurrency != self._limit.limit:
             self.scheduler.concurrency = self._limit.limit
-            self._loop.call_soon(self.pump)
+            self.loop.soon(self.pump)
 
     # -- time -------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self.scheduler.tick(self.now())
+        self.scheduler.tick(self.loop.now())
         self.settle()
         self.pump()
 
@@ -373,8 +322,8 @@ class Engine:
     def flush(self) -> None:
         """Carry out effects and hand out outcomes, once in a turn of the loop."""
         if self._flush_due_since is None:
-            self._flush_due_since = self.now()
-            self._loop.call_soon(self.settle)
+            self._flush_due_since = self.loop.now()
+            self.loop.soon(self.settle)
 
     def settle(self) -> None:
         """Hand out outcomes and carry out effects at once."""
@@ -386,7 +335,7 @@ class Engine:
             try:
                 self._edge.settle(outcomes)
             except (SystemExit, KeyboardInterrupt) as error:
-                self._exit(outcomes[0].record, error)
+                self._halt(_Exit(outcomes[0].record, error))
         effects, scheduler.effects = scheduler.effects, []
         for effect in effects:
             self._act(effect)
@@ -395,8 +344,8 @@ class Engine:
             self.pump()
         due = scheduler.next_tick()
         if due is not None:
-            self._alarm.set(due - self._epoch)
-        self._changed.set()
+            self.loop.ring_at(due)
+        self.loop.changed()
 
     def _act(self, effect: Effect) -> None:
         match effect:
@@ -407,7 +356,7 @@ class Engine:
             case Forget(record):
                 self._edge.forget(record)
             case Deliver() | ParkKey():
-                self._spawn(self._end(effect))
+                self.loop.spawn(self._end(effect))
             case GiveBack(record):
                 self._release(record)
             case TakeAgain(record):
@@ -416,14 +365,14 @@ class Engine:
                 self.failure = self.failure or effect
 
     def _cancel(self, call: Call) -> None:
-        self.measures.called(self.now() - call.started, is_failure=True)
+        self.measures.called(self.loop.now() - call.started, is_failure=True)
         if self._limit is not None:
             self._limit.throttled()
-            self._adapt(call)
+        self._adapt(call)
         if self._handler.is_async:
             call.handle.cancel()
             return
-        self._threads.give_up()
+        self.loop.threads.give_up()
         _log.warning(
             "%s took longer than its timeout, with %r: a function in a thread cannot be ended, so "
             "another attempt may run beside it",
@@ -432,9 +381,9 @@ class Engine:
         )
         # The limit falls when calls hang, and is no measure of them.
         most = self.scheduler.concurrency if self._limit is None else self._limit.most
-        if self._threads.lost > most:
-            error = TimeoutError(f"{self._threads.lost} calls of {self._handler.name} hang")
-            self._halt(call.records[0], error)
+        if self.loop.threads.lost > most:
+            error = TimeoutError(f"{self.loop.threads.lost} calls of {self._handler.name} hang")
+            self._halt(Halt(call.records[0], error))
 
     async def _end(self, effect: Deliver | ParkKey) -> None:
         """Write a dead letter or park a key, and tell the scheduler."""
@@ -452,13 +401,13 @@ class Engine:
         if isinstance(effect, ParkKey):
             self.scheduler.parked(lane)
         else:
-            self.scheduler.delivered(lane, self.now())
+            self.scheduler.delivered(lane, self.loop.now())
         self.pump()
 
     def _undelivered(self, lane: Lane, record: Record, fault: Exception) -> None:
         self.measures.undelivered += 1
         _log.warning("%r stays pending, and its key waits: it has failed, and %s", record, fault)
-        self.scheduler.undelivered(lane, self.now())
+        self.scheduler.undelivered(lane, self.loop.now())
         self.pump()  # others may have got the record, and what is behind it goes on
 
 

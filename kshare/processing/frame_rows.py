@@ -7,8 +7,7 @@ import pyarrow as pa
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import ProcessingError
-from kshare.processing.core.outcome import Outcome, error_text
-from kshare.processing.core.record import Record
+from kshare.processing.core.record import Outcome, Record, error_text
 from kshare.processing.processor import Processor
 
 __all__ = ["OUTCOME_COLUMNS", "RESULT_TYPES", "records_of_rows", "rows_of_outcomes"]

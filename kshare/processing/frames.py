@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from kshare.errors import OptionsError
 from kshare.options.sink import parse_sink_options
-from kshare.processing.core.outcome import Outcome
-from kshare.processing.core.record import Record
+from kshare.processing.core.record import Outcome, Record
 from kshare.processing.dead_letters import DeadLetters
 from kshare.processing.engine import Engine
 from kshare.processing.frame_rows import (
@@ -268,13 +267,13 @@ class _Task:
         """Take records, and wait until there is room for more."""
         engine = self.engine
         engine.offer(records)
-        await engine.wait(lambda: engine.room > 0 or engine.failure is not None)
+        await engine.loop.wait(lambda: engine.room > 0 or engine.failure is not None)
         engine.raise_failure()
 
     async def finish(self) -> None:
         """Wait until every record has its outcome."""
         engine = self.engine
-        await engine.wait(lambda: engine.is_idle or engine.failure is not None)
+        await engine.loop.wait(lambda: engine.is_idle or engine.failure is not None)
         await asyncio.sleep(0)  # the last outcomes are handed out in the loop's next turn
         engine.raise_failure()
 
@@ -299,7 +298,7 @@ class _Task:
 
     async def deliver(self, record: Record, error: BaseException | None) -> None:
         assert self._letters is not None
-        await self._letters.write(record, error, self.engine.now())
+        await self._letters.write(record, error, self.engine.loop.now())
 
     async def begin_sequence(self, record: Record) -> None:
         raise NotImplementedError  # refused by process_by_key

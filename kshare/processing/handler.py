@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from kshare.errors import UndecodableError
-from kshare.processing.core.outcome import FILTERED, Status
-from kshare.processing.core.record import Record
+from kshare.processing.core.record import FILTERED, Record, Status
 from kshare.processing.policy import Retry, RetryAfter
 
 __all__ = ["Deserializer", "Handler", "answer_of", "seconds_until_next", "unawaited"]

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kshare.errors import OptionsError
 from kshare.processing.core.adaptive import AdaptiveLimit
-from kshare.processing.core.outcome import Outcome
-from kshare.processing.core.record import Record, Source
+from kshare.processing.core.effects import Edge
+from kshare.processing.core.record import Outcome, Record, Source
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import OnFailure, Settings
-from kshare.processing.edge import Edge
 from kshare.processing.engine import Engine
 from kshare.processing.handler import Deserializer, Handler
-from kshare.processing.measures import Running
 from kshare.processing.policy import DeadLetter, FailurePolicy, Park, Retry, Stop, seconds_of
+from kshare.processing.watching import Running
 
 if TYPE_CHECKING:
     from kshare.group import KeySharedConsumer

@@ -10,9 +10,9 @@ from itertools import accumulate
 from typing import Final
 
 from kshare.monitor.collectors import Collectors, Measured
-from kshare.processing.core.outcome import Status
-from kshare.processing.measures import BOUNDS, Running
+from kshare.processing.core.record import Status
 from kshare.processing.processor import Processor
+from kshare.processing.watching import BOUNDS, Running
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry

@@ -33,24 +33,26 @@ from kshare.errors import (
 )
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Message
-from kshare.processing.blocking import LoopWatch
-from kshare.processing.consumed import check_consumer, message_of, records_of
-from kshare.processing.consumer_edge import ConsumerEdge
+from kshare.processing.consumer_edge import (
+    ConsumerEdge,
+    RetryState,
+    check_consumer,
+    message_of,
+    records_of,
+)
 from kshare.processing.core.record import Record
-from kshare.processing.measures import Running
 from kshare.processing.processor import Processor
-from kshare.processing.progress import Progress
-from kshare.processing.retry_state import RetryState
-from kshare.processing.room import Room
+from kshare.processing.watching import LoopWatch, Progress, Running
 
-__all__ = ["Runner", "run"]
+__all__ = ["Room", "Runner", "run"]
 
 _log = logging.getLogger("kshare.processing")
-
 _READ: Final = 500
 _WAIT_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 60.0
-
+_GATHER_SECONDS: Final = 0.01
+_FULL_SECONDS: Final = 1.0
+"""After so long without room, partitions are paused and the group is followed meanwhile."""
 _Ranges = Mapping[TopicPartition, tuple[HashRange, ...]]
 _T = TypeVar("_T")
 
@@ -92,7 +94,7 @@ class Runner:
         self._is_stopping.set()
         self._room.changed()
         with suppress(RuntimeError, AttributeError):  # not begun, or over
-            self._loop.call_soon_threadsafe(self._engine.changed)
+            self._loop.call_soon_threadsafe(self._engine.loop.changed)
 
     async def run(self) -> None:
         """Process records until :meth:`stop`, a signal or a fault."""
@@ -101,7 +103,7 @@ class Runner:
         self._edge = edge
         self._engine = engine = self._processor.engine(edge, gives_back=True)
         has_sequences = self._processor.settings.sequence
-        self._retries = RetryState(engine, edge, self._loop, has_sequences=has_sequences)
+        self._retries = RetryState(engine, edge, has_sequences=has_sequences)
         self._add_signals()
         watch = LoopWatch(self._loop, engine.handler_name)
         # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
@@ -113,7 +115,9 @@ class Runner:
             running = Running(group, member, engine.scheduler, engine.measures)
             self._processor.running = running
             with closing(Progress(running)):
-                await engine.wait(lambda: self._is_stopping.is_set() or engine.failure is not None)
+                await engine.loop.wait(
+                    lambda: self._is_stopping.is_set() or engine.failure is not None
+                )
                 self.stop()
                 await engine.drain(self._processor.drain_seconds)
         finally:
@@ -265,7 +269,7 @@ class Runner:
         engine, is_gone = self._engine, partial(_is_in, ranges)
         engine.revoke(is_gone)
         seconds = self._processor.drain_seconds
-        if not await engine.wait(lambda: not engine.scheduler.is_running(is_gone), seconds):
+        if not await engine.loop.wait(lambda: not engine.scheduler.is_running(is_gone), seconds):
             _log.warning(
                 "%s is still at work on records that others get now: they may be handled twice",
                 engine.handler_name,
@@ -282,3 +286,56 @@ def _has(ranges: _Ranges, partition: TopicPartition, key: bytes | None, offset: 
     if hashes is None:
         return False
     return not hashes or any(key_hash(key, offset) in part for part in hashes)
+
+
+class Room:
+    """Room for more records: the engine's, less those on their way to it.
+
+    Args:
+        of_engine: The engine's room.
+        worth: Number of records that are worth a look at the consumer.
+    """
+
+    def __init__(self, of_engine: Callable[[], int], worth: int) -> None:
+        self._of_engine = of_engine
+        self._worth = worth
+        self._has_changed = threading.Event()
+        self._sent = 0  # by the reader
+        self._taken = 0  # by the engine's thread
+
+    @property
+    def left(self) -> int:
+        """Number of records that may be read now."""
+        return self._of_engine() - (self._sent - self._taken)
+
+    def send(self, records: int) -> None:
+        """Some records are on their way."""
+        self._sent += records
+
+    def take(self, records: int) -> None:
+        """Some records have arrived: the engine counts them now."""
+        self._taken += records
+
+    def changed(self) -> None:
+        """Have the reader look again, if it waits. From any thread."""
+        self._has_changed.set()
+
+    def wait(self, until: Callable[[], bool]) -> bool:
+        """Wait until there is room; for a moment, until it is worth a look at the consumer.
+
+        Args:
+            until: What ends the wait besides; looked at when it has :meth:`changed`.
+
+        Returns:
+            True if there is room.
+        """
+        began = time.monotonic()
+        while (room := self.left) < self._worth and not until():
+            most = _FULL_SECONDS if room <= 0 else _GATHER_SECONDS
+            left = began + most - time.monotonic()
+            if left <= 0:
+                break
+            self._has_changed.clear()
+            if self.left < self._worth:
+                self._has_changed.wait(left)
+        return self.left > 0

@@ -101,7 +101,7 @@ def handle(
         engine = processor.engine(edge, gives_back=gives_back)
         engine.offer(records_of(processor, keys, source))
         if until is None:
-            await engine.wait(lambda: engine.is_idle or engine.failure is not None, WAIT_S)
+            await engine.loop.wait(lambda: engine.is_idle or engine.failure is not None, WAIT_S)
         else:
             await comes(partial(until, engine))
         await engine.drain(drain)

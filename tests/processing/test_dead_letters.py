@@ -11,8 +11,7 @@ import pytest
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Remembered, RetryLog
 from kshare.processing import DeadLetter, Processor, Record
-from kshare.processing.consumed import records_of
-from kshare.processing.consumer_edge import ConsumerEdge
+from kshare.processing.consumer_edge import ConsumerEdge, records_of
 from kshare.processing.dead_letters import letter_headers
 from kshare.testing import FakeCluster
 from tests.processing.running import ORDERS, RECORDS, SOON, letters, run

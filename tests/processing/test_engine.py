@@ -221,6 +221,7 @@ def test_order_may_be_that_of_partitions_or_none(order: Any, groups: int) -> Non
 def test_a_thousand_in_flight_are_drained_or_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, edge = Ahead(), MemoryEdge()
     monkeypatch.setattr("kshare.processing.engine.time", clock)
+    monkeypatch.setattr("kshare.processing.loop.time", clock)
 
     async def handler(record: Record) -> None:
         await asyncio.sleep(0.01 if record.offset < 900 else 600)
@@ -233,7 +234,7 @@ def test_a_thousand_in_flight_are_drained_or_left_over(monkeypatch: pytest.Monke
         drains = asyncio.create_task(engine.drain(600.0))
         await comes(lambda: len(edge.outcomes) >= 900)
         clock.seconds += 600.0
-        engine.changed()
+        engine.loop.changed()
         await drains
         await engine.close()
 
@@ -264,6 +265,7 @@ def test_coroutine_functions_that_never_wait_let_the_loop_go_on(
 ) -> None:
     clock, handled = Clock(), list[int]()
     monkeypatch.setattr("kshare.processing.engine.time", clock)
+    monkeypatch.setattr("kshare.processing.loop.time", clock)
 
     async def handler(record: Record) -> None:
         clock.sleep(0.005)
@@ -278,7 +280,7 @@ def test_coroutine_functions_that_never_wait_let_the_loop_go_on(
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         turn = clock.now - began
-        assert await engine.wait(lambda: engine.is_idle)
+        assert await engine.loop.wait(lambda: engine.is_idle)
         await asyncio.sleep(0)
         await engine.close()
         return edge.offsets(), turn
@@ -320,7 +322,7 @@ def test_a_time_that_is_over_already_may_be_looked_at_twice_in_a_turn() -> None:
 
     async def run() -> None:
         engine = Processor(nothing).engine(MemoryEdge())
-        engine.scheduler.next_tick = lambda: engine.now() - 1.0  # type: ignore[method-assign]
+        engine.scheduler.next_tick = lambda: engine.loop.now() - 1.0  # type: ignore[method-assign]
         engine.settle()
         engine.settle()
         await engine.close()

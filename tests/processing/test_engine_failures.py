@@ -120,11 +120,11 @@ def test_what_stays_of_a_lane_whose_letter_was_refused_goes_on() -> None:
         )
         engine = processor.engine(edge)
         engine.offer(records_of(processor, [b"a", b"b"]))
-        assert await engine.wait(lambda: bool(edge.letters), WAIT_S)
+        assert await engine.loop.wait(lambda: bool(edge.letters), WAIT_S)
         engine.revoke(lambda record: record.raw_key == b"a")
         engine.settle()
         refused.set()
-        assert await engine.wait(lambda: edge.offsets() == [1], WAIT_S)
+        assert await engine.loop.wait(lambda: edge.offsets() == [1], WAIT_S)
         await engine.close()
 
     edge = Edge()

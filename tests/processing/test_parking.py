@@ -13,10 +13,8 @@ import pytest
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Attempts, Remembered
 from kshare.processing import DeadLetter, Park, Processor, Record
-from kshare.processing.consumed import records_of
-from kshare.processing.consumer_edge import ConsumerEdge
+from kshare.processing.consumer_edge import ConsumerEdge, RetryState, records_of
 from kshare.processing.policy import FailurePolicy
-from kshare.processing.retry_state import RetryState
 from kshare.testing import FakeCluster
 from tests.processing.running import ORDERS, RECORDS, SOON, run
 from tests.support.clock import WAIT_S
@@ -33,7 +31,7 @@ def test_a_key_that_is_unparked_goes_on_in_the_process_that_parked_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In order, and with the record that has failed; those that had come are not lost."""
-    monkeypatch.setattr("kshare.processing.retry_state._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("kshare.processing.consumer_edge._LOOK_SECONDS", 0.05)
     seen, parked = list[int](), list[float]()
     list_of = keys_of(cluster)
 
@@ -60,15 +58,15 @@ def test_a_key_that_is_unparked_goes_on_in_the_process_that_parked_it(
 
 
 def test_an_unparked_record_has_all_its_attempts_though_some_were_known_at_the_start() -> None:
-    loop, engine, edge = Mock(), Mock(), Mock()
-    state = RetryState(engine, edge, loop, has_sequences=False)
+    engine, edge = Mock(), Mock()
+    state = RetryState(engine, edge, has_sequences=False)
     state._remembered = Remembered({(ORDERS, 7): Attempts(4, 0.0, 0.0, None)})
     known = list[int]()
 
     def let_go(*_: object) -> None:
         known.append(len(state._remembered.attempts))
 
-    loop.call_soon_threadsafe = let_go
+    engine.loop.soon_from_thread = let_go
     engine.scheduler.parked_lanes = {b"k7": Mock()}
     engine.scheduler.sequences = set()
     edge.unparked.return_value = [b"k7"]

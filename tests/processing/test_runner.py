@@ -16,12 +16,10 @@ from kshare.errors import KafkaError, OptionsError, ProcessingError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Chunk
 from kshare.processing import DeadLetter, Outcome, Processor, Record, Retry, Status
-from kshare.processing.consumed import not_before, records_of
-from kshare.processing.consumer_edge import ConsumerEdge
+from kshare.processing.consumer_edge import ConsumerEdge, not_before, records_of
 from kshare.processing.core.effects import GiveBack, TakeAgain
-from kshare.processing.measures import Measures
-from kshare.processing.room import Room
-from kshare.processing.runner import Runner
+from kshare.processing.runner import Room, Runner
+from kshare.processing.watching import Measures
 from kshare.testing import FakeCluster
 from tests.processing.engines import MemoryEdge
 from tests.processing.running import ORDERS, RECORDS, SOON, run

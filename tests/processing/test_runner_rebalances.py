@@ -12,7 +12,7 @@ import pytest
 from kshare.core.hashing import WHOLE, HashRange, key_hash
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import Processor, Record
-from kshare.processing.consumed import records_of
+from kshare.processing.consumer_edge import records_of
 from kshare.processing.core.effects import GiveBack
 from kshare.processing.runner import Runner
 from tests.processing.engines import MemoryEdge

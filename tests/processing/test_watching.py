@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import Processor, Record, Retry, register_metrics
-from kshare.processing.blocking import LoopWatch
-from kshare.processing.progress import Progress
+from kshare.processing.watching import LoopWatch, Progress
 from tests.processing.running import RECORDS, run
 from tests.support.clock import WAIT_S
 

@@ -35,10 +35,8 @@ from kshare.processing.core.effects import (
     Remember,
     TakeAgain,
 )
-from kshare.processing.core.holdings import Figures, Holdings, Phase
-from kshare.processing.core.lane import Call, Lane, State
-from kshare.processing.core.outcome import Outcome, Status
-from kshare.processing.core.record import Record
+from kshare.processing.core.lane import Call, Figures, Holdings, Lane, Phase, State
+from kshare.processing.core.record import Outcome, Record, Status
 from kshare.processing.core.settings import OnFailure, Settings
 
 __all__ = ["Scheduler"]
@@ -414,17 +412,6 @@ class Scheduler:
     def parked_lanes(self) -> Mapping[Hashable, Record]:
         """The parked lanes that can be unparked, and the record that each was parked with."""
         return self._parked if self._settings.gives_back else {}
-
-    def leave(self, key: Hashable) -> list[Record]:
-        """Hold a lane no more, unless a handler has its first record; its records are pending.
-
-        Returns:
-            The records that are held no more.
-        """
-        lane = self._held.lanes.get(key)
-        if lane is None or lane.state is State.RUNNING:
-            return []
-        return self._leave(lane, Status.LEFT_OVER)
 
     def _leave(self, lane: Lane, status: Status) -> list[Record]:
         records = list(lane.records)

@@ -19,8 +19,7 @@ from kshare.processing.core.effects import (
     TakeAgain,
 )
 from kshare.processing.core.lane import Call, Lane
-from kshare.processing.core.outcome import Outcome, Status
-from kshare.processing.core.record import Record
+from kshare.processing.core.record import Outcome, Record, Status
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import Settings
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from kshare.processing.core.outcome import Status
-from kshare.processing.core.record import Record
+from kshare.processing.core.record import Record, Status
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import OnFailure, RetryPlan, Settings
 from tests.processing.core.simulation import record_of

@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.processing.core.effects import Cancel, Deliver
-from kshare.processing.core.holdings import Phase
-from kshare.processing.core.lane import Lane
-from kshare.processing.core.outcome import Outcome, Status
-from kshare.processing.core.record import Record
+from kshare.processing.core.lane import Lane, Phase
+from kshare.processing.core.record import Outcome, Record, Status
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import OnFailure, RetryPlan, Settings
 from tests.processing.core.simulation import Attempt, Simulation, record_of

@@ -1,0 +1,185 @@
+"""The event loop, as an engine uses it: time, tasks, threads, and those who wait.
+
+Plain functions run in threads of its own. Not ``concurrent.futures``: its threads are waited for
+when the process ends, also one that hangs. Here one that hangs is left behind, and replaced.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeAlias
+
+__all__ = ["EngineLoop"]
+
+_Work: TypeAlias = Callable[[], Callable[[], Any]]
+
+
+class EngineLoop:
+    """The event loop that runs, as an engine uses it. For the loop's thread.
+
+    Args:
+        ring: Called at the times that :meth:`ring_at` is given.
+
+    Attributes:
+        epoch: What is added to ``time.monotonic()`` for the time: seconds since 1970, by a clock
+            that is never set. The loop's own may stand still for milliseconds: uvloop's does.
+        tasks: Those that are under way.
+        threads: They run plain functions.
+    """
+
+    def __init__(self, ring: Callable[[], object]) -> None:
+        self.epoch = time.time() - time.monotonic()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.threads = Threads("kshare-handler")
+        self._loop = asyncio.get_running_loop()
+        self._alarm = _Alarm(self._loop, ring)
+        self._changed = asyncio.Event()
+
+    def now(self) -> float:
+        """The time."""
+        return self.epoch + time.monotonic()
+
+    def ring_at(self, when: float) -> None:
+        """Ring at a time; once, at the earliest one since it rang."""
+        self._alarm.set(when - self.epoch)
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Call a function in the next turn."""
+        self._loop.call_soon(call)
+
+    def soon_from_thread(self, call: Callable[[], object]) -> None:
+        """Call a function in the next turn, from any thread; not if the loop is closed."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Begin a task."""
+        task = self._loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Wait until something is so; whether it is.
+
+        Args:
+            until: Looked at whenever something has :meth:`changed`.
+            seconds: Maximum time to wait; None for no limit.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not until():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                return until()
+        return True
+
+    def changed(self) -> None:
+        """Have those who wait look again."""
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Cancel the tasks, end the threads, and ring no more."""
+        for task in list(self.tasks):
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(list(self.tasks), timeout=1.0)
+        self._alarm.close()
+        self.threads.close()
+
+
+class _Alarm:
+    """Calls a function at the earliest of the times that it was set to.
+
+    Args:
+        loop: The event loop.
+        call: The function.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+        self._loop = loop
+        self._call = call
+        self._timer: asyncio.TimerHandle | None = None
+        self._when = 0.0
+
+    def set(self, when: float) -> None:
+        """Ring at a time, by the loop's clock."""
+        if self._timer is not None:
+            if self._when <= when:
+                return
+            self._timer.cancel()
+        # One of uvloop's does not say when, if that is over already.
+        self._timer, self._when = self._loop.call_at(when, self._ring), when
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._call()
+
+    def close(self) -> None:
+        """Ring no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class Threads:
+    """Runs functions in threads, which are started as they are needed.
+
+    Args:
+        name: Of the threads.
+
+    Attributes:
+        lost: Number of threads whose call was given up and has not returned.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.lost = 0
+        self._name = name
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._threads = 0
+        self._free = 0
+        self._lock = threading.Lock()
+
+    def run(self, work: _Work) -> None:
+        """Run a function in a thread, and then what it returns; neither raises.
+
+        The thread counts as free between the two: its next work may begin at once.
+        """
+        with self._lock:
+            needs_thread = self._free == 0
+            if needs_thread:
+                self._threads += 1
+            else:
+                self._free -= 1
+        self._work.put(work)
+        if needs_thread:
+            name = f"{self._name}-{self._threads}"
+            threading.Thread(target=self._loop, name=name, daemon=True).start()
+
+    def give_up(self) -> None:
+        """A function took too long: count its thread as lost until it returns."""
+        with self._lock:
+            self.lost += 1
+
+    def returned_late(self) -> None:
+        """One that was given up has returned."""
+        with self._lock:
+            self.lost -= 1
+
+    def close(self) -> None:
+        """End the threads that have nothing to do, and the others when they return."""
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    def _loop(self) -> None:
+        while (work := self._work.get()) is not None:
+            answer = work()
+            with self._lock:
+                self._free += 1
+            answer()
