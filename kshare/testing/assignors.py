@@ -3,7 +3,7 @@
 Guarantees: a situation that breaks a law is reported as a case for ``kshare assign``, with all that
 is needed to try it again. Equal arguments give equal reports, if the assignor is pure.
 Cost: four runs of the assignor for each situation, and one for each round of convergence. Other
-hash seeds: see :mod:`.hash_seeds`.
+hash seeds: see :mod:`.answers`.
 """
 
 import json
@@ -28,9 +28,9 @@ from kshare.testing.answers import (
     answer_of,
     assignor_of,
     check_equal,
+    hash_seed_breaches,
     placement_of,
 )
-from kshare.testing.hash_seeds import hash_seed_breaches
 from kshare.testing.situations import as_case, reordered, situations
 
 __all__ = ["AssignorReport", "Breach", "check_assignor"]

@@ -17,8 +17,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.errors import CheckpointError
 from kshare.monitor.drop_ranges import drop_ranges
-from kshare.monitor.folder import open_folder
-from kshare.monitor.offset_log import OffsetLog
+from kshare.monitor.offset_log import OffsetLog, open_folder
 from kshare.monitor.status import read_checkpoint
 from tests.support.checkpoints import write_checkpoint
 

@@ -23,6 +23,7 @@ The names of the anomalies are those of Jepsen's workload for Kafka
 excuses rebalances.
 """
 
+from kshare.testing.history.anomalies import Polls, Writes
 from kshare.testing.history.model import (
     KINDS,
     Anomaly,
@@ -35,8 +36,6 @@ from kshare.testing.history.model import (
     OwnerChange,
     Sent,
 )
-from kshare.testing.history.polls import Polls
-from kshare.testing.history.writes import Writes
 
 __all__ = [
     "KINDS",
