@@ -29,7 +29,7 @@ def members_of_demos() -> list[psutil.Process]:
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if "spark_plugin.demo.group_member" in (process.info["cmdline"] or ())
+        if "spark_plugin.demo.member" in (process.info["cmdline"] or ())
     ]
 
 

@@ -14,8 +14,8 @@ from kshare.errors import KshareError
 __all__ = ["add_to"]
 
 _DEMOS: Final = {
-    "--consumer": ("spark_plugin.demo.consumer_demo", "run_consumers"),
-    "--group": ("spark_plugin.demo.group_demo", "run_group"),
+    "--consumer": ("spark_plugin.demo.consumers", "run_consumers"),
+    "--group": ("spark_plugin.demo.consumers", "run_group"),
     "--handlers": ("spark_plugin.demo.handlers_demo", "run_handlers"),
 }
 

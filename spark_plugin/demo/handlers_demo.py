@@ -26,7 +26,7 @@ from kshare.processing.core.lane import Lane, State
 from kshare.processing.runner import Runner
 from kshare.testing import OrderReport, check_order, produce, skewed_records
 from kshare.testing.records import watermarks
-from spark_plugin.demo.processes import temporary_topic
+from spark_plugin.demo.topic import temporary_topic
 
 __all__ = ["judge_handled", "lane_bar", "run_handlers"]
 

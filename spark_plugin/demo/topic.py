@@ -1,28 +1,33 @@
-"""The topic that the demo reads: an embedded one, one created on a real cluster, or the user's.
+"""The topics of the demos: an embedded one, one created on a real cluster, or the user's.
 
-A topic that the demo created on a real cluster is deleted again.
+A topic that a demo created on a real cluster is deleted again. No rich is imported: the demos
+without Spark do without it.
 """
 
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from rich.console import Console
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import ExaminedCluster
 from kshare.cluster.parked_keys import ParkedKeys
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.options import Subscribe, parse_options
 from kshare.testing import FakeCluster, produce, skewed_records
 
-__all__ = ["DemoTopic", "open_topic", "produce_records", "read_log_bounds"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["DemoTopic", "open_topic", "produce_records", "read_log_bounds", "temporary_topic"]
 
 _RECORDS: Final = 200_000
 _KEYS: Final = 1_000
@@ -56,7 +61,7 @@ class DemoTopic:
 
 @contextmanager
 def open_topic(
-    servers: str | None, name: str | None, records: int | None, console: Console
+    servers: str | None, name: str | None, records: int | None, console: "Console"
 ) -> Iterator[DemoTopic]:
     """Open the topic to read, filled with records unless it is the user's.
 
@@ -70,13 +75,9 @@ def open_topic(
         KafkaError: The topic cannot be created or read.
     """
     count = _RECORDS if records is None else records
-    if servers is None:
-        with FakeCluster() as cluster:
-            topic = cluster.create_topic("kshare-demo")
-            yield produce_records(cluster.bootstrap_servers, topic, count, console)
-    elif name is None:
-        with _temporary_topic(servers) as topic:
-            yield produce_records(servers, topic, count, console)
+    if servers is None or name is None:
+        with temporary_topic(servers) as (brokers, topic):
+            yield produce_records(brokers, topic, count, console)
     else:
         bounds, parked = read_log_bounds(servers, name), _parked_keys(servers, name)
         if parked:
@@ -84,7 +85,7 @@ def open_topic(
         yield DemoTopic(servers, name, bounds, is_dense=False, parked_keys=parked)
 
 
-def produce_records(servers: str, name: str, count: int, console: Console) -> DemoTopic:
+def produce_records(servers: str, name: str, count: int, console: "Console") -> DemoTopic:
     """Fill the only partition of a topic with records of which a few keys are hot."""
     console.print(f"Producing {count:,} records of {_KEYS:,} keys, a few of them hot ...")
     produce(servers, name, skewed_records(count, _KEYS), partition=0, config=_PRODUCER_CONFIG)
@@ -125,21 +126,43 @@ def _connect(servers: str) -> None:
 
 
 @contextmanager
-def _temporary_topic(servers: str) -> Iterator[str]:
-    """Create a topic of one partition on a real cluster, and delete it at the end."""
+def temporary_topic(servers: str | None, also: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """A topic of one partition, which is deleted at the end.
+
+    Args:
+        servers: Bootstrap servers of a real cluster; None for an embedded one.
+        also: Endings of more topics: each is named as the first one, with that ending.
+
+    Yields:
+        Bootstrap servers, and the topic's name.
+
+    Raises:
+        KafkaError: The topics cannot be created.
+    """
+    if servers is None:
+        name = "kshare-demo"
+        names = [name, *(f"{name}{ending}" for ending in also), INDIVIDUAL_COMMITS_TOPIC]
+        with FakeCluster(topics=dict.fromkeys(names, 1)) as cluster:
+            yield cluster.bootstrap_servers, name
+        return
     _connect(servers)
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
     name = f"kshare-demo-{uuid.uuid4().hex[:12]}"
+    names = [name, *(f"{name}{ending}" for ending in also)]
     try:
-        created = admin.create_topics([NewTopic(name, 1)], request_timeout=_TIMEOUT_SECONDS)
-        created[name].result(_TIMEOUT_SECONDS)
+        new = [NewTopic(each, 1) for each in names]
+        _wait_for(admin.create_topics(new, request_timeout=_TIMEOUT_SECONDS))
     except (KafkaException, TimeoutError) as error:
         raise KafkaError(f"cannot create topic {name} on {servers}: {error}") from error
     try:
-        yield name
+        yield servers, name
     finally:
-        deleted = admin.delete_topics([name], request_timeout=_TIMEOUT_SECONDS)
         try:
-            deleted[name].result(_TIMEOUT_SECONDS)
+            _wait_for(admin.delete_topics(names, request_timeout=_TIMEOUT_SECONDS))
         except (KafkaException, TimeoutError) as error:
             sys.stderr.write(f"warning: topic {name} on {servers} was not deleted: {error}\n")
+
+
+def _wait_for(futures: Mapping[str, "Future[None]"]) -> None:
+    for future in futures.values():
+        future.result(_TIMEOUT_SECONDS)

@@ -14,8 +14,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KshareError
 from kshare.testing import FakeCluster
 from spark_plugin.demo import topic as demo_topic
-from spark_plugin.demo.local_spark import AddBatch, LocalSpark, python_path
-from spark_plugin.demo.run import DemoOptions, follow, run
+from spark_plugin.demo.run import AddBatch, DemoOptions, LocalSpark, follow, python_path, run
 from spark_plugin.demo.state import QueryState
 from spark_plugin.demo.topic import DemoTopic
 from tests.spark_plugin.demo.rows import T0, rows

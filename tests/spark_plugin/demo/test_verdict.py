@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from kshare.core.progress import TopicPartition
 from kshare.testing import FakeCluster, Record
+from spark_plugin.demo.state import judge_order
 from spark_plugin.demo.topic import DemoTopic, read_log_bounds
-from spark_plugin.demo.verdict import judge_order
 from tests.spark_plugin.demo.rows import T0, state_of
 
 DENSE = DemoTopic("none:1", "t", {T0: (0, 100)}, is_dense=True)

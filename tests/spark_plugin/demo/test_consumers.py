@@ -1,4 +1,7 @@
-"""``kshare demo --group``: its view, verdict and arguments. integration/test_demo.py runs it."""
+"""``kshare demo --consumer`` and ``--group``: view, verdict and arguments, and a run of the first.
+
+integration/test_demo.py runs the second.
+"""
 
 import pytest
 from hypothesis import given
@@ -8,7 +11,7 @@ from kshare.cli import main
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.range_owners import RangeOwner
-from spark_plugin.demo.group_demo import judge_deliveries, ownership_bar
+from spark_plugin.demo.consumers import judge_deliveries, ownership_bar
 
 TP = TopicPartition("t", 0)
 A, B = b"a".hex(), b"b".hex()
@@ -56,6 +59,7 @@ def test_faults_are_found(rows: list[tuple[int, int, str]]) -> None:
     [
         (["--group", "--consumer"], "--consumer and --group are 2 demos: give one"),
         (["--group", "--topic", "t", "--bootstrap-servers", "localhost:1"], "leave out --topic"),
+        (["--consumer", "--topic", "t", "--bootstrap-servers", "localhost:1"], "leave out --topic"),
     ],
 )
 def test_arguments_that_contradict_each_other(
@@ -69,3 +73,10 @@ def test_arguments_that_contradict_each_other(
 def test_it_ends_when_the_time_is_over(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--group", "--records", "200", "--seconds", "0.5"]) == 1
     assert "did not share the key hashes in time; --seconds gives more" in capsys.readouterr().err
+
+
+def test_a_process_is_killed_and_the_order_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--consumer", "--records", "2000"]) == 0
+    out = capsys.readouterr().out
+    assert "Killed process 1 (kill -9)" in out
+    assert "ORDER OK: 2,000 records" in out

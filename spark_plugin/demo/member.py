@@ -1,8 +1,9 @@
-"""One process of ``kshare demo --group``: a member of the group, which prints what it is given.
+"""One process of ``kshare demo --consumer`` or ``--group``: prints the records that it is given.
 
-``python -m spark_plugin.demo.group_member SERVERS TOPIC GROUP PID``: for each record a line
-``time offset key`` (CLOCK_MONOTONIC in ns, the key in hexadecimal), until SIGTERM or until the
-process PID, the demo, is not its parent any more.
+``python -m spark_plugin.demo.member SERVERS TOPIC GROUP PID [LO HI]``: a member of the group, or
+with LO and HI the reader of these key hashes. For each record a line ``time offset key``
+(CLOCK_MONOTONIC in ns, the key in hexadecimal), until SIGTERM or until the process PID, the demo,
+is not its parent any more.
 """
 
 import os
@@ -10,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from kshare.errors import KshareError
 from kshare.group import KeySharedConsumer
@@ -20,22 +22,28 @@ _POLL_SECONDS = 0.5
 
 def main(arguments: Sequence[str]) -> None:
     """Consume until SIGTERM."""
-    servers, topic, group, demo = arguments
-    consumer = KeySharedConsumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "auto.commit.interval.ms": 200,
-            "claim.timeout.ms": 1000,
+    servers, topic, group, demo, *hashes = arguments
+    config: dict[str, Any] = {
+        "bootstrap.servers": servers,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 200,
+        "claim.timeout.ms": 1000,
+    }
+    if not hashes:
+        config |= {
             "session.timeout.ms": 6000,  # brokers allow no less
             "heartbeat.interval.ms": 300,
             "max.poll.interval.ms": 15000,
         }
-    )
+    consumer = KeySharedConsumer(config)
     signal.signal(signal.SIGTERM, lambda *_: consumer.close())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the demo stops its processes
-    consumer.subscribe([topic])
+    if hashes:
+        low, high = map(int, hashes)
+        consumer.assign({(topic, 0): [(low, high)]})
+    else:
+        consumer.subscribe([topic])
     try:
         while os.getppid() == int(demo):  # else the demo was killed, and nobody stops this process
             message = consumer.poll(_POLL_SECONDS)
