@@ -10,11 +10,14 @@ load this module.
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig, SourceOptions
+
+if TYPE_CHECKING:
+    from kshare.cluster.coordinator import OffsetWriter
 
 __all__ = ["CommittedOffset", "CommittedOffsets", "Committer", "Outcome", "committer"]
 
@@ -41,20 +44,10 @@ Outcome: TypeAlias = dict[TopicPartition, KafkaError | None]
 """The error of each partition; None if its offset is stored."""
 
 
-class Writer(Protocol):
-    """The used part of :class:`~kshare.cluster.coordinator.OffsetWriter`."""
-
-    def commit(self, offsets: CommittedOffsets, /) -> Future[Outcome]:
-        """Begin to commit offsets."""
-
-    def close(self) -> None:
-        """Close the connections, without waiting."""
+MakeWriter: TypeAlias = Callable[[KafkaConfig, str], "OffsetWriter"]
 
 
-MakeWriter: TypeAlias = Callable[[KafkaConfig, str], Writer]
-
-
-def _offset_writer(kafka: KafkaConfig, group: str) -> Writer:
+def _offset_writer(kafka: KafkaConfig, group: str) -> "OffsetWriter":
     # Only queries that commit pay for it: 0.4 s of a planner's start.
     from kshare.cluster.coordinator import OffsetWriter  # noqa: PLC0415
 

@@ -3,8 +3,8 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Protocol
 
+from kshare.cluster.parked_keys import ParkWatch
 from kshare.cluster.policies import PolicyView
 from kshare.core.parked import ParkedCount
 from kshare.core.progress import TopicPartition
@@ -13,24 +13,11 @@ from kshare.options import SourceOptions, Topics
 from kshare.planner.key_selection import check_ranges
 from kshare.planner.offset_options import ClusterLike, PinnedView, View
 
-__all__ = ["ClusterView", "ParkedKeysView"]
+__all__ = ["ClusterView"]
 
 _log = logging.getLogger("kshare.planner")
 
 _ASK_AGAIN_SECONDS = 60.0
-
-
-class ParkedKeysView(Protocol):
-    """The table of parked keys."""
-
-    def current(self, topics: set[str], /) -> Iterable[tuple[str, bytes]]:
-        """The parked keys of some topics, each as (topic, key)."""
-
-    def counts(self) -> Mapping[str, ParkedCount]:
-        """The parked keys of each topic that has some, as of the last look."""
-
-    def close(self) -> None:
-        """Close it."""
 
 
 class ClusterView:
@@ -48,7 +35,7 @@ class ClusterView:
         self,
         cluster: ClusterLike,
         topics: Topics,
-        parking: ParkedKeysView,
+        parking: ParkWatch,
         policies: PolicyView | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,

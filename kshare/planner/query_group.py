@@ -11,7 +11,7 @@ started behind it.
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, TypeAlias
 
-from kshare.cluster.committer import committer
+from kshare.cluster.committer import Committer, committer
 from kshare.core.batch import start_with_gaps
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.progress import Progress, TopicPartition
@@ -22,7 +22,7 @@ from kshare.planner.cluster_view import ClusterView
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import View, resolve
 
-__all__ = ["CommitsStable", "GroupView", "QueryGroup", "QueryInGroup", "start_progress"]
+__all__ = ["GroupView", "QueryGroup", "QueryInGroup", "start_progress"]
 
 Ask: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Progress]]
 
@@ -52,16 +52,6 @@ class QueryInGroup(GroupView, Protocol):
         """Leave the group."""
 
 
-class CommitsStable(Protocol):
-    """Commits stable offsets; does not wait."""
-
-    def commit(self, stable: Mapping[TopicPartition, int], /) -> None:
-        """Commit the offsets below which all is processed."""
-
-    def close(self) -> None:
-        """Commit what is left, and close the connections."""
-
-
 class QueryGroup:
     """A query's use of its consumer group; none, if the options say so.
 
@@ -79,7 +69,7 @@ class QueryGroup:
         keys: KeySelection,
         view: ClusterView,
         member: QueryInGroup | None,
-        commits: Callable[[SourceOptions], CommitsStable | None] = committer,
+        commits: Callable[[SourceOptions], Committer | None] = committer,
     ) -> None:
         self._options = options
         self._keys = keys

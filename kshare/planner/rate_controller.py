@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import Slice, TopicPartition
@@ -18,42 +17,20 @@ from kshare.core.range_speed import RangeSpeed
 from kshare.core.rate import LastBatch, PlannedLimits, learn_from, plan_limits
 from kshare.core.slice_end import SliceEnd
 from kshare.core.slicing import RangeObservation
-from kshare.core.tasks import PlannedSlice, Ticket
+from kshare.core.tasks import PlannedSlice
 from kshare.feedback.messages import Executor
 from kshare.feedback.server import FeedbackServer
 from kshare.options import SourceOptions
 from kshare.planner.batch_history import RecentBatch, Run
 from kshare.ranges import BY_PENDING
 
-__all__ = ["Feedback", "RateController"]
+__all__ = ["RateController"]
 
 # Messages are on their way when a batch ends; those of processes that end with it, a bit longer.
 _WAIT_SECONDS = 0.25
 _WAIT_HELD_SECONDS = 1.0
 # Where only reports show what tasks did, a task is measured this often: its worker ends with it.
 _SHOW_TIMES_EVERY_SECONDS = 60.0
-
-
-class Feedback(Protocol):
-    """Receiver of tasks' reports: see :class:`~kshare.feedback.server.FeedbackServer`."""
-
-    def start(self) -> bool:
-        """Start listening if not already; return whether it is listening."""
-
-    def ticket(self, batch: str, task: int, *, hold: bool) -> Ticket:
-        """Make a ticket."""
-
-    def reports(self, batch: str, *, wait_seconds: float = 0.0) -> Mapping[int, SliceEnd]:
-        """Reported ends of tasks, by ticket number."""
-
-    def executors(self, batch: str) -> Mapping[int, Executor]:
-        """Executors of tasks, by ticket number."""
-
-    def retain(self, batches: Collection[str]) -> None:
-        """Forget all other batches."""
-
-    def close(self) -> None:
-        """Stop listening."""
 
 
 class RateController:
@@ -68,7 +45,7 @@ class RateController:
     def __init__(
         self,
         options: SourceOptions,
-        feedback: Feedback | None = None,
+        feedback: FeedbackServer | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

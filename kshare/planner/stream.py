@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from kshare.cluster.committer import committer
+from kshare.cluster.committer import Committer, committer
 from kshare.cluster.parked_keys import ParkWatch
 from kshare.cluster.policies import PolicyView
 from kshare.core.batch import (
@@ -54,6 +54,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.core.rate import PlannedLimits
 from kshare.core.tasks import Task
 from kshare.errors import DataLossError, OptionsError
+from kshare.feedback.server import FeedbackServer
 from kshare.monitor.retention import RetentionWatch
 from kshare.options import SourceOptions
 from kshare.planner.batch_bounds import (
@@ -66,15 +67,15 @@ from kshare.planner.batch_bounds import (
     look_into_log,
 )
 from kshare.planner.batch_history import BatchHistory, RecentBatch, batch_name, report_losses
-from kshare.planner.cluster_view import ClusterView, ParkedKeysView
+from kshare.planner.cluster_view import ClusterView
 from kshare.planner.end_offsets import EndOffsetResolver, Scan, scan_log
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import ClusterLike, is_certain_start
-from kshare.planner.query_group import CommitsStable, QueryGroup, QueryInGroup
-from kshare.planner.rate_controller import Feedback, RateController
+from kshare.planner.query_group import QueryGroup, QueryInGroup
+from kshare.planner.rate_controller import RateController
 from kshare.planner.stream_report import StreamReport
 from kshare.planner.task_plan import TaskPlan
-from kshare.planner.time_alignment import TimeAlignment, Times
+from kshare.planner.time_alignment import LogTimes, TimeAlignment
 
 __all__ = ["StreamPlanner"]
 
@@ -108,14 +109,14 @@ class StreamPlanner:
         options: SourceOptions,
         cluster: ClusterLike,
         *,
-        parking: ParkedKeysView | None = None,
-        feedback: Feedback | None = None,
+        parking: ParkWatch | None = None,
+        feedback: FeedbackServer | None = None,
         scan: Scan = scan_log,
         clock: Callable[[], float] = time.monotonic,
         group: QueryInGroup | None = None,
         policies: PolicyView | None = None,
-        commits: Callable[[SourceOptions], CommitsStable | None] = committer,
-        times: Times | None = None,
+        commits: Callable[[SourceOptions], Committer | None] = committer,
+        times: LogTimes | None = None,
         wall_clock: Callable[[], float] = time.time,
         look: Look = look_into_log,
     ) -> None:

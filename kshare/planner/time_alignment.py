@@ -14,7 +14,7 @@ timestamps of the partition's pending records, which goes on with the bound: not
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kshare.core.admission import PartitionTimes, StampedOffset, time_bound
 from kshare.core.hashing import HashRange
@@ -25,7 +25,7 @@ from kshare.options import SourceOptions
 from kshare.planner.cluster_view import ClusterView
 from kshare.planner.key_selection import KeySelection
 
-__all__ = ["LogTimes", "TimeAlignment", "Times"]
+__all__ = ["LogTimes", "TimeAlignment"]
 
 _log = logging.getLogger("kshare.planner")
 
@@ -35,16 +35,6 @@ _UNALIGNED: Final = (
     "silence. Set maxTimeAhead to the watermark's delay, for example maxTimeAhead=10m, or to off "
     "if nothing downstream has a watermark."
 )
-
-
-class Times(Protocol):
-    """Timestamps in the log: see :mod:`kshare.wire.reader.read_slice`."""
-
-    def first(self, slices: Sequence[Slice], /) -> Sequence[StampedOffset | None]:
-        """The first record of each slice."""
-
-    def later(self, slice_: Slice, than_ms: int, /) -> int | None:
-        """The offset of the first record of a slice with a later timestamp."""
 
 
 class LogTimes:
@@ -94,7 +84,7 @@ class TimeAlignment:
         self,
         options: SourceOptions,
         view: ClusterView,
-        times: Times | None = None,
+        times: LogTimes | None = None,
         *,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:

@@ -21,9 +21,9 @@ import.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NoReturn, Protocol, TypeVar
+from typing import Final, NoReturn
 
 from kshare.core.listing import join_names
 from kshare.errors import KafkaError, KshareError
@@ -32,14 +32,13 @@ from kshare.produce.coordinator import Coordinators
 from kshare.produce.ledger import Entry, Ledger, State, is_written, next_state
 from kshare.produce.model import Prepared, Transaction, id_prefix, transactional_id
 
-__all__ = ["Batch", "Endings", "States", "abort_batch", "commit_batch"]
+__all__ = ["Batch", "abort_batch", "commit_batch"]
 
 _log = logging.getLogger(__name__)
 _TIME_SHARE: Final = 0.9
 """Of transaction.timeout.ms: a batch that took longer is not decided."""
 
 _NAMED_MAX: Final = 20
-_Answer = TypeVar("_Answer")
 
 
 def commit_batch(messages: Sequence[Prepared], batch: int, options: SinkOptions) -> None:
@@ -86,42 +85,6 @@ def _opened(messages: Sequence[Prepared], batch: int, options: SinkOptions) -> "
         coordinators.close()
 
 
-class States(Protocol):
-    """The state of one query: :class:`~kshare.produce.ledger.Ledger`."""
-
-    def read(self) -> State | None:
-        """The query's state; None if it never decided a batch."""
-
-    def take_over(self) -> None:
-        """Shut out all others."""
-
-    def write(self, state: State) -> None:
-        """Replace the query's state."""
-
-
-class Endings(Protocol):
-    """Access to transactions: :class:`~kshare.produce.coordinator.Coordinators`."""
-
-    def is_open(self, transaction: Transaction) -> bool:
-        """True if a transaction is open."""
-
-    def end(self, transaction: Transaction, *, commit: bool) -> bool | None:
-        """Commit or abort a transaction; whether it was there, None if nobody knows any more."""
-
-    def fence(self, transactional_id: str) -> None:
-        """Abort the transaction that an id may have."""
-
-    def open_ids(self, prefix: str) -> list[str]:
-        """The transactional ids with this prefix whose transaction is open."""
-
-    def each(
-        self,
-        action: Callable[["Endings", Transaction], _Answer],
-        transactions: Sequence[Transaction],
-    ) -> list[_Answer]:
-        """Do something to many transactions; answers are in order."""
-
-
 class Batch:
     """A batch on the driver, with its query's ledger.
 
@@ -141,8 +104,8 @@ class Batch:
         messages: Sequence[Prepared],
         batch: int,
         options: SinkOptions,
-        ledger: States,
-        coordinators: Endings,
+        ledger: Ledger,
+        coordinators: Coordinators,
     ) -> None:
         attempts = [message.attempt for message in messages]
         batches = {(attempt.query, attempt.run, attempt.batch) for attempt in attempts}
@@ -307,13 +270,13 @@ class Batch:
             _log.warning("open transactions %s... are left to time out: %s", prefix, error)
 
 
-def _is_open(coordinators: Endings, transaction: Transaction) -> bool:
+def _is_open(coordinators: Coordinators, transaction: Transaction) -> bool:
     return coordinators.is_open(transaction)
 
 
-def _committed(coordinators: Endings, transaction: Transaction) -> bool | None:
+def _committed(coordinators: Coordinators, transaction: Transaction) -> bool | None:
     return coordinators.end(transaction, commit=True)
 
 
-def _aborted(coordinators: Endings, transaction: Transaction) -> bool | None:
+def _aborted(coordinators: Coordinators, transaction: Transaction) -> bool | None:
     return coordinators.end(transaction, commit=False)

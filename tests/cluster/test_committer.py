@@ -11,6 +11,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
 from kshare.cluster.committer import CommittedOffsets, Committer, Outcome, committer
+from kshare.cluster.coordinator import OffsetWriter
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig, SourceOptions, parse_options
@@ -90,7 +91,7 @@ def test_what_has_not_moved_is_not_sent(cluster: FakeCluster) -> None:
     group.close()
 
 
-class Sent:
+class Sent(OffsetWriter):
     """What sends commits; its answers are a test's."""
 
     def __init__(self) -> None:

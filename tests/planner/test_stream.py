@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.committer import Committer
 from kshare.core.hashing import HASH_SPACE, WHOLE, split
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import CheckpointError, DataLossError, KshareError, OptionsError
@@ -251,7 +252,10 @@ def test_available_now_reads_what_was_there_then() -> None:
 def test_stable_offsets_are_committed_when_their_batch_is_done() -> None:
     told: list[Any] = []
 
-    class Committer:
+    class Stable(Committer):
+        def __init__(self) -> None:
+            pass
+
         def commit(self, offsets: Any) -> None:
             told.append(dict(offsets))
 
@@ -260,9 +264,7 @@ def test_stable_offsets_are_committed_when_their_batch_is_done() -> None:
 
     cluster = FakeCluster({("t", 0): (0, 5)})
     options = stream(startingOffsets="earliest")
-    planned = StreamPlanner(
-        options, cluster, parking=NothingParked(), commits=lambda _: Committer()
-    )
+    planned = StreamPlanner(options, cluster, parking=NothingParked(), commits=lambda _: Stable())
     zero = planned.latest_offsets(planned.initial_offsets(), None)
     planned.latest_offsets(zero, None)
     planned.close()

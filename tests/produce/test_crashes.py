@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from kshare.errors import CheckpointVersionError, KafkaError
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions, parse_sink_options
 from kshare.produce import Attempt, Prepared
-from kshare.produce.driver import Batch, Endings
+from kshare.produce.coordinator import Coordinators
+from kshare.produce.driver import Batch
 from kshare.produce.ledger import (
     RUNS_MAX,
     Entry,
+    Ledger,
     State,
     decode,
     encode,
@@ -151,7 +153,7 @@ class Kafka:
         return self.forgotten + known
 
 
-class FakeCoordinators:
+class FakeCoordinators(Coordinators):
     def __init__(self, kafka: Kafka, lists: bool) -> None:
         self.kafka, self.lists = kafka, lists
 
@@ -178,7 +180,7 @@ class FakeCoordinators:
         answer: bool | None = self.kafka.step(effect)
         return answer
 
-    def fence(self, transactional_id: str) -> None:
+    def fence(self, transactional_id: str, **_: Any) -> None:
         def effect() -> None:
             found = self.kafka.transactions[transactional_id]
             if found["state"] == "open":
@@ -198,14 +200,14 @@ class FakeCoordinators:
 
     def each(
         self,
-        action: Callable[[Endings, Transaction], Any],
+        action: Callable[[Coordinators, Transaction], Any],
         transactions: Sequence[Transaction],
     ) -> list[Any]:
         answers = {t.id: action(self, t) for t in reversed(transactions)}  # real ones: any order
         return [answers[t.id] for t in transactions]
 
 
-class FakeLedger:
+class FakeLedger(Ledger):
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
         self.mine = -1

@@ -89,6 +89,11 @@ class Cluster:
             topics=[SimpleNamespace(name=t, error_code=0, partitions=parts) for t in topics],
         )
 
+    def kafka(self, servers: str = BOTH, **more: str) -> KafkaConfig:
+        given = {f"kafka.{name.replace('__', '.')}": text for name, text in more.items()}
+        given |= {"kafka.bootstrap.servers": servers, "subscribe": "t"}
+        return parse_options(given, streaming=True).options.kafka
+
     def pool(
         self,
         servers: str = BOTH,
@@ -96,8 +101,5 @@ class Cluster:
         **more: str,
     ) -> BrokerPool:
         """A pool by parsed options; dots of names are written as two underscores."""
-        given = {f"kafka.{name.replace('__', '.')}": text for name, text in more.items()}
-        given |= {"kafka.bootstrap.servers": servers, "subscribe": "t"}
-        kafka = parse_options(given, streaming=True).options.kafka
-        known = memory or (lambda: self.memory)
+        known, kafka = memory or (lambda: self.memory), self.kafka(servers, **more)
         return BrokerPool(kafka, connect=self.connect, memory=known, clock=self.clock)

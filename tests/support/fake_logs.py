@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.parked_keys import ParkedKey, ParkWatch
 from kshare.core.parked import ParkedCount
 from kshare.core.progress import TopicPartition
 from kshare.options import SourceOptions, Topics, parse_options
@@ -14,6 +15,7 @@ class FakeCluster:
     """Logs as (first, end)."""
 
     policy = TopicPolicy(compacted=False, retention_ms=None)
+
     closed = False
 
     def __init__(self, logs: dict[tuple[str, int], tuple[int, int]]) -> None:
@@ -56,13 +58,14 @@ def batch(**given: str) -> SourceOptions:
     return parse_options(options, streaming=False).options
 
 
-class NothingParked:
+class NothingParked(ParkWatch):
     """A list of parked keys, which is empty."""
 
-    closed = False
+    def __init__(self) -> None:
+        self.closed = False
 
-    def current(self, topics: set[str], /) -> tuple[()]:
-        return ()
+    def current(self, topics: Collection[str]) -> list[ParkedKey]:
+        return []
 
     def counts(self) -> dict[str, ParkedCount]:
         return {}

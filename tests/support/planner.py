@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.parked_keys import ParkWatch
 from kshare.core.admission import StampedOffset
 from kshare.core.hashing import key_hash
 from kshare.core.parked import ParkedCount
@@ -18,8 +19,9 @@ from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.errors import DataLossError
 from kshare.feedback.messages import Executor
+from kshare.feedback.server import FeedbackServer
 from kshare.options import SourceOptions, Topics, parse_options
-from kshare.planner import StreamPlanner
+from kshare.planner import StreamPlanner, time_alignment
 
 KEYS = [f"key-{number}".encode() for number in range(12)]
 T0 = TopicPartition("t", 0)
@@ -128,7 +130,7 @@ def _holds(pieces: Sequence[Rectangle], offset: int, hash_: int) -> bool:
     return False
 
 
-class LogTimes:
+class LogTimes(time_alignment.LogTimes):
     """The timestamps of a log."""
 
     def __init__(self, log: Log, *, committed: bool) -> None:
@@ -160,13 +162,13 @@ class LogTimes:
         return StampedOffset(offsets[0], self.log.timestamp(tp, offsets[0])) if offsets else None
 
 
-class Parking:
+class Parking(ParkWatch):
     """The parked keys, as a plain set."""
 
     def __init__(self) -> None:
         self.keys: set[tuple[str, bytes]] = set()
 
-    def current(self, topics: set[str], /) -> list[tuple[str, bytes]]:
+    def current(self, topics: Collection[str]) -> list[tuple[str, bytes]]:
         return [(topic, key) for topic, key in self.keys if topic in topics]
 
     def counts(self) -> dict[str, ParkedCount]:
@@ -177,7 +179,7 @@ class Parking:
         pass
 
 
-class Feedback:
+class Feedback(FeedbackServer):
     """What tasks told, without a network."""
 
     def __init__(self) -> None:
@@ -197,7 +199,7 @@ class Feedback:
     def executors(self, batch: str) -> dict[int, Executor]:
         return {}
 
-    def reports(self, batch: str, *, wait_seconds: float = 0.0) -> Mapping[int, SliceEnd]:
+    def reports(self, batch: str, *, wait_seconds: float = 0.0) -> dict[int, SliceEnd]:
         return dict(self.told.get(batch, {}))
 
     def close(self) -> None:

@@ -25,10 +25,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from kshare.core.progress import TopicPartition
-from kshare.wire.protocol.broker_pool import BrokerPool, Leader, Preference
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.broker_pool import BrokerPool, Leader
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.messages import Address
 
@@ -231,18 +232,17 @@ class NotYetError(OSError):
     """A leader is being looked up, or a connection made: ask again when woken."""
 
 
-class BackgroundBrokers:
-    """A pool's brokers, without waiting; see :class:`~kshare.wire.protocol.broker_pool.Brokers`.
-
-    For one thread at a time.
+class BackgroundBrokers(BrokerPool):
+    """A pool's brokers, without waiting. For one thread at a time.
 
     Args:
-        pool: The pool.
+        kafka: How to reach the cluster.
         wake: Called, by another thread, when something is there that was asked for.
+        pool: As of :class:`~kshare.wire.protocol.broker_pool.BrokerPool`.
     """
 
-    def __init__(self, pool: BrokerPool, wake: Callable[[], None]) -> None:
-        self._pool = pool
+    def __init__(self, kafka: KafkaConfig, wake: Callable[[], None], **pool: Any) -> None:
+        super().__init__(kafka, **pool)
         self._wake = wake
         self._searches: dict[TopicPartition, Future[dict[TopicPartition, Leader]]] = {}
         self._connecting: dict[Address, Future[BrokerConnection]] = {}
@@ -254,13 +254,14 @@ class BackgroundBrokers:
             AuthenticationError, AuthorizationError: A bootstrap server refuses the login.
         """
         wanted = list(partitions)
-        leaders: dict[TopicPartition, Leader] = {**self._pool.known_leaders(wanted)}
+        leaders: dict[TopicPartition, Leader] = {**self.known_leaders(wanted)}
         for partition in leaders:
             self._searches.pop(partition, None)
         missing = [each for each in wanted if each not in leaders]
         new = [each for each in missing if each not in self._searches]
         if new:
-            self._searches |= dict.fromkeys(new, self._begin(lambda: self._pool.leaders(new)))
+            search = super().leaders
+            self._searches |= dict.fromkeys(new, self._begin(lambda: search(new)))
         for partition in missing:
             if self._searches[partition].done():
                 leaders[partition] = self._result(self._searches.pop(partition))[partition]
@@ -293,12 +294,17 @@ class BackgroundBrokers:
             connection.close()  # by the broker, as it was not taken for long
             made = None
         if made is None:
-            idle = self._pool.idle(address)
+            idle = self.idle(address)
             if idle is not None:
                 return idle
-            made = self._begin(lambda: self._pool.connect(address))
+            made = self._begin(lambda: self.connect(address))
         self._connecting[address] = made
         raise NotYetError(f"{address[0]}:{address[1]} is being connected to")
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Find the leader of a partition again when it is asked for next."""
+        self._searches.pop(topic_partition, None)
+        super().forget(topic_partition)
 
     def close(self) -> None:
         """Give back connections that nobody has taken, as soon as they are made."""
@@ -308,38 +314,7 @@ class BackgroundBrokers:
 
     def _give_back(self, address: Address, connection: BrokerConnection) -> None:
         with suppress(OSError):
-            self._pool.release(address, connection)
+            self.release(address, connection)
 
     def _begin(self, call: Callable[[], _T]) -> Future[_T]:
         return begin(call, "kshare connects", self._wake)
-
-    # -- what does not wait -----------------------------------------------------------------
-
-    def address(self, node_id: int) -> Address:
-        """The address of a broker."""
-        return self._pool.address(node_id)
-
-    def release(self, address: Address, connection: BrokerConnection) -> None:
-        """Give back a connection that is in order."""
-        self._pool.release(address, connection)
-
-    def discard(self, address: Address, connection: BrokerConnection) -> None:
-        """Give back a connection that failed."""
-        self._pool.discard(address, connection)
-
-    def forget(self, topic_partition: TopicPartition) -> None:
-        """Find the leader of a partition again when it is asked for next."""
-        self._searches.pop(topic_partition, None)
-        self._pool.forget(topic_partition)
-
-    def is_outdated(self, topic_partition: TopicPartition, leader: Address) -> bool:
-        """True if the leader of a partition is to be found again, or is another one by now."""
-        return self._pool.is_outdated(topic_partition, leader)
-
-    def preference(self, topic_partition: TopicPartition) -> Preference | None:
-        """The replica of a partition to read."""
-        return self._pool.preference(topic_partition)
-
-    def prefer(self, topic_partition: TopicPartition, node_id: int | None, seconds: float) -> None:
-        """Choose which replica of a partition is read."""
-        self._pool.prefer(topic_partition, node_id, seconds)

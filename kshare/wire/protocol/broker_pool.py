@@ -394,7 +394,7 @@ class BrokerPool:
         search = BrokerSearch(self._kafka.bootstrap_servers, others, paused_until=paused_until)
         for address in search:
             try:
-                connection = self.lease(address)
+                connection = self.idle(address) or self.connect(address)
             except (AuthenticationError, AuthorizationError) as error:
                 search.failed(address, error)
                 self._failed(address)

@@ -46,9 +46,19 @@ def cluster() -> SlowCluster:
     return SlowCluster()
 
 
+def in_background(cluster: SlowCluster) -> BackgroundBrokers:
+    return BackgroundBrokers(
+        cluster.kafka(),
+        cluster.woken.set,
+        connect=cluster.connect,
+        memory=lambda: cluster.memory,
+        clock=cluster.clock,
+    )
+
+
 @pytest.fixture
 def brokers(cluster: SlowCluster) -> Iterator[BackgroundBrokers]:
-    running = BackgroundBrokers(cluster.pool(), cluster.woken.set)
+    running = in_background(cluster)
     yield running
     cluster.gate.set()
     running.close()
@@ -145,5 +155,5 @@ def test_what_is_made_after_the_end_is_for_the_next_reader(
         brokers.lease(ONE)
     brokers.close()
     cluster.go_on()
-    another = BackgroundBrokers(cluster.pool(), cluster.woken.set)
+    another = in_background(cluster)
     assert another.lease(ONE).idle
