@@ -111,8 +111,8 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
 
 def _say_where(consumer: KeySharedConsumer) -> None:
     """Print what keeps a consumer from its records, and where each thread is."""
-    right = consumer._session._right  # type: ignore[attr-defined]
-    now = consumer._session._now()  # type: ignore[attr-defined]
+    right = consumer._session._right
+    now = consumer._session._now()
     print(
         f"{consumer.health()}; seconds left {right.seconds_left(now):.3f}, "
         f"proven {right.is_proven}, log read {now - right.read_at:.3f} s ago, "

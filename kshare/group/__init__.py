@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from kshare.errors import FencedError, TransactionAbortedError
     from kshare.group.consumer.async_consumer import AsyncKeySharedConsumer
     from kshare.group.consumer.consumer import KeySharedConsumer
-    from kshare.group.consumer.health import ConsumerHealth
     from kshare.group.consumer.subscriber import partitions_only
     from kshare.group.consumer.transaction import Transaction
     from kshare.group.message import Message
-    from kshare.group.metrics import ConsumerMetrics
+    from kshare.group.metrics import ConsumerHealth, ConsumerMetrics
     from kshare.group.model import OffsetAndMetadata
     from kshare.group.owners import GroupOwners, owner
     from kshare.group.prometheus import MetricsServer, register_metrics, serve_metrics
@@ -44,7 +43,7 @@ __all__ = [
 
 _HOMES = {
     "AsyncKeySharedConsumer": "kshare.group.consumer.async_consumer",
-    "ConsumerHealth": "kshare.group.consumer.health",
+    "ConsumerHealth": "kshare.group.metrics",
     "ConsumerMetrics": "kshare.group.metrics",
     "FencedError": "kshare.errors",
     "GroupOwners": "kshare.group.owners",

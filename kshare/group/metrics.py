@@ -1,4 +1,4 @@
-"""What a consumer says of itself: what it owns, how far it is, its commits, its rebalances.
+"""What a consumer says of itself: what it owns, how far it is, its commits, its health.
 
 Cost: counting costs a clock's look for each commit. Metrics are worked out when they are asked for:
 linear in the partitions, and in the stretches that are not acknowledged.
@@ -124,6 +124,23 @@ class ConsumerMetrics:
     is_member: bool | None = None
     leads: bool | None = None
     parked: Mapping[str, ParkedCount] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHealth:
+    """The health of a consumer.
+
+    Attributes:
+        is_alive: False if it does not recover by itself: it is closed, has failed, or nobody has
+            polled for ``max.poll.interval.ms``. Start the process again.
+        is_ready: Whether it processes its part of the group's records: it has joined, all that it
+            owns is claimed, and records may be handed out.
+        reason: Text for people; empty if it is alive and ready.
+    """
+
+    is_alive: bool
+    is_ready: bool
+    reason: str = ""
 
 
 class Latency:

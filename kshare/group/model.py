@@ -1,22 +1,20 @@
-"""The values of the group's public face, and what a session needs of a configuration."""
+"""The values of the group's public face."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final, Protocol
+from typing import Final
 
 from kshare.core.offsets import Bounds, intersect
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.start import Primary, Reason, resolve_start
-from kshare.options import KafkaConfig
 from kshare.wire.reader.tail_reader import NamedReset
 
 __all__ = [
     "LOG_SEGMENT_BYTES",
     "OffsetAndMetadata",
     "OffsetReset",
-    "SessionConfig",
     "committed_offset",
 ]
 
@@ -25,54 +23,6 @@ LOG_SEGMENT_BYTES: Final = 10 << 20
 
 OffsetReset = NamedReset | Callable[[TopicPartition], int | None]
 """Where a partition without an offset starts: by name, or its offset; None is earliest."""
-
-
-class SessionConfig(Protocol):
-    """What a session needs of a consumer's configuration."""
-
-    @property
-    def kafka(self) -> KafkaConfig:
-        """How to reach the cluster."""
-
-    @property
-    def group(self) -> str:
-        """Id of the group."""
-
-    @property
-    def log_topic(self) -> str:
-        """Name of the individual commit log's topic."""
-
-    @property
-    def log_segment_bytes(self) -> int:
-        """``segment.bytes`` of that topic, when it is made."""
-
-    @property
-    def individual(self) -> bool:
-        """True if key ranges may be owned, and individual commits written."""
-
-    @property
-    def claim_timeout_ms(self) -> int:
-        """Time after which a member that cannot read the log hands out nothing more."""
-
-    @property
-    def transactional_id(self) -> str | None:
-        """Id of the transactions that hold what is processed; None without them."""
-
-    @property
-    def application_server(self) -> str | None:
-        """Where others reach this process, as ``host:port``; None if nobody does."""
-
-    @property
-    def lease_records(self) -> int | None:
-        """Number of offsets to lease at a time; None for key order."""
-
-    @property
-    def lease_seconds(self) -> float:
-        """Time after which a lease is given up of which nothing more was committed."""
-
-    @property
-    def offset_reset(self) -> "OffsetReset":
-        """The start of a group without offsets: ``auto.offset.reset``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from kshare.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
-from kshare.group.config.consumer_config import consumer_config
+from kshare.group.config.consumer_config import cluster_and_log
 from kshare.group.description import describe_group
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.log.topic import LogTopic, LogWriter, log_table
@@ -127,11 +127,7 @@ def list_offsets(
         CommitLogError: A record of the group cannot be read.
         KafkaError: The cluster did not answer, or refused.
     """
-    if isinstance(config, KafkaConfig):
-        kafka, topic = config, INDIVIDUAL_COMMITS_TOPIC
-    else:
-        parsed = consumer_config({**config, "group.id": group})
-        kafka, topic = parsed.kafka, parsed.log_topic
+    kafka, topic = cluster_and_log(group, config)
     with closing(GroupOffsets(kafka, group, topic)) as offsets:
         return offsets.committed()
 

@@ -17,10 +17,9 @@ from kafka.partitioner.default import murmur2
 
 from kshare.assignment.interface.application import HostInfo
 from kshare.cluster.cluster import Cluster
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
-from kshare.group.config.consumer_config import consumer_config
+from kshare.group.config.consumer_config import cluster_and_log
 from kshare.group.description import GroupDescriber, GroupDescription
 from kshare.group.log.topic import log_table
 from kshare.group.protocol.cooperator import ChunkShare
@@ -123,11 +122,7 @@ class GroupOwners:
         config: Mapping[str, Any] | KafkaConfig,
         log_topic: str | None = None,
     ) -> None:
-        if isinstance(config, KafkaConfig):
-            kafka, topic = config, INDIVIDUAL_COMMITS_TOPIC
-        else:
-            parsed = consumer_config({**config, "group.id": group})
-            kafka, topic = parsed.kafka, parsed.log_topic
+        kafka, topic = cluster_and_log(group, config)
         self._group = group
         self._describer = GroupDescriber(kafka)
         self._log = _reader(log_topic or topic, group)

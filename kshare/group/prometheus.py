@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from typing import Final, Protocol, Self
 
-from kshare.group.consumer.health import ConsumerHealth
-from kshare.group.metrics import LATENCY_BOUNDS, ConsumerMetrics, Latencies
+from kshare.group.metrics import LATENCY_BOUNDS, ConsumerHealth, ConsumerMetrics, Latencies
 from kshare.monitor.collectors import Collectors, Measured
 
 __all__ = [

@@ -16,20 +16,20 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError
-from kshare.group.model import LOG_SEGMENT_BYTES, OffsetReset
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.offsets import GroupOffsets
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.retry import Backoff
 
-__all__ = ["QueryMember", "QuerySession"]
+__all__ = ["QueryMember"]
 
 _log = logging.getLogger("kshare.planner")
 
@@ -42,49 +42,6 @@ _AGAIN_SECONDS: Final = 5.0
 """Seconds between looks at the group: others' commits move the stable offset of an idle query."""
 _FLUSH_SECONDS: Final = 5.0
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000, 30_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Config:
-    """The configuration of the session: see :class:`kshare.group.model.SessionConfig`."""
-
-    kafka: KafkaConfig
-    group: str
-    log_topic: str
-    claim_timeout_ms: int
-    offset_reset: OffsetReset
-    log_segment_bytes: int = LOG_SEGMENT_BYTES
-    transactional_id: str | None = None
-    application_server: str | None = None
-    lease_records: int | None = None
-    lease_seconds: float = float("inf")
-    individual: bool = True
-
-
-class QuerySession(Protocol):
-    """The used part of :class:`~kshare.group.session.session.GroupSession`."""
-
-    def claim(self, assignment: Mapping[TopicPartition, Sequence[HashRange]], /) -> None:
-        """Own these key hashes, and no others."""
-
-    def started(self) -> Mapping[TopicPartition, Progress]:
-        """The starts of the partitions whose claims are in place."""
-
-    def check(self) -> None:
-        """Raise the fault of the session, if there is one."""
-
-    def commit(
-        self,
-        processed: Mapping[TopicPartition, Progress],
-        timeout: float,
-        /,
-        *,
-        since: Mapping[TopicPartition, Progress] | None = None,
-    ) -> dict[TopicPartition, int]:
-        """Commit, and wait until the log says so."""
-
-    def close(self, timeout: float, /) -> None:
-        """Give up all claims, and stop."""
 
 
 class QueryMember:
@@ -106,13 +63,16 @@ class QueryMember:
         hashes: Callable[[TopicPartition], Sequence[HashRange]],
         *,
         log_topic: str | None = None,
-        session: Callable[[_Config], QuerySession] = GroupSession,
+        session: Callable[[ConsumerConfig], GroupSession] = GroupSession,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._kafka = kafka
-        self._group = group
+        self._config = ConsumerConfig(
+            kafka=kafka,
+            group=group,
+            log_topic=log_topic or INDIVIDUAL_COMMITS_TOPIC,
+            offset_reset=self._initial_offset,
+        )
         self._hashes = hashes
-        self._log_topic = log_topic or INDIVIDUAL_COMMITS_TOPIC
         self._clock = clock
         self._claims = _Claims(self._config, hashes, session)
         self._wanted: dict[TopicPartition, Progress] = {}
@@ -130,7 +90,8 @@ class QueryMember:
             CommitLogError: A record of the group cannot be read.
             KafkaError: The cluster did not answer, or refused.
         """
-        with closing(GroupOffsets(self._kafka, self._group, self._log_topic)) as offsets:
+        config = self._config
+        with closing(GroupOffsets(config.kafka, config.group, config.log_topic)) as offsets:
             known = offsets.committed()
         return {tp: known[tp].progress for tp in partitions if tp in known}
 
@@ -223,7 +184,7 @@ class QueryMember:
             raise
 
     def _started(
-        self, session: QuerySession, partitions: Collection[TopicPartition]
+        self, session: GroupSession, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Progress]:
         """The starts of some partitions; waits for them."""
         while True:
@@ -249,19 +210,14 @@ class QueryMember:
             level,
             "individual commits of group %s were not written (commitOffsets; the query does not "
             "depend on it, %s): %s",
-            self._group,
+            self._config.group,
             then,
             error,
         )
 
     @property
     def _seconds(self) -> float:
-        return self._kafka.api_timeout_ms / 1000
-
-    def _config(self, claim_timeout_ms: int) -> _Config:
-        return _Config(
-            self._kafka, self._group, self._log_topic, claim_timeout_ms, self._initial_offset
-        )
+        return self._config.kafka.api_timeout_ms / 1000
 
     def _initial_offset(self, partition: TopicPartition) -> int | None:
         """The start of a group without offsets: the query's position, if it reads all hashes.
@@ -278,21 +234,22 @@ class _Claims:
 
     def __init__(
         self,
-        config: Callable[[int], _Config],
+        config: ConsumerConfig,
         hashes: Callable[[TopicPartition], Sequence[HashRange]],
-        make: Callable[[_Config], QuerySession],
+        make: Callable[[ConsumerConfig], GroupSession],
     ) -> None:
         self._config = config
         self._hashes = hashes
         self._make = make
-        self._session: QuerySession | None = None
+        self._session: GroupSession | None = None
         self._claimed: dict[TopicPartition, tuple[HashRange, ...]] = {}
 
-    def claim(self, partitions: Collection[TopicPartition], timeout_ms: int) -> QuerySession:
+    def claim(self, partitions: Collection[TopicPartition], timeout_ms: int) -> GroupSession:
         """The session, with what the query reads of these partitions claimed."""
         wanted = {tp: tuple(self._hashes(tp)) for tp in partitions}
         if self._session is None:
-            self._session, self._claimed = self._make(self._config(timeout_ms)), {}
+            config = replace(self._config, claim_timeout_ms=timeout_ms)
+            self._session, self._claimed = self._make(config), {}
         self._session.check()  # what others have taken is not to be claimed back
         if wanted != self._claimed:
             self._session.claim(wanted)

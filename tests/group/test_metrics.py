@@ -17,13 +17,13 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group import ConsumerMetrics, KeySharedConsumer, register_metrics
-from kshare.group.delivery.dispatcher import pending_offsets
 from kshare.group.metrics import (
     LATENCY_BOUNDS,
     Latencies,
     Latency,
     PartitionMetrics,
 )
+from kshare.monitor.report import lag
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S
 from tests.support.fake_session import FakeSessions, fake_consumers
@@ -100,7 +100,7 @@ def test_the_lag_counts_offsets_with_something_pending(
         )
         for offset in range(end)
     )
-    assert pending_offsets(start, Progress.of(0, since), end, hashes) == naive
+    assert lag(start.union(Progress.of(0, since)), end, hashes) == naive
 
 
 def test_a_consumer_that_owns_nothing(make: Make) -> None:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import closing
 from threading import Event
+from typing import Any, cast
 
 import pytest
 
@@ -147,7 +148,7 @@ def test_a_query_that_was_killed_is_replaced_by_itself(servers: str) -> None:
 class Sessions(FakeSessions):
     """Sessions of queries, and what goes wrong with them."""
 
-    def of(self, config: object) -> FakeSession:
+    def of(self, config: object) -> Any:
         return self(config)  # type: ignore[arg-type]
 
 
@@ -250,7 +251,9 @@ def test_closing_publishes_what_is_left() -> None:
 
 
 def test_closing_says_what_was_not_written_in_time(caplog: pytest.LogCaptureFixture) -> None:
-    spark = QueryMember(KAFKA, GROUP, lambda _: (WHOLE,), session=lambda _: SilentSession())
+    spark = QueryMember(
+        KAFKA, GROUP, lambda _: (WHOLE,), session=lambda _: cast("Any", SilentSession())
+    )
     spark.commit({T0: Progress.at(5)})
     spark.flush(0.0)
     with caplog.at_level(logging.WARNING, "kshare.planner"):

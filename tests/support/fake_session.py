@@ -137,7 +137,7 @@ class FakeSessions:
 
     def __call__(
         self, config: ConsumerConfig, *, on_change: Callable[[], None] | None = None
-    ) -> FakeSession:
+    ) -> Any:  # what consumers take for a session
         self.members.append(FakeSession(self, on_change, len(self.members)))
         return self.members[-1]
 

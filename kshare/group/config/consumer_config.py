@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.errors import OptionsError
 from kshare.group.config.names import (
     HARMLESS,
@@ -38,7 +39,7 @@ from kshare.options.raw import Faults, RawProperties
 from kshare.options.source import is_assignor_config, parse_task_assignor
 from kshare.options.table import NO_EFFECT as PROPOSAL_NO_EFFECT
 
-__all__ = ["consumer_config"]
+__all__ = ["cluster_and_log", "consumer_config"]
 
 _log = logging.getLogger("kshare.group")
 
@@ -93,6 +94,23 @@ def consumer_config(given: Mapping[str, Any]) -> ConsumerConfig:
     """
     faults = Faults()
     return _ConsumerParser(given, faults).parse()
+
+
+def cluster_and_log(group: str, config: Mapping[str, Any] | KafkaConfig) -> tuple[KafkaConfig, str]:
+    """How to reach the cluster, and the topic of a group's log, for who does not consume.
+
+    Args:
+        group: Id of the group.
+        config: The configuration of a consumer, whose ``group.id`` does not matter; or of Kafka's
+            client, for the default topic.
+
+    Raises:
+        OptionsError: Something is wrong; all of it is listed.
+    """
+    if isinstance(config, KafkaConfig):
+        return config, INDIVIDUAL_COMMITS_TOPIC
+    parsed = consumer_config({**config, "group.id": group})
+    return parsed.kafka, parsed.log_topic
 
 
 class _ConsumerParser:

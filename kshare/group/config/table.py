@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
-from kshare.group.model import LOG_SEGMENT_BYTES
+from kshare.group.model import LOG_SEGMENT_BYTES, OffsetReset
 from kshare.group.protocol.commit import Purgatory
 from kshare.group.protocol.report import NO_REPORT, ROUND_ROBIN, MemberReport
 from kshare.group.protocol.subscription import PROTOCOL, RANGE
@@ -258,7 +258,7 @@ class ConsumerConfig:
         "batch comes whole. As many bytes again wait to be decoded. From `16384` on, as by "
         "default, it changes nothing.",
     )
-    offset_reset: Literal["earliest", "latest", "error"] = config(
+    offset_reset: OffsetReset = config(  # noqa: RUF009 - it makes a field
         "latest",
         "auto.offset.reset",
         Kind(", ".join(f"`{name}`" for name in _RESETS), _parse_reset),

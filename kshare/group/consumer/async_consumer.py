@@ -20,13 +20,12 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer, check_number
-from kshare.group.consumer.health import ConsumerHealth
 from kshare.group.consumer.receiver import deadline_of
 from kshare.group.consumer.subscriber import Listener
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.core.handing_out import Call
 from kshare.group.message import Message
-from kshare.group.metrics import ConsumerMetrics
+from kshare.group.metrics import ConsumerHealth, ConsumerMetrics
 from kshare.group.model import OffsetAndMetadata
 
 __all__ = ["AsyncKeySharedConsumer"]

@@ -15,7 +15,7 @@ from kshare.group.consumer.processed import Processed
 from kshare.group.core.handed_out import Offsets
 from kshare.group.core.ownership import Work
 from kshare.group.metrics import Latency
-from kshare.group.session.interface import Session
+from kshare.group.session.session import GroupSession
 
 __all__ = ["Commits"]
 
@@ -88,7 +88,7 @@ class Commits:
         latency: How long commits take.
     """
 
-    def __init__(self, config: ConsumerConfig, session: Session, processed: Processed) -> None:
+    def __init__(self, config: ConsumerConfig, session: GroupSession, processed: Processed) -> None:
         self.seconds = config.kafka.api_timeout_ms / 1000
         self.latency = Latency()
         self._config = config

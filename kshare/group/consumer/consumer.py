@@ -23,22 +23,21 @@ from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
-from kshare.group.consumer.health import ConsumerHealth, health_of
+from kshare.group.consumer.health import health_of
 from kshare.group.consumer.processed import Processed, Releases, check_releases
 from kshare.group.consumer.reading import Reading
 from kshare.group.consumer.receiver import Receiver, deadline_of, wall_time
 from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Listener
-from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
+from kshare.group.consumer.transaction import Transaction, Transactions
 from kshare.group.core.ownership import Work
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.delivery.load_meter import meter_of
 from kshare.group.delivery.shared_dispatcher import SharedDispatcher
 from kshare.group.delivery.watching import Parking, ParkView
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Message
-from kshare.group.metrics import ConsumerMetrics, Latencies
+from kshare.group.metrics import ConsumerHealth, ConsumerMetrics, Latencies
 from kshare.group.model import OffsetAndMetadata
-from kshare.group.session.interface import Session
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.background import Waker
@@ -88,7 +87,7 @@ class KeySharedConsumer:
         self,
         config: Mapping[str, Any] | ConsumerConfig,
         *,
-        session: Callable[..., Session] = GroupSession,
+        session: Callable[..., GroupSession] = GroupSession,
         policies: Callable[[KafkaConfig], PolicyView] = PolicyWatch,
         parked: Callable[[KafkaConfig], ParkView] = ParkWatch,
     ) -> None:
@@ -116,7 +115,6 @@ class KeySharedConsumer:
             self._session,
             self._state,
             self._commits,
-            self._processed,
             self._waker,
         )
         if isinstance(self._dispatcher, SharedDispatcher):
@@ -133,13 +131,8 @@ class KeySharedConsumer:
             self._commits,
         )
         if config.transactional_id is not None:
-            assert isinstance(self._session, GroupSession)
-            processed = self._processed
-            work = TransactionWork(
-                self._dispatcher, self._state.lock, processed.work, processed.check
-            )
             self._receiver.transactions = Transactions(
-                config, self._session.transaction_log, work, self._state
+                config, self._session.transaction_log, self._processed, self._state
             )
 
     def _interrupt(self) -> None:
@@ -149,10 +142,8 @@ class KeySharedConsumer:
         return self._receiver.subscriber is not None
 
     def _new_dispatcher(self, config: ConsumerConfig) -> Dispatcher:
-        if config.order == "key":
-            return Dispatcher(config, self._session, self._waker)
-        assert isinstance(self._session, GroupSession)
-        return SharedDispatcher(config, self._session, self._waker)
+        kind = Dispatcher if config.order == "key" else SharedDispatcher
+        return kind(config, self._session, self._waker)
 
     # -- receiving --------------------------------------------------------------------------
 
@@ -538,7 +529,7 @@ class KeySharedConsumer:
             partitions=partitions,
             commits=self._commits.latency.latencies(),
             commit_failures=self._commits.latency.failures,
-            rebalances=self._reading.host.rebalances,
+            rebalances=self._reading.rebalances,
             fenced_seconds=self._receiver.hold.seconds,
             transactions=transactions.latency.latencies() if transactions else Latencies(),
             aborted_transactions=transactions.aborts if transactions else 0,
@@ -591,7 +582,7 @@ class KeySharedConsumer:
             ends.callback(self._session.expect_close)
             if subscriber is not None:
                 ends.callback(subscriber.revoke_all)
-            self._reading.stop_looking()
+                subscriber.stop_looking()
 
     @property
     def receiver(self) -> Receiver:

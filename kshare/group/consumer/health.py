@@ -1,34 +1,16 @@
 """The health of a consumer, as probes of Kubernetes and load balancers ask for it."""
 
-from dataclasses import dataclass
-
 from kshare.core.progress import TopicPartition
 from kshare.errors import FencedError, KshareError
 from kshare.group.membership.handle import MemberHandle
-from kshare.group.session.interface import Session
+from kshare.group.metrics import ConsumerHealth
+from kshare.group.session.session import GroupSession
 
-__all__ = ["ConsumerHealth", "health_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerHealth:
-    """The health of a consumer.
-
-    Attributes:
-        is_alive: False if it does not recover by itself: it is closed, has failed, or nobody has
-            polled for ``max.poll.interval.ms``. Start the process again.
-        is_ready: Whether it processes its part of the group's records: it has joined, all that it
-            owns is claimed, and records may be handed out.
-        reason: Text for people; empty if it is alive and ready.
-    """
-
-    is_alive: bool
-    is_ready: bool
-    reason: str = ""
+__all__ = ["health_of"]
 
 
 def health_of(
-    session: Session,
+    session: GroupSession,
     member: MemberHandle | None,
     partitions: frozenset[TopicPartition],
     *,
@@ -49,7 +31,7 @@ def health_of(
     return ConsumerHealth(is_alive=True, is_ready=not waits, reason=waits)
 
 
-def _fault(session: Session, member: MemberHandle | None) -> str:
+def _fault(session: GroupSession, member: MemberHandle | None) -> str:
     """Return why it does not recover by itself."""
     try:
         session.check()
@@ -67,7 +49,7 @@ def _fault(session: Session, member: MemberHandle | None) -> str:
 
 
 def _waits(
-    session: Session, member: MemberHandle | None, partitions: frozenset[TopicPartition]
+    session: GroupSession, member: MemberHandle | None, partitions: frozenset[TopicPartition]
 ) -> str:
     """Return what it waits for."""
     if member is None and not partitions:

@@ -200,13 +200,6 @@ class Processed:
         self._is_subscribed = is_subscribed
         self.releases = releases
 
-    def settle(self) -> None:
-        """In implicit mode, what the calls before this one returned is processed."""
-        with self._state.lock:
-            for delivery in self._dispatcher.deliveries.values():
-                delivery.settle()
-            self._state.is_batch = False
-
     def work(self, partitions: Iterable[TopicPartition] | None = None) -> Work:
         """What is processed of partitions that have started; of all, if none are given."""
         with self._state.lock:
@@ -245,8 +238,7 @@ class Processed:
                     raise ValueError(f"{topic_partition} is not assigned, or has not started")
                 deliveries[topic_partition].acknowledge_below(offset)
             if not limits:
-                for delivery in deliveries.values():
-                    delivery.settle()
+                self._dispatcher.state.settle()
             return self.work(limits.keys() or None)
 
     def acknowledge(self, batch: pa.RecordBatch | pa.Table) -> None:
@@ -278,15 +270,6 @@ class Processed:
             processed, self._dispatcher.assignment, is_subscribed=self._is_subscribed()
         )
 
-    def check(self) -> None:
-        """Ask the policies about what is assigned. What the group assigns, its leader asks about.
-
-        Raises:
-            PolicyError, KafkaError: As of :meth:`allowed`.
-        """
-        if not self._is_subscribed():
-            self._restrictions.check(self._dispatcher.assignment)
-
     def ranges(self) -> dict[TopicPartition, Offsets]:
         """The processed ranges of each partition, as :attr:`.Delivery.ranges`."""
         with self._state.lock:
@@ -296,3 +279,35 @@ class Processed:
         """Number of leased chunks that have been processed."""
         with self._state.lock:
             return self._dispatcher.finished_chunks
+
+    # -- transactions: of all that is handed out from the beginning to the end -----------------
+
+    def begin_transaction(self) -> int:
+        """A transaction begins; how often delivery was stopped before.
+
+        Raises:
+            PolicyError: A policy does not accept its key ranges any more.
+            KafkaError: The policies cannot be read.
+        """
+        if not self._is_subscribed():  # what the group assigns, its leader asks about
+            self._restrictions.check(self._dispatcher.assignment)
+        with self._state.lock:
+            self._dispatcher.refresh(begins=True)
+            return self._dispatcher.state.stops
+
+    def follow_abort(self) -> None:
+        """All that was handed out in the transaction comes again."""
+        with self._state.lock:
+            self._dispatcher.refresh(begins=True)
+
+    def end_transaction(self) -> tuple[int, Work]:
+        """All that was handed out is processed, by the transaction if no delivery was stopped.
+
+        Returns:
+            How often delivery was stopped by now, and what is processed.
+        """
+        with self._state.lock:
+            stops = self._dispatcher.state.stops
+            self._dispatcher.pass_over()
+            self._dispatcher.state.settle()
+            return stops, self.work()

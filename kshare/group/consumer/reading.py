@@ -21,9 +21,9 @@ from kshare.group.consumer.topic_lookup import SubscribedTopics, check_existence
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.model import OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets
-from kshare.group.session.interface import Session
+from kshare.group.session.session import GroupSession
 
-__all__ = ["GroupHost", "Reading"]
+__all__ = ["Reading"]
 
 _LEAVE_SECONDS: Final = 5.0
 
@@ -41,20 +41,20 @@ class Reading:
         commits: Commits.
 
     Attributes:
-        host: What the group's membership does with the consumer.
+        rebalances: How often the group has changed what the consumer owns.
     """
 
     def __init__(
         self,
         config: ConsumerConfig,
         dispatcher: Dispatcher,
-        session: Session,
+        session: GroupSession,
         state: CallState,
         restrictions: Restrictions,
         receiver: Receiver,
         commits: Commits,
     ) -> None:
-        self.host = GroupHost(dispatcher, session, receiver, commits)
+        self.rebalances = 0
         self._config = config
         self._dispatcher = dispatcher
         self._session = session
@@ -144,9 +144,7 @@ class Reading:
         )
         if self._dispatcher.meter is not None:
             member.report(self._dispatcher.meter.report)
-        if receiver.transactions is not None:
-            receiver.transactions.is_disturbed = lambda: member.has_change
-        return Subscriber(member, self.host, self._config.group)
+        return Subscriber(member, self, self._config.group)
 
     def unsubscribe(self) -> None:
         """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group.
@@ -167,8 +165,43 @@ class Reading:
                 self._commits.flush()
                 self._commits.finish()
                 self._receiver.subscriber = None
-                self.host.take_over({}, None)
+                self.take_over({}, None)
                 self._session.leave(_LEAVE_SECONDS)
+
+    # -- what a membership does with its consumer ----------------------------------------------
+
+    def commit_before_revocation(self) -> "Future[Any] | None":
+        """Begin to commit what is processed, with ``enable.auto.commit``; None if that is done."""
+        if self._receiver.transactions is not None:  # none is open now, and only they commit
+            return None
+        return self._commits.begin_last()
+
+    def is_settled(self) -> bool:
+        """True if what it reads is claimed, so that what it processes can be committed."""
+        return self._dispatcher.state.is_settled()
+
+    def wake(self) -> None:
+        """Look at the subscriber again."""
+        self._receiver.interrupt()
+
+    def keep(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+        """Read on these key hashes, which stay, and no others."""
+        with self._receiver.stopped():
+            self._dispatcher.refresh()
+            self._dispatcher.keep(assignment)
+
+    def take_over(
+        self,
+        assignment: Mapping[TopicPartition, tuple[HashRange, ...]],
+        epoch: tuple[int, str] | None,
+    ) -> None:
+        """Claim these key hashes and no others, and read them."""
+        self.rebalances += bool(assignment) or epoch is not None
+        with self._receiver.stopped():
+            # What was handed out before an abort or a reset counts no more.
+            self._dispatcher.refresh()
+            self._dispatcher.assign(assignment, keeps=True)
+            self._session.claim(assignment, epoch=epoch)
 
     # -- where it goes on --------------------------------------------------------------------
 
@@ -225,71 +258,6 @@ class Reading:
         with closing(GroupOffsets(kafka, config.group, config.log_topic)) as offsets:
             return offsets.committed(partitions)
 
-    def stop_looking(self) -> None:
-        """Look for no topics any more, as the consumer is closed."""
-        if self._receiver.subscriber is not None:
-            self._receiver.subscriber.stop_looking()
-
     def close(self) -> None:
         """Read no policies any more."""
         self._restrictions.close()
-
-
-class GroupHost:
-    """What a membership does with its consumer: commit, read on what stays, claim what comes.
-
-    Args:
-        dispatcher: Hands records out.
-        session: Claims.
-        receiver: Waits for records.
-        commits: Commits.
-
-    Attributes:
-        rebalances: How often the group has changed what the consumer owns.
-    """
-
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        session: Session,
-        receiver: Receiver,
-        commits: Commits,
-    ) -> None:
-        self.rebalances = 0
-        self._dispatcher = dispatcher
-        self._session = session
-        self._receiver = receiver
-        self._commits = commits
-
-    def commit_before_revocation(self) -> "Future[Any] | None":
-        """Begin to commit what is processed, with ``enable.auto.commit``; None if that is done."""
-        if self._receiver.transactions is not None:  # none is open now, and only they commit
-            return None
-        return self._commits.begin_last()
-
-    def is_settled(self) -> bool:
-        """True if what it reads is claimed, so that what it processes can be committed."""
-        return self._dispatcher.state.is_settled()
-
-    def wake(self) -> None:
-        """Look at the subscriber again."""
-        self._receiver.interrupt()
-
-    def keep(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
-        """Read on these key hashes, which stay, and no others."""
-        with self._receiver.stopped():
-            self._dispatcher.refresh()
-            self._dispatcher.keep(assignment)
-
-    def take_over(
-        self,
-        assignment: Mapping[TopicPartition, tuple[HashRange, ...]],
-        epoch: tuple[int, str] | None,
-    ) -> None:
-        """Claim these key hashes and no others, and read them."""
-        self.rebalances += bool(assignment) or epoch is not None
-        with self._receiver.stopped():
-            # What was handed out before an abort or a reset counts no more.
-            self._dispatcher.refresh()
-            self._dispatcher.assign(assignment, keeps=True)
-            self._session.claim(assignment, epoch=epoch)

@@ -27,14 +27,13 @@ import pyarrow as pa
 from kshare.errors import ConsumerClosedError, FencedError, KshareError
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
-from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.subscriber import Subscriber
 from kshare.group.consumer.transaction import Transactions
 from kshare.group.core.handing_out import Call, are_in_place
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.message import Message
 from kshare.group.metrics import Hold
-from kshare.group.session.interface import Session
+from kshare.group.session.session import GroupSession
 from kshare.wire.protocol.background import Waker
 
 __all__ = ["Fresh", "Receiver", "Take", "deadline_of", "wall_time"]
@@ -79,7 +78,6 @@ class Receiver:
         session: Says whether it may.
         state: What the consumer's threads share.
         commits: Commits from time to time.
-        processed: What is to be committed.
         waker: Ends waiting.
 
     Attributes:
@@ -92,10 +90,9 @@ class Receiver:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        session: Session,
+        session: GroupSession,
         state: CallState,
         commits: Commits,
-        processed: Processed,
         waker: Waker,
     ) -> None:
         self.fresh = Fresh()
@@ -106,7 +103,6 @@ class Receiver:
         self._session = session
         self._state = state
         self._commits = commits
-        self._processed = processed
         self._waker = waker
         self._collected = Call()  # by the call that is under way
 
@@ -343,8 +339,10 @@ class Receiver:
             meter = self._dispatcher.meter
             if meter is not None:
                 meter.called(continues=continues)
-            if not continues:
-                self._processed.settle()
+            if not continues:  # what the calls before this one returned is processed
+                with self._state.lock:
+                    self._dispatcher.state.settle()
+                    self._state.is_batch = False
             has_some = self._wait(take, deadline, continues=continues)
             if meter is not None and not has_some:
                 meter.returned(None)
@@ -391,7 +389,7 @@ class Receiver:
             self._dispatcher.refresh(continues=continues)
             self._dispatcher.pass_over()
             if self._dispatcher.meter is not None:
-                self._dispatcher.meter.look(self._dispatcher)
+                self._dispatcher.meter.look(self._dispatcher.deliveries, self._dispatcher.end)
             is_batch = self._state.is_batch
             self._dispatcher.retention.look(lambda: self._dispatcher.metrics(is_batch=is_batch))
             if self._collected.was_stopped(self._dispatcher.deliveries):

@@ -52,7 +52,7 @@ class Callbacks:
 
 
 class Host(Protocol):
-    """The used part of the consumer: see :class:`~kshare.group.consumer.reading.GroupHost`.
+    """The used part of the consumer: see :class:`~kshare.group.consumer.reading.Reading`.
 
     That one imports the receiver, which imports this module.
     """

@@ -35,15 +35,15 @@ from kshare.errors import (
 )
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
+from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.transaction_producer import Headers, TransactionProducer, closed
 from kshare.group.core.ownership import Work
 from kshare.group.core.transaction import Todo, TransactionState
-from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.metrics import Latency
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
 
-__all__ = ["Transaction", "TransactionWork", "Transactions"]
+__all__ = ["Transaction", "Transactions"]
 
 _log = logging.getLogger("kshare.group")
 
@@ -97,13 +97,11 @@ class Transactions:
     Args:
         config: The consumer's configuration.
         log: The group's log.
-        work: What a transaction processes.
+        processed: What is processed of what was handed out.
         state: Tells whether the consumer is closed, and puts the end of a call before its own.
 
     Attributes:
         current: The open transaction; None if there is none.
-        is_disturbed: Whether the member's key hashes are about to change, so that it is no use to
-            wait for what comes before its records.
         latency: How long commits take, with what they wait for.
     """
 
@@ -111,16 +109,15 @@ class Transactions:
         self,
         config: ConsumerConfig,
         log: TransactionLog,
-        work: "TransactionWork",
+        processed: Processed,
         state: CallState,
     ) -> None:
         assert config.transactional_id is not None
         self.current: Transaction | None = None
-        self.is_disturbed: Callable[[], bool] = lambda: False
         self.latency = Latency()
         self._config = config
         self._log = log
-        self._work = work
+        self._processed = processed
         self._calls = state
         self._lock = RLock()
         self._producer = TransactionProducer(config, config.transactional_id)
@@ -177,7 +174,7 @@ class Transactions:
         if self._calls.is_closed:
             raise ConsumerClosedError
         self.resolve()
-        mark = self._work.begin()
+        mark = self._processed.begin_transaction()
         self.current = transaction  # first: an interrupt amid the next lines leaves none open
         self._state.begin(mark, self._log.own_fences)
         if self._state.epoch is None:
@@ -194,7 +191,7 @@ class Transactions:
             self._state.decided()
         with suppress(KshareError):  # the next transaction tries again
             self.resolve()
-        self._work.aborted()
+        self._processed.follow_abort()
 
     def resolve(self) -> None:
         """Have an earlier transaction decided whose end is not known, and go back to the log.
@@ -262,7 +259,7 @@ class Transactions:
         self._state.begun(time.monotonic(), epoch)
 
     def _commit(self) -> None:
-        mark, work = self._work.end()
+        mark, work = self._processed.end_transaction()
         has_news = self._state.is_begun or self._log.has_news(work)
         self._state.ask_commit(mark, work.since, time.monotonic(), has_news=has_news)
         if not self._state.is_settled:
@@ -273,7 +270,11 @@ class Transactions:
         state = self._state
         if state.is_begun:  # while it waits for others anyway
             self._producer.drain(state.gives_up, self._check_open)
-        while (todo := self._next_todo(work)) is not Todo.WRITE:
+        purgatory = self._config.purgatory
+        while True:
+            todo = self._log.next_todo(state, work, purgatory, is_closed=self._calls.is_closed)
+            if todo is Todo.WRITE:
+                break
             if todo is Todo.BEGIN:
                 self._begin(self._log.partition.topic)
         topic, number = self._log.partition
@@ -282,64 +283,3 @@ class Transactions:
         may_go_on = self._producer.commit(state.gives_up - time.monotonic())
         state.committed(may_go_on=may_go_on)
         self._log.committed(work)
-
-    def _next_todo(self, work: Work) -> Todo:
-        return self._log.next_todo(
-            self._state,
-            work,
-            self._config.purgatory,
-            is_closed=lambda: self._calls.is_closed,
-            is_disturbed=self.is_disturbed,
-        )
-
-
-class TransactionWork:
-    """What a transaction processes: all that is handed out from its beginning to its end.
-
-    Args:
-        dispatcher: Hands it out.
-        lock: Guards the dispatcher.
-        work: What is processed of all that was handed out.
-        check: Raises if policies do not accept what is assigned.
-    """
-
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        lock: RLock,
-        work: Callable[[], Work],
-        check: Callable[[], None],
-    ) -> None:
-        self._check = check
-        self._dispatcher = dispatcher
-        self._lock = lock
-        self._work = work
-
-    def begin(self) -> int:
-        """A transaction begins; how often delivery was stopped before.
-
-        Raises:
-            PolicyError: A policy does not accept its key ranges any more.
-        """
-        self._check()
-        with self._lock:
-            self._dispatcher.refresh(begins=True)
-            return self._dispatcher.state.stops
-
-    def aborted(self) -> None:
-        """All that was handed out in the transaction comes again."""
-        with self._lock:
-            self._dispatcher.refresh(begins=True)
-
-    def end(self) -> tuple[int, Work]:
-        """All that was handed out is processed, by the transaction if no delivery was stopped.
-
-        Returns:
-            How often delivery was stopped by now, and what is processed.
-        """
-        with self._lock:
-            stops = self._dispatcher.state.stops
-            self._dispatcher.pass_over()
-            for delivery in self._dispatcher.deliveries.values():
-                delivery.settle()
-            return stops, self._work()

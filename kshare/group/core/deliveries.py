@@ -368,7 +368,7 @@ class Deliveries:
             if released.is_new(topic_partition):
                 self._take_out(topic_partition, released.hashes(topic_partition))
                 # Last: after an interrupt amid this, it has still to follow.
-                released.follow([topic_partition])
+                released.followed(topic_partition)
 
     def _take_out(self, topic_partition: TopicPartition, hashes: Sequence[HashRange]) -> None:
         """Go on, keeping nothing back of some key hashes any more: it is pending again."""
@@ -396,6 +396,11 @@ class Deliveries:
         return again
 
     # -- what was handed out ----------------------------------------------------------------
+
+    def settle(self) -> None:
+        """In implicit mode, what was returned so far is processed."""
+        for delivery in self.by_partition.values():
+            delivery.settle()
 
     def take_back(self, topic_partition: TopicPartition, messages: Iterable[Message]) -> None:
         """Hand records out again that were collected, as if they had not been fetched."""

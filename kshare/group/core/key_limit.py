@@ -185,10 +185,7 @@ class KeyLimit:
             offsets = {m.offset() for m in self._forgotten}  # also after an interrupt amid this
             self.ready = deque(m for m in self.ready if m.offset() not in offsets)
             for offset in offsets & self._in_flight.keys():  # let out, and not handed out
-                key, _ = self._in_flight.pop(offset)
-                self._counts[key] -= 1
-                if not self._counts[key]:
-                    del self._counts[key]
+                self._land(offset)
             for key in [key for key in self._waiting if is_of(key, 0, hashes)]:
                 self._forgotten += self._waiting[key]
                 del self._waiting[key]
@@ -266,10 +263,7 @@ class KeyLimit:
                 return
             waiting = self._waiting.get(key)
             if not waiting:
-                del self._in_flight[offset]
-                self._counts[key] -= 1
-                if not self._counts[key]:
-                    del self._counts[key]
+                self._land(offset)
                 return
             message = waiting[0]
             number, following = message[0].number, message.offset()
@@ -282,6 +276,15 @@ class KeyLimit:
             if not waiting:
                 del self._waiting[key]
             self.ready.append(message)
+
+    def _land(self, offset: int) -> None:
+        """A record is in flight no more."""
+        key, _ = self._in_flight[offset]
+        # From here on without a call, so that no interrupt comes between.
+        del self._in_flight[offset]
+        self._counts[key] -= 1
+        if not self._counts[key]:
+            del self._counts[key]
 
     def _count(self) -> None:
         waiting = (message for each in self._waiting.values() for message in each)

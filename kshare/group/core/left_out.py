@@ -10,7 +10,7 @@ What is left out stays pending, and memory holds nothing of it. Times are of any
 never set.
 """
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -117,13 +117,11 @@ class Released:
         ]
         return min(times, default=None)
 
-    def follow(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of some partitions whose delivery has to follow; it is taken to do so."""
-        found = [partition for partition in partitions if self.is_new(partition)]
-        for partition in found:
-            self._partitions[partition].is_changed = False
-            self._partitions[partition].over.clear()
-        return found
+    def followed(self, partition: TopicPartition) -> None:
+        """The delivery of a partition has followed."""
+        waiting = self._partitions[partition]
+        waiting.is_changed = False
+        waiting.over.clear()
 
     def keep(self, partition: TopicPartition, hashes: Sequence[HashRange]) -> None:
         """Forget what is not of some key hashes: it is not this consumer's any more."""

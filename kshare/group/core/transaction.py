@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.commit import Admission, patience
+from kshare.group.protocol.commit import Admission
 
 __all__ = ["GiveUp", "Outlook", "ProducerEpoch", "Stage", "Starts", "Todo", "TransactionState"]
 
@@ -42,6 +42,8 @@ class Stage(Enum):
     REWINDING = "it is decided, and delivery is to go back to what the log says"
 
 
+_TIMEOUT_SHARE: Final = 0.9
+"""The part of a transaction's time after which it gives up waiting."""
 _OPEN: Final = (Stage.OPEN, Stage.COMMITTING, Stage.ENDING)
 
 
@@ -129,7 +131,7 @@ class TransactionState:
         self.is_begun = False
         self.aborts = 0
         self.gives_up = float("inf")
-        self._patience = patience(timeout)
+        self._patience = timeout * _TIMEOUT_SHARE
         self._mark: object = None
         self._since: Starts | None = None  # None: delivery began again amid it
 

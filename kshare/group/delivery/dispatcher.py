@@ -10,7 +10,7 @@ partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailRead
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from threading import Lock
 from typing import ClassVar, Final
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.leader_epochs import LeaderEpochs
-from kshare.core.progress import Progress, Slice, Stripe, TopicPartition
+from kshare.core.progress import Slice, Stripe, TopicPartition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.deliveries import Assignment, Deliveries
 from kshare.group.core.delivery import Delivery
@@ -29,7 +29,7 @@ from kshare.group.delivery.load_meter import LoadMeter
 from kshare.group.delivery.watching import Parking, Retention
 from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, chunks, marked
 from kshare.group.metrics import PartitionMetrics
-from kshare.group.session.interface import Session
+from kshare.group.session.session import GroupSession
 from kshare.monitor.report import lag
 from kshare.options import DEFAULT_COLUMNS, EARLIEST, SOURCE_COLUMNS, SourceOptions
 from kshare.options.frozen import FrozenMapping
@@ -37,7 +37,7 @@ from kshare.options.model import Assign
 from kshare.wire.protocol.background import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 
-__all__ = ["Dispatcher", "delivery_metrics", "pending_offsets", "read_options"]
+__all__ = ["Dispatcher", "delivery_metrics", "read_options"]
 
 _NONE_PARKED: Final[ParkedHashes] = {}
 
@@ -55,7 +55,6 @@ class Dispatcher:
     Attributes:
         state: What is read and why.
         out: What is handed out of that.
-        deliveries: What is handed out of the partitions that have started.
         meter: Measures the load; None if nobody looks at it.
         parking: The parked keys; None if nobody parks any.
         retention: Warns before what is pending is deleted.
@@ -64,26 +63,31 @@ class Dispatcher:
 
     state_class: ClassVar[type[Deliveries]] = Deliveries
 
-    def __init__(self, config: ConsumerConfig, session: Session, waker: Waker) -> None:
+    def __init__(self, config: ConsumerConfig, session: GroupSession, waker: Waker) -> None:
         self.state = self.state_class(
             LeftOut(config.in_flight_per_key, Lock()),
             explicit=config.explicit,
             is_transactional=config.transactional_id is not None,
         )
         self.out = HandingOut(self.state, explicit=config.explicit)
-        self.deliveries = self.state.by_partition
         self.meter: LoadMeter | None = None
         self.parking: Parking | None = None
         self.retention = Retention(config.kafka)
         self.release_count: Callable[[TopicPartition, int], int] | None = None
         self._config = config
         self._session = session
+        assert isinstance(config.offset_reset, str)  # users name one
         self._reader = TailReader(read_options(config), config.offset_reset, waker)
 
     @property
     def assignment(self) -> Assignment:
         """The partitions that are claimed, and their key hashes."""
         return self.state.assignment
+
+    @property
+    def deliveries(self) -> Mapping[TopicPartition, Delivery]:
+        """What is handed out of the partitions that have started."""
+        return self.state.by_partition
 
     @property
     def released(self) -> Released:
@@ -347,14 +351,14 @@ def delivery_metrics(
         waiting: Number of records that are kept back for their keys.
         is_batch: As for :meth:`.Delivery.processed`.
     """
-    processed = delivery.processed(is_batch=is_batch)
     first, end = bounds
-    stable = delivery.start.union(processed).position_of(hashes)
+    done = delivery.start.union(delivery.processed(is_batch=is_batch))
+    stable = done.position_of(hashes)
     return PartitionMetrics(
         hashes,
         delivery.position,
         end,
-        None if end is None else pending_offsets(delivery.start, processed, end, hashes),
+        None if end is None else lag(done, end, hashes),
         max(delivery.in_flight(is_batch=is_batch) - waiting, 0),
         stable_offset=stable,
         gaps=delivery.gaps,
@@ -362,20 +366,6 @@ def delivery_metrics(
         oldest_unacknowledged_ms=delivery.oldest_unacknowledged_ms,
         retention_margin=None if first is None else max(stable - first, 0),
     )
-
-
-def pending_offsets(
-    start: Progress, processed: Progress, end: int, hashes: tuple[HashRange, ...]
-) -> int:
-    """Number of offsets below the end with something pending of some key hashes.
-
-    Args:
-        start: What had been processed at the start of the delivery.
-        processed: What has been processed since.
-        end: The end of the log.
-        hashes: The key hashes, ascending.
-    """
-    return lag(start.union(processed), end, hashes)
 
 
 def read_options(config: ConsumerConfig) -> SourceOptions:

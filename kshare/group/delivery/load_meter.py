@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
@@ -41,17 +41,6 @@ _LOOK_SECONDS: Final = 1.0
 _LOOK_SECONDS_EXPLICIT: Final = 0.02
 _AGE_MIN: Final = 5.0
 _LOCK_SECONDS: Final = 0.1
-
-
-class Handed(Protocol):
-    """What is needed of a :class:`~kshare.group.delivery.dispatcher.Dispatcher`."""
-
-    @property
-    def deliveries(self) -> Mapping[TopicPartition, Delivery]:
-        """What is handed out of the partitions that have started."""
-
-    def end(self, topic_partition: TopicPartition, /) -> int | None:
-        """The end of a partition, as of the last fetch; None if it is not known."""
 
 
 @dataclass(slots=True)
@@ -232,27 +221,36 @@ class LoadMeter:
             if meter is not None:
                 meter.chunk, meter.row = chunk, 0
 
-    def look(self, dispatcher: Handed) -> None:
-        """See now and then how far partitions are, and which are owned at all."""
+    def look(
+        self,
+        deliveries: Mapping[TopicPartition, Delivery],
+        end: Callable[[TopicPartition], int | None],
+    ) -> None:
+        """See now and then how far partitions are, and which are owned at all.
+
+        Args:
+            deliveries: What is handed out of the partitions that have started.
+            end: The end of a partition, as of the last fetch; None if it is not known.
+        """
         now = self._now()
         passed = now - self._looked_at
         if passed < (_LOOK_SECONDS_EXPLICIT if self._explicit else _LOOK_SECONDS):
-            if dispatcher.deliveries.keys() == self._meters.keys():
+            if deliveries.keys() == self._meters.keys():
                 return
             passed = 0.0
         self._looked_at = now
         with self._lock:
-            for partition in self._meters.keys() - dispatcher.deliveries.keys():
+            for partition in self._meters.keys() - deliveries.keys():
                 del self._meters[partition]
-            for partition, delivery in dispatcher.deliveries.items():
+            for partition, delivery in deliveries.items():
                 meter = self._look_at(partition, delivery, now)
                 is_busy = self._explicit and delivery.in_flight(is_batch=False) > 0
                 if meter.busy.is_on:
                     share = 1.0 if is_busy else 0.5
                     meter.window.seconds += meter.busy.count(now - passed, now) * share
                 meter.busy.is_on = is_busy
-                end = dispatcher.end(partition)
-                meter.lag = None if end is None else max(end - meter.position, 0)
+                known = end(partition)
+                meter.lag = None if known is None else max(known - meter.position, 0)
 
     def _look_at(self, partition: TopicPartition, delivery: Delivery, now: float) -> _Meter:
         position, meter = delivery.position, self._meters.get(partition)

@@ -13,7 +13,7 @@ many chunks leases none before some of them are committed.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
@@ -24,24 +24,14 @@ from kshare.group.core.shared_delivery import SharedDeliveries, SharedDelivery
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.protocol.cooperator import Share
-from kshare.group.session.interface import Session
+from kshare.group.session.session import GroupSession
 from kshare.wire.protocol.background import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailRecords
 
-__all__ = ["SharedDispatcher", "SharingSession"]
+__all__ = ["SharedDispatcher"]
 
 _MOST_UNCOMMITTED: Final = 200
 """How many chunks of a partition may be processed and not committed."""
-
-
-class SharingSession(Session, Protocol):
-    """What is needed besides of a :class:`~kshare.group.session.session.GroupSession`."""
-
-    def share(self, partition: TopicPartition) -> Share | None:
-        """What may be delivered of a partition; None if nothing now."""
-
-    def want(self, partition: TopicPartition, first: int, end: int) -> None:
-        """Lease more offsets."""
 
 
 class SharedDispatcher(Dispatcher):
@@ -59,10 +49,9 @@ class SharedDispatcher(Dispatcher):
     state: SharedDeliveries
     state_class = SharedDeliveries
 
-    def __init__(self, config: ConsumerConfig, session: SharingSession, waker: Waker) -> None:
+    def __init__(self, config: ConsumerConfig, session: GroupSession, waker: Waker) -> None:
         super().__init__(config, session, waker)
         self.obstacle: Callable[[], str | None] = lambda: None
-        self._sharing = session
         self._bounds: dict[TopicPartition, tuple[int, int]] = {}  # of the logs, as seen last
         self._probes: dict[TopicPartition, int] = {}  # where records are waited for
 
@@ -78,7 +67,7 @@ class SharedDispatcher(Dispatcher):
         """Follow the session: start what has started, drop what has not, and go on."""
         super().refresh(continues=continues, begins=begins)
         for topic_partition, delivery in list(self.state.shared.items()):
-            share = self._sharing.share(topic_partition)
+            share = self._session.share(topic_partition)
             if share is not None and topic_partition not in self.state.paused:
                 delivery.update(share)
                 self._go_on(topic_partition, delivery, share)
@@ -124,7 +113,7 @@ class SharedDispatcher(Dispatcher):
         """Ask for a lease if something is known to be free; else, with nothing to do, look."""
         first, end = self._bounds.get(topic_partition, (0, 0))
         if share.free < end:
-            self._sharing.want(topic_partition, first, end)
+            self._session.want(topic_partition, first, end)
         elif delivery.is_handed_out and self._probes.get(topic_partition) != share.free:
             self._probes[topic_partition] = share.free
             rectangle = Rectangle(OffsetRange(share.free, NO_END), WHOLE)

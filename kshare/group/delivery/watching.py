@@ -26,7 +26,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.core.left_out import ParkedHashes
 from kshare.group.metrics import PartitionMetrics
-from kshare.monitor.retention import LogView, RetentionWatch
+from kshare.monitor.retention import RetentionWatch
 from kshare.options.model import KafkaConfig
 from kshare.wire.protocol.background import begin
 
@@ -105,11 +105,6 @@ class Parking:
             self._on_change()
 
 
-class _Asked(LogView, Protocol):
-    def close(self) -> None:
-        """End its connections; a later question makes new ones."""
-
-
 class Retention:
     """Warns before retention deletes what a consumer has not processed. Nothing fails for it.
 
@@ -125,7 +120,7 @@ class Retention:
         self,
         kafka: KafkaConfig,
         *,
-        cluster: _Asked | None = None,
+        cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ends: dict[TopicPartition, int] = {}  # at the look before

@@ -19,17 +19,17 @@ written behind: a crash may forget the last one, never add one.
 import json
 import logging
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, Protocol
 
-from kshare.cluster.compacted_topic import Changes
+from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topic_table import json_bytes
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
-__all__ = ["Attempted", "Attempts", "Keyed", "Remembered", "RetryLog", "Table"]
+__all__ = ["Attempted", "Attempts", "Keyed", "Remembered", "RetryLog"]
 
 _log = logging.getLogger("kshare.processing")
 
@@ -84,22 +84,6 @@ class Keyed(Protocol):
         """Topic and partition."""
 
 
-class Table(Protocol):
-    """A group's partition of the log, as :class:`.CompactedTopic`."""
-
-    def read(self) -> Changes:
-        """What was written since the last read."""
-
-    def partitions(self) -> tuple[TopicPartition, ...]:
-        """The partition, as the only one."""
-
-    def write(self, rows: Collection[tuple[bytes, bytes | None]], partition: int = -1) -> None:
-        """Write records, and return when the brokers have them."""
-
-    def close(self) -> None:
-        """Close the connections."""
-
-
 @dataclass(slots=True)
 class Remembered:
     """What was kept.
@@ -127,7 +111,7 @@ class RetryLog:
         group: Id of the group.
     """
 
-    def __init__(self, table: Table, group: str) -> None:
+    def __init__(self, table: CompactedTopic, group: str) -> None:
         self._table = table
         self._group = group
         self._known = Remembered()

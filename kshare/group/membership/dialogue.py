@@ -19,6 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -60,6 +61,24 @@ _KINDS: Final = {
 """Classes of errors; others are a :class:`~kshare.errors.KafkaError`."""
 
 
+@dataclass(slots=True)
+class _Goodbye:
+    """LeaveGroup, as far as it is said.
+
+    Attributes:
+        waiting: Ids of members with which it is to be sent.
+        is_under_way: Whether it was sent, and is not answered.
+    """
+
+    waiting: deque[str] = field(default_factory=deque)
+    is_under_way: bool = False
+
+    @property
+    def is_said(self) -> bool:
+        """True if there is nothing to send or to wait for."""
+        return not (self.waiting or self.is_under_way)
+
+
 class MemberDialogue:
     """The dialogue of one member with its coordinator.
 
@@ -85,17 +104,15 @@ class MemberDialogue:
         wake: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
-        self.commits = MemberCommits(config.group, member)
+        self.commits = MemberCommits(member)
         self.has_ended = False
-        self._group = config.group
         self._member = member
         self._leader = leader
         self._now = now
         self._link = MemberLink(config, wake)
         self._join: Join | None = None  # the last one
         self._is_leaving = False
-        self._goodbyes: deque[str] = deque()  # member ids with which LeaveGroup is to be sent
-        self._is_parting = False  # whether it was sent, and is not answered
+        self._goodbye = _Goodbye()
 
     @property
     def sockets(self) -> dict[int, int]:
@@ -132,7 +149,7 @@ class MemberDialogue:
                 self._failed(error)
             else:
                 self._crashed(error)
-        if self._is_leaving and not (self._goodbyes or self._is_parting):
+        if self._is_leaving and self._goodbye.is_said:
             self.has_ended = True
 
     def _speak(self) -> None:
@@ -157,7 +174,7 @@ class MemberDialogue:
                 self._leader.plan(request)
             case Leave(member_id):
                 self._link.stop_joining()
-                self._goodbyes.append(member_id)
+                self._goodbye.waiting.append(member_id)
 
     def _heartbeat_answered(self, beat: Heartbeat, answer: Any) -> None:
         number = int(answer.error_code)
@@ -211,7 +228,8 @@ class MemberDialogue:
         # An unknown answer to SyncGroup: what is wrong with the member is said when it joins again.
         is_joining = self._member.membership.state is State.JOINING
         if code is None and is_joining and error_codes.is_permanent(number):
-            raise KshareError(f"cannot join group {self._group}: {error_codes.name(number)}")
+            group = self._member.membership.group
+            raise KshareError(f"cannot join group {group}: {error_codes.name(number)}")
         self._member.refused(
             code,
             self._now(),
@@ -222,16 +240,16 @@ class MemberDialogue:
 
     @property
     def _may_part(self) -> bool:
-        return bool(self._goodbyes) and self._link.is_quiet
+        return bool(self._goodbye.waiting) and self._link.is_quiet
 
     def _part(self) -> None:
         """Say goodbye once nothing is under way whose failure would take it along."""
         if self._may_part and (self._is_leaving or self._now() >= self._member.schedule.retry_at):
-            self._is_parting = True
-            self._link.leave(self._goodbyes.popleft(), self._parted)
+            self._goodbye.is_under_way = True
+            self._link.leave(self._goodbye.waiting.popleft(), self._parted)
 
     def _parted(self, _: object) -> None:
-        self._is_parting = False  # with whatever answer: it is no use to wait
+        self._goodbye.is_under_way = False  # with whatever answer: it is no use to wait
 
     def _failed(self, error: Exception) -> None:
         """The coordinator did not answer, or not as it should."""
@@ -256,7 +274,7 @@ class MemberDialogue:
 
     def _disconnect(self, why: str) -> None:
         self._link.forget()
-        self._is_parting = False
+        self._goodbye.is_under_way = False
         self.commits.failed(why)
 
     def leave(self) -> None:
@@ -267,7 +285,7 @@ class MemberDialogue:
         self._link.stop_joining()  # else it might still join
         last = self._member.leave()
         if last is not None:
-            self._goodbyes.append(last.member_id)
+            self._goodbye.waiting.append(last.member_id)
 
     def close(self) -> None:
         """Commit nothing more, and close the connections."""
@@ -277,7 +295,7 @@ class MemberDialogue:
 
     def refuse_commits(self) -> None:
         """Commit nothing more."""
-        self.commits.refuse(KafkaError(f"group {self._group}: left"))
+        self.commits.refuse(KafkaError(f"group {self._member.membership.group}: left"))
 
     def tell(self) -> None:
         """Log what there is to be said."""
@@ -303,12 +321,10 @@ class MemberCommits:
     For the session's thread.
 
     Args:
-        group: Id of the group.
         member: Says what it may commit.
     """
 
-    def __init__(self, group: str, member: GroupMember) -> None:
-        self._group = group
+    def __init__(self, member: GroupMember) -> None:
         self._member = member
         self._waiting: deque[tuple[CommittedOffsets, Future[Any]]] = deque()
         self._under_way: tuple[CommittedOffsets, Future[Any]] | None = None
@@ -354,7 +370,9 @@ class MemberCommits:
         """What is under way is not answered."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
-            under_way[1].set_exception(self._error(why))
+            group = self._member.membership.group
+            error = KafkaError(f"cannot commit offsets of group {group}: {why}")
+            under_way[1].set_exception(error)
 
     def refuse(self, error: KafkaError) -> None:
         """Nothing is committed any more."""
@@ -366,10 +384,7 @@ class MemberCommits:
         if not code:
             return None
         kind = _KINDS.get(error_codes.kind(code), KafkaError)
-        why = f"cannot commit offsets of group {self._group} for {partition}: "
+        why = f"cannot commit offsets of group {self._member.membership.group} for {partition}: "
         error = kind(why + error_codes.name(code), **partition._asdict())
         error.code = code
         return error
-
-    def _error(self, why: str) -> KafkaError:
-        return KafkaError(f"cannot commit offsets of group {self._group}: {why}")

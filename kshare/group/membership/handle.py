@@ -78,7 +78,6 @@ class MemberHandle:
             instance=config.instance_host or "",
         )
         self.is_closing = self.is_closed = False
-        self._group = config.group
         self.lock = lock
         self._on_change = on_change
         self._wake = wake
@@ -89,7 +88,6 @@ class MemberHandle:
         self._member = GroupMember(core, liveness, schedule_of(config))
         leader = GroupLeader(config, self._member, beside, write_epoch, whole_topics, now)
         self._dialogue = MemberDialogue(config, self._member, leader, wake, now)
-        self._has_subscribed = False
         self._had_change = False  # when the session's thread looked last
 
     # -- for the thread that polls -----------------------------------------------------------
@@ -97,11 +95,14 @@ class MemberHandle:
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Join the group, or join it again with other topics."""
         with self.lock:
-            self._member.membership.subscribe(topics)
             if not self._has_subscribed:
                 self._member.polled(self._now())
-                self._has_subscribed = True
+            self._member.membership.subscribe(topics)
         self._wake()
+
+    @property
+    def _has_subscribed(self) -> bool:
+        return bool(self._member.membership.said.topics)
 
     def report(self, measured: Callable[[], MemberReport]) -> None:
         """From now on, report what this returns whenever the member joins."""
@@ -183,7 +184,7 @@ class MemberHandle:
             denied, core.denied = core.denied, ()
         if denied:
             raise AuthorizationError(
-                f"group {self._group}: the group's leader is not authorized to describe topic "
+                f"group {core.group}: the group's leader is not authorized to describe topic "
                 f"{', '.join(denied)}, so nobody is assigned any of it: grant its principal "
                 "Describe on the topic. All other topics go on",
                 topic=denied[0],

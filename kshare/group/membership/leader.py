@@ -26,7 +26,7 @@ from kshare.group.protocol.leader import (
     topics_of,
     topics_of_all,
 )
-from kshare.group.protocol.membership import State
+from kshare.group.protocol.membership import Membership, State
 from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.requests import Plan
 from kshare.group.protocol.subscription import RANGE
@@ -69,14 +69,16 @@ class GroupLeader:
         self.sharing = SharingLog(member.say)
         self._config = config
         self._member = member
-        self._core = member.membership
         self._run_beside = beside
         self._write_epoch = write_epoch
         self._now = now
-        self._planner = GroupPlanner(config, self._core.said.name)
+        self._planner = GroupPlanner(config, member.membership.said.name)
         self._topics = PlannedTopics(config, whole_topics)
-        self._look_at = 0.0
         self._follow_up_at = float("inf")
+
+    @property
+    def _core(self) -> Membership:
+        return self._member.membership
 
     def plan(self, plan: Plan) -> None:
         """Plan a generation, and have its epoch written."""
@@ -151,8 +153,7 @@ class GroupLeader:
         if now >= self._follow_up_at:
             self._follow_up(None)
             self._core.rebalance()
-        elif now >= self._look_at:
-            self._look_at = now + self._topics.look_seconds
+        elif self._topics.take_due(now):
             self._beside(self._topics.have_changed, self._compared, self._warn)
         else:
             self._beside(self._topics.have_policies_changed, self._compared, self._warn)

@@ -43,14 +43,13 @@ Make: TypeAlias = Callable[[Connection], Any]
 Answered: TypeAlias = Callable[[Any], None]
 """Takes the answer."""
 
-# Versions whose layout this module was written and tested for.
+# Versions whose layout this module was written and tested for; of the first three, the higher one
+# is that from which requests carry a ``group.instance.id``.
 _JOIN_VERSIONS: Final = (2, 5)
 _SYNC_VERSIONS: Final = (1, 3)
 _HEARTBEAT_VERSIONS: Final = (1, 3)
 _LEAVE_VERSIONS: Final = (1, 1)
 _DESCRIBE_VERSIONS: Final = (1, 4)
-_STATIC_JOIN, _STATIC_SYNC, _STATIC_HEARTBEAT = 5, 3, 3
-"""Versions from which requests carry a ``group.instance.id``."""
 _SKIPPING_JOIN: Final = 9
 """JoinGroup that lets a static leader know that its group stays assigned (KIP-814)."""
 
@@ -159,13 +158,11 @@ class MemberLink:
         self._joining.ask(partial(self._join, request), answered)
 
     def _join(self, request: Join, connection: Connection) -> JoinGroupRequest:
-        version = connection.version(JoinGroupRequest, _JOIN_VERSIONS[0], _SKIPPING_JOIN)
-        if version < _SKIPPING_JOIN:
-            version = self._version(connection, JoinGroupRequest, _JOIN_VERSIONS, _STATIC_JOIN)
+        latest = connection.version(JoinGroupRequest, _JOIN_VERSIONS[0], _SKIPPING_JOIN)
+        versions = _JOIN_VERSIONS if latest < _SKIPPING_JOIN else (latest, latest)
         protocol_class = JoinGroupRequest.JoinGroupRequestProtocol
         return JoinGroupRequest(
-            version=version,
-            group_id=self._config.group,
+            **self._head(connection, JoinGroupRequest, versions),
             session_timeout_ms=self._config.session_timeout_ms,
             rebalance_timeout_ms=self._config.max_poll_interval_ms,
             member_id=request.member_id,
@@ -174,7 +171,6 @@ class MemberLink:
                 protocol_class(name=name, metadata=request.subscription)
                 for name in request.protocols
             ],
-            **self._instance(version, _STATIC_JOIN),
         )
 
     def sync(self, request: Sync, answered: Answered) -> None:
@@ -182,18 +178,15 @@ class MemberLink:
         self._joining.ask(partial(self._sync, request), answered)
 
     def _sync(self, request: Sync, connection: Connection) -> SyncGroupRequest:
-        version = self._version(connection, SyncGroupRequest, _SYNC_VERSIONS, _STATIC_SYNC)
         assignment_class = SyncGroupRequest.SyncGroupRequestAssignment
         return SyncGroupRequest(
-            version=version,
-            group_id=self._config.group,
+            **self._head(connection, SyncGroupRequest, _SYNC_VERSIONS),
             generation_id=request.generation,
             member_id=request.member_id,
             assignments=[
                 assignment_class(member_id=member_id, assignment=assignment)
                 for member_id, assignment in request.assignments.items()
             ],
-            **self._instance(version, _STATIC_SYNC),
         )
 
     # -- requests that are answered at once --------------------------------------------------
@@ -203,15 +196,10 @@ class MemberLink:
         self._speaking.ask(partial(self._heartbeat, beat), answered)
 
     def _heartbeat(self, beat: Heartbeat, connection: Connection) -> HeartbeatRequest:
-        version = self._version(
-            connection, HeartbeatRequest, _HEARTBEAT_VERSIONS, _STATIC_HEARTBEAT
-        )
         return HeartbeatRequest(
-            version=version,
-            group_id=self._config.group,
+            **self._head(connection, HeartbeatRequest, _HEARTBEAT_VERSIONS),
             generation_id=beat.generation,
             member_id=beat.member_id,
-            **self._instance(version, _STATIC_HEARTBEAT),
         )
 
     def leave(self, member_id: str, answered: Answered) -> None:
@@ -252,16 +240,15 @@ class MemberLink:
             lambda answer: answered(_assignments(answer.groups)),
         )
 
-    def _version(
-        self, connection: Connection, request: type[Any], versions: tuple[int, int], static: int
-    ) -> int:
+    def _head(
+        self, connection: Connection, request: type[Any], versions: tuple[int, int]
+    ) -> dict[str, Any]:
+        """The fields that all requests of a member begin with."""
         lowest, highest = versions
-        if self._config.instance_id is not None:
-            lowest = static
-        return connection.version(request, lowest, highest)
-
-    def _instance(self, version: int, static: int) -> dict[str, str | None]:
-        return {"group_instance_id": self._config.instance_id} if version >= static else {}
+        instance = self._config.instance_id
+        version = connection.version(request, lowest if instance is None else highest, highest)
+        head = {"version": version, "group_id": self._config.group}
+        return head if version < highest else {**head, "group_instance_id": instance}
 
 
 def _connect(

@@ -64,15 +64,18 @@ class PlannedTopics:
         patient_ms = min(kafka.api_timeout_ms, max(config.max_poll_interval_ms // 2, 1_000))
         self._cluster = Cluster(replace(kafka, api_timeout_ms=patient_ms))
         self._longest = kafka.metadata_max_age_seconds
+        self._look_at = 0.0
         self._planned: SeenTopics | None = None  # None if it does not lead
         self._whole_topics = whole_topics
         self._group = config.group
 
-    @property
-    def look_seconds(self) -> float:
-        """How often to look at topics: more often while some are missing."""
+    def take_due(self, now: float) -> bool:
+        """Return True if it is time to look at topics: more often while some are missing."""
+        if now < self._look_at:
+            return False
         is_missing = self._planned is not None and 0 in self._planned.counts.values()
-        return min(self._longest, _MISSING_SECONDS) if is_missing else self._longest
+        self._look_at = now + min(self._longest, _MISSING_SECONDS if is_missing else self._longest)
+        return True
 
     @property
     def are_planned(self) -> bool:
@@ -130,6 +133,20 @@ class PlannedTopics:
         self._cluster.close()
 
 
+class _LastPlan(NamedTuple):
+    """What the next plan has to know of the last one.
+
+    Attributes:
+        target: What each member was to have.
+        followup_ms: When to plan again, in ms since 1970; None for not before something changes.
+        has_failed: Whether the task assignor gave no answer that could be used.
+    """
+
+    target: Mapping[str, Assigned] = {}
+    followup_ms: int | None = None
+    has_failed: bool = False
+
+
 class GroupPlanner:
     """Plans the generations of a group. A plan may be late, and another one under way.
 
@@ -137,10 +154,6 @@ class GroupPlanner:
         config: The leader's configuration.
         name: Name of its session.
         wall_clock: Seconds since 1970.
-
-    Attributes:
-        followup_seconds: In how many seconds to plan again, after the last plan; None for not
-            before something changes.
     """
 
     def __init__(
@@ -150,14 +163,11 @@ class GroupPlanner:
         *,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.followup_seconds: float | None = None
         self._config = config
         self._name = name
         self._wall_clock = wall_clock
         self._task_assignor: TaskAssignor | None = None
-        self._followup_ms: int | None = None  # since 1970
-        self._has_failed = False  # the task assignor, when it was asked last
-        self._target: Mapping[str, Assigned] = {}  # of the last plan
+        self._last = _LastPlan()
         self._told: set[str] = set()  # of members, in the last plan
         self._told_faults: set[str] = set()  # their kinds: texts may differ each time
         self._lock = threading.Lock()
@@ -220,15 +230,21 @@ class GroupPlanner:
                 if kind not in self._told_faults:
                     self._told_faults.add(kind)
                     self._warn(f"{fault}; members keep what they have, or get equal parts")
-        is_same, self._target = generation.plan.target == self._target, generation.plan.target
-        self._followup_ms = self._next_followup(made[0], is_same=is_same) if made else None
-        if self._followup_ms is None:
-            self.followup_seconds = None
-        else:
-            self.followup_seconds = max(self._followup_ms / 1000 - self._wall_clock(), 0.0)
-        return replace(generation, followup_ms=self._followup_ms)
+        target = generation.plan.target
+        followup_ms = self._next_followup(made[0], target) if made else None
+        has_failed = any(each.has_failed for each in made if isinstance(each, TaskSharing))
+        self._last = _LastPlan(target, followup_ms, has_failed)
+        return replace(generation, followup_ms=followup_ms)
 
-    def _next_followup(self, sharing: "LoadSharing | TaskSharing", *, is_same: bool) -> int | None:
+    @property
+    def followup_seconds(self) -> float | None:
+        """Seconds until to plan again, after the last plan; None: not before something changes."""
+        followup_ms = self._last.followup_ms
+        return None if followup_ms is None else max(followup_ms / 1000 - self._wall_clock(), 0.0)
+
+    def _next_followup(
+        self, sharing: "LoadSharing | TaskSharing", target: Mapping[str, Assigned]
+    ) -> int | None:
         """When to plan again, in ms since 1970.
 
         An assignor that wants to be asked again at once is, as long as its answers differ. One that
@@ -239,12 +255,12 @@ class GroupPlanner:
         if isinstance(sharing, LoadSharing):
             return probing_ms if sharing.wants_followup else None
         wanted = sharing.followup_ms
-        if sharing.is_unfinished and self._followup_ms is not None:
-            wanted = self._followup_ms
-        had_failed, self._has_failed = self._has_failed, sharing.has_failed
+        if sharing.is_unfinished and self._last.followup_ms is not None:
+            wanted = self._last.followup_ms
         if sharing.has_failed:
-            return probing_ms if had_failed else now_ms
-        if wanted is not None and wanted <= now_ms and is_same and not sharing.is_unfinished:
+            return probing_ms if self._last.has_failed else now_ms
+        is_same = target == self._last.target and not sharing.is_unfinished
+        if wanted is not None and wanted <= now_ms and is_same:
             wanted = probing_ms
         if self._config.range_assignor == ROUND_ROBIN:
             return wanted

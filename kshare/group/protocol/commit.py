@@ -30,7 +30,7 @@ another of its partitions, where others are ahead of it, does not wait either.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from kshare.core.hashing import WHOLE, HashRange, complement
 from kshare.core.offsets import Bounds, since, subtract, within
@@ -55,7 +55,6 @@ __all__ = [
     "leads",
     "passed_to_delete",
     "past_to_delete",
-    "patience",
     "stable_offset",
     "stable_to_write",
     "transaction_records",
@@ -318,8 +317,6 @@ def _covers(cover: Sequence[Stripe], hashes: HashRange, bounds: Bounds) -> bool:
 Purgatory: TypeAlias = Literal["stable", "key"]
 """For what a chunk waits: for all key hashes of its partition, or only for its own."""
 
-_TIMEOUT_SHARE: Final = 0.9
-
 
 class Admission(Enum):
     """Whether a transaction may commit, and why not."""
@@ -385,15 +382,6 @@ def _holds_up(chunk: TransactionChunk) -> bool:
     """True if the member holds the stable offset, and others are ahead of it."""
     known = chunk.known
     return not known.is_level and known.position_of(chunk.hashes) == known.stable
-
-
-def patience(timeout: float) -> float:
-    """For how long a transaction may go on before it gives up waiting.
-
-    Args:
-        timeout: ``transaction.timeout.ms``, after which the broker aborts it; any unit.
-    """
-    return timeout * _TIMEOUT_SHARE
 
 
 def known_progress(log: PartitionLog, done: Progress) -> Progress:

@@ -63,7 +63,8 @@ class Holdings:
         What is the same as before is nothing to take: nobody who waits is to be disturbed.
         """
         future = self.owned if self.change is None else self.change.assigned
-        is_same = _is_same(future, dict(received.assigned))
+        assigned = dict(received.assigned)
+        is_same = not assigned_minus(future, assigned) and not assigned_minus(assigned, future)
         return replace(self, received=None if is_same else received)
 
     def forget_received(self) -> "Holdings":
@@ -118,11 +119,6 @@ class Holdings:
         """True if the member owns some of a partition, or is about to."""
         is_assigned = self.change is not None and partition in self.change.assigned
         return partition in self.owned or is_assigned
-
-
-def _is_same(one: Assigned, other: Assigned) -> bool:
-    """True if two assignments are of the same hashes."""
-    return not assigned_minus(one, other) and not assigned_minus(other, one)
 
 
 def assigned_minus(owned: Assigned, other: Assigned) -> Assigned:

@@ -223,7 +223,8 @@ def _from_primary(
         # An operator's reset, whose second half is still to do.
         return Start(Reason.RESET, log.incarnation, Progress.at(log.start), unanchored=True)
     is_truncated = not log_start <= anchor.position <= log_end
-    is_lost = is_truncated or _differ(anchor.topic_id, topic_id)
+    is_another = "" not in {anchor.topic_id, topic_id} and anchor.topic_id != topic_id
+    is_lost = is_truncated or is_another
     reason = Reason.LOST_LOG if is_lost else Reason.CONTINUED
     if anchor.incarnation > log.incarnation:  # its reset is gone with the log
         return Start(Reason.LOST_LOG, anchor.incarnation, Progress.at(primary.offset), begins=True)
@@ -239,7 +240,3 @@ def _without_primary(log: PartitionLog, initial: int | None) -> Start:
 
 def _new_incarnation(reason: Reason, log: PartitionLog, offset: int) -> Start:
     return Start(reason, log.incarnation + 1, Progress.at(offset), begins=True, unanchored=True)
-
-
-def _differ(one: str, other: str) -> bool:
-    return bool(one and other and one != other)

@@ -17,10 +17,10 @@ from typing import Any
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership
 from kshare.group.log.link import LASTING, LogLink
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
-from kshare.group.model import SessionConfig
 from kshare.group.protocol.actions import (
     Action,
     Append,
@@ -69,7 +69,7 @@ class BrokerActions:
 
     def __init__(
         self,
-        config: SessionConfig,
+        config: ConsumerConfig,
         brief: KafkaConfig,
         shared: Shared,
         follower: LogFollower,

@@ -22,10 +22,10 @@ from typing import Final, TypeAlias
 from kshare.cluster.cluster import TopicPolicy
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, UnknownTopicError
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.log.link import LASTING, LogLink
 from kshare.group.log.tail import LogLostError, LogTail
 from kshare.group.log.topic import LogTopic, LogWriter
-from kshare.group.model import SessionConfig
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.record_codec import GroupReader
 from kshare.group.session.shared import Shared
@@ -67,7 +67,7 @@ class LogFollower:
 
     def __init__(
         self,
-        config: SessionConfig,
+        config: ConsumerConfig,
         brief: KafkaConfig,
         shared: Shared,
         now: Callable[[], float],
@@ -278,11 +278,11 @@ class _Search:
         self.topic.close()
 
 
-def _log_writer(config: SessionConfig) -> LogWriter:
+def _log_writer(config: ConsumerConfig) -> LogWriter:
     return LogWriter(config.kafka, timeout_ms=ANSWER_MS)
 
 
-def _log_topic(config: SessionConfig, kafka: KafkaConfig) -> LogTopic:
+def _log_topic(config: ConsumerConfig, kafka: KafkaConfig) -> LogTopic:
     return LogTopic(kafka, config.log_topic, config.log_segment_bytes, config.group)
 
 

@@ -9,10 +9,10 @@ from typing import Final
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
 from kshare.group.log.link import LogLink
-from kshare.group.model import SessionConfig
 from kshare.group.protocol.log import members_forgotten, members_seen
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.record_codec import LIFE_SECONDS, encode
@@ -54,7 +54,7 @@ class Presence:
 
     def __init__(
         self,
-        config: SessionConfig,
+        config: ConsumerConfig,
         member: str,
         shared: Shared,
         actions: BrokerActions,
@@ -67,7 +67,7 @@ class Presence:
         self._shared = shared
         self._actions = actions
         self._now = now
-        self._watchdog = Watchdog(config.group, shared.ownerships)
+        self._watchdog = Watchdog(shared.ownerships)
         self._beat_at = self._look_at = 0.0
 
     @property
@@ -140,12 +140,10 @@ class Watchdog:
     """Says once what has stood still for 10 s: starts, and key hashes that nobody claims.
 
     Args:
-        group: Id of the group.
         ownerships: What the session owns; it gets the warnings.
     """
 
-    def __init__(self, group: str, ownerships: Ownerships) -> None:
-        self._group = group
+    def __init__(self, ownerships: Ownerships) -> None:
         self._ownerships = ownerships
         self._starting: dict[TopicPartition, float] = {}
         self._unclaimed: dict[TopicPartition, tuple[float, tuple[HashRange, ...]]] = {}
@@ -168,9 +166,9 @@ class Watchdog:
                 continue
             self._starting[partition] = _SAID
             why = starting[partition].owner.phase.value + (f" ({trouble})" if trouble else "")
-            self._ownerships.warnings.append(
-                f"group {self._group}, {partition}: no record is delivered yet, {now - since:g} s "
-                f"after it was assigned: {why}"
+            self._warn(
+                partition,
+                f"no record is delivered yet, {now - since:g} s after it was assigned: {why}",
             )
 
     def warn_of_unclaimed(self, now: float, living: Collection[str]) -> None:
@@ -192,8 +190,12 @@ class Watchdog:
                 self._unclaimed[partition] = (now, free)
             elif free and now - since >= _PATIENCE_SECONDS:
                 self._unclaimed[partition] = (_SAID, free)
-                self._ownerships.warnings.append(
-                    f"group {self._group}, {partition}: no living member has claimed key hashes "
-                    f"{', '.join(map(str, free))}: their records wait, and the stable offset does "
-                    "not pass them"
+                self._warn(
+                    partition,
+                    f"no living member has claimed key hashes {', '.join(map(str, free))}: their "
+                    "records wait, and the stable offset does not pass them",
                 )
+
+    def _warn(self, partition: TopicPartition, text: str) -> None:
+        ownerships = self._ownerships
+        ownerships.warnings.append(f"group {ownerships.log.group}, {partition}: {text}")

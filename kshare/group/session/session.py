@@ -23,7 +23,7 @@ from kshare.group.core.ownership import Ownership, ProcessedWork
 from kshare.group.core.ownerships import claimed_hashes
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.membership.planner import WholeTopics
-from kshare.group.model import OffsetAndMetadata, SessionConfig, committed_offset
+from kshare.group.model import OffsetAndMetadata, committed_offset
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.owner import Phase
 from kshare.group.session.thread import SessionThread
@@ -35,7 +35,7 @@ __all__ = ["GroupSession"]
 _PRIMARY_SECONDS: Final = 2.0
 """For so long, a member that closes tries to store primary offsets amid a rebalance."""
 _LOOK_SECONDS: Final = 0.05
-"""How often to look whether the log was found."""
+"""How often to look again, if nobody tells of a change."""
 
 
 class GroupSession:
@@ -54,7 +54,7 @@ class GroupSession:
 
     def __init__(
         self,
-        config: SessionConfig,
+        config: ConsumerConfig,
         *,
         on_change: Callable[[], None] | None = None,
         now: Callable[[], float] = boot_time,
@@ -257,12 +257,8 @@ class GroupSession:
             asked = self._shared.ownerships.ask_commits(processed, since)
         self._thread.wake()
         with self._shared.changed:
-            while timeout > 0 and self._shared.fault is None and any(map(_is_open, asked)):
-                self._raise_closed()
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise self._not_in_time(f"commit{_unclaimed(asked)}", timeout)
-                self._shared.changed.wait(left)
+            while timeout > 0 and any(map(_is_open, asked)):
+                self._wait(f"commit{_unclaimed(asked)}", deadline, timeout)
             self._raise_fault()
             for each, number in asked:
                 if each.is_replaced and each.commits.finished < number:
@@ -293,12 +289,7 @@ class GroupSession:
         with self._shared.changed:
             ownerships = self._shared.ownerships
             while ownerships.log.end < bounds[1]:
-                self._raise_fault()
-                self._raise_closed()
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise self._not_in_time("read the log", timeout)
-                self._shared.changed.wait(min(left, _LOOK_SECONDS))
+                self._wait("read the log", deadline, timeout)
             found = {}
             for partition, each in stored.items():
                 said = ownerships.log.of(partition)
@@ -313,12 +304,7 @@ class GroupSession:
         """The partition of the group's log; waits until it was found."""
         with self._shared.changed:
             while (log := self._thread.log_partition()) is None:
-                self._raise_fault()
-                self._raise_closed()
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise self._not_in_time("find the log", timeout)
-                self._shared.changed.wait(min(left, _LOOK_SECONDS))
+                self._wait("find the log", deadline, timeout)
         return log
 
     def expect_close(self) -> None:
@@ -353,10 +339,22 @@ class GroupSession:
         if self._shared.is_closing:
             raise ConsumerClosedError
 
-    def _raise_closed(self) -> None:
-        """A signal handler, or another thread, may have closed the session amid a wait."""
+    def _wait(self, what: str, deadline: float, timeout: float) -> None:
+        """Wait until something may have changed. A signal handler may close the session meanwhile.
+
+        Raises:
+            FetchTimeoutError: The time is over.
+            KshareError: The session is closed, or cannot go on.
+        """
+        self._raise_fault()
         if self._shared.is_closed:
             raise ConsumerClosedError
+        left = deadline - time.monotonic()
+        if left <= 0:
+            trouble = self._shared.trouble
+            why = f"; the last trouble: {trouble}" if trouble else ""
+            raise FetchTimeoutError(f"group {self._group}: cannot {what} within {timeout:g} s{why}")
+        self._shared.changed.wait(min(left, _LOOK_SECONDS))
 
     def _stable(
         self, partitions: Mapping[TopicPartition, ProcessedWork]
@@ -364,11 +362,6 @@ class GroupSession:
         ownerships = self._shared.ownerships
         started = ownerships.started()
         return {tp: ownerships.stable(tp) for tp in partitions if tp in started}
-
-    def _not_in_time(self, what: str, timeout: float) -> FetchTimeoutError:
-        trouble = self._shared.trouble
-        why = f"; the last trouble: {trouble}" if trouble else ""
-        return FetchTimeoutError(f"group {self._group}: cannot {what} within {timeout:g} s{why}")
 
 
 def _unclaimed(asked: Sequence[tuple[Ownership, int]]) -> str:

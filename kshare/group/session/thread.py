@@ -22,11 +22,11 @@ from typing import Any, Final
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
 from kshare.group.log.link import EpochWriter, LogLink
 from kshare.group.log.tail import LogTail
-from kshare.group.model import SessionConfig
 from kshare.group.protocol.cooperator import Share
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.log_follower import ANSWER_MS, LogFollower
@@ -113,7 +113,7 @@ class SessionThread:
 
     def __init__(
         self,
-        config: SessionConfig,
+        config: ConsumerConfig,
         member: str,
         on_change: Callable[[], None],
         now: Callable[[], float] = boot_time,

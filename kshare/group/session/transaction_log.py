@@ -80,6 +80,12 @@ class TransactionLog:
             owners = [each.owner for each in self._shared.ownerships.by_partition.values()]
             return all(owner.phase in {Phase.RUNNING, Phase.FENCED} for owner in owners)
 
+    @property
+    def is_disturbed(self) -> bool:
+        """True if key hashes are about to be taken away or given: to wait is of no use."""
+        member = self._shared.member
+        return member is not None and member.has_change
+
     def has_news(self, work: Work) -> bool:
         """True if something is processed that the log does not say."""
         with self._shared.changed:
@@ -95,8 +101,7 @@ class TransactionLog:
         work: Work,
         purgatory: Purgatory,
         *,
-        is_closed: Callable[[], bool],
-        is_disturbed: Callable[[], bool],
+        is_closed: bool,
     ) -> Todo:
         """What is next for a transaction that is to commit; waits for a moment if that is nothing.
 
@@ -107,7 +112,6 @@ class TransactionLog:
             work: What it processes.
             purgatory: For what it waits.
             is_closed: Whether the consumer is closed.
-            is_disturbed: Whether key hashes are about to be taken away or given.
 
         Raises:
             TransactionAbortedError: It cannot commit, or did not come to it in time.
@@ -118,7 +122,7 @@ class TransactionLog:
         member = self._shared.member
         is_lost = member is not None and member.is_lost
         read_at, is_alive = self._thread.read_at, self._is_alive()
-        closed, disturbed = is_closed(), is_disturbed()
+        is_disturbed = self.is_disturbed
         with self._shared.changed:
             if self._shared.fault is not None:
                 raise self._shared.fault
@@ -126,7 +130,7 @@ class TransactionLog:
             is_own = state.is_own(starts)
             chunks = {tp: self._chunk(tp, work) for tp in work.processed} if is_own else {}
             found = admission(chunks.values(), purgatory)
-            outlook = Outlook(starts, found, read_at, is_alive, is_lost, disturbed, closed)
+            outlook = Outlook(starts, found, read_at, is_alive, is_lost, is_disturbed, is_closed)
             todo = state.next_todo(outlook, time.monotonic())
             if isinstance(todo, GiveUp):
                 refusal = self._refusal(todo, work, outlook, chunks)

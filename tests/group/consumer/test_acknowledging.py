@@ -129,11 +129,11 @@ def test_a_batch_counts_while_nothing_is_read_after_a_seek_amid_a_rebalance() ->
         consumer.assign([ORDERS])
         batch = batch_of(consumer)
         (session,) = group.members
-        consumer._reading.host.keep({ORDERS: (lower,)})
+        consumer._reading.keep({ORDERS: (lower,)})
         session.waiting = {ORDERS}
         consumer.seek(ORDERS, RECORDS)
         consumer.acknowledge_batch(batch)
-        consumer._reading.host.take_over({ORDERS: (lower,)}, None)
+        consumer._reading.take_over({ORDERS: (lower,)}, None)
         session.waiting = set()
         session.change()
         consumer.poll(0.1)

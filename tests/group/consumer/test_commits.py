@@ -16,7 +16,7 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.processed import Processed
 from kshare.group.core.ownership import Work
-from kshare.group.session.interface import Session
+from kshare.group.session.session import GroupSession
 from tests.support.groups import T0, group_config
 
 WORK = Work({T0: Progress.at(5)}, {T0: Progress.at(0)})
@@ -26,7 +26,7 @@ def commits_of(config: ConsumerConfig, session: object) -> Commits:
     processed = SimpleNamespace(
         work=lambda: WORK, allowed=lambda work: work, ranges=dict, chunks=lambda: 0
     )
-    return Commits(config, cast("Session", session), cast("Processed", processed))
+    return Commits(config, cast("GroupSession", session), cast("Processed", processed))
 
 
 class Refusing:

@@ -124,7 +124,7 @@ class Walk:
 
         As it does: what stays is read on, then all is claimed, then the claim is in place.
         """
-        host = self.consumer._reading.host
+        host = self.consumer._reading
         if self._session.waiting:
             if self.random.random() < 0.5:
                 self._interrupted(lambda _: self._claimed())
@@ -256,7 +256,7 @@ class Walk:
         self._interrupted(lambda _: None)  # the deliveries begin
         for tp in PARTITIONS:
             self._own(tp, PARTS)
-        self.consumer._reading.host.take_over(self._assignment(), None)
+        self.consumer._reading.take_over(self._assignment(), None)
         self._interrupted(lambda _: None)  # what was gained is to be read, too
         self.consumer.resume(PARTITIONS)
         self._paused.clear()

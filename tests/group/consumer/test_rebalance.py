@@ -70,7 +70,7 @@ def take_over(
         group.holds_back = True
 
     session.claim = claim_later  # type: ignore[method-assign]
-    consumer._reading.host.take_over({ORDERS: hashes}, None)
+    consumer._reading.take_over({ORDERS: hashes}, None)
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
@@ -125,7 +125,7 @@ def test_what_is_read_on_is_committed_before_it_closes(cluster: FakeCluster, how
         key_of_claim, claim = encode(GROUP, Claim(ORDERS, "killed", (UPPER,)))
         producer.produce(LOG, claim, key_of_claim, log_partition(GROUP, 1))
         assert producer.flush(WAIT_S) == 0
-        consumer._reading.host.take_over({ORDERS: ()}, None)
+        consumer._reading.take_over({ORDERS: ()}, None)
         meanwhile = consumer.consume(len(of(LOWER)) - len(first), WAIT_S)
         assert offsets([*first, *meanwhile]) == of(LOWER)
         producer.produce(LOG, None, key_of_claim, log_partition(GROUP, 1))  # as if it was silent
@@ -257,7 +257,7 @@ def test_hashes_change_before_there_is_a_record(
     consumer.assign({empty: []})
     assert consumer.consume(1, 0.2) == []
     for hashes in ((LOWER,), (), (UPPER,)):
-        consumer._reading.host.take_over({empty: hashes}, None)
+        consumer._reading.take_over({empty: hashes}, None)
         assert consumer.consume(1, 0.2) == []
     cluster.produce("empty", [(key(i), str(i)) for i in range(RECORDS)], partition=0)
     assert offsets(received(consumer, len(of(UPPER)))) == of(UPPER)

@@ -17,11 +17,10 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handing_out import Call, HandingOut
 from kshare.group.delivery import dispatcher as dispatcher_module
-from kshare.group.log.retry_log import RetryLog
 from kshare.group.message import Message, marked
 from kshare.testing import FakeCluster
 from tests.group.consumer.records import offsets
-from tests.group.log.test_retry_log import MemoryTable
+from tests.group.log.test_retry_log import log_of
 from tests.support.clock import Ahead
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.groups import SECONDS, eventually
@@ -45,7 +44,7 @@ def make(group: FakeSessions, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]
     monkeypatch.setattr(
         processed,
         "_retry_log",
-        lambda config: RetryLog(MemoryTable(log), config.group),
+        lambda config: log_of(log, config.group),
         raising=True,
     )
     with FakeCluster(topics={"orders": 1}) as cluster:

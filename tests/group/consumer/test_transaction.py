@@ -28,6 +28,7 @@ from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.session.fencing import fence_ids
+from kshare.group.session.transaction_log import TransactionLog
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, until
 from tests.support.groups import GROUP, LOWER, T0, T1, UPPER
@@ -331,15 +332,17 @@ def test_one_that_waits_too_long_gives_up(
 
 
 def test_one_that_waits_gives_up_when_key_hashes_are_about_to_change(
-    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+    cluster: FakeCluster,
+    make: Callable[..., KeySharedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     consumer = make()
     consumer.assign({T0: [UPPER]})
     with consumer.transaction() as transaction:
         copy(consumer, transaction, 5)
-    assert consumer._receiver.transactions is not None
     began = time.monotonic()
-    consumer._receiver.transactions.is_disturbed = lambda: time.monotonic() > began + 1
+    disturbed = property(lambda _: time.monotonic() > began + 1)
+    monkeypatch.setattr(TransactionLog, "is_disturbed", disturbed)
     with (
         pytest.raises(TransactionAbortedError, match="key hashes were assigned anew"),
         consumer.transaction() as transaction,

@@ -14,7 +14,8 @@ import pytest
 
 from kshare.errors import ConsumerClosedError, TransactionAbortedError
 from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer
-from kshare.group.consumer.transaction import Transaction, Transactions, TransactionWork
+from kshare.group.consumer.processed import Processed
+from kshare.group.consumer.transaction import Transaction, Transactions
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, until
@@ -242,14 +243,14 @@ def test_a_beginning_that_is_cancelled_leaves_no_transaction_open(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, may_go_on = threading.Event(), threading.Event()
-    begin = TransactionWork.begin
+    begin = Processed.begin_transaction
 
-    def slowly(self: TransactionWork) -> int:
+    def slowly(self: Processed) -> int:
         began.set()
         assert may_go_on.wait(WAIT_S)
         return begin(self)
 
-    monkeypatch.setattr(TransactionWork, "begin", slowly)
+    monkeypatch.setattr(Processed, "begin_transaction", slowly)
 
     async def run() -> list[int]:
         async with AsyncKeySharedConsumer(settings(cluster)) as consumer:

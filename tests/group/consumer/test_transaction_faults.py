@@ -21,7 +21,8 @@ from kshare.errors import (
 from kshare.group import KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.call_state import CallState
-from kshare.group.consumer.transaction import Transactions, TransactionWork
+from kshare.group.consumer.processed import Processed
+from kshare.group.consumer.transaction import Transactions
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.produce.config import consumer_producer_config
@@ -210,9 +211,9 @@ def test_two_threads_do_not_begin_at_once(
 ) -> None:
     """The second one is refused, and the first one's stays open."""
     begins, may_go_on = threading.Event(), threading.Event()
-    begin, refused = TransactionWork.begin, list[BaseException]()
+    begin, refused = Processed.begin_transaction, list[BaseException]()
 
-    def begins_slowly(work: TransactionWork) -> object:
+    def begins_slowly(work: Processed) -> object:
         begins.set()
         assert may_go_on.wait(SECONDS)
         return begin(work)
@@ -225,7 +226,7 @@ def test_two_threads_do_not_begin_at_once(
             refused.append(error)
 
     with started(cluster) as consumer:
-        monkeypatch.setattr(TransactionWork, "begin", begins_slowly)
+        monkeypatch.setattr(Processed, "begin_transaction", begins_slowly)
         threads = [threading.Thread(target=second), threading.Timer(0.2, may_go_on.set)]
         for thread in threads:
             thread.start()

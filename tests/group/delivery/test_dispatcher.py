@@ -217,7 +217,7 @@ def test_another_thread_may_seek_while_a_call_looks_whether_it_is_blocked(
         keys_until(dispatcher, "a", 0)
 
         def seeking(*_: Any) -> Any:
-            dispatcher.deliveries.pop(T1, None)
+            dispatcher.state.by_partition.pop(T1, None)
             return 1
 
         if looks_at == "end":

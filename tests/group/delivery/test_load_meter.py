@@ -52,7 +52,7 @@ class Run:
 
     def start(self, partition: TopicPartition, *hashes: HashRange) -> None:
         self.owned.start(partition, *hashes, explicit=self.explicit)
-        self.meter.look(self.owned)
+        self.meter.look(self.owned.deliveries, self.owned.end)
 
     def receive(
         self, partition: TopicPartition, offsets: Iterable[int], keys: list[bytes]
@@ -79,7 +79,7 @@ class Run:
         """The next call finds nothing for so long."""
         self.meter.called(continues=False)
         self.clock.sleep(seconds)
-        self.meter.look(self.owned)
+        self.meter.look(self.owned.deliveries, self.owned.end)
 
     def loads(self) -> dict[TopicPartition, tuple[RangeObservation, ...]]:
         return dict(self.meter.report().loads)
@@ -164,7 +164,7 @@ def test_explicit_mode_counts_no_time_twice() -> None:
         run.work(1.0)
         run.waits(1.0)
         run.receive(T0, range(first, first + 10), [b"a"])
-        run.meter.look(run.owned)
+        run.meter.look(run.owned.deliveries, run.owned.end)
     run.work(1.0)
     run.waits(1.0)
     (seen,) = run.loads()[T0]
@@ -292,7 +292,7 @@ def test_who_observes_and_was_interrupted_keeps_nobody_from_a_report() -> None:
     run.start(T0)
     run.owned.ends[T0] = 7
     run.work(1.0)
-    run.meter.look(run.owned)
+    run.meter.look(run.owned.deliveries, run.owned.end)
     last = run.meter.report()
     assert last.lags == ((T0, 7),)
     with run.meter._lock:

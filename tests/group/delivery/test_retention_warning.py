@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import closing
+from typing import cast
 
 import pytest
 
@@ -55,7 +56,9 @@ def test_what_waits_for_a_minute_and_is_old_is_told_once(
     with fake_consumers(cluster, FakeSessions()) as make:
         consumer: KeySharedConsumer = make(acknowledgement__mode="explicit")
         dispatcher = consumer._dispatcher
-        retention = Retention(consumer.config.kafka, cluster=old, clock=clock.monotonic)
+        retention = Retention(
+            consumer.config.kafka, cluster=cast("Cluster", old), clock=clock.monotonic
+        )
         dispatcher.retention = retention
         consumer.assign({("orders", 0): []})
         messages = consumer.consume(10, WAIT_S)

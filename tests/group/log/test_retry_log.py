@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from kshare.cluster.compacted_topic import Changes, Row
+from kshare.cluster.compacted_topic import Changes, CompactedTopic, Row
 from kshare.core.progress import TopicPartition
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.protocol.log import GroupLog
@@ -41,16 +41,20 @@ class MemoryTable:
         pass
 
 
+def log_of(log: list[Row], group: str) -> RetryLog:
+    return RetryLog(cast("CompactedTopic", MemoryTable(log)), group)
+
+
 def test_attempts_and_sequences_are_known_after_a_restart_until_they_are_over() -> None:
     log = list[Row]()
     first, second = records_of(Processor(print), [b"a", b"b"])
     first.failures, first.since, first.due = 3, 1000.5, 1030.25
-    before = RetryLog(MemoryTable(log), "billing")
+    before = log_of(log, "billing")
     before.remember(first)
     before.begin_sequence(second)
     before.close()
 
-    after, other = RetryLog(MemoryTable(log), "billing"), RetryLog(MemoryTable(log), "audit")
+    after, other = log_of(log, "billing"), log_of(log, "audit")
     known = after.read()
     assert known.sequences == {(PARTITION, b"b")}
     (again, _) = records_of(Processor(print), [b"a", b"b"])
@@ -60,7 +64,7 @@ def test_attempts_and_sequences_are_known_after_a_restart_until_they_are_over() 
     after.forget(again)
     after.end_sequence(PARTITION, b"b")
     after.close()
-    last = RetryLog(MemoryTable(log), "billing").read()
+    last = log_of(log, "billing").read()
     assert not last.attempts
     assert not last.sequences
 
@@ -70,7 +74,7 @@ def test_whoever_reads_the_groups_log_passes_over_them() -> None:
     for group in ("billing", "orders", "attempt", "a", "kshare.processing of group"):
         log = list[Row]()
         (record,) = records_of(Processor(print), [b"a"])
-        retry_log = RetryLog(MemoryTable(log), group)
+        retry_log = log_of(log, group)
         retry_log.remember(record)
         retry_log.begin_sequence(record)
         retry_log.close()
@@ -94,13 +98,13 @@ def test_many_attempts_are_written_in_parts() -> None:
         write(rows, partition)
 
     table.write = waits  # type: ignore[method-assign]
-    retry_log = RetryLog(table, "billing")
+    retry_log = RetryLog(cast("CompactedTopic", table), "billing")
     for record in records_of(Processor(print), [b"%d" % i for i in range(25_000)]):
         retry_log.remember(record)
     is_queued.set()
     retry_log.close()
     assert max(sizes) <= 10_000
-    assert len(RetryLog(MemoryTable(log), "billing").read().attempts) == 25_000
+    assert len(log_of(log, "billing").read().attempts) == 25_000
 
 
 def test_threads_whose_first_attempts_come_at_once_have_one_writer(
@@ -109,7 +113,7 @@ def test_threads_whose_first_attempts_come_at_once_have_one_writer(
     """A second one would never end, and whoever closes would wait for it."""
     first, second = records_of(Processor(print), [b"a", b"b"])
     log = list[Row]()
-    memory = RetryLog(MemoryTable(log), "billing")
+    memory = log_of(log, "billing")
     make, writers, others = threading.Thread.__init__, list[str](), list[threading.Thread]()
 
     def makes(thread: threading.Thread, *given: Any, **named: Any) -> None:

@@ -1,4 +1,4 @@
-"""A leader's plans that are late, or about topics that it may not describe."""
+"""A leader's plans that are late, or about topics that it may not describe; what it logs once."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,10 +11,10 @@ from kshare.core.backoff import Backoff
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError
 from kshare.group import KeySharedConsumer
-from kshare.group.core.member import GroupMember, MemberSchedule
+from kshare.group.core.member import GroupMember, Level, MemberSchedule
 from kshare.group.core.right import Liveness
 from kshare.group.log.link import Written
-from kshare.group.membership.leader import GroupLeader
+from kshare.group.membership.leader import GroupLeader, SharingLog
 from kshare.group.membership.planner import PlannedTopics, SeenTopics
 from kshare.group.protocol.leader import Generation
 from kshare.group.protocol.membership import Membership, Standing, State
@@ -202,3 +202,27 @@ def fault_of(consumer: KeySharedConsumer) -> AuthorizationError | None:
     except AuthorizationError as error:
         return error
     return None
+
+
+def test_each_change_is_said_once() -> None:
+    texts: list[tuple[Level, str]] = []
+    said = SharingLog(lambda *each: texts.append(each))
+    for shares in (None, False, False, None, True, True, False):
+        said.assigned(shares)
+    assert [(level, "whole" in text) for level, text in texts] == [
+        (Level.WARNING, True),
+        (Level.INFO, False),
+        (Level.WARNING, True),
+    ]
+
+
+def test_the_leader_names_plain_consumers_and_refusals() -> None:
+    texts: list[tuple[Level, str]] = []
+    said = SharingLog(lambda *each: texts.append(each))
+    said.planned({}, ("rdkafka-1", "rdkafka-2"))
+    said.planned({}, ("rdkafka-1", "rdkafka-2"))
+    said.planned({"c": "member c speaks version 2"})
+    assert texts == [
+        (Level.INFO, "no kshare consumers: rdkafka-1, rdkafka-2"),
+        (Level.WARNING, "member c speaks version 2"),
+    ]

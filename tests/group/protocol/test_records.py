@@ -11,7 +11,8 @@ from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OFFSET_MAX, OffsetRange, from_pairs
 from kshare.core.progress import TopicPartition
 from kshare.errors import CommitLogError, LaterVersionError
-from kshare.group.protocol.record_codec import decode, decode_key, encode, encode_key
+from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.record_codec import GroupReader, decode, decode_key, encode, encode_key
 from kshare.group.protocol.records import (
     STRETCH,
     Block,
@@ -25,9 +26,9 @@ from kshare.group.protocol.records import (
     Stable,
     key_of,
 )
+from tests.support.groups import T0
 
 GOLDEN = Path(__file__).parent / "golden" / "records.json"
-T0 = TopicPartition("orders", 0)
 HALF = HashRange(0, HASH_SPACE // 2)
 EXAMPLES: dict[str, Record] = {
     "claim": Claim(T0, "m-1", (HashRange(0, 10), HashRange(20, HASH_SPACE))),
@@ -251,3 +252,16 @@ def test_an_epoch_of_a_large_group_fits_into_a_record() -> None:
     for damaged in (value[:100] + b"x" + value[101:], value.replace(b'"}', b'AAAA"}')):
         with pytest.raises(CommitLogError, match=r"cannot be read|not JSON"):
             decode(key, damaged)
+
+
+@pytest.mark.parametrize("keeps_keys", [False, True])
+def test_keys_are_kept_for_those_alone_who_delete_records(keeps_keys: bool) -> None:
+    """Members read logs of any length and never ask for them."""
+    claim = Claim(T0, "m1", (WHOLE,))
+    reader = GroupReader(TopicPartition("log", 0), GroupLog("g"), keeps_keys=keeps_keys)
+    key, value = encode("g", claim)
+    reader.apply(0, key, value)
+    assert list(reader.log.of(T0).claims) == ["m1"]
+    assert reader.keys == [key] * keeps_keys
+    reader.apply(1, key, None)
+    assert reader.keys == []

@@ -57,6 +57,9 @@ def next_todo(
         is_closed: Whether its consumer is closed.
         is_disturbed: Whether key hashes are about to change.
     """
+    if is_disturbed:
+        member = SimpleNamespace(is_lost=False, has_change=True)
+        log._shared.member = cast("MemberHandle", member)
     state = TransactionState(timeout)
     state.begin("mark", 0)
     state.begun(time.monotonic(), ProducerEpoch(ready_at=6.0, own_fences=0))
@@ -64,13 +67,7 @@ def next_todo(
     state.ask_commit(mark, work.since, time.monotonic(), has_news=False)
     todo = Todo.WAIT
     while todo is Todo.WAIT:
-        todo = log.next_todo(
-            state,
-            work,
-            "stable",
-            is_closed=lambda: is_closed,
-            is_disturbed=lambda: is_disturbed,
-        )
+        todo = log.next_todo(state, work, "stable", is_closed=is_closed)
     return todo
 
 
@@ -96,7 +93,7 @@ def test_a_log_that_was_not_read_since_does_not_do() -> None:
 def test_a_member_that_was_dropped_does_not_wait() -> None:
     """It joins again only once the transaction is over."""
     log = log_of(7.0, lambda: False)
-    log._shared.member = cast("MemberHandle", SimpleNamespace(is_lost=True))
+    log._shared.member = cast("MemberHandle", SimpleNamespace(is_lost=True, has_change=False))
     began = time.monotonic()
     with pytest.raises(TransactionAbortedError, match=DROPPED):
         next_todo(log, 60)

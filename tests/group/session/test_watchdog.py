@@ -11,7 +11,7 @@ QUARTERS = split(WHOLE, 4)
 
 def test_hashes_that_nobody_claims_are_named_once() -> None:
     owned = ownerships()
-    watchdog = Watchdog("g", owned)
+    watchdog = Watchdog(owned)
     owned.claim({T0: (QUARTERS[0],)})
     run(owned)
     assert T0 in owned.started()
@@ -31,7 +31,7 @@ def test_hashes_that_nobody_claims_are_named_once() -> None:
 
 def test_a_start_that_takes_long_is_said_once_with_the_reason() -> None:
     owned = ownerships()
-    watchdog = Watchdog("g", owned)
+    watchdog = Watchdog(owned)
     owned.claim({T0: (UPPER,)})
     for now in (1.0, 2.0, 10.9):
         watchdog.warn_of_starts(now, "")
