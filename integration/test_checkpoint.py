@@ -7,8 +7,8 @@ import pytest
 
 from integration.kafka import KafkaBroker
 from integration.runs import Driver, StreamingRun
+from kshare.cli.checkpoint import drop_ranges
 from kshare.core.checkpoint import EXTRA_KEY
-from kshare.monitor.drop_ranges import drop_ranges
 from kshare.testing import Record
 
 

@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.differential import FORMATS, World, read_all, rows_of
+from kshare.cli.checkpoint import drop_ranges
 from kshare.core.progress import TopicPartition
-from kshare.monitor.drop_ranges import drop_ranges
 from kshare.monitor.status import read_checkpoint
 
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"

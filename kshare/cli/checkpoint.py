@@ -1,16 +1,68 @@
-"""``kshare checkpoint drop-ranges``: sets a stopped query back to its stable offsets."""
+"""``kshare checkpoint drop-ranges``: sets a stopped query back to its stable offsets.
+
+Guarantees: no record is lost, and a batch that a sink may have written already gets no other
+records: of a batch that is planned and not committed, the partitions with ranges become empty. A
+partition that such a batch adds, and whose start cannot be read, is left for the next batch to add.
+Records that were processed above a stable offset come again. Partitions without ranges, and other
+sources, stay as they are. The files that are replaced are kept.
+
+Cost: at most two files are read and written.
+"""
 
 import argparse
+import json
 import sys
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
-from kshare.monitor.drop_ranges import Dropped, drop_ranges
+from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, decode, encode
+from kshare.core.offsets import length, union
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import CheckpointError, CheckpointVersionError
 from kshare.monitor.offset_log import OffsetLog
 
-__all__ = ["run"]
+__all__ = ["DropResult", "Dropped", "drop_ranges", "run"]
 
 _RECENT_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A partition that was set back.
+
+    Attributes:
+        source: Number of the source in the query.
+        topic_partition: The partition.
+        stable: Offset that it is at now; None if the query takes it for new, and so reads it from
+            its earliest offset.
+        again: Maximum number of records that come again; None if the ranges could not be read.
+    """
+
+    source: int
+    topic_partition: TopicPartition
+    stable: int | None
+    again: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DropResult:
+    """The changes made to a checkpoint.
+
+    Attributes:
+        log: The checkpoint.
+        dropped: The partitions that were set back; empty if none had ranges.
+        replaced: Numbers of the batches whose files were replaced.
+        backup: Where these files are kept; None if none was replaced.
+    """
+
+    log: OffsetLog
+    dropped: tuple[Dropped, ...]
+    replaced: tuple[int, ...] = ()
+    backup: Path | str | None = None
 
 
 def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -42,3 +94,170 @@ def _text(dropped: Dropped) -> str:
     again = "an unknown number of" if dropped.again is None else f"at most {dropped.again:,}"
     where = "its earliest offset" if dropped.stable is None else f"{dropped.stable:,}"
     return f"{dropped.topic_partition}: back at {where}, {again} records come again"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The entry of one source in a file; of a damaged entry only Spark's part."""
+
+    offsets: BatchOffsets
+    damaged: bool = False
+
+    def has_ranges(self, tp: TopicPartition) -> bool:
+        """True if a partition is in more than one state."""
+        reached = self.offsets.progress.get(tp)
+        return (
+            self.damaged or tp in self.offsets.limits or not (reached is None or reached.is_level)
+        )
+
+    def has_started(self, tp: TopicPartition) -> bool:
+        """True if the query had the partition by then; true if that cannot be read."""
+        return self.damaged or tp in self.offsets.progress or tp in self.offsets.started
+
+    def again(self, tp: TopicPartition, *, with_limits: bool) -> int | None:
+        """Maximum number of records processed above the stable offset."""
+        if self.damaged:
+            return None
+        processed = union(stripe.bounds for stripe in self.offsets.progress[tp].stripes)
+        limits = self.offsets.limits.get(tp, ()) if with_limits else ()
+        return length(processed) + sum(limit.records for limit in limits)
+
+
+def drop_ranges(
+    directory: str, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> DropResult:
+    """Set a checkpoint back to its stable offsets. The query must not run.
+
+    Args:
+        directory: The query's ``checkpointLocation``: a path, or a URI such as ``file:/...`` or ``s3://...``.
+        now: Time of day, by which the backup is named.
+
+    Raises:
+        CheckpointError: it is no checkpoint of a query with a Kafka source, or where the last batch
+            began is not known. Nothing is changed then.
+        CheckpointVersionError: a later kshare wrote it, or a later Spark.
+    """
+    log = OffsetLog.open(directory)
+    newest = _entries(log, log.planned)
+    if not newest:
+        raise CheckpointError(f"{directory}: the query has no Kafka source, or no offsets of one")
+    if log.is_committed:
+        changes = {log.planned: {n: _level(entry.offsets) for n, entry in newest.items()}}
+        dropped = [
+            Dropped(
+                number, tp, entry.offsets.progress[tp].stable, entry.again(tp, with_limits=True)
+            )
+            for number, entry in newest.items()
+            for tp in sorted(entry.offsets.progress)
+            if entry.has_ranges(tp)
+        ]
+    else:
+        changes, dropped = _empty_batch(log, newest)
+    if not dropped:
+        return DropResult(log, ())
+    backup = _back_up(log, changes, now())
+    for batch, sources in changes.items():
+        lines = {number: _line(offsets) for number, offsets in sources.items()}
+        log.replace(batch, lines)
+    return DropResult(log, tuple(dropped), tuple(changes), backup)
+
+
+def _entries(log: OffsetLog, batch: int) -> dict[int, _Entry]:
+    """The entries of Kafka sources in a batch's file."""
+    entries = {}
+    for number, line in log.sources(batch).items():
+        try:
+            entries[number] = _Entry(decode(line))
+        except CheckpointVersionError:
+            raise
+        except CheckpointError as error:
+            if EXTRA_KEY in line:
+                entries[number] = _Entry(_without_extra(line, error), damaged=True)
+    return entries
+
+
+def _without_extra(line: str, error: CheckpointError) -> BatchOffsets:
+    """The stable offsets of a dict of which the rest is damaged."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        raise error from None
+    if not isinstance(fields, dict):
+        raise error
+    return decode({name: part for name, part in fields.items() if name != EXTRA_KEY})
+
+
+def _level(offsets: BatchOffsets) -> BatchOffsets:
+    """All partitions at their stable offsets, as Spark's own source writes them."""
+    return BatchOffsets(
+        {tp: Progress.at(reached.stable) for tp, reached in offsets.progress.items()}
+    )
+
+
+def _empty_batch(
+    log: OffsetLog, newest: Mapping[int, _Entry]
+) -> tuple[dict[int, dict[int, BatchOffsets]], list[Dropped]]:
+    """The content of two files with which an uncommitted batch reads no range.
+
+    Its content may have been written: a sink that knows batches by their numbers would take other
+    records for a repetition. So the batch ends where it begins.
+    """
+    begun: dict[int, _Entry] = {}
+    if log.has(log.planned - 1):
+        begun = _entries(log, log.planned - 1)
+    ends: dict[int, BatchOffsets] = {}
+    starts: dict[int, BatchOffsets] = {}
+    dropped = []
+    for number, entry in newest.items():
+        before = begun.get(number, _Entry(BatchOffsets({})))
+        end = dict(entry.offsets.progress)
+        start = dict(before.offsets.progress)
+        for tp in sorted(end):
+            if not (entry.has_ranges(tp) or before.has_ranges(tp)):
+                continue
+            if entry.damaged and number in begun and not before.has_started(tp):
+                del end[tp]
+                dropped.append(Dropped(number, tp, None, None))
+                continue
+            stable, again = _begin(log, tp, entry, before)
+            end[tp] = Progress.at(stable)
+            if tp in start:
+                start[tp] = Progress.at(stable)
+            dropped.append(Dropped(number, tp, stable, again))
+        ends[number] = BatchOffsets(end, started=entry.offsets.started)
+        if number in begun:
+            starts[number] = BatchOffsets(start, started=before.offsets.started)
+    changes = {log.planned: ends}
+    if starts:
+        changes[log.planned - 1] = starts
+    return changes, dropped
+
+
+def _begin(
+    log: OffsetLog, tp: TopicPartition, entry: _Entry, before: _Entry
+) -> tuple[int, int | None]:
+    """The stable offset where a partition's batch begins, and how many records come again."""
+    if tp in entry.offsets.limits:
+        return entry.offsets.progress[tp].stable, entry.again(tp, with_limits=False)
+    if tp in entry.offsets.started:
+        return entry.offsets.started[tp], 0
+    if tp in before.offsets.progress:
+        again = None if entry.damaged else before.again(tp, with_limits=True)
+        return before.offsets.progress[tp].stable, again
+    raise CheckpointError(
+        f"{log.file(log.planned)}: batch {log.planned} is not committed, and where it begins in "
+        f"{tp} is not known: start the query with a new checkpoint"
+    )
+
+
+def _line(offsets: BatchOffsets) -> str:
+    return json.dumps(encode(offsets), separators=(",", ":"))
+
+
+def _back_up(log: OffsetLog, batches: Mapping[int, object], now: datetime) -> Path | str:
+    """Copy the files of some batches into a directory of their own."""
+    stamp = now.astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    backup = f"offsets-before-drop-ranges-{stamp}"
+    for batch in batches:
+        log.back_up(batch, backup)
+    return log.folder.place(backup)

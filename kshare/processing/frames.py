@@ -30,7 +30,7 @@ from kshare.processing.frame_rows import (
     records_of_rows,
     rows_of_outcomes,
 )
-from kshare.processing.policy import DeadLetter, FailurePolicy, Park
+from kshare.processing.policy import DeadLetter, Park
 from kshare.processing.processor import Processor
 
 __all__ = [
@@ -164,41 +164,28 @@ def run_batch(
     return Counter({row["status"]: row["count"] for row in rows})
 
 
-def _unsuitable(processor: Processor, options: Mapping[str, str] | None) -> list[str]:
-    problems = _unsuitable_policy(processor.on_failure, options)
+def _unsuitable(processor: Processor, options: Mapping[str, str] | None) -> Iterator[str]:
+    policy = processor.on_failure
+    if isinstance(policy, Park):
+        yield (
+            "on_failure=Park() needs a consumer's group: in Spark, a batch is a plan that its "
+            "tasks finish, so none of its records can wait; use DeadLetter(...) or Stop()"
+        )
+    elif isinstance(policy, DeadLetter) and policy.sequence:
+        yield (
+            "on_failure=DeadLetter(..., sequence=True) needs a consumer's group: its log says "
+            "which keys follow, through restarts; in Spark, use DeadLetter(...) or Stop()"
+        )
+    elif isinstance(policy, DeadLetter) and "kafka.bootstrap.servers" not in (options or {}):
+        yield (
+            "on_failure=DeadLetter(...) needs options={'kafka.bootstrap.servers': ...}, where "
+            "the dead-letter topic is"
+        )
     if processor.on_outcome is not None:
-        problems.append(
+        yield (
             "on_outcome is not called in Spark; leave it out: each outcome is a row of the frame "
             "that process_by_key returns"
         )
-    return problems
-
-
-def _unsuitable_policy(policy: FailurePolicy, options: Mapping[str, str] | None) -> list[str]:
-    if isinstance(policy, Park):
-        return [
-            (
-                "on_failure=Park() needs a consumer's group: in Spark, a batch is a plan that its "
-                "tasks finish, so none of its records can wait; use DeadLetter(...) or Stop()"
-            ),
-        ]
-    if not isinstance(policy, DeadLetter):
-        return []
-    if policy.sequence:
-        return [
-            (
-                "on_failure=DeadLetter(..., sequence=True) needs a consumer's group: its log says "
-                "which keys follow, through restarts; in Spark, use DeadLetter(...) or Stop()"
-            ),
-        ]
-    if options is None or "kafka.bootstrap.servers" not in options:
-        return [
-            (
-                "on_failure=DeadLetter(...) needs options={'kafka.bootstrap.servers': ...}, where "
-                "the dead-letter topic is"
-            ),
-        ]
-    return []
 
 
 # -- in a task ----------------------------------------------------------------------------------

@@ -87,13 +87,13 @@ class Processor:
         drain_timeout: str | float = "30s",
         on_outcome: Callable[[Outcome], object] | None = None,
     ) -> None:
-        problems = _faults_of(handler)
+        problems = list(filter(None, [_fault_of(handler)]))
         if concurrency != "auto":
             _check(concurrency, "concurrency", problems, hint=", or 'auto'")
         if order not in _ORDERS:
             problems.append(f"order is {order!r}; wanted key, none or partition")
         on_failure = Stop() if on_failure is None else on_failure
-        problems += _faults_of_policy(on_failure, order)
+        problems += filter(None, [_fault_of_policy(on_failure, order)])
         batch_size = (_BATCH if on_batch else 1) if batch_size is None else batch_size
         max_records = _records_max(concurrency, batch_size) if max_records is None else max_records
         for name, number in (
@@ -102,20 +102,24 @@ class Processor:
             ("max_bytes", max_bytes),
         ):
             _check(number, name, problems)
-        self.retry = retry or Retry()
-        plan = self.retry.plan(problems)
+        retry = retry or Retry()
+        plan = retry.plan(problems)
         seconds = None if timeout is None else seconds_of("timeout", timeout, problems)
         self.drain_seconds = seconds_of("drain_timeout", drain_timeout, problems)
         if problems:
             raise OptionsError(problems, of="the arguments of Processor")
-        self.function = handler
+        self.handler = Handler(
+            handler,
+            takes_batches=on_batch or batch_size > 1,
+            retry=retry,
+            key=key_deserializer,
+            value=value_deserializer,
+        )
         self.order = order
         self.on_failure: FailurePolicy = on_failure
         self.on_outcome = on_outcome
         self.is_adaptive = concurrency == "auto"
         self.running: Running | None = None
-        self.takes_batches = on_batch or batch_size > 1
-        self.deserializers = key_deserializer, value_deserializer
         self.settings = Settings(
             concurrency=AdaptiveLimit().limit if concurrency == "auto" else concurrency,
             records_max=max_records,
@@ -176,17 +180,9 @@ class Processor:
             edge: What is outside it.
             gives_back: Whether records may be given back, as far as the order is that of keys.
         """
-        key, value = self.deserializers
-        handler = Handler(
-            self.function,
-            takes_batches=self.takes_batches,
-            retry=self.retry,
-            key=key,
-            value=value,
-        )
         limit = AdaptiveLimit() if self.is_adaptive else None
         settings = replace(self.settings, gives_back=gives_back and self.order == "key")
-        return Engine(Scheduler(settings), handler, edge, limit)
+        return Engine(Scheduler(settings), self.handler, edge, limit)
 
     def lane_of(self, source: Source, offset: int, key: bytes | None) -> Hashable:
         """What a record shares with those that are processed one after another with it."""
@@ -204,31 +200,29 @@ class Processor:
         return Record(source, row, offset, key, value, self.lane_of(source, offset, key))
 
 
-def _faults_of(handler: Any) -> list[str]:
+def _fault_of(handler: Any) -> str | None:
     if not callable(handler):
-        return [f"handler is {handler!r}; wanted a function"]
+        return f"handler is {handler!r}; wanted a function"
     if isgeneratorfunction(handler) or isasyncgenfunction(handler):
-        return [
-            (
-                f"handler is {handler!r}, which has a yield, so nothing of it runs when it is "
-                "called; wanted a function that returns its result"
-            )
-        ]
-    return []
+        return (
+            f"handler is {handler!r}, which has a yield, so nothing of it runs when it is called; "
+            "wanted a function that returns its result"
+        )
+    return None
 
 
-def _faults_of_policy(policy: Any, order: str) -> list[str]:
+def _fault_of_policy(policy: Any, order: str) -> str | None:
     if type(policy) not in _FAILURES:
-        return [f"on_failure is {policy!r}; wanted DeadLetter(...), Park() or Stop()"]
+        return f"on_failure is {policy!r}; wanted DeadLetter(...), Park() or Stop()"
     if isinstance(policy, DeadLetter) and not policy.topic:
-        return ["on_failure=DeadLetter(...) has no topic"]
+        return "on_failure=DeadLetter(...) has no topic"
     if isinstance(policy, DeadLetter) and policy.sequence and order != "key":
         what = "DeadLetter(..., sequence=True) follows keys"
     elif isinstance(policy, Park) and order == "partition":  # its other keys would wait for ever
         what = "Park() parks keys"
     else:
-        return []
-    return [f"on_failure={what}, and order is {order!r}; wanted order='key'"]
+        return None
+    return f"on_failure={what}, and order is {order!r}; wanted order='key'"
 
 
 def _records_max(concurrency: int | Literal["auto"], batch_size: int) -> int:

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cli import main
+from kshare.cli.checkpoint import Dropped, DropResult, drop_ranges
 from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, RangeLimit, decode, encode
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.errors import CheckpointError, CheckpointVersionError
-from kshare.monitor.drop_ranges import Dropped, DropResult, drop_ranges
 from kshare.monitor.status import read_checkpoint
 from tests.support.checkpoints import SourceOffsets, write_checkpoint
 

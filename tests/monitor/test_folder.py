@@ -10,13 +10,13 @@ from typing import Any
 import fsspec
 import pytest
 
+from kshare.cli.checkpoint import drop_ranges
 from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, decode, encode
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.errors import CheckpointError
-from kshare.monitor.drop_ranges import drop_ranges
 from kshare.monitor.offset_log import OffsetLog, open_folder
 from kshare.monitor.status import read_checkpoint
 from tests.support.checkpoints import write_checkpoint
