@@ -7,7 +7,7 @@ where that is not obvious, what would be right. No error repeats the text.
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from kshare.options.model import SOURCE_COLUMNS
@@ -137,14 +137,20 @@ def choice(*words: str, default: str = "") -> Kind:
     return Kind(", ".join(f"`{word}`" for word in words), parse)
 
 
-def _parse_boolean(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in {"true", "false"}:
-        raise BadValueError("is wrong", "wanted true or false")
-    return word == "true"
+def _words(values: Mapping[str, Any], wanted: str) -> Callable[[str], Any]:
+    """Parse one of some words, in any case, into what it stands for."""
+
+    def parse(text: str) -> Any:
+        word = text.strip().lower()
+        if word not in values:
+            raise BadValueError("is wrong", f"wanted {wanted}")
+        return values[word]
+
+    return parse
 
 
-BOOLEAN: Final = Kind("`true`, `false`", _parse_boolean)
+_BOOLEANS: Final = {"true": True, "false": False}
+BOOLEAN: Final = Kind("`true`, `false`", _words(_BOOLEANS, "true or false"))
 TEXT: Final = Kind("text", lambda text: text or None)
 """Any text; an empty one counts as not given."""
 
@@ -248,7 +254,6 @@ def parse_key(entry: Any, what: str = "key") -> bytes:
 
 
 _KEYS: Final = 'JSON such as `["customer-7", {"hex": "00ff"}]`'
-_COMMITS: Final[dict[str, bool | str]] = {"true": True, "false": False, "individual": "individual"}
 
 
 def auto_or(number: Kind, where: str = "") -> Kind:
@@ -316,13 +321,6 @@ def _parse_function(text: str) -> str:
     return text.strip()
 
 
-def _parse_commits(text: str) -> bool | str:
-    word = text.strip().lower()
-    if word not in _COMMITS:
-        raise BadValueError("is wrong", "wanted true, false or individual")
-    return _COMMITS[word]
-
-
 def _parse_duration_or_off(text: str) -> float:
     if text.strip().lower() == "off":
         return math.inf
@@ -340,7 +338,10 @@ SOME_KEYS: Final = Kind(_KEYS, _parse_some_keys)
 RANGE_ASSIGNOR: Final = Kind("name or dotted path", _parse_range_assignor)
 """A range assignor that can be loaded."""
 FUNCTION: Final = Kind("`package.module:function`", _parse_function)
-COMMITS: Final = Kind(f"{BOOLEAN.values}, `individual`", _parse_commits)
+COMMITS: Final = Kind(
+    f"{BOOLEAN.values}, `individual`",
+    _words({**_BOOLEANS, "individual": "individual"}, "true, false or individual"),
+)
 """The way in which offsets are committed, if at all."""
 # JavaUtils.byteStringAs of Spark; a bare number is one of bytes.
 _SIZE: Final = re.compile(r"([0-9]{1,19})\s*([kmgtp]?)b?", re.ASCII)

@@ -312,51 +312,42 @@ class SecurityParser:
                 f"allowed: {', '.join(_TRUST_ALGORITHMS)}, which all mean PKIX here",
             )
         self._key_store()
-        self._trust_store()
+        self._store("ssl.truststore", "leave it out", "ssl.truststore.certificates")
 
-    def _store_type(self, name: str) -> str:
-        value = self._raw.get(name, "JKS").strip().upper()
-        if value not in {"JKS", "PKCS12", "PEM"}:
-            self._raw.fault(name, "is not built", "allowed: PEM, PKCS12, JKS")
-            return "JKS"
-        return value
+    def _store(self, store: str, password_instead: str, *inline: str) -> str:
+        """Refuse what Kafka's DefaultSslEngineFactory does of a store, with the same words.
+
+        Args:
+            store: The beginning of its properties' names.
+            password_instead: What to do about a password for PEM.
+            inline: The properties that hold its content.
+
+        Returns:
+            Its type.
+        """
+        raw = self._raw
+        kind = raw.get(f"{store}.type", "JKS").strip().upper()
+        if kind not in {"JKS", "PKCS12", "PEM"}:
+            raw.fault(f"{store}.type", "is not built", "allowed: PEM, PKCS12, JKS")
+            kind = "JKS"
+        if any(name in raw for name in inline):
+            if kind != "PEM":
+                raw.fault(inline[0], f"needs kafka.{store}.type=PEM")
+            if f"{store}.location" in raw:
+                raw.fault(f"{store}.location", f"is given beside {inline[0]}: give one")
+        if kind == "PEM" and f"{store}.password" in raw:
+            raw.fault(f"{store}.password", "cannot be given with PEM", password_instead)
+        return kind
 
     def _key_store(self) -> None:
-        """Refuse what Kafka's DefaultSslEngineFactory.createKeystore does, with the same words."""
-        raw = self._raw
-        kind = self._store_type("ssl.keystore.type")
-        inline = "ssl.keystore.key" in raw or "ssl.keystore.certificate.chain" in raw
-        if inline and kind != "PEM":
-            self._needs_pem("ssl.keystore.key", "ssl.keystore.type")
-        if inline and "ssl.keystore.location" in raw:
-            self._raw.fault("ssl.keystore.location", "is given beside ssl.keystore.key: give one")
-        for one, other in (("key", "certificate.chain"), ("certificate.chain", "key")):
-            if f"ssl.keystore.{one}" in raw and f"ssl.keystore.{other}" not in raw:
-                self._raw.fault(
-                    f"ssl.keystore.{other}", f"must be specified with ssl.keystore.{one}"
-                )
-        if kind == "PEM" and "ssl.keystore.password" in raw:
-            self._raw.fault(
-                "ssl.keystore.password", "cannot be given with PEM", "set kafka.ssl.key.password"
-            )
-        if kind != "PEM" and "ssl.keystore.location" in raw and "ssl.keystore.password" not in raw:
-            self._raw.fault("ssl.keystore.password", f"must be specified for a {kind} key store")
-
-    def _trust_store(self) -> None:
-        raw = self._raw
-        kind = self._store_type("ssl.truststore.type")
-        inline = "ssl.truststore.certificates" in raw
-        if inline and kind != "PEM":
-            self._needs_pem("ssl.truststore.certificates", "ssl.truststore.type")
-        if inline and "ssl.truststore.location" in raw:
-            self._raw.fault(
-                "ssl.truststore.location", "is given beside ssl.truststore.certificates: give one"
-            )
-        if kind == "PEM" and "ssl.truststore.password" in raw:
-            self._raw.fault("ssl.truststore.password", "cannot be given with PEM", "leave it out")
-
-    def _needs_pem(self, name: str, kind: str) -> None:
-        self._raw.fault(name, f"needs kafka.{kind}=PEM")
+        raw, key = self._raw, "ssl.keystore.key"
+        chain, password = "ssl.keystore.certificate.chain", "ssl.keystore.password"
+        kind = self._store("ssl.keystore", "set kafka.ssl.key.password", key, chain)
+        for one, other in ((key, chain), (chain, key)):
+            if one in raw and other not in raw:
+                raw.fault(other, f"must be specified with {one}")
+        if kind != "PEM" and "ssl.keystore.location" in raw and password not in raw:
+            raw.fault(password, f"must be specified for a {kind} key store")
 
 
 def _is_number(text: str) -> bool:

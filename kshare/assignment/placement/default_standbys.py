@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from kshare.assignment.interface.application import ApplicationState
 from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.placement.indexed_state import order_when_grown
+from kshare.assignment.placement.placement import take_first
 
 __all__ = ["assign_standbys"]
 
@@ -94,17 +95,10 @@ class _LeastLoaded:
         self, task: TaskId, may_have: Callable[[ProcessId], bool] | None = None
     ) -> ProcessId | None:
         """Add a standby on the least loaded process that may have it; return that process."""
-        passed = []
-        chosen = None
-        while self._heap:
-            entry = heapq.heappop(self._heap)
-            process = entry[1]
-            if task not in self._copies[process] and (may_have is None or may_have(process)):
-                chosen = process
-                break
-            passed.append(entry)
-        for entry in passed:
-            heapq.heappush(self._heap, entry)
+        chosen = take_first(
+            self._heap,
+            lambda one: task not in self._copies[one] and (may_have is None or may_have(one)),
+        )
         if chosen is not None:
             self._copies[chosen].add(task)
             self.standby[chosen].add(task)

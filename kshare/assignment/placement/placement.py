@@ -11,6 +11,7 @@ The rules of evening out are those of Kafka Streams' high-availability assignor.
 
 import heapq
 from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 __all__ = [
     "LeastLoaded",
@@ -20,7 +21,10 @@ __all__ = [
     "even_out",
     "is_even",
     "place_by_active_load",
+    "take_first",
 ]
+
+_P = TypeVar("_P")
 
 
 class Placement:
@@ -197,6 +201,21 @@ class LeastLoaded:
     def change_first(self, load: float) -> None:
         """Set the load of the first process."""
         heapq.heapreplace(self._heap, (load, self._heap[0][1]))
+
+
+def take_first(heap: list[tuple[float, _P]], is_wanted: Callable[[_P], bool]) -> _P | None:
+    """Take the first wanted process off a heap of processes by load; None if there is none."""
+    passed = []
+    chosen = None
+    while heap:
+        entry = heapq.heappop(heap)
+        if is_wanted(entry[1]):
+            chosen = entry[1]
+            break
+        passed.append(entry)
+    for entry in passed:
+        heapq.heappush(heap, entry)
+    return chosen
 
 
 def bits(tasks: Collection[int]) -> int:

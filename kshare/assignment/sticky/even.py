@@ -21,7 +21,7 @@ from functools import reduce
 from operator import or_
 
 from kshare.assignment.placement.indexed_state import IndexedState
-from kshare.assignment.placement.placement import Placement, bits, even_out
+from kshare.assignment.placement.placement import Placement, bits, even_out, take_first
 from kshare.assignment.placement.siblings import group_standbys
 
 __all__ = ["place_even_actives", "place_even_standbys"]
@@ -333,26 +333,15 @@ class _Standbys:
             lambda _: True,
         )
         for is_wanted in choices:
-            process = self._pop_least_loaded(task, is_wanted)
+            process = take_first(
+                self._heap,
+                lambda one: one not in self._copies[task] and is_wanted(one),  # noqa: B023
+            )
             if process is not None:
                 self.is_crowded |= count[process] >= targets[process]
                 self._give(process, task)
                 heapq.heappush(self._heap, (self._load(process), process))
                 return
-
-    def _pop_least_loaded(self, task: int, is_wanted: Callable[[int], bool]) -> int | None:
-        """Take the first wanted process without a copy off the heap: its load changes."""
-        passed = []
-        chosen = None
-        while self._heap:
-            entry = heapq.heappop(self._heap)
-            if entry[1] not in self._copies[task] and is_wanted(entry[1]):
-                chosen = entry[1]
-                break
-            passed.append(entry)
-        for entry in passed:
-            heapq.heappush(self._heap, entry)
-        return chosen
 
     def _load(self, process: int) -> float:
         return self._count[process] / self._indexed.threads[process]

@@ -89,7 +89,7 @@ class QueryLooker:
         self._directory = directory
         self._now = now
         self._cluster = None if kafka is None else Cluster(kafka)
-        self._parked = None if kafka is None else _Parked(kafka)
+        self._parked = None if kafka is None else ParkedKeys(kafka)
 
     def look(self) -> Snapshot:
         """The state of the query now.
@@ -105,7 +105,7 @@ class QueryLooker:
         if self._cluster is not None and self._parked is not None:
             wanted = {partition for source in checkpoint.sources for partition in source.done}
             logs = log_bounds(self._cluster, wanted, lambda error: warnings.append(str(error)))
-            parked = self._parked.read(warnings)
+            parked = _parked(self._parked, warnings)
         return of_query(describe(checkpoint, logs, parked), at, warnings)
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class GroupLooker:
     ) -> None:
         self._now = now
         self._observer = GroupObserver(kafka, group, log_topic)
-        self._parked = _Parked(kafka)
+        self._parked = ParkedKeys(kafka)
 
     def look(self) -> Snapshot:
         """The state of the group now.
@@ -146,7 +146,7 @@ class GroupLooker:
         """
         at, warnings = self._now(), list[str]()
         status = self._observer.read()
-        return of_group(status, self._parked.read(warnings), at, warnings)
+        return of_group(status, _parked(self._parked, warnings), at, warnings)
 
     def close(self) -> None:
         """Close the connections."""
@@ -154,22 +154,13 @@ class GroupLooker:
         self._parked.close()
 
 
-class _Parked:
-    """The parked keys, as far as this user may read them."""
-
-    def __init__(self, kafka: KafkaConfig) -> None:
-        self._keys = ParkedKeys(kafka)
-
-    def read(self, warnings: list[str]) -> Mapping[ParkedKey, ParkedInfo]:
-        """The parked keys; none, with a warning, if they cannot be read."""
-        try:
-            return self._keys.parked()
-        except KafkaError as error:
-            warnings.append(f"parked keys are not known: {error}")
-            return {}
-
-    def close(self) -> None:
-        self._keys.close()
+def _parked(keys: ParkedKeys, warnings: list[str]) -> Mapping[ParkedKey, ParkedInfo]:
+    """The parked keys; none, with a warning, if this user may not read them."""
+    try:
+        return keys.parked()
+    except KafkaError as error:
+        warnings.append(f"parked keys are not known: {error}")
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from kshare.assignment.cases import Case, run_case
 from kshare.assignment.placement.indexed_state import IndexedState
 from kshare.assignment.placement.placement import Placement
 from kshare.assignment.racks.costs import configured_costs
-from kshare.assignment.sticky.assignor import Metrics
+from kshare.assignment.sticky import Metrics
 from tests.support.cases import STICKY, judge, random_case
 
 NAMES = (
