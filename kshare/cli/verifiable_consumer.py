@@ -75,17 +75,20 @@ class _VerifiableConsumer:
         self.has_failed = False
         self._consumer = consumer
         self._arguments = arguments
-        # Eager protocols assign all partitions again after each rebalance: kafkatest counts on it.
-        self._is_eager = (
-            arguments.group_protocol.lower() != "consumer"
-            and "Cooperative" not in arguments.assignment_strategy
-        )
         self._left: int | None = arguments.max_messages if arguments.max_messages >= 0 else None
         self._is_ending = False
         self._told: tuple[int, object] = (0, None)  # the last rebalance
         self._gained: dict[TopicPartition, tuple[HashRange, ...]] = {}  # in place, not printed
         self._is_revoked = False  # printed, and no assignment since
         self._fault: Exception | None = None
+
+    @property
+    def _is_eager(self) -> bool:
+        """True if each rebalance assigns all partitions again: kafkatest counts on it."""
+        return (
+            self._arguments.group_protocol.lower() != "consumer"
+            and "Cooperative" not in self._arguments.assignment_strategy
+        )
 
     def end(self) -> None:
         """Let it end, from a signal handler."""

@@ -127,8 +127,7 @@ class ConsumerEdge:
     def __init__(
         self, processor: Processor, consumer: KeySharedConsumer, on_room: Callable[[], None]
     ) -> None:
-        self._policy = processor.on_failure
-        self._on_outcome = processor.on_outcome
+        self._processor = processor
         self._on_room = on_room
         self._releases = consumer.releases
         self.has_released = False
@@ -139,9 +138,9 @@ class ConsumerEdge:
         self._parking = threading.Lock()  # its connections are for one thread at a time
         # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
         self._threads = ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="kshare-edge")
-        if isinstance(self._policy, DeadLetter):
-            self._letters = DeadLetters(kafka, self._policy.topic)
-        elif isinstance(self._policy, Park):
+        if isinstance(processor.on_failure, DeadLetter):
+            self._letters = DeadLetters(kafka, processor.on_failure.topic)
+        elif isinstance(processor.on_failure, Park):
             self._parked = ParkedKeys(kafka)
 
     def settle(self, outcomes: Sequence[Outcome]) -> None:
@@ -152,10 +151,11 @@ class ConsumerEdge:
                 rows = record.source.acknowledged  # type: ignore[attr-defined]
                 if not rows[record.row]:
                     rows[record.row] = ACKNOWLEDGED
-        if self._on_outcome is not None:
+        on_outcome = self._processor.on_outcome
+        if on_outcome is not None:
             for outcome in outcomes:
                 try:
-                    self._on_outcome(outcome)
+                    on_outcome(outcome)
                 except Exception:
                     _log.exception("on_outcome has failed with %r", outcome.record)
         self._on_room()
@@ -171,10 +171,11 @@ class ConsumerEdge:
 
     async def park(self, record: Record, error: BaseException | None) -> None:
         """Park the key of a record, with the error as the reason."""
-        assert isinstance(self._policy, Park)
+        policy = self._processor.on_failure
+        assert isinstance(policy, Park)
         if record.raw_key is None:
             raise ValueError("a record without a key cannot be parked")
-        why = ": ".join(filter(None, (self._policy.why, repr(error)[:500])))
+        why = ": ".join(filter(None, (policy.why, repr(error)[:500])))
         await self._in_thread(self._park, record.topic, record.raw_key, why)
 
     async def _in_thread(self, call: Callable[..., None], *given: Any) -> None:

@@ -34,7 +34,6 @@ class IndexedState:
         threads: Processing threads of each process.
         replicas: Standbys of each logged task: as configured, or one on each other process.
         logged: The tasks with a changelog, ascending; only they have standbys.
-        unlogged: The other tasks, ascending.
         shared: The tasks that have a key range.
         previous: The tasks that each process had.
 
@@ -53,11 +52,16 @@ class IndexedState:
         self.threads = [process.num_processing_threads for process in states]
         standbys = max(0, state.assignment_configs.num_standby_replicas)
         self.replicas = min(standbys, len(self.threads) - 1)
-        is_logged = [state.all_tasks[task].has_changelog for task in self.tasks]
-        self.logged = [task for task, logged in enumerate(is_logged) if logged]
-        self.unlogged = [task for task, logged in enumerate(is_logged) if not logged]
+        self.logged = [
+            number for number, task in enumerate(self.tasks) if state.all_tasks[task].has_changelog
+        ]
         self.shared = SharedTasks(self.tasks)
         self.previous = PreviousTasks(states, self._numbers)
+
+    @property
+    def unlogged(self) -> list[int]:
+        """The tasks without a changelog, ascending."""
+        return sorted(set(range(len(self.tasks))).difference(self.logged))
 
     def empty_placement(self) -> Placement:
         """Return a placement without any task."""

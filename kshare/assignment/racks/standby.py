@@ -88,9 +88,7 @@ def optimize_standby(
         for one, two in combinations(sorted(swaps.standby), 2)
         if one in racks and two in racks and racks[one] != racks[two]
     ]
-    for _ in range(_PASSES_MAX):
-        if not swaps.improve_all(pairs):
-            break
+    swaps.improve_all(pairs)
     return swaps.standby
 
 
@@ -115,7 +113,6 @@ class _Swaps:
         self._capped = strategy == "balance_subtopology"
         self._may_move = may_move
         self._moves: Counter[ProcessId] = Counter()
-        self._in_vain: dict[tuple[ProcessId, ProcessId], tuple[int, int]] = {}
         self._traffic = {
             task: {rack: costs.traffic(task, rack) for rack in set(costs.process_racks.values())}
             for task in set(tasks).intersection(chain(*self.standby.values()))
@@ -125,22 +122,25 @@ class _Swaps:
             for task in held.intersection(self._traffic):
                 self._holders[task].add(process)
 
-    def improve_all(self, pairs: Sequence[tuple[ProcessId, ProcessId]]) -> bool:
-        """Let each pair swap in turn; return whether any did.
+    def improve_all(self, pairs: Sequence[tuple[ProcessId, ProcessId]]) -> None:
+        """Let each pair swap in turn, pass after pass, until none does.
 
         A pair with nothing to swap is skipped until one of the two changes; but not if there is a
         rule for moves, which depends on other copies, too.
         """
-        improved = False
-        for pair in pairs:
-            state = self._moves[pair[0]], self._moves[pair[1]]
-            if self._may_move is None and self._in_vain.get(pair) == state:
-                continue
-            if self.improve(*pair):
-                improved = True
-            else:
-                self._in_vain[pair] = state
-        return improved
+        in_vain: dict[tuple[ProcessId, ProcessId], tuple[int, int]] = {}
+        for _ in range(_PASSES_MAX):
+            improved = False
+            for pair in pairs:
+                state = self._moves[pair[0]], self._moves[pair[1]]
+                if self._may_move is None and in_vain.get(pair) == state:
+                    continue
+                if self.improve(*pair):
+                    improved = True
+                else:
+                    in_vain[pair] = state
+            if not improved:
+                break
 
     def improve(self, one: ProcessId, two: ProcessId) -> bool:
         """Swap standbys of two processes as long as there is a gain; return whether any moved."""

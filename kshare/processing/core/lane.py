@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from kshare.processing.core.record import Record
 
-__all__ = ["Call", "Figures", "Holdings", "Lane", "Phase", "State"]
+__all__ = ["NO_TROUBLE", "Call", "Figures", "Holdings", "Lane", "Phase", "State", "Trouble"]
 
 
 class State(IntEnum):
@@ -23,6 +23,25 @@ class State(IntEnum):
     ENDING = 3  # its dead letter, or the list of parked keys
 
 
+class Trouble(NamedTuple):
+    """What went wrong with the first records of a lane.
+
+    Attributes:
+        error: Why the first one failed the last time; None if it did not.
+        is_exhausted: Whether all attempts of the first one have failed.
+        undelivered: How often its dead letter could not be delivered, or its key not be parked.
+        singly: How many of the next records go one by one, as a batch with them has failed.
+    """
+
+    error: BaseException | None = None
+    is_exhausted: bool = False
+    undelivered: int = 0
+    singly: int = 0
+
+
+NO_TROUBLE: Final = Trouble()
+
+
 class Lane:
     """Records that are processed one after another, in offset order.
 
@@ -31,11 +50,8 @@ class Lane:
         records: Those that have no outcome yet; the first ones are under way.
         state: What the first one waits for.
         running: How many of them a handler has now.
-        singly: How many of the next records go one by one, as a batch with them has failed.
         due: While it waits: until when.
-        error: Why the first one failed the last time; None if it did not.
-        undelivered: How often its dead letter could not be delivered, or its key not be parked.
-        is_exhausted: Whether all attempts of the first one have failed.
+        trouble: What went wrong with the first ones.
         size: Size of its records in bytes.
         given_back: The first of its records that was given back; None if none was. No later ones
             come before it comes again.
@@ -45,17 +61,14 @@ class Lane:
 
     __slots__ = (
         "due",
-        "error",
         "given_back",
-        "is_exhausted",
         "key",
         "records",
         "revoked",
         "running",
-        "singly",
         "size",
         "state",
-        "undelivered",
+        "trouble",
     )
 
     def __init__(self, key: Hashable, record: Record) -> None:
@@ -63,13 +76,10 @@ class Lane:
         self.records = deque((record,))
         self.state = State.READY
         self.running = 0
-        self.singly = 0
         self.due = 0.0
-        self.error: BaseException | None = None
-        self.undelivered = 0
+        self.trouble = NO_TROUBLE
         self.size = record.size
         self.given_back: Record | None = None
-        self.is_exhausted = False
         self.revoked: AbstractSet[Record] = frozenset()
 
 
@@ -193,7 +203,7 @@ class Holdings:
         lane.size -= sum(record.size for record in records)
         self.less(records)
         if not lane.records or lane.records[0] is not first:
-            lane.error, lane.is_exhausted, lane.undelivered, lane.singly = None, False, 0, 0
+            lane.trouble = NO_TROUBLE
 
     def remove(self, lane: Lane) -> None:
         """Hold a lane no more, nor its records."""

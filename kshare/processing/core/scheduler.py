@@ -35,7 +35,16 @@ from kshare.processing.core.effects import (
     Remember,
     TakeAgain,
 )
-from kshare.processing.core.lane import Call, Figures, Holdings, Lane, Phase, State
+from kshare.processing.core.lane import (
+    NO_TROUBLE,
+    Call,
+    Figures,
+    Holdings,
+    Lane,
+    Phase,
+    State,
+    Trouble,
+)
 from kshare.processing.core.record import Outcome, Record, Status
 from kshare.processing.core.settings import OnFailure, Settings
 
@@ -168,10 +177,11 @@ class Scheduler:
         call = Call([], [], now)
         while ready and len(call.records) < most:
             lane = ready[0]
-            if lane.singly and call.lanes:
+            singly = lane.trouble.singly
+            if singly and call.lanes:
                 break
             ready.popleft()
-            size = 1 if lane.singly else most - len(call.records)
+            size = 1 if singly else most - len(call.records)
             records: list[Record] = []
             for record in islice(lane.records, size):
                 if record.due > now and records:
@@ -180,7 +190,7 @@ class Scheduler:
             lane.state, lane.running = State.RUNNING, len(records)
             call.lanes.append(lane)
             call.records += records
-            if lane.singly or not self._settings.mixes_keys:
+            if singly or not self._settings.mixes_keys:
                 break
         return call
 
@@ -307,7 +317,7 @@ class Scheduler:
         if after is not None:
             self._wait(lane, error, now, now + max(after, 0.0))
         elif len(call.records) > 1:
-            lane.singly = lane.running
+            lane.trouble = lane.trouble._replace(singly=lane.running)
             delay = self._settings.retry.delay(1, lane.records[0].offset)
             self._wait(lane, error, now, now + delay, remembers=False)
         else:
@@ -320,7 +330,8 @@ class Scheduler:
         record.failures += 1
         if is_final or record.failures >= retry.attempts:
             record.since = now if record.since is None else record.since
-            lane.error, lane.is_exhausted, lane.running = error, True, 0
+            lane.trouble = lane.trouble._replace(error=error, is_exhausted=True)
+            lane.running = 0
             self._exhausted(lane, error)
         else:
             self._wait(lane, error, now, now + retry.delay(record.failures, record.offset))
@@ -333,7 +344,7 @@ class Scheduler:
         record = lane.records[0]
         record.since = now if record.since is None else record.since
         record.due = due
-        lane.error, lane.running = error, 0
+        lane.trouble, lane.running = lane.trouble._replace(error=error), 0
         self._held.wait(lane, due)
         self._limit(lane)
         if remembers:
@@ -356,7 +367,7 @@ class Scheduler:
                 Outcome(record, Status.FAILED, error=error, attempts=record.failures)
             )
             self._held.less((lane.records.popleft(),))
-            lane.error = None
+            lane.trouble = NO_TROUBLE
             self._leave(lane, Status.LEFT_OVER)  # what follows: nobody has to wait for it
             self.effects.append(Halt(record, error))
 
@@ -366,7 +377,9 @@ class Scheduler:
         """The broker has the dead letter of a lane's first record."""
         if lane.state is not State.ENDING:
             return
-        begins = lane.is_exhausted  # its key may be released while one that follows is under way
+        begins = (
+            lane.trouble.is_exhausted
+        )  # its key may be released while one that follows is under way
         if self._settings.sequence and begins and lane.records[0].raw_key is not None:
             self.sequences.add(lane.key)
         self._finish(lane, Status.DEAD_LETTERED, None)
@@ -377,8 +390,9 @@ class Scheduler:
         """A dead letter could not be written, or a key not be parked: it is tried again later."""
         if lane.state is State.ENDING and not self._is_others(lane, now):
             retry = self._settings.retry
-            lane.undelivered += 1
-            delay = retry.delay(lane.undelivered, lane.records[0].offset)
+            times = lane.trouble.undelivered + 1
+            lane.trouble = lane.trouble._replace(undelivered=times)
+            delay = retry.delay(times, lane.records[0].offset)
             self._held.wait(lane, now + min(delay, _DELIVERY_SECONDS_MAX))
 
     def parked(self, lane: Lane) -> list[Record]:
@@ -414,12 +428,10 @@ class Scheduler:
         return self._parked if self._settings.gives_back else {}
 
     def _leave(self, lane: Lane, status: Status) -> list[Record]:
-        records = list(lane.records)
+        records, error = list(lane.records), lane.trouble.error
         for record in records:
-            outcome = Outcome(record, status, None, lane.error, record.failures)
-            self.outcomes.append(outcome)
-            status = Status.LEFT_OVER
-            lane.error = None
+            self.outcomes.append(Outcome(record, status, None, error, record.failures))
+            status, error = Status.LEFT_OVER, None
         self._held.remove(lane)
         return records
 
@@ -445,8 +457,8 @@ class Scheduler:
         held.drop_outdated()
         while held.waiting and held.waiting[0][0] <= now and not self._phase:
             lane = heappop(held.waiting)[2]
-            if lane.is_exhausted or lane.key in self.sequences:
-                self._exhausted(lane, lane.error)
+            if lane.trouble.is_exhausted or lane.key in self.sequences:
+                self._exhausted(lane, lane.trouble.error)
             else:
                 lane.state = State.READY
                 held.ready.append(lane)
@@ -532,12 +544,12 @@ class Scheduler:
         lane.size -= record.size
         if record.since is not None:
             self.effects.append(Forget(record))
-        if lane.singly:
-            lane.singly -= 1
-        error, lane.error = lane.error, None
-        lane.is_exhausted, lane.undelivered = False, 0
+        trouble = lane.trouble
+        if trouble is not NO_TROUBLE:
+            singly = max(trouble.singly - 1, 0)
+            lane.trouble = Trouble(singly=singly) if singly else NO_TROUBLE
         if status is Status.DEAD_LETTERED:
-            self.outcomes.append(Outcome(record, status, None, error, record.failures))
+            self.outcomes.append(Outcome(record, status, None, trouble.error, record.failures))
         else:
             self.outcomes.append(Outcome(record, status, result, None, record.failures + 1))
 

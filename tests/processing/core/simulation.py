@@ -172,7 +172,7 @@ class Simulation:
                 case Deliver(lane, record, _, _):
 
                     def answer(lane: Any = lane, record: Record = record) -> None:
-                        if self.delivers(record, lane.undelivered):
+                        if self.delivers(record, lane.trouble.undelivered):
                             self.letters.append(record)
                             self.scheduler.delivered(lane, self.now)
                         else:
