@@ -1,12 +1,12 @@
 """What a scheduler holds: lanes, whose records are processed one after another, and calls."""
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, islice
 from typing import Any, Final, NamedTuple
 
 from kshare.processing.core.record import Record
@@ -185,16 +185,80 @@ class Holdings:
             self.records -= 1
             self.size -= record.size
 
+    def set_ready(self, lane: Lane) -> None:
+        """A lane may begin."""
+        lane.state = State.READY
+        self.ready.append(lane)
+
+    def batch(self, records_max: int, now: float, *, mixes_lanes: bool) -> Call:
+        """Begin with records of the lanes that are ready, as many as go into one call.
+
+        Args:
+            records_max: Maximum number of records.
+            now: The time: what is due later is not taken, unless it is the first of a lane.
+            mixes_lanes: Whether they may be of several lanes.
+        """
+        ready, call = self.ready, Call([], [], now)
+        while ready and len(call.records) < records_max:
+            lane = ready[0]
+            singly = lane.trouble.singly
+            if singly and call.lanes:
+                break
+            ready.popleft()
+            size = 1 if singly else records_max - len(call.records)
+            records: list[Record] = []
+            for record in islice(lane.records, size):
+                if record.due > now and records:
+                    break
+                records.append(record)
+            lane.state, lane.running = State.RUNNING, len(records)
+            call.lanes.append(lane)
+            call.records += records
+            if singly or not mixes_lanes:
+                break
+        return call
+
     def wait(self, lane: Lane, due: float) -> None:
         """A lane waits for a time."""
         lane.state, lane.due = State.WAITING, due
         heappush(self.waiting, (due, next(self._numbers), lane))
 
-    def drop_outdated(self) -> None:
-        """Have a lane that waits first in the heap."""
+    def next_due(self) -> float | None:
+        """The time of the lane that waits for the earliest one; None if none waits."""
         heap = self.waiting
         while heap and (heap[0][2].state is not State.WAITING or heap[0][0] != heap[0][2].due):
             heappop(heap)
+        return heap[0][0] if heap else None
+
+    def take_due(self, now: float) -> Lane | None:
+        """Take a lane whose time has come; None if there is none."""
+        due = self.next_due()
+        return None if due is None or due > now else heappop(self.waiting)[2]
+
+    def trim(self, lane: Lane, records_max: int, size_max: int) -> Record | None:
+        """Hold no more of a lane than that, but its first record; the first that was let go."""
+        first = None
+        while len(lane.records) > records_max or (lane.size > size_max and len(lane.records) > 1):
+            first = lane.records.pop()
+            lane.size -= first.size
+            self.less((first,))
+        return first
+
+    def revoke(self, lane: Lane, is_gone: Callable[[Record], bool]) -> None:
+        """Hold no more of some records of a lane than what is under way."""
+        under_way = set(islice(lane.records, 1 if lane.state is State.ENDING else lane.running))
+        gone = set(filter(is_gone, lane.records))
+        if not gone:
+            return
+        first, lane.given_back = lane.records[0], None
+        lane.revoked |= gone & under_way
+        self.drop(lane, gone - under_way)
+        if not lane.records:
+            self.remove(lane)
+        elif lane.records[0] is not first and (lane.state is State.WAITING or lane.records[0].due):
+            if lane.state is State.READY:
+                self.ready.remove(lane)
+            self.wait(lane, lane.records[0].due)
 
     def drop(self, lane: Lane, records: AbstractSet[Record]) -> None:
         """Hold some records of a lane no more."""

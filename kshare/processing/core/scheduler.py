@@ -20,7 +20,6 @@ the settings say. Cost: 4 us a record.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from heapq import heappop
 from itertools import islice
 from typing import Any
 
@@ -148,50 +147,24 @@ class Scheduler:
         settings = self._settings
         if not settings.gives_back or lane.state < State.WAITING or lane.revoked:
             return
-        size_max = settings.bytes_max // _WAITING_PART
-        first, records_max = None, max(settings.records_max // _WAITING_PART, 1)
-        while len(lane.records) > records_max or (lane.size > size_max and len(lane.records) > 1):
-            first = lane.records.pop()
-            lane.size -= first.size
-            self._held.less((first,))
+        records_max = max(settings.records_max // _WAITING_PART, 1)
+        first = self._held.trim(lane, records_max, settings.bytes_max // _WAITING_PART)
         if first is not None:
             lane.given_back = first
             self.effects.append(GiveBack(first))
 
     def next_call(self, now: float) -> Call | None:
         """Begin the next call of the handler; None if none may begin now."""
-        ready = self._held.ready
+        ready, settings = self._held.ready, self._settings
         if not ready or len(self._running) >= self.concurrency or self._phase is Phase.CLOSING:
             return None
-        if self._settings.batch_size > 1:
-            call = self._batch(now)
+        if settings.batch_size > 1:
+            call = self._held.batch(settings.batch_size, now, mixes_lanes=settings.mixes_keys)
         else:
             lane = ready.popleft()
             lane.state, lane.running = State.RUNNING, 1
             call = Call([lane], [lane.records[0]], now)
         self._running[call] = None
-        return call
-
-    def _batch(self, now: float) -> Call:
-        ready, most = self._held.ready, self._settings.batch_size
-        call = Call([], [], now)
-        while ready and len(call.records) < most:
-            lane = ready[0]
-            singly = lane.trouble.singly
-            if singly and call.lanes:
-                break
-            ready.popleft()
-            size = 1 if singly else most - len(call.records)
-            records: list[Record] = []
-            for record in islice(lane.records, size):
-                if record.due > now and records:
-                    break
-                records.append(record)
-            lane.state, lane.running = State.RUNNING, len(records)
-            call.lanes.append(lane)
-            call.records += records
-            if singly or not self._settings.mixes_keys:
-                break
         return call
 
     # -- answers of handlers ----------------------------------------------------------------
@@ -453,23 +426,16 @@ class Scheduler:
                 self.effects.append(Cancel(call))
                 error = TimeoutError(f"the handler took longer than its timeout, {timeout:g} s")
                 self.failed(call, error, now)
-        held = self._held
-        held.drop_outdated()
-        while held.waiting and held.waiting[0][0] <= now and not self._phase:
-            lane = heappop(held.waiting)[2]
+        while not self._phase and (lane := self._held.take_due(now)):
             if lane.trouble.is_exhausted or lane.key in self.sequences:
                 self._exhausted(lane, lane.trouble.error)
             else:
-                lane.state = State.READY
-                held.ready.append(lane)
-            held.drop_outdated()
+                self._held.set_ready(lane)
 
     def next_tick(self) -> float | None:
         """When :meth:`tick` has something to do; None if nothing waits for a time."""
-        waiting = self._held.waiting
-        self._held.drop_outdated()
-        times = [waiting[0][0]] if waiting and not self._phase else []
-        first = next(iter(self._running), None)
+        due, first = self._held.next_due(), next(iter(self._running), None)
+        times = [] if due is None or self._phase else [due]
         if first is not None and self._settings.timeout_seconds is not None:
             times.append(first.started + self._settings.timeout_seconds)
         return min(times, default=None)
@@ -485,22 +451,7 @@ class Scheduler:
         """
         self._parked = {key: first for key, first in self._parked.items() if not is_gone(first)}
         for lane in list(self._held.lanes.values()):
-            kept = 1 if lane.state is State.ENDING else lane.running
-            under_way = set(islice(lane.records, kept))
-            gone = set(filter(is_gone, lane.records))
-            if not gone:
-                continue
-            first, lane.given_back = lane.records[0], None
-            lane.revoked |= gone & under_way
-            self._held.drop(lane, gone - under_way)
-            if not lane.records:
-                self._held.remove(lane)
-            elif lane.records[0] is not first and (
-                lane.state is State.WAITING or lane.records[0].due
-            ):
-                if lane.state is State.READY:
-                    self._held.ready.remove(lane)
-                self._held.wait(lane, lane.records[0].due)
+            self._held.revoke(lane, is_gone)
 
     def _is_others(self, lane: Lane, now: float) -> bool:
         """Drop what others got of a lane while it was under way; True if its first one was that."""
@@ -567,5 +518,4 @@ class Scheduler:
         elif lane.records[0].due > now:
             held.wait(lane, lane.records[0].due)
         else:
-            lane.state = State.READY
-            held.ready.append(lane)
+            held.set_ready(lane)
