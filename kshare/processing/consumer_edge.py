@@ -36,8 +36,13 @@ _NOT_BEFORE: Final = "not-before"
 _YEAR_10000_MS: Final = 253_402_300_800_000
 
 
-def check_consumer(consumer: KeySharedConsumer, processor: Processor) -> None:
+def check_consumer(consumer: KeySharedConsumer, processor: Processor, *, subscribes: bool) -> None:
     """Check that a processor may process what a consumer reads.
+
+    Args:
+        consumer: The consumer.
+        processor: The processor.
+        subscribes: Whether the processor subscribes: then it is told of rebalances.
 
     Raises:
         OptionsError: It may not; every fault is listed.
@@ -65,6 +70,12 @@ def check_consumer(consumer: KeySharedConsumer, processor: Processor) -> None:
         missing = [name for name in names if name not in config.columns]
         if missing:
             problems.append(f"columns has no {', '.join(missing)}; {why}")
+    if not subscribes and consumer.receiver.subscriber is not None:
+        problems.append(
+            "topics is None, and the consumer has subscribed itself, so nobody would tell the "
+            "processor what goes to other members: give topics to Processor.run, and do not call "
+            "subscribe(); or call assign() in its place"
+        )
     if problems:
         raise OptionsError(problems, of="the consumer of Processor.run")
 

@@ -1,7 +1,8 @@
 """A handler and how it is called: :class:`Processor`."""
 
+import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -132,7 +133,11 @@ class Processor:
             mixes_keys=on_batch,
         )
 
-    def run(self, consumer: "KeySharedConsumer", topics: Sequence[str] | None) -> None:
+    def run(
+        self,
+        consumer: "KeySharedConsumer",
+        topics: Iterable[str | re.Pattern[str]] | re.Pattern[str] | None,
+    ) -> None:
         """Process the records of topics until SIGTERM or SIGINT; close the consumer.
 
         Records are acknowledged when they have their outcomes. When it ends, what is under way is
@@ -140,7 +145,8 @@ class Processor:
 
         Args:
             consumer: With ``acknowledgement.mode=explicit``. The processor polls it.
-            topics: What to subscribe to; None if the consumer has partitions already (``assign``).
+            topics: What to subscribe to, as ``consumer.subscribe`` takes it; None if the consumer
+                has partitions already (``assign``).
 
         Raises:
             OptionsError: The consumer is configured in another way; every fault is listed.

@@ -14,14 +14,15 @@ no room. Before key hashes go to others, what handlers have of them is ended, wi
 
 import asyncio
 import logging
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.progress import TopicPartition
@@ -56,8 +57,10 @@ _FULL_SECONDS: Final = 1.0
 _Ranges = Mapping[TopicPartition, tuple[HashRange, ...]]
 _T = TypeVar("_T")
 
+_Topics: TypeAlias = Iterable[str | re.Pattern[str]] | re.Pattern[str] | None
 
-def run(processor: Processor, consumer: KeySharedConsumer, topics: Sequence[str] | None) -> None:
+
+def run(processor: Processor, consumer: KeySharedConsumer, topics: _Topics) -> None:
     """Process records until a signal or a fault ends it; closes the consumer."""
     asyncio.run(Runner(processor, consumer, topics).run())
 
@@ -68,16 +71,14 @@ class Runner:
     Args:
         processor: The processor.
         consumer: The consumer, with ``acknowledgement.mode=explicit``.
-        topics: What to subscribe to; None if it has partitions already.
+        topics: What to subscribe to, as the consumer takes it; None if it has partitions already.
 
     Raises:
         OptionsError: The consumer is configured in another way.
     """
 
-    def __init__(
-        self, processor: Processor, consumer: KeySharedConsumer, topics: Sequence[str] | None
-    ) -> None:
-        check_consumer(consumer, processor)
+    def __init__(self, processor: Processor, consumer: KeySharedConsumer, topics: _Topics) -> None:
+        check_consumer(consumer, processor, subscribes=topics is not None)
         consumer.take_turns()
         self._processor = processor
         self._consumer = consumer
@@ -157,7 +158,7 @@ class Runner:
                 self._started({})
             else:
                 self._consumer.subscribe(
-                    list(self._topics),
+                    self._topics,
                     on_revoked=self._revoked,
                     on_lost=self._lost,
                     on_started=self._started,

@@ -1,6 +1,7 @@
 """A processor over a consumer, on a mock cluster: acknowledgements, faults, signals."""
 
 import asyncio
+import re
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError, OptionsError, ProcessingError
+from kshare.errors import ConsumerClosedError, KafkaError, OptionsError, ProcessingError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Chunk
 from kshare.processing import DeadLetter, Outcome, Processor, Record, Retry, Status
@@ -206,6 +207,34 @@ def test_a_consumer_that_does_not_fit_is_refused(
     implicit = consumer(acknowledgement__mode="implicit")
     with pytest.raises(OptionsError, match=r"acknowledgement\.mode is implicit"):
         Runner(Processor(print), implicit, None)
+
+
+@pytest.mark.parametrize("topics", ["orders", re.compile("orders.*"), ["orders", "^returns"]])
+def test_topics_are_subscribed_as_the_consumer_takes_them(
+    consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch, topics: Any
+) -> None:
+    """A text is one topic, not each of its letters."""
+    made, given = consumer(), list[Any]()
+
+    def subscribe(topics: Any, **listeners: Any) -> None:
+        given.append(topics)
+        raise ConsumerClosedError
+
+    monkeypatch.setattr(made, "subscribe", subscribe)
+    Runner(Processor(print), made, topics)._read()
+    assert given == [topics]
+
+
+def test_a_consumer_that_has_subscribed_itself_is_refused(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    """Nobody would tell the processor which key hashes go to others."""
+    made = consumer()
+    made.receiver.subscriber = Mock()
+    with pytest.raises(OptionsError, match=r"give topics to Processor\.run.* or call assign\(\)"):
+        Runner(Processor(print), made, None)
+    Runner(Processor(print), made, "orders")
+    made.receiver.subscriber = None
 
 
 def test_the_columns_that_a_dead_letter_has_are_read(
