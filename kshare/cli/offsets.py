@@ -19,7 +19,7 @@ from kshare.cli.show import partition_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import log_bounds
 from kshare.core.progress import TopicPartition
-from kshare.group.model import OffsetAndMetadata
+from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets, ResetTo, ShiftBy
 from kshare.monitor.plot import draw_partitions
 from kshare.monitor.status import PartitionStatus, partition_status

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from kshare.group.consumer.consumer import KeySharedConsumer
     from kshare.group.consumer.subscriber import partitions_only
     from kshare.group.consumer.transaction import Transaction
+    from kshare.group.log.primary import OffsetAndMetadata
     from kshare.group.message import Message
     from kshare.group.metrics import ConsumerHealth, ConsumerMetrics
-    from kshare.group.model import OffsetAndMetadata
     from kshare.group.owners import GroupOwners, owner
     from kshare.group.prometheus import MetricsServer, register_metrics, serve_metrics
     from kshare.group.restoration import restore
@@ -51,7 +51,7 @@ _HOMES = {
     "KeySharedConsumer": "kshare.group.consumer.consumer",
     "Message": "kshare.group.message",
     "MetricsServer": "kshare.group.prometheus",
-    "OffsetAndMetadata": "kshare.group.model",
+    "OffsetAndMetadata": "kshare.group.log.primary",
     "Transaction": "kshare.group.consumer.transaction",
     "TransactionAbortedError": "kshare.errors",
     "owner": "kshare.group.owners",

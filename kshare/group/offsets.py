@@ -24,10 +24,15 @@ from kshare.errors import (
     UnknownTopicError,
 )
 from kshare.group.config.consumer_config import cluster_and_log
+from kshare.group.config.table import LOG_SEGMENT_BYTES
 from kshare.group.description import describe_group
-from kshare.group.log.primary import PrimaryOffsets, StoredOffset
+from kshare.group.log.primary import (
+    OffsetAndMetadata,
+    PrimaryOffsets,
+    StoredOffset,
+    committed_offset,
+)
 from kshare.group.log.topic import LogTopic, LogWriter, log_table
-from kshare.group.model import LOG_SEGMENT_BYTES, OffsetAndMetadata, committed_offset
 from kshare.group.protocol.log import GroupLog, members_seen
 from kshare.group.protocol.record_codec import LIFE_SECONDS, GroupReader, decode_key, encode
 from kshare.group.protocol.records import Reset

@@ -11,9 +11,9 @@ from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.membership.planner import WholeTopics
-from kshare.group.model import OffsetAndMetadata
 from kshare.testing import FakeCluster
 from tests.support.parked_keys import FakeParked
 from tests.support.policies import FakePolicies

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
-from kshare.group.model import LOG_SEGMENT_BYTES, OffsetReset
+from kshare.core.progress import TopicPartition
 from kshare.group.protocol.commit import Purgatory
 from kshare.group.protocol.report import NO_REPORT, ROUND_ROBIN, MemberReport
 from kshare.group.protocol.subscription import PROTOCOL, RANGE
@@ -26,15 +26,24 @@ from kshare.options.kinds import (
     integer,
 )
 from kshare.options.table import OPTIONS
+from kshare.wire.reader.tail_reader import NamedReset
 
 __all__ = [
     "BEAT_MS",
     "CONFIGS",
+    "LOG_SEGMENT_BYTES",
     "SESSION_MS",
     "TRANSACTION_MS",
     "Config",
     "ConsumerConfig",
+    "OffsetReset",
 ]
+
+LOG_SEGMENT_BYTES: Final = 10 << 20
+"""``segment.bytes`` of the log's topic, unless it is configured."""
+
+OffsetReset = NamedReset | Callable[[TopicPartition], int | None]
+"""Where a partition without an offset starts: by name, or its offset; None is earliest."""
 
 SESSION_MS: Final = 45_000
 BEAT_MS: Final = 3_000
@@ -100,16 +109,13 @@ def _parse_reset(text: str) -> str:
     return reset
 
 
-def _parse_transactional_id(text: str) -> str:
-    if not text.strip():
-        raise BadValueError("is empty", "give each process an id of its own")
-    return text.strip()
+def _id_kind(values: str, advice: str) -> Kind:
+    def parse(text: str) -> str:
+        if not text.strip():
+            raise BadValueError("is empty", advice)
+        return text.strip()
 
-
-def _parse_instance(text: str) -> str:
-    if not text.strip():
-        raise BadValueError("is empty", "give an id, or leave it out")
-    return text.strip()
+    return Kind(values, parse)
 
 
 _STRATEGIES: Final = ((PROTOCOL,), (PROTOCOL, RANGE))
@@ -268,7 +274,7 @@ class ConsumerConfig:
     transactional_id: str | None = config(
         None,
         "transactional.id",
-        Kind("a name, another one for each process", _parse_transactional_id),
+        _id_kind("a name, another one for each process", "give each process an id of its own"),
         "Outputs and what is processed are committed in transactions of this id.",
     )
     transaction_timeout_ms: int = config(
@@ -307,7 +313,7 @@ class ConsumerConfig:
     instance_id: str | None = config(
         None,
         "group.instance.id",
-        Kind("text", _parse_instance),
+        _id_kind("text", "give an id, or leave it out"),
         "Id of a static member (`subscribe`): it does not leave when it closes, and its "
         "successor of the same id gets its partitions without a rebalance.",
     )

@@ -24,9 +24,9 @@ from kshare.group.consumer.receiver import deadline_of
 from kshare.group.consumer.subscriber import Listener
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.core.handing_out import Call
+from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.message import Message
 from kshare.group.metrics import ConsumerHealth, ConsumerMetrics
-from kshare.group.model import OffsetAndMetadata
 
 __all__ = ["AsyncKeySharedConsumer"]
 

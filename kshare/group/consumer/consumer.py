@@ -35,9 +35,9 @@ from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.delivery.load_meter import meter_of
 from kshare.group.delivery.shared_dispatcher import SharedDispatcher
 from kshare.group.delivery.watching import Parking, ParkView
+from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Message
 from kshare.group.metrics import ConsumerHealth, ConsumerMetrics, Latencies
-from kshare.group.model import OffsetAndMetadata
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.background import Waker
@@ -99,7 +99,8 @@ class KeySharedConsumer:
         self._config = config
         self._waker = Waker().open()
         self._session = session(config, on_change=self._interrupt)
-        self._dispatcher = self._new_dispatcher(config)
+        dispatcher = Dispatcher if config.order == "key" else SharedDispatcher
+        self._dispatcher = dispatcher(config, self._session, self._waker)
         if config.order == "key":
             self._dispatcher.parking = Parking(parked(config.kafka), self._interrupt)
         self._session.use_leader_epochs(self._dispatcher.leader_epochs)
@@ -140,10 +141,6 @@ class KeySharedConsumer:
 
     def _is_subscribed(self) -> bool:
         return self._receiver.subscriber is not None
-
-    def _new_dispatcher(self, config: ConsumerConfig) -> Dispatcher:
-        kind = Dispatcher if config.order == "key" else SharedDispatcher
-        return kind(config, self._session, self._waker)
 
     # -- receiving --------------------------------------------------------------------------
 

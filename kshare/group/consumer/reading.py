@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
-from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError
 from kshare.group.assignments import check_whole, parse_assignment, parse_partition
@@ -19,8 +18,9 @@ from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Subscriber
 from kshare.group.consumer.topic_lookup import SubscribedTopics, check_existence, log_offsets
 from kshare.group.delivery.dispatcher import Dispatcher
-from kshare.group.model import OffsetAndMetadata
+from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets
+from kshare.group.protocol.subscription import Assigned
 from kshare.group.session.session import GroupSession
 
 __all__ = ["Reading"]
@@ -184,17 +184,13 @@ class Reading:
         """Look at the subscriber again."""
         self._receiver.interrupt()
 
-    def keep(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+    def keep(self, assignment: Assigned) -> None:
         """Read on these key hashes, which stay, and no others."""
         with self._receiver.stopped():
             self._dispatcher.refresh()
             self._dispatcher.keep(assignment)
 
-    def take_over(
-        self,
-        assignment: Mapping[TopicPartition, tuple[HashRange, ...]],
-        epoch: tuple[int, str] | None,
-    ) -> None:
+    def take_over(self, assignment: Assigned, epoch: tuple[int, str] | None) -> None:
         """Claim these key hashes and no others, and read them."""
         self.rebalances += bool(assignment) or epoch is not None
         with self._receiver.stopped():

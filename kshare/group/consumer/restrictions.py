@@ -11,8 +11,8 @@ from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, Poli
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import PolicyError
-from kshare.group.core.deliveries import Assignment
 from kshare.group.core.ownerships import claimed_hashes
+from kshare.group.protocol.subscription import Assigned
 
 __all__ = ["Restrictions"]
 
@@ -32,7 +32,7 @@ class Restrictions:
         self._group = group
         self._warned = False
 
-    def check(self, assignment: Assignment) -> None:
+    def check(self, assignment: Assigned) -> None:
         """Refuse key ranges that a policy does not accept.
 
         Raises:
@@ -90,7 +90,7 @@ class Restrictions:
     def allowed(
         self,
         processed: Mapping[TopicPartition, Progress],
-        assignment: Assignment,
+        assignment: Assigned,
         *,
         is_subscribed: bool = False,
     ) -> dict[TopicPartition, Progress]:

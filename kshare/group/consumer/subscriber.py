@@ -8,7 +8,7 @@
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -22,13 +22,14 @@ from kshare.core.progress import TopicPartition
 from kshare.group.consumer.topic_lookup import SubscribedTopics, TopicPatterns
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.protocol.holdings import Change, assigned_minus, hashes_union
+from kshare.group.protocol.subscription import Assigned
 from kshare.options import KafkaConfig
 
 __all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only"]
 
 _log = logging.getLogger("kshare.group")
 
-Listener: TypeAlias = Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]
+Listener: TypeAlias = Callable[[Assigned], None]
 """Takes key hashes by partition: only what has changed; an empty tuple is the whole partition."""
 
 _Consumer = TypeVar("_Consumer")
@@ -60,7 +61,7 @@ class Host(Protocol):
     def commit_before_revocation(self) -> "Future[Any] | None":
         """Begin to commit what is processed, with ``enable.auto.commit``; None if that is done."""
 
-    def keep(self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+    def keep(self, assignment: Assigned) -> None:
         """Read on these key hashes, which stay, and no others."""
 
     def is_settled(self) -> bool:
@@ -69,11 +70,7 @@ class Host(Protocol):
     def wake(self) -> None:
         """Look at the subscriber again."""
 
-    def take_over(
-        self,
-        assignment: Mapping[TopicPartition, tuple[HashRange, ...]],
-        epoch: tuple[int, str] | None,
-    ) -> None:
+    def take_over(self, assignment: Assigned, epoch: tuple[int, str] | None) -> None:
         """Claim these key hashes and no others, and read them."""
 
 
@@ -124,7 +121,7 @@ class Subscriber:
         return under_way.commit.done() or self.member.is_lost
 
     @property
-    def starting(self) -> Mapping[TopicPartition, tuple[HashRange, ...]]:
+    def starting(self) -> Assigned:
         """What was gained, until its claim is in place and ``on_started`` has returned."""
         return self._starting
 
@@ -240,7 +237,7 @@ class Subscriber:
         for topic_partition in started:
             self._starting.pop(topic_partition, None)
 
-    def _tell(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]], what: str) -> None:
+    def _tell(self, changed: Assigned, what: str) -> None:
         """Write a line for people, as Java's consumer does."""
         level, why = logging.INFO, ""
         if what == "lost":
@@ -254,7 +251,7 @@ class Subscriber:
 
     def revoke_all(self) -> None:
         """The end: what is owned is given up next."""
-        owned: Mapping[TopicPartition, tuple[HashRange, ...]] = self.member.owned()
+        owned: Assigned = self.member.owned()
         if self._under_way is not None:
             owned = assigned_minus(owned, self._under_way.change.revoked)
         if owned and self.callbacks.on_revoked is not None and not self.is_rebalancing:
@@ -296,7 +293,7 @@ class _PartitionsOnly:
     listener: Callable[..., None]
     consumer: Any
 
-    def __call__(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+    def __call__(self, changed: Assigned) -> None:
         partitions = sorted(changed)
         if self.consumer is None:
             self.listener(partitions)
@@ -306,7 +303,7 @@ class _PartitionsOnly:
 
 def _call(
     listener: Listener | None,
-    changed: Mapping[TopicPartition, tuple[HashRange, ...]],
+    changed: Assigned,
     faults: list[Exception],
 ) -> None:
     if listener is None:

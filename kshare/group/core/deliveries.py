@@ -25,11 +25,9 @@ from kshare.group.core.in_hand import InHand
 from kshare.group.core.left_out import LeftOut, ParkedHashes
 from kshare.group.core.scope import Carried, NextDelivery
 from kshare.group.message import ACKNOWLEDGED, Message
+from kshare.group.protocol.subscription import Assigned
 
-__all__ = ["Assignment", "Deliveries", "Starts"]
-
-Assignment: TypeAlias = Mapping[TopicPartition, tuple[HashRange, ...]]
-"""Key hashes of each partition; empty for all."""
+__all__ = ["Deliveries", "Starts"]
 
 Starts: TypeAlias = Mapping[TopicPartition, Progress]
 """From where each partition is delivered; the object says which start it is."""
@@ -67,7 +65,7 @@ class Deliveries:
 
     # -- which partitions -------------------------------------------------------------------
 
-    def keep(self, assignment: Assignment) -> None:
+    def keep(self, assignment: Assigned) -> None:
         """Read on these key hashes, until they are claimed without the others, and no others."""
         before = self.assignment
         self.assign(assignment, keeps=True)
@@ -76,7 +74,7 @@ class Deliveries:
             if is_narrowed and tp not in self.by_partition:  # should it start before that
                 self._next[tp] = replace(self._next.get(tp, NextDelivery()), is_provisional=True)
 
-    def assign(self, assignment: Assignment, *, keeps: bool = False) -> None:
+    def assign(self, assignment: Assigned, *, keeps: bool = False) -> None:
         """Read these partitions, as soon as the session has started them, and no others.
 
         Args:

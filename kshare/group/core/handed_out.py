@@ -331,7 +331,8 @@ class OpenChunks:
     @property
     def records(self) -> int:
         """Number of records that are not acknowledged."""
-        return sum(_open_rows(chunk) for chunk in self._chunks)
+        values = [chunk.acknowledged for chunk in self._chunks]
+        return sum(each.count(0) + each.count(RELEASED) for each in values)
 
     def offsets(self) -> Offsets:
         """The offsets of the records that are not acknowledged, ascending, each once."""
@@ -380,10 +381,6 @@ def is_open(chunk: Chunk) -> npt.NDArray[np.bool_]:
     values = np.frombuffer(chunk.acknowledged, np.uint8)
     closed: npt.NDArray[np.bool_] = (values & ACKNOWLEDGED).astype(bool)
     return ~closed
-
-
-def _open_rows(chunk: Chunk) -> int:
-    return chunk.acknowledged.count(0) + chunk.acknowledged.count(RELEASED)
 
 
 def _first_open(chunk: Chunk) -> int:

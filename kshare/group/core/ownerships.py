@@ -15,8 +15,9 @@ from kshare.group.protocol.actions import Action
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Key
+from kshare.group.protocol.records import Claim, Key
 from kshare.group.protocol.start import Reason
+from kshare.group.protocol.subscription import Assigned
 from kshare.group.protocol.takeover import session_of
 
 __all__ = ["LeaseClock", "Ownerships", "claimed_hashes"]
@@ -71,7 +72,7 @@ class Ownerships:
 
     def claim(
         self,
-        assignment: Mapping[TopicPartition, tuple[HashRange, ...]],
+        assignment: Assigned,
         *,
         epoch: tuple[int, str] | None = None,
         self_fencing: bool = False,
@@ -123,13 +124,12 @@ class Ownerships:
             "delivered again after a restart"
         )
         for partition, hashes in owned.items():
-            self._claim_again(partition, hashes)
+            self._claim_again(self._claimant.claim(partition, hashes))
 
-    def _claim_again(self, partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+    def _claim_again(self, claim: Claim) -> None:
         """Give up what is owned of a partition, and own it anew."""
-        self._replace(partition)
-        claim = self._claimant.claim(partition, hashes)
-        self.by_partition[partition] = self._claimant.ownership(claim, self.topic_id)
+        self._replace(claim.partition)
+        self.by_partition[claim.partition] = self._claimant.ownership(claim, self.topic_id)
 
     def _replace(self, partition: TopicPartition) -> None:
         """Give up what is owned of a partition."""
@@ -237,10 +237,8 @@ class Ownerships:
             "not committed is delivered again"
         )
         self._claimant.rename()
-        self._replace(owner.partition)
         claim = self._claimant.claim(owner.partition, owner.hashes)
-        claim = replace(claim, epoch=owner.epoch, self_fencing=owner.claim.self_fencing)
-        self.by_partition[owner.partition] = self._claimant.ownership(claim, self.topic_id)
+        self._claim_again(replace(claim, epoch=owner.epoch, self_fencing=owner.claim.self_fencing))
 
     def _was_buried(self, owner: Owner) -> bool:
         """True if others took a standalone member for dead, and nobody has excluded it."""

@@ -21,7 +21,7 @@ from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Slice, Stripe, TopicPartition
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.core.deliveries import Assignment, Deliveries
+from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handing_out import HandingOut
 from kshare.group.core.left_out import LeftOut, ParkedHashes, Released
@@ -29,6 +29,7 @@ from kshare.group.delivery.load_meter import LoadMeter
 from kshare.group.delivery.watching import Parking, Retention
 from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, chunks, marked
 from kshare.group.metrics import PartitionMetrics
+from kshare.group.protocol.subscription import Assigned
 from kshare.group.session.session import GroupSession
 from kshare.monitor.report import lag
 from kshare.options import DEFAULT_COLUMNS, EARLIEST, SOURCE_COLUMNS, SourceOptions
@@ -80,7 +81,7 @@ class Dispatcher:
         self._reader = TailReader(read_options(config), config.offset_reset, waker)
 
     @property
-    def assignment(self) -> Assignment:
+    def assignment(self) -> Assigned:
         """The partitions that are claimed, and their key hashes."""
         return self.state.assignment
 
@@ -108,12 +109,12 @@ class Dispatcher:
         self.state.read_anew()
         self._read_anew()
 
-    def keep(self, assignment: Assignment) -> None:
+    def keep(self, assignment: Assigned) -> None:
         """Read on these key hashes, until they are claimed without the others, and no others."""
         self.state.keep(assignment)
         self._read_anew()
 
-    def assign(self, assignment: Assignment, *, keeps: bool = False) -> None:
+    def assign(self, assignment: Assigned, *, keeps: bool = False) -> None:
         """Read these partitions and no others, as :meth:`.Deliveries.assign`."""
         self.state.assign(assignment, keeps=keeps)
         self._read_anew()

@@ -1,12 +1,14 @@
 """A group's offsets in ``__consumer_offsets``: primary offsets, with anchors in their metadata.
 
 Guarantees: the bounds of the log that are returned beside primary offsets were asked for after
-these, so the log up to its end says all that was said when they were written.
+these, so the log up to its end says all that was said when they were written. Both together say
+what the group has committed (:func:`committed_offset`).
 """
 
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from kshare.cluster.client import kafka_error
@@ -14,13 +16,85 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.committer import CommittedOffset, CommittedOffsets
 from kshare.cluster.coordinator import OffsetWriter, fetch_offsets
 from kshare.core.listing import join_names
-from kshare.core.progress import TopicPartition
+from kshare.core.offsets import Bounds, intersect
+from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KafkaError, NoOffsetError, UnknownTopicError
-from kshare.group.model import OffsetReset
-from kshare.group.protocol.start import Anchor, Primary
+from kshare.group.config.table import OffsetReset
+from kshare.group.protocol.log import PartitionLog
+from kshare.group.protocol.start import Anchor, Primary, Reason, resolve_start
 from kshare.options import KafkaConfig
 
-__all__ = ["PrimaryOffsets", "StoredOffset"]
+__all__ = ["OffsetAndMetadata", "PrimaryOffsets", "StoredOffset", "committed_offset"]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """What a group has committed of a partition.
+
+    Attributes:
+        offset: The stable offset: all below it has been processed.
+        range_offsets: Offset ranges ``(start, end)`` above it that have been processed for all key
+            hashes, ascending.
+        individual_commits: All that has been processed above it, as rectangles.
+        metadata: What another consumer than kshare's has committed beside the offset, such as
+            confluent-kafka's; empty once a consumer of kshare's has had the partition.
+        leader_epoch: Leader epoch of the last processed record; None if it is not known.
+    """
+
+    offset: int
+    range_offsets: tuple[tuple[int, int], ...] = ()
+    individual_commits: tuple[Rectangle, ...] = ()
+    metadata: str = ""
+    leader_epoch: int | None = None
+
+    @property
+    def progress(self) -> Progress:
+        """The processed part."""
+        return Progress.of(self.offset, self.individual_commits)
+
+
+def committed_offset(
+    primary: Primary | None,
+    log: PartitionLog,
+    bounds: tuple[int, int],
+    topic_id: str,
+    metadata: str = "",
+) -> OffsetAndMetadata | None:
+    """What a group has committed of a partition; None if nothing.
+
+    Args:
+        primary: The primary offset; None if there is none.
+        log: What the log says, read to its end.
+        bounds: The log's first offset and its end.
+        topic_id: Id of the log's topic; empty if it is not known.
+        metadata: The metadata of the primary offset.
+    """
+    if primary is None:  # it has expired, or was deleted: individual commits are void
+        return None
+    first, end = bounds
+    start = resolve_start(primary, log, log_end=end, log_start=first, topic_id=topic_id)
+    progress, said = start.progress, log.stable
+    if start.reason in {Reason.ADOPTED, Reason.RESET}:
+        return OffsetAndMetadata(
+            progress.stable,
+            metadata="" if primary.anchor else metadata,
+            leader_epoch=start.leader_epoch,
+        )
+    whole = _common(progress)
+    return OffsetAndMetadata(
+        progress.stable,
+        tuple(zip(whole[::2], whole[1::2], strict=True)),
+        progress.individual_commits,
+        said.metadata if said else "",
+        start.leader_epoch,
+    )
+
+
+def _common(progress: Progress) -> Bounds:
+    """The offsets that have been processed for all key hashes."""
+    if not progress.stripes:
+        return ()
+    return reduce(intersect, (stripe.bounds for stripe in progress.stripes))
 
 
 class StoredOffset(CommittedOffset):

@@ -368,7 +368,7 @@ def _apply(log: PartitionLog, record: Record, position: int) -> None:
 def _delete(log: PartitionLog, key: Key) -> None:
     match key.kind:
         case "block":
-            log.blocks.pop(_block_key(key), None)
+            log.blocks.pop(key.detail, None)
         case "lease":
             log.leases.pop(key.detail, None)
         case "reset":
@@ -376,11 +376,6 @@ def _delete(log: PartitionLog, key: Key) -> None:
         case "stable":
             log.stables.pop(key.detail[0], None)
             log.stable = max(log.stables.values(), key=lambda each: each.offset, default=None)
-
-
-def _block_key(key: Key) -> BlockKey:
-    member, hashes, stretch = key.detail
-    return member, hashes, stretch
 
 
 def members_forgotten(log: GroupLog, own: str, now_ms: int, age_ms: int) -> set[str]:

@@ -33,6 +33,7 @@ from kshare.errors import ForeignMemberError, KshareError
 from kshare.group.protocol.holdings import Change, Holdings
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.requests import (
+    PASSING,
     Code,
     Join,
     Leave,
@@ -40,7 +41,6 @@ from kshare.group.protocol.requests import (
     Plan,
     Sync,
     fault_of,
-    is_passing,
 )
 from kshare.group.protocol.subscription import (
     PROTOCOL,
@@ -304,7 +304,7 @@ class Membership:
             self._must_join |= self.state is State.STABLE
         elif code is Code.ILLEGAL_GENERATION and self.state is State.JOINING:
             pass  # of the last generation: the answer to JoinGroup is on its way
-        elif code is not None and not is_passing(code):
+        elif code is not None and code not in PASSING:
             self.refused(code)
 
     def disconnected(self) -> None:

@@ -45,7 +45,9 @@ class PlainOwner(Owner):
         """The log was deleted or truncated: go on; the next commit names no anchor."""
         self.topic_id = topic_id
         if self.start is not None:
-            self.start, self._claims_seen = _without_anchor(self.start), -1
+            incarnation, progress = self.start.incarnation, self.start.progress
+            self.start = Start(Reason.LOST_LOG, incarnation, progress, begins=True)
+            self._claims_seen = -1
         else:
             self.failed()
 
@@ -89,7 +91,3 @@ class PlainOwner(Owner):
         if start.begins:
             return None
         return Anchor(start.incarnation, log.position, self.topic_id)
-
-
-def _without_anchor(start: Start) -> Start:
-    return Start(Reason.LOST_LOG, start.incarnation, start.progress, begins=True)

@@ -9,6 +9,7 @@ from kshare.errors import AuthorizationError, KafkaError, KshareError
 from kshare.group.protocol.subscription import PROTOCOL, RANGE
 
 __all__ = [
+    "PASSING",
     "Code",
     "FindCoordinator",
     "Heartbeat",
@@ -19,7 +20,6 @@ __all__ = [
     "Request",
     "Sync",
     "fault_of",
-    "is_passing",
 ]
 
 
@@ -117,11 +117,12 @@ class Code(Enum):
     FENCED_INSTANCE_ID = 82
 
 
-_PASSING: Final = {
+PASSING: Final = {
     Code.COORDINATOR_LOAD_IN_PROGRESS,
     Code.COORDINATOR_NOT_AVAILABLE,
     Code.NOT_COORDINATOR,
 }
+"""Errors of a coordinator that is on its way: the member's standing is what it was."""
 _FAULTS: Final[dict[Code, tuple[type[KshareError], str]]] = {
     Code.INCONSISTENT_GROUP_PROTOCOL: (
         KafkaError,
@@ -157,11 +158,6 @@ _NO_COMMON_PROTOCOL: Final = (
     f"the other members speak neither {PROTOCOL} nor {RANGE} (INCONSISTENT_GROUP_PROTOCOL): add "
     f"{RANGE} to partition.assignment.strategy of all members, or use another group.id"
 )
-
-
-def is_passing(code: Code) -> bool:
-    """True if the coordinator is on its way: the member's standing is what it was."""
-    return code in _PASSING
 
 
 def fault_of(group: str, code: Code | None, *, is_eager: bool) -> KshareError | None:

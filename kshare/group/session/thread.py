@@ -190,7 +190,9 @@ class SessionThread:
             self.beside.take()
         self.presence.look(link)
         if link is not None:
-            self._obey(link)
+            if link.denied is not None:  # then do without, or end
+                with self.shared.changed:
+                    self.shared.ownerships.deny(link.denied)
             self.presence.beat(link)
             self.presence.look_at_signs(link)
             self.actions.act(link)
@@ -240,12 +242,6 @@ class SessionThread:
             seconds = min(seconds, member.seconds_left)
             sockets = sockets | member.sockets
         return self._waker.wait(min(seconds, _LONGEST_WAIT_SECONDS), sockets)
-
-    def _obey(self, link: LogLink) -> None:
-        """If nothing may be written to the log, do without, or end."""
-        with self.shared.changed:
-            if link.denied is not None:
-                self.shared.ownerships.deny(link.denied)
 
     def _leave(self) -> None:
         """Give up all claims, as far as the time goes."""

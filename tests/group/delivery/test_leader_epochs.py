@@ -9,8 +9,7 @@ from kshare.cluster.coordinator import offsets_to_send
 from kshare.core.hashing import WHOLE
 from kshare.core.leader_epochs import NO_EPOCHS
 from kshare.group import KeySharedConsumer
-from kshare.group.log.primary import StoredOffset
-from kshare.group.model import committed_offset
+from kshare.group.log.primary import StoredOffset, committed_offset
 from kshare.group.offsets import list_offsets
 from kshare.group.protocol.actions import Action, FetchPrimary, Write, WritePrimary
 from kshare.group.protocol.log import GroupLog
