@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from kshare.errors import ProcessingError
-from kshare.processing.core.adaptive import AdaptiveLimit
 from kshare.processing.core.effects import (
     Cancel,
     Deliver,
@@ -30,6 +29,7 @@ from kshare.processing.core.effects import (
 from kshare.processing.core.lane import Call, Lane, Phase
 from kshare.processing.core.record import FILTERED, Record, Status
 from kshare.processing.core.scheduler import Scheduler
+from kshare.processing.core.settings import AdaptiveLimit
 from kshare.processing.handler import Handler, answer_of, seconds_until_next, unawaited
 from kshare.processing.loop import EngineLoop
 from kshare.processing.policy import RetryAfter

@@ -8,11 +8,10 @@ from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kshare.errors import OptionsError
-from kshare.processing.core.adaptive import AdaptiveLimit
 from kshare.processing.core.effects import Edge
 from kshare.processing.core.record import Outcome, Record, Source
 from kshare.processing.core.scheduler import Scheduler
-from kshare.processing.core.settings import OnFailure, Settings
+from kshare.processing.core.settings import AdaptiveLimit, OnFailure, Settings
 from kshare.processing.engine import Engine
 from kshare.processing.handler import Deserializer, Handler
 from kshare.processing.policy import DeadLetter, FailurePolicy, Park, Retry, Stop, seconds_of

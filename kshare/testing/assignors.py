@@ -3,7 +3,7 @@
 Guarantees: a situation that breaks a law is reported as a case for ``kshare assign``, with all that
 is needed to try it again. Equal arguments give equal reports, if the assignor is pure.
 Cost: four runs of the assignor for each situation, and one for each round of convergence. Other
-hash seeds: see :mod:`.answers`.
+hash seeds: see :mod:`.situations`.
 """
 
 import json
@@ -22,16 +22,18 @@ from kshare.assignment.interface.assignor import (
     TaskAssignor,
 )
 from kshare.assignment.interface.task_id import ProcessId, TaskId
-from kshare.testing.answers import (
+from kshare.testing.situations import (
     BreachError,
     Source,
     answer_of,
+    as_case,
     assignor_of,
     check_equal,
     hash_seed_breaches,
     placement_of,
+    reordered,
+    situations,
 )
-from kshare.testing.situations import as_case, reordered, situations
 
 __all__ = ["AssignorReport", "Breach", "check_assignor"]
 

@@ -1,11 +1,16 @@
-"""How a processor schedules, as plain numbers."""
+"""How a processor schedules: plain numbers, and a number of calls that adapts itself."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["OnFailure", "RetryPlan", "Settings"]
+__all__ = ["AdaptiveLimit", "OnFailure", "RetryPlan", "Settings"]
 
 _FRACTIONS = 1_000_003  # a prime: offsets that follow each other get quite different delays
+_TOLERANCE = 2.0  # by so much a latency may exceed the best one
+_DECREASE = 2 / 3
+_WINDOW_MIN = 32  # calls: the mean of fewer says little
+_PROBE_WINDOWS = 200
+_PROBE_PART = 8
 
 
 class OnFailure(StrEnum):
@@ -71,3 +76,73 @@ class Settings:
     batch_size: int = 1
     mixes_keys: bool = False
     gives_back: bool = False
+
+
+@dataclass(slots=True)
+class AdaptiveLimit:
+    """How many calls run at a time, by latencies: additive increase, multiplicative decrease.
+
+    As TCP's congestion window (RFC 5681), and Netflix's concurrency-limits by latency: a window is
+    as many calls as the limit, and 32 at least. If their mean latency is not much above the best
+    that was seen, and the limit was in use, it rises by one step; if it is, or a server has said
+    that it is too busy, it falls by a third, once a window. Servers get slower for good, too: from
+    time to time one window is run with an eighth of the limit, and its latency is the best one then
+    (BBR's ProbeRTT).
+
+    Attributes:
+        limit: The number now.
+        most: Its maximum.
+        best_seconds: The best mean latency of a window since the last probe; None before one.
+    """
+
+    limit: int = 8
+    most: int = 1024
+    best_seconds: float | None = None
+    _calls: int = 0
+    _seconds: float = 0.0
+    _peak: int = 0
+    _is_throttled: bool = False
+    _windows: int = 0
+    _after_probe: int = 0  # the limit to return to; 0: no probe is under way
+
+    def ended(self, seconds: float, running: int) -> None:
+        """A call has ended.
+
+        Args:
+            seconds: How long it took.
+            running: How many were running, with it.
+        """
+        self._calls += 1
+        self._seconds += seconds
+        self._peak = max(self._peak, running)
+        if self._calls >= max(self.limit, _WINDOW_MIN):
+            self._end_window()
+
+    def throttled(self) -> None:
+        """A server is too busy, or did not answer in time."""
+        if not self._is_throttled:
+            self._is_throttled = True
+            self.limit = max(int(self.limit * _DECREASE), 1)
+
+    def _end_window(self) -> None:
+        mean = self._seconds / self._calls
+        self._windows += 1
+        if self._after_probe:
+            self.best_seconds = mean
+            self.limit, self._after_probe = self._after_probe, 0
+        else:
+            best = mean if self.best_seconds is None else min(mean, self.best_seconds)
+            self.best_seconds = best
+            self._move(is_slow=mean > best * _TOLERANCE)
+            if self._windows % _PROBE_WINDOWS == 0:
+                self._after_probe = self.limit
+                self.limit = max(self.limit // _PROBE_PART, 1)
+        self._calls, self._seconds, self._peak, self._is_throttled = 0, 0.0, 0, False
+
+    def _move(self, *, is_slow: bool) -> None:
+        if self._is_throttled:
+            return
+        if is_slow:
+            self.limit = max(int(self.limit * _DECREASE), 1)
+        elif self._peak >= self.limit:
+            self.limit = min(self.limit + max(self.limit // 16, 1), self.most)

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kshare.processing.core.adaptive import AdaptiveLimit
+from kshare.processing.core.settings import AdaptiveLimit
 
 
 def serve(limit: AdaptiveLimit, capacity: int, calls: int) -> None:
