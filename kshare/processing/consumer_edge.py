@@ -42,7 +42,7 @@ def check_consumer(consumer: KeySharedConsumer, processor: Processor, *, subscri
     Args:
         consumer: The consumer.
         processor: The processor.
-        subscribes: Whether the processor subscribes: then it is told of rebalances.
+        subscribes: Whether the processor subscribes, with callbacks of its own.
 
     Raises:
         OptionsError: It may not; every fault is listed.
