@@ -36,7 +36,8 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         SystemExit: A group without a cluster (code 2).
     """
     # With --once, only the second look has speeds to print.
-    on_look = _print_json if arguments.json and not arguments.once else _ignore
+    prints = arguments.json and not arguments.once
+    on_look = _print_json if prints else lambda _: None
     watch = Watch(looker(parser, arguments), arguments.interval, on_look)
     view = View(
         sort=next(key for key, (name, _) in SORTS.items() if name == arguments.sort),
@@ -73,10 +74,6 @@ def _once(watch: Watch, view: View, *, is_json: bool) -> int:
 def _print_json(latest: Latest) -> None:
     sys.stdout.write(json.dumps(as_json(latest.snapshot, fault=latest.fault)) + "\n")
     sys.stdout.flush()
-
-
-def _ignore(_: Latest) -> None:
-    pass
 
 
 def is_ascii(stream: TextIO) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any, Self
 
 from kshare.errors import OptionsError
-from kshare.options.frozen import HIDDEN, FrozenMapping, Properties
+from kshare.options.frozen import HIDDEN, Properties
 from kshare.options.kafka_table import PROPERTIES, SECRET, Property
 from kshare.options.kinds import Kind
-from kshare.options.table import OPTIONS, canonical
+from kshare.options.table import OPTIONS, Option, canonical
 
 __all__ = ["Faults", "RawOptions", "RawProperties"]
 
@@ -90,8 +90,8 @@ class Faults:
             raise OptionsError([*self.problems, *self._unknown])
 
 
-class RawProperties(Properties):
-    """Properties of Kafka's client as given, in lower case, without the prefix ``kafka.``.
+class _Given(Properties):
+    """Texts by name, as given; no text form of it shows them.
 
     Args:
         items: The texts by name.
@@ -99,30 +99,40 @@ class RawProperties(Properties):
     """
 
     __slots__ = ("faults",)
+    _prefix = ""
+    _table: Mapping[str, Option | Property] = OPTIONS
 
     def __init__(self, items: Mapping[str, str], faults: Faults) -> None:
         super().__init__(items)
         self.faults = faults
+
+    def value(self, name: str, table: Mapping[str, Option | Property] | None = None) -> Any:
+        """Return the value of a name in a table; None if it is not given, or wrong."""
+        text, kind = self.get(name), (table or self._table)[name].kind
+        if text is None or kind is None:
+            return text
+        return self.faults.parse(f"{self._prefix}{name}", text, kind)
+
+    def fault(self, name: str, wrong: str, right: str = "") -> None:
+        """Report a fault of a name, with its text unless that may be a secret."""
+        shown = None if name in SECRET else self.get(name)
+        self.faults.add(f"{self._prefix}{name}", shown, wrong, right)
+
+
+class RawProperties(_Given):
+    """Properties of Kafka's client as given, in lower case, without the prefix ``kafka.``."""
+
+    __slots__ = ()
+    _prefix = "kafka."
+    _table = PROPERTIES
 
     def only(self, names: Container[str]) -> Self:
         """Return these properties alone."""
         kept = {name: text for name, text in self.items() if name in names}
         return type(self)(kept, self.faults)
 
-    def value(self, name: str, table: Mapping[str, Property] = PROPERTIES) -> Any:
-        """Return the value of a property of a table; None if it is not given, or wrong."""
-        text, kind = self.get(name), table[name].kind
-        if text is None or kind is None:
-            return text
-        return self.faults.parse(f"kafka.{name}", text, kind)
 
-    def fault(self, name: str, wrong: str, right: str = "") -> None:
-        """Report a fault of a property; its value is shown unless it may be a secret."""
-        shown = None if name in SECRET else self.get(name)
-        self.faults.add(f"kafka.{name}", shown, wrong, right)
-
-
-class RawOptions(FrozenMapping[str, str]):
+class RawOptions(_Given):
     """All options as given, by documented name; properties of Kafka's client apart.
 
     Args:
@@ -130,7 +140,7 @@ class RawOptions(FrozenMapping[str, str]):
         faults: Takes what is wrong.
     """
 
-    __slots__ = ("faults", "kafka")
+    __slots__ = ("kafka",)
 
     def __init__(self, options: Mapping[str, Any], faults: Faults) -> None:
         own: dict[str, str] = {}
@@ -144,16 +154,8 @@ class RawOptions(FrozenMapping[str, str]):
             into, key = (kafka, name[6:]) if name.startswith("kafka.") else (own, name)
             if into.setdefault(key, text) != text:
                 faults.add(name, None, "is given twice, in different case, with different values")
-        super().__init__(own)
-        self.faults = faults
+        super().__init__(own, faults)
         self.kafka = RawProperties(kafka, faults)
-
-    def value(self, name: str) -> Any:
-        """Return the value of an option; None if it is not given, or wrong."""
-        text, kind = self.get(name), OPTIONS[name].kind
-        if text is None or kind is None:
-            return text
-        return self.faults.parse(name, text, kind)
 
     def warn_unknown(self, name: str, known: Iterable[str]) -> None:
         """Warn of an option that is not among those that are known."""
@@ -161,10 +163,6 @@ class RawOptions(FrozenMapping[str, str]):
             self.faults.warn(name, "is ignored, it is no option but a configuration of Spark's")
         else:
             self.faults.warn_unknown(name, "option", (*known, "kafka.bootstrap.servers"))
-
-    def fault(self, name: str, wrong: str, right: str = "") -> None:
-        """Report a fault of an option, with its value."""
-        self.faults.add(name, self.get(name), wrong, right)
 
     def __repr__(self) -> str:
         return HIDDEN

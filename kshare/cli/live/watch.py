@@ -268,9 +268,12 @@ class Watch:
     def again(self) -> Latest:
         """Look now; for those who have not started the thread."""
         try:
-            self.latest = Latest(self.latest.number + 1, self._look())
+            return self._saw(self._look())
         except KshareError as error:
-            self.latest = Latest(self.latest.number + 1, self.latest.snapshot, str(error))
+            return self._saw(self.latest.snapshot, str(error))
+
+    def _saw(self, snapshot: Snapshot, fault: str | None = None) -> Latest:
+        self.latest = Latest(self.latest.number + 1, snapshot, fault)
         self._on_look(self.latest)
         return self.latest
 
@@ -292,6 +295,4 @@ class Watch:
                 self.again()
             except Exception as error:  # else the last snapshot would be shown for ever
                 _log.exception("a look has failed")
-                fault = f"{type(error).__name__}, see the log"
-                self.latest = Latest(self.latest.number + 1, self.latest.snapshot, fault)
-                self._on_look(self.latest)
+                self._saw(self.latest.snapshot, f"{type(error).__name__}, see the log")
