@@ -68,12 +68,15 @@ class SinkOptions:
         topic: The topic of all rows; None: each row's column ``topic`` names it.
         kafka: How to reach Kafka.
         exactly_once: Whether each batch of a stream is written once, in transactions.
+        drop_repeated_batch: With ``exactly_once``, the number of a batch whose rows are dropped if
+            it was written before, even if they cannot be the same ones.
         producer: librdkafka's settings of the producer, without those of the connection.
     """
 
     topic: str | None
     kafka: KafkaConfig
     exactly_once: bool = False
+    drop_repeated_batch: int | None = None
     producer: FrozenMapping[str, str | int | bool]
 
 
@@ -132,7 +135,13 @@ class _SinkParser:
         producer = self._producer(exactly_once=exactly_once)
         if kafka is None:
             return None
-        return SinkOptions(topic=topic, kafka=kafka, exactly_once=exactly_once, producer=producer)
+        return SinkOptions(
+            topic=topic,
+            kafka=kafka,
+            exactly_once=exactly_once,
+            drop_repeated_batch=self._raw.value("dropRepeatedBatch"),
+            producer=producer,
+        )
 
     # -- the sink's own ---------------------------------------------------------------------
 

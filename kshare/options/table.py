@@ -358,6 +358,15 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             BOOLEAN,
             default="`false`",
         ),
+        Option(
+            "dropRepeatedBatch",
+            "With `exactlyOnce`: the number of a batch that was written before, and whose rows of "
+            "now may be dropped although they are not as many "
+            "([exactly-once.md](exactly-once.md#a-checkpoint-that-was-set-back-or-copied)).",
+            _SINK,
+            integer(0),
+            default="none",
+        ),
     ),
 }
 """All options, in the order in which they are documented and parsed."""

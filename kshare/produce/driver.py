@@ -29,7 +29,7 @@ from kshare.core.listing import join_names
 from kshare.errors import KafkaError, KshareError
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions
 from kshare.produce.coordinator import Coordinators
-from kshare.produce.ledger import Entry, Ledger, State, is_written, next_state
+from kshare.produce.ledger import Entry, Ledger, State, check_repetition, is_written, next_state
 from kshare.produce.model import Prepared, Transaction, id_prefix, transactional_id
 
 __all__ = ["Batch", "abort_batch", "commit_batch"]
@@ -116,6 +116,8 @@ class Batch:
             )
         self._attempts = attempts
         self._number = batch
+        self._topic = options.topic or ""
+        self._may_drop = options.drop_repeated_batch == batch
         self._ledger = ledger
         self._coordinators = coordinators
         self._timeout_seconds = (
@@ -136,12 +138,11 @@ class Batch:
         self._ledger.take_over()
         state = self._finished(self._ledger.read())
         if is_written(state, self._run, self._number):
-            _log.info("batch %d of query %s was written before", self._number, self._query)
-            self._drop()
+            self._drop_repetition(state)
             return
         if self._own:
             self._check()
-            decided = next_state(state, self._run, self._number, self._entries())
+            decided = next_state(state, self._run, self._number, self._entries(), self._topic)
             self._ledger.write(decided)
             # From here on nothing may abort: the next to run the batch commits it.
             if self._finished(decided) != decided.end():
@@ -247,6 +248,29 @@ class Batch:
         _log.error(text)  # before it is written down: a driver that dies here leaves it to the next
         self._ledger.write(state.end())
         raise KafkaError(text)
+
+    def _drop_repetition(self, state: State | None) -> None:
+        """Leave out rows that are there already.
+
+        Raises:
+            KafkaError: they cannot be the same rows.
+        """
+        assert state is not None
+        rows = sum(own.rows for own in self._own.values())
+        if not self._may_drop:
+            check_repetition(state, rows, self._topic)
+        _log.warning(
+            "exactlyOnce: batch %d of query %s runs again, and was written before by run %s with "
+            "%s rows: the %s rows of now are dropped. That is right after a driver that ended "
+            "between Kafka's commit and Spark's; if the checkpoint was put back to an older state, "
+            "or copied, they may be other rows",
+            self._number,
+            self._query,
+            state.run,
+            f"{state.rows:,}" if state.entries else "an unknown number of",
+            f"{rows:,}",
+        )
+        self._drop()
 
     def _drop(self) -> None:
         """Abort own transactions; those that cannot be reached time out."""

@@ -26,7 +26,16 @@ from kshare.options.sink import SinkOptions
 from kshare.produce.config import commit_transaction, transactional_config, with_late_repetitions
 from kshare.produce.sender import connect
 
-__all__ = ["Entry", "Ledger", "State", "decode", "encode", "is_written", "next_state"]
+__all__ = [
+    "Entry",
+    "Ledger",
+    "State",
+    "check_repetition",
+    "decode",
+    "encode",
+    "is_written",
+    "next_state",
+]
 
 _SPEC: Final = TopicSpec(
     LEDGER_TOPIC,
@@ -71,6 +80,7 @@ class State:
         runs: Ids of the last runs, in the order of their first decisions; ``run`` is the last one.
         entries: The transactions that hold the batch; the first is the leader.
         ended: Whether all of them have been ended.
+        topic: The topic of all rows; empty if each row names its own.
     """
 
     batch: int
@@ -78,6 +88,12 @@ class State:
     runs: tuple[str, ...]
     entries: tuple[Entry, ...] = ()
     ended: bool = False
+    topic: str = ""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the batch."""
+        return sum(entry.rows for entry in self.entries)
 
     def end(self) -> "State":
         """The same when all transactions are committed."""
@@ -88,11 +104,13 @@ class State:
         return replace(self, batch=self.batch - 1, entries=(), ended=True)
 
 
-def next_state(state: State | None, run: str, batch: int, entries: tuple[Entry, ...]) -> State:
+def next_state(
+    state: State | None, run: str, batch: int, entries: tuple[Entry, ...], topic: str = ""
+) -> State:
     """The state after the decision for a batch, not ended yet."""
     runs = () if state is None else state.runs
     known = runs if run in runs else (*runs, run)
-    return State(batch, run, known[-RUNS_MAX:], entries)
+    return State(batch, run, known[-RUNS_MAX:], entries, topic=topic)
 
 
 def is_written(state: State | None, run: str, batch: int) -> bool:
@@ -118,10 +136,43 @@ def is_written(state: State | None, run: str, batch: int) -> bool:
     return batch == state.batch
 
 
+def check_repetition(state: State, rows: int, topic: str) -> None:
+    """Refuse the rows of a batch that was written before, if they cannot be the same ones.
+
+    A batch that Spark runs again has the offsets of the first time, so it has as many rows. One
+    that is planned anew, from a checkpoint that was set back or copied, has the same number and
+    other rows, which nobody would write.
+
+    Args:
+        state: The ledger's state; its batch is the repeated one.
+        rows: Number of rows of the repetition.
+        topic: The topic of all of them; empty if each row names its own.
+
+    Raises:
+        KafkaError: the number of rows differs, or the topic.
+    """
+    if not (rows and state.entries):  # nothing to lose, or a decision that was withdrawn
+        return
+    if rows != state.rows:
+        what = f"with {state.rows:,} rows, and now has {rows:,}"
+    elif topic and state.topic and topic != state.topic:
+        what = f"to topic {state.topic}, and is now to be written to {topic}"
+    else:
+        return
+    raise KafkaError(
+        f"exactlyOnce: batch {state.batch} was written before {what}. The rows of now are not "
+        "written: the checkpoint was put back to an older state, or it is a copy of another "
+        "query's. Restore the newer one; or give this one an id of its own (docs/exactly-once.md "
+        "says how), if its rows are to be written whatever was written before. If the checkpoint "
+        "is the right one, and the query was changed or its rows differ from run to run: start it "
+        f"as it was, or with dropRepeatedBatch={state.batch}, which drops the rows of now"
+    )
+
+
 def encode(state: State) -> bytes:
     """A state as the ledger's JSON."""
     rows = [[e.task, e.attempt, e.producer_id, e.epoch, e.rows] for e in state.entries]
-    fields = {
+    fields: dict[str, Any] = {
         "v": VERSION,
         "batch": state.batch,
         "run": state.run,
@@ -129,6 +180,8 @@ def encode(state: State) -> bytes:
         "ended": state.ended,
         "transactions": rows,
     }
+    if state.topic:
+        fields["topic"] = state.topic  # which earlier versions pass over
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -149,6 +202,7 @@ def decode(value: bytes) -> State:
                 runs=tuple(map(str, fields["runs"])),
                 entries=tuple(Entry(*map(int, row)) for row in fields["transactions"]),
                 ended=bool(fields["ended"]),
+                topic=str(fields.get("topic", "")),
             )
     except (KeyError, TypeError, ValueError) as error:
         raise KafkaError(

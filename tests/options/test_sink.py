@@ -60,6 +60,14 @@ def faults(
 # -- the sink's own -------------------------------------------------------------------------------
 
 
+def test_the_batch_that_may_be_dropped_is_a_number() -> None:
+    assert sink({}).drop_repeated_batch is None
+    given_ = {"exactlyOnce": "true", "dropRepeatedBatch": "0"}
+    assert sink(given_).drop_repeated_batch == 0
+    (found,) = faults({"exactlyOnce": "true", "dropRepeatedBatch": "-1"})
+    assert found.startswith("dropRepeatedBatch: is wrong")
+
+
 def test_defaults() -> None:
     found = sink()
     assert (found.topic, found.exactly_once) == ("t", False)

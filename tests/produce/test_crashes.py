@@ -23,6 +23,7 @@ from kshare.produce.ledger import (
     Entry,
     Ledger,
     State,
+    check_repetition,
     decode,
     encode,
     is_written,
@@ -40,6 +41,7 @@ states = st.builds(
     st.lists(st.text(max_size=4), max_size=3).map(tuple),
     st.lists(entries, max_size=3).map(tuple),
     st.booleans(),
+    st.sampled_from(["", "t"]),
 )
 
 
@@ -57,6 +59,8 @@ def test_the_golden_state() -> None:
     )
     assert encode(state) == told
     assert decode(told) == state
+    # Earlier versions, which know no topic, pass over it.
+    assert encode(replace(state, topic="t")) == told[:-1] + b',"topic":"t"}'
 
 
 def test_a_later_version_and_other_bytes_are_refused() -> None:
@@ -76,6 +80,19 @@ def test_judgement() -> None:
         is_written(state, "r1", 6)
     with pytest.raises(KafkaError, match="put back to an older state"):
         is_written(state, "r3", 4)
+
+
+def test_rows_that_cannot_be_the_same_ones_are_no_repetition() -> None:
+    state = next_state(None, "r1", 5, (Entry(0, 0, 1, 0, 1_200), Entry(1, 0, 1, 0, 34)), "t")
+    for topic in ("t", ""):
+        check_repetition(state, 1_234, topic)
+    check_repetition(state, 0, "t")
+    check_repetition(state.retract(), 7, "t")
+    check_repetition(replace(state, topic=""), 1_234, "other")
+    with pytest.raises(KafkaError, match=r"batch 5 .* with 1,234 rows, and now has 1,235\."):
+        check_repetition(state, 1_235, "t")
+    with pytest.raises(KafkaError, match="to topic t, and is now to be written to other"):
+        check_repetition(state, 1_234, "other")
 
 
 def test_old_runs_are_forgotten_not_the_last_one() -> None:
@@ -454,6 +471,50 @@ def test_attempts_that_do_not_count_leave_nothing_open() -> None:
     query.work([counted], 1).commit()
     assert kafka.visible() == {1: 1, 2: 1}
     assert not [name for name, found in kafka.transactions.items() if found["state"] == "open"]
+
+
+def begun(kafka: Kafka, run: str, batch: int, rows: list[int]) -> list[Prepared]:
+    """The one task of a batch."""
+    attempt = Attempt("q", run, batch, 0, 0, time.time())
+    return [Prepared(attempt, kafka.begin(attempt.transactional_id, rows))]
+
+
+@pytest.mark.parametrize("topic", ["t", "u"])
+def test_a_batch_that_was_planned_anew_is_refused(topic: str) -> None:
+    """The checkpoint was set back, or copied to a query that writes to another topic."""
+    kafka = Kafka()
+    query = Query(kafka, OPTIONS, True, None)
+    query.work(begun(kafka, "r1", 0, [1, 2]), 0).commit()
+    told = kafka.told
+    query.options = replace(OPTIONS, topic=topic)
+    others = begun(kafka, "r2", 0, [3, 4, 5] if topic == "t" else [3, 4])
+    with pytest.raises(KafkaError, match=r"batch 0 was written before .*dropRepeatedBatch=0"):
+        query.work(others, 0).commit()
+    query.work(others, 0).abort()  # as Spark does
+    assert kafka.told == told
+    assert kafka.visible() == {1: 1, 2: 1}
+    assert not [name for name, found in kafka.transactions.items() if found["state"] == "open"]
+    query.options = replace(query.options, drop_repeated_batch=0)
+    query.work(begun(kafka, "r3", 0, [3, 4, 5]), 0).commit()
+    assert kafka.visible() == {1: 1, 2: 1}
+    query.work(begun(kafka, "r3", 1, [6]), 1).commit()
+    others = begun(kafka, "r4", 1, [7, 8])  # the option was for batch 0
+    with pytest.raises(KafkaError, match="batch 1 was written before with 1 rows, and now has 2"):
+        query.work(others, 1).commit()
+
+
+def test_a_repetition_with_as_many_rows_is_dropped_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kafka = Kafka()
+    query = Query(kafka, OPTIONS, True, None)
+    query.work(begun(kafka, "r1", 0, [1, 2]), 0).commit()
+    assert not caplog.records
+    query.work(begun(kafka, "r2", 0, [1, 2]), 0).commit()
+    (warning,) = caplog.messages
+    assert "batch 0 of query q runs again" in warning
+    assert "by run r1 with 2 rows: the 2 rows of now are dropped" in warning
+    assert kafka.visible() == {1: 1, 2: 1}
 
 
 def test_tasks_of_another_batch_are_refused() -> None:
