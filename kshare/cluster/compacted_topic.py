@@ -163,12 +163,18 @@ class CompactedTopic:
         answers = admin.create_topics([new], operation_timeout=admin_seconds(seconds))
         answers[self.name].result(seconds)
 
-    def write(self, rows: Iterable[tuple[bytes, bytes | None]], partition: int = -1) -> None:
+    def write(
+        self,
+        rows: Iterable[tuple[bytes, bytes | None]],
+        partition: int = -1,
+        seconds: float = float("inf"),
+    ) -> None:
         """Write records, and return when the brokers have them.
 
         Args:
             rows: Keys and values; None for a tombstone.
             partition: Where to write; -1 leaves that to the key.
+            seconds: Maximum time, if that is below ``default.api.timeout.ms``.
         """
         client = Client(Producer, self._kafka, lambda: _producer_config(self._kafka))
         refused: list[RdKafkaError] = []
@@ -180,7 +186,7 @@ class CompactedTopic:
         producer = client.handle
         for key, value in rows:
             producer.produce(self.name, value, key, partition, on_delivery=delivered)
-        left = producer.flush(self._kafka.api_timeout_ms / 1000 + 1)
+        left = producer.flush(min(self._kafka.api_timeout_ms / 1000 + 1, seconds))
         if refused or left:
             error = refused[0] if refused else TimeoutError()
             raise kafka_error(error, f"write to {self.name}", topic=self.name)

@@ -9,8 +9,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from kshare.cluster.parked_keys import ParkedKeys
@@ -24,6 +24,7 @@ from kshare.processing.dead_letters import DeadLetters
 from kshare.processing.engine import Engine
 from kshare.processing.policy import DeadLetter, Park
 from kshare.processing.processor import Processor
+from kshare.wire.protocol.background import begin
 
 __all__ = ["ConsumerEdge", "RetryState", "check_consumer", "message_of", "not_before", "records_of"]
 
@@ -32,6 +33,7 @@ _T = TypeVar("_T")
 _WRITES_AT_ONCE = 8
 """Marks of sequences that are written at once. Keys are parked one after another."""
 _LOOK_SECONDS: Final = 2.0
+_CLOSE_SECONDS: Final = 5.0
 _NOT_BEFORE: Final = "not-before"
 _YEAR_10000_MS: Final = 253_402_300_800_000
 
@@ -147,8 +149,7 @@ class ConsumerEdge:
         self._letters: DeadLetters | None = None
         self._parked: ParkedKeys | None = None
         self._parking = threading.Lock()  # its connections are for one thread at a time
-        # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
-        self._threads = ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="kshare-edge")
+        self._writes = asyncio.Semaphore(_WRITES_AT_ONCE)
         if isinstance(processor.on_failure, DeadLetter):
             self._letters = DeadLetters(kafka, processor.on_failure.topic)
         elif isinstance(processor.on_failure, Park):
@@ -190,7 +191,10 @@ class ConsumerEdge:
         await self._in_thread(self._park, record.topic, record.raw_key, why)
 
     async def _in_thread(self, call: Callable[..., None], *given: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._threads, call, *given)
+        # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
+        async with self._writes:
+            under_way = begin(partial(call, *given), "kshare-edge", lambda: None)
+            await asyncio.shield(asyncio.wrap_future(under_way))
 
     def _park(self, topic: str, key: bytes, why: str) -> None:
         assert self._parked is not None
@@ -231,14 +235,16 @@ class ConsumerEdge:
         self.retry_log.forget(record)
 
     def close(self) -> None:
-        """Close the connections."""
-        self._threads.shutdown(wait=False)
-        self.retry_log.close()
+        """Close the connections; waits some seconds for what is still to be written."""
+        self.retry_log.close(_CLOSE_SECONDS)
         if self._letters is not None:
             self._letters.close()
-        if self._parked is not None:
-            with self._parking:
+        # A key that is being parked, which may take long, keeps its connections until the end.
+        if self._parked is not None and self._parking.acquire(timeout=_CLOSE_SECONDS):
+            try:
                 self._parked.close()
+            finally:
+                self._parking.release()
 
 
 class RetryState:

@@ -12,7 +12,7 @@ import pytest
 
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Attempts, Remembered
-from kshare.processing import DeadLetter, Park, Processor, Record
+from kshare.processing import DeadLetter, Park, Processor, Record, consumer_edge
 from kshare.processing.consumer_edge import ConsumerEdge, RetryState, records_of
 from kshare.processing.policy import FailurePolicy
 from kshare.testing import FakeCluster
@@ -157,3 +157,30 @@ def test_keys_end_while_calls_of_handlers_hang_in_the_threads_of_asyncio(
     edge.close()
     assert parked.park.called == isinstance(policy, Park)
     assert log.begin_sequence.called != isinstance(policy, Park)
+
+
+def test_the_end_does_not_wait_for_a_key_that_is_being_parked(
+    consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a cluster that does not answer: neither that of the edge nor that of the process."""
+    monkeypatch.setattr(consumer_edge, "_CLOSE_SECONDS", 0.01)
+    edge = ConsumerEdge(Processor(print, on_failure=Park()), consumer(), lambda: None)
+    edge._parked = parked = Mock()
+    with edge._parking:
+        closes = threading.Thread(target=edge.close, daemon=True)
+        closes.start()
+        closes.join(WAIT_S)
+        assert not closes.is_alive()
+    assert not parked.close.called
+
+
+def test_no_thread_of_the_edge_delays_the_end_of_the_process(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    made, daemons = consumer(), list[bool]()
+    edge = ConsumerEdge(Processor(print, on_failure=Park()), made, lambda: None)
+    edge._parked = Mock(park=lambda *_, **__: daemons.append(threading.current_thread().daemon))
+    record, *_ = records_of(Processor(print), made.consume(1, WAIT_S))
+    asyncio.run(edge.park(record, None))
+    edge.close()
+    assert daemons == [True]

@@ -554,7 +554,8 @@ class KeySharedConsumer:
         """Commit (with ``enable.auto.commit``), give up all claims, and end iterations.
 
         What the last call returned counts as processed only if it was acknowledged or committed;
-        an open transaction is aborted. Waits for the last commit for 30 s at most.
+        an open transaction is aborted. Waits for the last commit for 30 s at most, and for the
+        counts of released records as long, or 5 s more.
         Idempotent and safe in a signal handler. If a call is in progress, that call returns
         immediately and then the consumer closes. A call in another thread returns before that is
         over: wait for the thread that closes before the process ends.
@@ -569,9 +570,15 @@ class KeySharedConsumer:
 
     def _shut_down(self) -> None:
         transactions, subscriber = self._receiver.transactions, self._receiver.subscriber
+        until = time.monotonic() + _LAST_COMMIT_SECONDS
         with ExitStack() as ends:  # the last one first, whatever a callback raises
-            for end in (self._waker, self._reading, self.releases, self._dispatcher):
+            for end in (self._waker, self._reading):
                 ends.callback(end.close)
+            # Meanwhile, its thread has written all the time.
+            ends.callback(
+                lambda: self.releases.close(max(until - time.monotonic(), _CLOSE_SECONDS))
+            )
+            ends.callback(self._dispatcher.close)
             ends.callback(self._session.close, _CLOSE_SECONDS)
             if transactions is not None:
                 ends.callback(transactions.close)

@@ -134,15 +134,16 @@ class Releases:
             for offset in done:
                 self._kept().forget(attempts.pop(offset))
 
-    def close(self) -> None:
-        """Write what is still to be written."""
+    def close(self, seconds: float) -> None:
+        """Write what is still to be written, for so long at most."""
         if self._retry_log is not None:
-            self._retry_log.close()
+            self._retry_log.close(seconds)
 
     def _kept(self) -> RetryLog:
-        if self._retry_log is None:
-            self._retry_log = _retry_log(self._config)
-        return self._retry_log
+        with self._state.lock:  # or threads that release at once would make one each
+            if self._retry_log is None:
+                self._retry_log = _retry_log(self._config)
+            return self._retry_log
 
 
 def _retry_log(config: ConsumerConfig) -> RetryLog:

@@ -19,7 +19,9 @@ written behind: a crash may forget the last one, never add one.
 import json
 import logging
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, Protocol
@@ -35,6 +37,10 @@ _log = logging.getLogger("kshare.processing")
 
 _MARK: Final = "kshare.processing of group"
 _ROWS_MAX: Final = 10_000  # of one write; librdkafka queues 100,000
+_CLOSE_SECONDS: Final = 30.0
+_GRACE_SECONDS: Final = 0.5
+"""Time for the last write to say why it has failed."""
+_LOST: Final = "a restart does not know of them, and may try those records more often, and sooner"
 
 
 class Attempted(Protocol):
@@ -119,6 +125,7 @@ class RetryLog:
         self._queue: SimpleQueue[tuple[bytes, bytes | None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()  # not the other one: a read takes long
+        self._until = float("inf")  # the end of the last write
 
     def read(self) -> Remembered:
         """What is kept now; none of it if the log does not exist yet.
@@ -198,14 +205,23 @@ class RetryLog:
         """A record has its outcome; written behind."""
         self._behind(record, None)
 
-    def close(self) -> None:
-        """Write what is still to be written, and close the connections."""
+    def close(self, seconds: float = _CLOSE_SECONDS) -> None:
+        """Write what is still to be written, and close the connections.
+
+        Args:
+            seconds: Maximum time. A write that is under way then ends in the background.
+        """
         with self._starting:
             thread = self._thread
-        if thread is not None:
-            self._queue.put(None)
-            thread.join()
-        self._table.close()
+        if thread is None:
+            self._table.close()
+            return
+        self._until = time.monotonic() + seconds
+        self._table.shorten_timeout(seconds)
+        self._queue.put(None)
+        thread.join(seconds + _GRACE_SECONDS)
+        if thread.is_alive():
+            _log.warning("the last attempts were not written within %g s: %s", seconds, _LOST)
 
     def _behind(self, record: Attempted, value: bytes | None) -> None:
         with self._starting:
@@ -216,6 +232,10 @@ class RetryLog:
         self._queue.put((key, value))
 
     def _run(self) -> None:
+        with closing(self._table):
+            self._write_behind()
+
+    def _write_behind(self) -> None:
         is_open = True
         while is_open:
             first = self._queue.get()
@@ -225,15 +245,18 @@ class RetryLog:
                 is_open = is_open and row is not None
                 if row is not None:
                     rows[row[0]] = row[1]
+            seconds = self._until - time.monotonic()
+            if seconds <= 0:  # who closes has said it
+                return
             try:
-                self._write(list(rows.items()))
+                self._write(list(rows.items()), seconds)
             except KshareError as error:
-                _log.warning("attempts are not kept through a restart: %s", error)
+                _log.warning("attempts were not written: %s: %s", error, _LOST)
 
-    def _write(self, rows: list[tuple[bytes, bytes | None]]) -> None:
+    def _write(self, rows: list[tuple[bytes, bytes | None]], seconds: float = float("inf")) -> None:
         if rows:
             (partition,) = self._table.partitions()
-            self._table.write(rows, partition.partition)
+            self._table.write(rows, partition.partition, seconds)
 
     def _key(self, kind: str, partition: TopicPartition, detail: str | int) -> bytes:
         return json_bytes([1, {_MARK: self._group}, kind, *partition, detail])

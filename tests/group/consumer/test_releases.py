@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from hashlib import md5
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -402,3 +403,34 @@ def test_an_interrupt_as_a_key_comes_again_processes_nothing(
         again.append(message.offset())
         consumer.acknowledge(message)
     assert [at for at in again if at % 4 == 1] == list(range(1, RECORDS, 4))
+
+
+def test_threads_whose_first_releases_come_at_once_have_one_retry_log(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread and the connections of another one would stay for ever."""
+    consumer = make()
+    made, original, others = list[Any](), processed._retry_log, list[threading.Thread]()
+
+    def makes(config: Any) -> Any:
+        made.append(original(config))
+        if not others:  # another thread comes before this one is known
+            others.append(threading.Thread(target=consumer.releases._kept))
+            others[0].start()
+            others[0].join(0.2)
+        return made[-1]
+
+    monkeypatch.setattr(processed, "_retry_log", makes)
+    consumer.releases._kept()
+    others[0].join(SECONDS)
+    assert len(made) == 1
+
+
+def test_the_end_waits_for_what_is_kept_of_releases_as_long_as_for_the_last_commit(
+    make: Make,
+) -> None:
+    consumer, seconds = make(), list[float]()
+    consumer.releases._retry_log = Mock(close=seconds.append)
+    consumer.close()
+    (limit,) = seconds
+    assert 5.0 <= limit <= 30.0

@@ -32,10 +32,18 @@ class MemoryTable:
     def partitions(self) -> tuple[TopicPartition, ...]:
         return (LOG,)
 
-    def write(self, rows: Collection[tuple[bytes, bytes | None]], partition: int = -1) -> None:
+    def write(
+        self,
+        rows: Collection[tuple[bytes, bytes | None]],
+        partition: int = -1,
+        seconds: float = float("inf"),
+    ) -> None:
         assert partition == LOG.partition
         for key, value in rows:
             self.rows.append(Row(partition, len(self.rows), key, value))
+
+    def shorten_timeout(self, seconds: float) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -92,7 +100,9 @@ def test_many_attempts_are_written_in_parts() -> None:
     table = MemoryTable(log)
     is_queued, write = threading.Event(), table.write
 
-    def waits(rows: Collection[tuple[bytes, bytes | None]], partition: int = -1) -> None:
+    def waits(
+        rows: Collection[tuple[bytes, bytes | None]], partition: int = -1, seconds: float = 0.0
+    ) -> None:
         assert is_queued.wait(WAIT_S)
         sizes.append(len(rows))
         write(rows, partition)
@@ -131,3 +141,53 @@ def test_threads_whose_first_attempts_come_at_once_have_one_writer(
     assert len(writers) == 1
     memory.close()
     assert len(log) == 2
+
+
+def test_who_closes_waits_for_a_cluster_that_is_gone_no_longer_than_it_says(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And whoever reads the log learns what is not kept."""
+    table, seconds_given = MemoryTable(list[Row]()), list[float]()
+    is_writing, goes_on, is_closed = threading.Event(), threading.Event(), threading.Event()
+
+    def hangs(rows: Any, partition: int, seconds: float) -> None:
+        seconds_given.append(seconds)
+        is_writing.set()
+        assert goes_on.wait(WAIT_S)
+
+    table.write, table.close = hangs, is_closed.set  # type: ignore[method-assign,assignment]
+    retry_log = RetryLog(cast("CompactedTopic", table), "billing")
+    first, second = records_of(Processor(print), [b"a", b"b"])
+    retry_log.remember(first)
+    assert is_writing.wait(WAIT_S)
+    retry_log.remember(second)
+    retry_log.close(0.01)
+    assert "not written within 0.01 s: a restart does not know of them" in caplog.text
+    assert not is_closed.is_set()  # what is under way uses the connections
+    goes_on.set()
+    assert is_closed.wait(WAIT_S)
+    assert seconds_given == [float("inf")]  # there is no time for another one
+
+
+def test_the_last_write_has_the_time_that_is_left() -> None:
+    table, given = MemoryTable(list[Row]()), list[float]()
+    is_queued, write = threading.Event(), table.write
+
+    def counts(rows: Any, partition: int, seconds: float) -> None:
+        assert is_queued.wait(WAIT_S)
+        given.append(seconds)
+        write(rows, partition)
+
+    def shorten_timeout(seconds: float) -> None:
+        given.append(seconds)
+        is_queued.set()
+
+    table.write, table.shorten_timeout = counts, shorten_timeout  # type: ignore[method-assign,assignment]
+    retry_log = RetryLog(cast("CompactedTopic", table), "billing")
+    for record in records_of(Processor(print), [b"%d" % at for at in range(10_001)]):
+        retry_log.remember(record)
+    retry_log.close(WAIT_S)
+    limit, *_, last = given
+    assert limit == WAIT_S
+    assert 0 < last < WAIT_S
+    assert len(table.rows) == 10_001
