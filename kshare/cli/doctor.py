@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -327,29 +327,26 @@ _OWN_TOPICS: Final = (
 )
 
 
-def examine_cluster(
-    kafka: KafkaConfig, topic: str | None, *, clock: Callable[[], float] = time.time
-) -> Iterator[Finding]:
+def examine_cluster(kafka: KafkaConfig, topic: str | None) -> Iterator[Finding]:
     """Connect, and look at what the principal may do.
 
     Args:
         kafka: How to reach the cluster.
         topic: A topic that a query shall read; None for none.
-        clock: Seconds since 1970.
     """
     with closing(ExaminedCluster(kafka)) as cluster:
         try:
             brokers = cluster.brokers()
             yield Finding("brokers", "green", f"{len(brokers)} answer: {', '.join(brokers)}")
             if topic is not None:
-                yield from _topic(cluster, topic, clock)
+                yield from _topic(cluster, topic)
             yield from _own_topics(cluster)
         except KafkaError as error:
             remedy = "check the address, kafka.security.protocol and the login"
             yield Finding("brokers", "red", str(error), remedy)
 
 
-def _topic(cluster: ExaminedCluster, topic: str, clock: Callable[[], float]) -> Iterator[Finding]:
+def _topic(cluster: ExaminedCluster, topic: str) -> Iterator[Finding]:
     check = f"topic {topic}"
     try:
         partitions = cluster.partitions(Subscribe((topic,)))
@@ -370,7 +367,7 @@ def _topic(cluster: ExaminedCluster, topic: str, clock: Callable[[], float]) -> 
         yield Finding(check, "green", text)
     newest = cluster.newest_ms(partitions)
     if newest is not None:
-        yield _clocks(newest / 1000 - clock())
+        yield _clocks(newest / 1000 - time.time())
 
 
 def _clocks(ahead: float) -> Finding:

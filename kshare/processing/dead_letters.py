@@ -9,7 +9,7 @@ Guarantees: a letter counts as written when the broker has it on all in-sync rep
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -86,14 +86,11 @@ class DeadLetters:
     Args:
         kafka: How to reach the cluster.
         topic: The topic.
-        producer: Makes the producer.
     """
 
-    def __init__(
-        self, kafka: KafkaConfig, topic: str, *, producer: Callable[..., Any] = Producer
-    ) -> None:
+    def __init__(self, kafka: KafkaConfig, topic: str) -> None:
         self._topic = topic
-        self._client = Client(producer, kafka, lambda: _config(kafka), making="make a producer")
+        self._client = Client(Producer, kafka, lambda: _config(kafka), making="make a producer")
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._waiting: set[asyncio.Future[None]] = set()

@@ -67,11 +67,7 @@ class Engine:
     """
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        handler: Handler,
-        edge: Edge,
-        limit: AdaptiveLimit | None = None,
+        self, scheduler: Scheduler, handler: Handler, edge: Edge, limit: AdaptiveLimit | None
     ) -> None:
         self.scheduler = scheduler
         self.measures = Measures()

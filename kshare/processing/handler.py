@@ -41,8 +41,8 @@ class Handler:
         *,
         takes_batches: bool,
         retry: Retry,
-        key: Deserializer | None = None,
-        value: Deserializer | None = None,
+        key: Deserializer | None,
+        value: Deserializer | None,
     ) -> None:
         call = getattr(function, "__call__", None)  # noqa: B004 - an object's own, if it is async
         self.name: str = getattr(function, "__qualname__", type(function).__qualname__)

@@ -66,7 +66,6 @@ def rack_costs(
     changelogs: bool,
     traffic_cost: int,
     non_overlap_cost: int,
-    every_replica: bool = False,
 ) -> RackCosts | None:
     """Return the costs, if all racks that they need are known.
 
@@ -76,12 +75,11 @@ def rack_costs(
         changelogs: Whether the changelog partitions count.
         traffic_cost: Cost of a partition that has no replica in the rack of the process.
         non_overlap_cost: Cost of a task that is not on the process where it started.
-        every_replica: Whether the rack of each replica must be known; else one is enough.
 
     Returns:
         None if the rack of any process or partition is unknown.
     """
-    if not has_racks(state, inputs=inputs, changelogs=changelogs, every_replica=every_replica):
+    if not has_racks(state, inputs=inputs, changelogs=changelogs, every_replica=False):
         return None
     return RackCosts(
         {process: one.rack_id for process, one in state.states.items() if one.rack_id is not None},
@@ -135,7 +133,7 @@ def _racks(info: TaskInfo, *, inputs: bool, changelogs: bool) -> tuple[frozenset
 
 
 def has_racks(
-    state: ApplicationState, *, inputs: bool, changelogs: bool, every_replica: bool = False
+    state: ApplicationState, *, inputs: bool, changelogs: bool, every_replica: bool
 ) -> bool:
     """Return whether the racks of all processes and of these partitions are known.
 

@@ -24,7 +24,6 @@ from kshare.cli.live.snapshot import RangeLine, Snapshot, of_group, of_query
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import log_bounds
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.status import GroupObserver
@@ -80,14 +79,10 @@ class QueryLooker:
     Args:
         directory: The query's ``checkpointLocation``.
         kafka: How to reach the cluster; None to look at the checkpoint alone.
-        now: Time of day, in seconds since 1970.
     """
 
-    def __init__(
-        self, directory: str, kafka: KafkaConfig | None, now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, directory: str, kafka: KafkaConfig | None) -> None:
         self._directory = directory
-        self._now = now
         self._cluster = None if kafka is None else Cluster(kafka)
         self._parked = None if kafka is None else ParkedKeys(kafka)
 
@@ -98,7 +93,7 @@ class QueryLooker:
             CheckpointError: The checkpoint cannot be read.
             KafkaError: The cluster did not answer, or refused.
         """
-        at, warnings = self._now(), list[str]()
+        at, warnings = time.time(), list[str]()
         logs: Mapping[TopicPartition, tuple[int, int]] | None = None
         parked: Mapping[ParkedKey, ParkedInfo] | None = None
         checkpoint = read_checkpoint(self._directory)
@@ -122,17 +117,9 @@ class GroupLooker:
         kafka: How to reach the cluster.
         group: Id of the group.
         log_topic: Name of the individual commit log's topic.
-        now: Time of day, in seconds since 1970.
     """
 
-    def __init__(
-        self,
-        kafka: KafkaConfig,
-        group: str,
-        log_topic: str = INDIVIDUAL_COMMITS_TOPIC,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._now = now
+    def __init__(self, kafka: KafkaConfig, group: str, log_topic: str) -> None:
         self._observer = GroupObserver(kafka, group, log_topic)
         self._parked = ParkedKeys(kafka)
 
@@ -144,7 +131,7 @@ class GroupLooker:
             CommitLogError: A record of the group cannot be read.
             KafkaError: The cluster did not answer, or refused.
         """
-        at, warnings = self._now(), list[str]()
+        at, warnings = time.time(), list[str]()
         status = self._observer.read()
         return of_group(status, _parked(self._parked, warnings), at, warnings)
 
