@@ -11,13 +11,24 @@ taken twice. So a consumer is not shut down amid its own calls; and amid a chang
 delivered, for which another thread that polls may wait, another thread shuts it down.
 """
 
+import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from kshare.errors import ConsumerClosedError
 
-__all__ = ["CallState"]
+__all__ = ["CallState", "raise_first"]
+
+_log = logging.getLogger("kshare.group")
+
+
+def raise_first(faults: Sequence[Exception]) -> None:
+    """Raise the first of what callbacks have raised, if any has; the others are logged."""
+    for fault in faults[1:]:
+        _log.error("a callback has failed, too: %r", fault, exc_info=fault)
+    if faults:
+        raise faults[0]
 
 
 class CallState:

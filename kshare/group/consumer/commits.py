@@ -1,9 +1,11 @@
 """Commits of one consumer: waited for, in the background, or by itself from time to time."""
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy as np
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError, FencedError, KshareError, PolicyError
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.consumer.call_state import raise_first
 from kshare.group.consumer.processed import Processed
 from kshare.group.core.handed_out import Offsets
 from kshare.group.core.ownership import Work
@@ -75,8 +78,43 @@ class _AutoCommit:
         return gathered >= self._config.max_ranges
 
 
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """Commits in the background that are one, as what is processed is a total.
+
+    Attributes:
+        work: All that was asked for.
+        calls: How often ``on_commit`` is to be called: once for each.
+        has_begun: Whether it is under way, so that what comes later is another one.
+        answer: What has become of it.
+    """
+
+    work: Work
+    calls: int = 1
+    has_begun: bool = False
+    answer: "Future[Answer]" = field(default_factory=Future)
+
+    def includes(self, work: Work) -> bool:
+        """Ask for more; False if that has to be another one, as it counts from other starts."""
+        before, since = self.work.processed, self.work.since
+        both = before.keys() & work.processed.keys()
+        if any(since[tp] is not work.since[tp] for tp in both):
+            return False
+        joined = {tp: work.processed[tp].union(before[tp]) for tp in both}  # either may be older
+        self.work = Work({**before, **work.processed, **joined}, {**since, **work.since})
+        self.calls += 1
+        return True
+
+    @property
+    def fault(self) -> BaseException | None:
+        """What it has failed with: the end of its consumer, if it was not done before."""
+        if self.answer.cancelled() or not self.answer.done():
+            return ConsumerClosedError()
+        return self.answer.exception()
+
+
 class Commits:
-    """Commits of one consumer.
+    """Commits of one consumer. In the background, one is under way and one waits.
 
     Args:
         config: The consumer's configuration.
@@ -96,7 +134,8 @@ class Commits:
         self._processed = processed
         self._auto = _AutoCommit(config, processed)
         self._executor: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "kshare-commits")
-        self._under_way: list[Future[Answer]] = []
+        self._lock = threading.RLock()
+        self._asked: list[_Asked] = []  # whose callbacks are to be called yet
         self._failure: BaseException | None = None  # of the last commit
 
     def commit(self, work: Work, seconds: float = float("inf")) -> Answer:
@@ -110,18 +149,26 @@ class Commits:
             return answer
 
     def begin(self, work: Work) -> None:
-        """Commit without waiting; :meth:`serve` calls back.
+        """Commit without waiting; :meth:`serve` calls back. One that waits already takes it in.
 
         Raises:
             ConsumerClosedError: Commits are closed.
         """
-        executor = self._executor
-        if executor is None:
-            raise ConsumerClosedError
-        try:
-            self._under_way.append(executor.submit(self.commit, work))
-        except RuntimeError as error:  # also if there can be no more threads
-            raise (ConsumerClosedError() if self._executor is None else error) from None
+        with self._lock:
+            executor = self._executor
+            if executor is None:
+                raise ConsumerClosedError
+            last = self._asked[-1] if self._asked else None
+            if last is not None and not last.has_begun and last.includes(work):
+                return
+            asked = _Asked(work)
+            asked.answer = executor.submit(self._commit_asked, asked)
+            self._asked.append(asked)
+
+    def _commit_asked(self, asked: _Asked) -> Answer:
+        with self._lock:
+            asked.has_begun = True
+        return self.commit(asked.work)
 
     def serve(self) -> None:
         """Call back what is done, and commit if it is time. From the thread that polls.
@@ -130,7 +177,7 @@ class Commits:
             PolicyError: Policies do not accept what is processed: it would never be committed.
         """
         self._call_back()
-        if self._config.auto_commit and not self._under_way and self._auto.take_due():
+        if self._config.auto_commit and not self._asked and self._auto.take_due():
             self.begin(self._processed.work())
         if isinstance(self._failure, PolicyError):
             raise self._failure
@@ -144,18 +191,24 @@ class Commits:
             )
         return None if self._failure is None else f"commits fail: {self._failure}"
 
-    def _call_back(self) -> None:
-        while self._under_way and self._under_way[0].done():
-            answer = self._under_way.pop(0)
-            if answer.cancelled():
+    def _call_back(self, *, is_over: bool = False) -> None:
+        """Call ``on_commit`` for what is done; for all else, too, if nothing more will be."""
+        while self._asked and (is_over or self._asked[0].answer.done()):
+            asked = self._asked[0]
+            if not asked.calls:
+                self._asked.remove(asked)
                 continue
-            error = answer.exception()
-            self._failure = error
+            error = self._failure = asked.fault
             if self._config.on_commit is not None:
+                asked.calls -= 1  # first: it may raise, or receive
                 failure = error if isinstance(error, Exception) else None
-                self._config.on_commit(failure, None if error else answer.result())
-            elif isinstance(error, PolicyError):
+                self._config.on_commit(failure, None if error else dict(asked.answer.result()))
+                continue
+            asked.calls = 0
+            if isinstance(error, PolicyError):
                 pass  # raised to who polls
+            elif isinstance(error, ConsumerClosedError):
+                _log.warning("a commit was not done before the end, so some records may come again")
             elif isinstance(error, FencedError):
                 _log.warning("a commit was too late, so some records will come again: %s", error)
             elif error is not None:
@@ -164,7 +217,7 @@ class Commits:
     @property
     def seconds_left(self) -> float:
         """Time until the next commit is due, at least 0; one that is under way ends before."""
-        if not self._config.auto_commit or self._under_way:
+        if not self._config.auto_commit or self._asked:
             return float("inf")
         return max(self._auto.due - time.monotonic(), 0.0)
 
@@ -172,27 +225,51 @@ class Commits:
         """Finish what is under way; with ``enable.auto.commit``, commit for the last time.
 
         Args:
-            seconds: Maximum time. What is under way then ends with the session.
+            seconds: Maximum time. What is under way then ends with the session: see :meth:`end`.
         """
         until = time.monotonic() + seconds
-        self.flush(seconds)
-        wait(self._under_way, max(until - time.monotonic(), 0.0))
-        executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown(wait=False, cancel_futures=True)
+        try:
+            self.flush(seconds)
+            self._wait(until - time.monotonic())
+        finally:
+            with self._lock:
+                executor, self._executor = self._executor, None
+            if executor is not None:
+                executor.shutdown(wait=False, cancel_futures=True)
         self._call_back()
+
+    def end(self, seconds: float) -> None:
+        """After the session: call back what was not done in time, too.
+
+        Args:
+            seconds: Maximum time until what is under way has noticed that the session is closed.
+
+        Raises:
+            Exception: What a callback has raised; of several, the first.
+        """
+        self._wait(seconds)
+        faults: list[Exception] = []
+        while self._asked:
+            try:
+                self._call_back(is_over=True)
+            except Exception as error:  # the others are called nevertheless
+                faults.append(error)
+        raise_first(faults)
 
     def finish(self) -> None:
         """Wait for what is under way, and call back."""
-        wait(self._under_way, self.seconds)
+        self._wait(self.seconds)
         self._call_back()
+
+    def _wait(self, seconds: float) -> None:
+        wait([each.answer for each in self._asked], max(seconds, 0.0))
 
     def begin_last(self) -> "Future[Answer] | None":
         """Commit before key hashes are given up, without waiting; None if there is nothing to."""
         work = self._processed.work()
         if self._config.auto_commit and work.processed:
             self.begin(work)
-        return self._under_way[-1] if self._under_way else None
+        return self._asked[-1].answer if self._asked else None
 
     def flush(self, seconds: float = float("inf")) -> None:
         """With ``enable.auto.commit``, commit before partitions are given up.

@@ -45,6 +45,8 @@ from kshare.wire.protocol.background import Waker
 __all__ = ["KeySharedConsumer", "check_number"]
 
 _CLOSE_SECONDS: Final = 5.0
+_END_SECONDS: Final = 1.0
+"""Until a commit that is under way has noticed that the session is closed."""
 _LAST_COMMIT_SECONDS: Final = 30.0
 """As long as Java's consumer waits when it closes."""
 
@@ -315,7 +317,8 @@ class KeySharedConsumer:
                 processed; only that partition is committed.
             offsets: The same up to these offsets (exclusive): ``TopicPartition``s with an offset,
                 or offsets by partition. If there are none in it, nothing is committed.
-            asynchronous: Return None at once; ``on_commit`` is called by a later poll.
+            asynchronous: Return None at once; ``on_commit`` is called by a later poll, or by
+                :meth:`close`. What is asked for while one waits for another is done with it.
 
         Returns:
             The stable offset of each partition, below which all of the group is processed.
@@ -579,6 +582,7 @@ class KeySharedConsumer:
                 lambda: self.releases.close(max(until - time.monotonic(), _CLOSE_SECONDS))
             )
             ends.callback(self._dispatcher.close)
+            ends.callback(self._commits.end, _END_SECONDS)
             ends.callback(self._session.close, _CLOSE_SECONDS)
             if transactions is not None:
                 ends.callback(transactions.close)

@@ -3,21 +3,21 @@
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import wait
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from kshare.core.progress import Progress
+from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import ConsumerClosedError, FencedError, KafkaError, PolicyError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.processed import Processed
 from kshare.group.core.ownership import Work
 from kshare.group.session.session import GroupSession
-from tests.support.groups import T0, group_config
+from tests.support.clock import WAIT_S
+from tests.support.groups import LOWER, T0, T1, UPPER, group_config, rectangle
 
 WORK = Work({T0: Progress.at(5)}, {T0: Progress.at(0)})
 
@@ -57,7 +57,7 @@ def test_a_commit_that_fails_in_the_background_says_what_becomes_of_it(
     config = group_config("b:9092", enable_auto_commit=False)
     commits = commits_of(config, Refusing(error))
     commits.begin(WORK)
-    wait(commits._under_way)
+    commits._wait(WAIT_S)
     with caplog.at_level(logging.WARNING, "kshare.group"):
         commits.serve()
     assert [record.message for record in caplog.records if says in record.message]
@@ -78,7 +78,7 @@ def test_what_a_policy_refuses_is_raised_to_who_polls(callback: bool) -> None:
         commits.serve()
 
     commits.begin(WORK)
-    wait(commits._under_way)
+    commits._wait(WAIT_S)
     for _ in range(2):
         with pytest.raises(PolicyError):
             serve()
@@ -139,3 +139,134 @@ def test_a_commit_in_the_background_after_the_end() -> None:
     commits.close(9.0)
     with pytest.raises(ConsumerClosedError):
         commits.begin(WORK)
+
+
+class Gated:
+    """A session whose commits wait to be let through, one after the other."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[TopicPartition, Progress]] = []
+        self.begun, self.goes_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def commit(self, processed: Any, *_: Any, **__: Any) -> dict[TopicPartition, int]:
+        self.asked.append(dict(processed))
+        self.begun.release()
+        assert self.goes_on.acquire(timeout=WAIT_S)
+        return {tp: progress.stable for tp, progress in processed.items()}
+
+
+def gated(**given: Any) -> tuple[Commits, Gated, list[Any]]:
+    told: list[Any] = []
+    config = group_config("b:9092", enable_auto_commit=False)
+    config = replace(config, on_commit=lambda error, stable: told.append((error, stable)), **given)
+    session = Gated()
+    return commits_of(config, session), session, told
+
+
+def test_commits_that_wait_become_one_and_each_is_called_back_once() -> None:
+    """Work is a total: as confluent-kafka's users commit after each record, none is queued."""
+    commits, session, told = gated()
+    start = Progress.at(0)
+    commits.begin(Work({T0: Progress.at(1)}, {T0: start}))
+    assert session.begun.acquire(timeout=WAIT_S)
+    for offset in range(2, 100):
+        commits.begin(Work({T0: Progress.at(offset)}, {T0: start}))
+    commits.begin(Work({T1: Progress.at(7)}, {T1: start}))
+    last = commits.begin_last()
+    session.goes_on.release(2)
+    assert last is not None
+    assert last.result(WAIT_S) == {T0: 99, T1: 7}
+    commits.serve()
+    assert session.asked == [{T0: Progress.at(1)}, {T0: Progress.at(99), T1: Progress.at(7)}]
+    assert told == [(None, {T0: 1})] + [(None, {T0: 99, T1: 7})] * 99
+    commits.close(9.0)
+    commits.end(0.0)
+    assert len(told) == 100
+
+
+def test_a_commit_that_takes_in_an_older_one_loses_nothing() -> None:
+    """Another thread may ask later with what it has looked at before; so do other hashes."""
+    commits, session, _ = gated()
+    start = Progress.at(0)
+    commits.begin(Work({}, {}))
+    commits.begin(Work({T0: Progress.at(1)}, {T0: start}))
+    assert session.begun.acquire(timeout=WAIT_S)
+    newer, older = (
+        Progress.of(5, [rectangle(5, 9, LOWER)]),
+        Progress.of(3, [rectangle(3, 8, UPPER)]),
+    )
+    commits.begin(Work({T0: newer}, {T0: start}))
+    commits.begin(Work({T0: older}, {T0: start}))
+    session.goes_on.release(2)
+    commits.finish()
+    assert session.asked[1:] == [{T0: newer.union(older)}]
+    commits.close(9.0)
+
+
+def test_commits_that_count_from_other_starts_stay_two() -> None:
+    commits, session, told = gated()
+    for offset in (1, 2, 3):
+        commits.begin(Work({T0: Progress.at(offset)}, {T0: Progress.at(0)}))
+        if offset == 1:
+            assert session.begun.acquire(timeout=WAIT_S)
+    session.goes_on.release(3)
+    commits.finish()
+    assert [each[T0].stable for each in session.asked] == [1, 2, 3]
+    assert len(told) == 3
+    commits.close(9.0)
+
+
+def test_what_was_not_done_before_the_end_is_called_back() -> None:
+    """Each callback, also if one raises."""
+    commits, session, told = gated()
+
+    def on_commit(error: Exception | None, _: Any) -> None:
+        told.append(error)
+        raise OSError(f"number {len(told)}")
+
+    commits._config = replace(commits._config, on_commit=on_commit)
+    for offset in (1, 2, 3):
+        commits.begin(Work({T0: Progress.at(offset)}, WORK.since))
+    assert session.begun.acquire(timeout=WAIT_S)
+    commits.close(0.0)
+    assert not told
+    with pytest.raises(OSError, match="number 1"):
+        commits.end(0.0)
+    commits.end(0.0)
+    assert list(map(type, told)) == [ConsumerClosedError] * 3
+    session.goes_on.release()
+
+
+def test_without_a_callback_a_warning_says_what_was_not_done_before_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    commits, session, _ = gated()
+    commits._config = replace(commits._config, on_commit=None)
+    commits.begin(WORK)
+    assert session.begun.acquire(timeout=WAIT_S)
+    with caplog.at_level(logging.WARNING, "kshare.group"):
+        commits.close(0.0)
+        commits.end(0.0)
+    assert [each.message for each in caplog.records if "not done before the end" in each.message]
+    session.goes_on.release()
+
+
+def test_a_callback_that_raises_is_called_for_the_others_later() -> None:
+    commits, session, told = gated()
+    faults = [OSError("no")]
+
+    def on_commit(error: Exception | None, _: Any) -> None:
+        told.append(error)
+        if faults:
+            raise faults.pop()
+
+    commits._config = replace(commits._config, on_commit=on_commit)
+    for _ in range(3):
+        commits.begin(WORK)
+    session.goes_on.release(3)
+    commits._wait(WAIT_S)
+    with pytest.raises(OSError, match="no"):
+        commits.serve()
+    commits.serve()
+    assert told == [None] * 3
+    commits.close(9.0)
