@@ -137,10 +137,10 @@ class ClusterView:
         return {topic for topic in topics if self._compacted.get(topic, True)}
 
     def compacted_now(self, topics: Collection[str]) -> set[str]:
-        """The topics that are compacted now, whatever they were before."""
+        """The topics that are compacted now, or that do not tell, whatever they were before."""
         told = self._cluster.policies(topics)
         self._compacted |= {topic: policy.compacted for topic, policy in told.items()}
-        return {topic for topic, policy in told.items() if policy.compacted}
+        return {topic for topic in topics if topic not in told or told[topic].compacted}
 
     def check_policies(
         self, options: SourceOptions, partitions: Collection[TopicPartition]

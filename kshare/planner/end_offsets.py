@@ -53,8 +53,8 @@ class EndOffsetResolver:
         options: The query's options.
         keys: Which key hashes the query reads.
         scan: Looks into the log.
-        compacted: Those of some topics that are compacted now. No batch with limits is planned of
-            such a one, so then its policy has changed since.
+        compacted: Those of some topics that are compacted now, or that do not tell. No batch with
+            limits is planned of such a one, so then its policy has changed since, or may have.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class EndOffsetResolver:
         return self._look_for(limited, read_committed=offsets.read_committed, missing_ok=False)
 
     def _sure(self, found: Mapping[Slice, int], *, read_committed: bool) -> dict[Slice, int]:
-        """Where to go on with slices, if their topic has become compacted since they were read.
+        """Where to go on with slices, if their topic may have become compacted since.
 
         A task's last record is the n-th that was there; if some have vanished since, the n-th that
         is left is a later one.
@@ -146,9 +146,9 @@ class EndOffsetResolver:
                 continue
             sure |= {slice_: slice_.offsets.start for slice_ in slices}
             _log.warning(
-                "%s: cleanup.policy has become compact, and not every offset in %s has a record. "
-                "Some may have vanished, so how far tasks came there is not known any more: the "
-                "last batch of the partition comes again.",
+                "%s: cleanup.policy has become compact, or is not told any more (DescribeConfigs), "
+                "and not every offset in %s has a record. Some may have vanished, so how far tasks "
+                "came there is not known any more: the last batch of the partition comes again.",
                 partition,
                 offsets,
             )
