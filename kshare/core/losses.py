@@ -87,7 +87,9 @@ def without_deleted(
         elif end < reached.front:
             text = (
                 f"{tp} ends at offset {end}, but was read up to {reached.front}: it was truncated, "
-                "or the topic was made anew; what it holds now counts as read"
+                "or the topic was made anew; or isolation.level is read_committed now, was not "
+                "before, and a transaction is open there (then start the query again when that has "
+                "ended); what it holds now counts as read"
             )
             losses.append(Loss(text, tp, (reached.front, reached.front), (0, end)))
             kept[tp] = _within(reached, end)

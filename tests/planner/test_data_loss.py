@@ -94,6 +94,26 @@ def test_a_log_that_was_truncated_below_the_front() -> None:
     assert set(late) == {o for o in range(100) if keys[o] == KEYS[3]} | set(range(100, 112))
 
 
+def test_an_open_transaction_is_named_where_a_query_reads_committed_records_now() -> None:
+    class InTransaction(Log):
+        stable_end = 190
+
+        def latest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
+            ends = super().latest(partitions)
+            return dict.fromkeys(ends, self.stable_end) if query.committed else ends
+
+    log = InTransaction()
+    log.grow(KEYS * 20)
+    query = Query(log)
+    query.drain()
+    query.restart(**{"kafka.isolation.level": "read_committed"})
+    with pytest.raises(DataLossError, match=r"ends at offset 190, .* a transaction is open there"):
+        query.trigger()
+    log.stable_end = 240  # it has ended
+    query.drain()
+    query.check_all()
+
+
 class CutOff(Log):
     """A log one of whose brokers has fewer records, and is asked until there is a new client."""
 
