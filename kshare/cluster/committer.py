@@ -43,7 +43,6 @@ CommittedOffsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
 Outcome: TypeAlias = dict[TopicPartition, KafkaError | None]
 """The error of each partition; None if its offset is stored."""
 
-
 MakeWriter: TypeAlias = Callable[[KafkaConfig, str], "OffsetWriter"]
 
 

@@ -86,14 +86,15 @@ class CompactedTopic:
         self._kafka = kafka
         self._spec = spec
         self._admin = admin
-        self._reader = _Reader(
-            kafka,
-            spec.name,
-            read_committed=read_committed,
-            choose=choose,
-            group=group,
-            seconds_min=seconds_min,
+        self._read_committed = read_committed
+        self._choose = choose
+        # What is not committed yet is part of the log: its end is the high watermark.
+        self._cluster = Cluster(replace(kafka, read_committed=False))
+        self._consumer = Client(
+            Consumer, kafka, lambda: _consumer_config(kafka, group, read_committed=read_committed)
         )
+        self._positions: Mapping[TopicPartition, int] = {}  # to read from; empty without a topic
+        self._seconds = max(kafka.api_timeout_ms / 1000, seconds_min)  # of a read, at most
 
     @property
     def name(self) -> str:
@@ -103,11 +104,21 @@ class CompactedTopic:
     @property
     def exists(self) -> bool:
         """True if the topic was there when it was last read."""
-        return bool(self._reader.positions)
+        return bool(self._positions)
 
     def read(self) -> Changes:
         """Return what was written since the last read; after a failed read, that comes again."""
-        return self._reader.read()
+        try:
+            self.partitions()
+            try:
+                return self._read_on()
+            except UnknownTopicError as error:
+                # Deleted; or a leader that has just started has not heard of it yet.
+                self._positions = {tp: self._positions.get(tp, 0) for tp in self._listed()}
+                raise KafkaError(str(error), topic=self.name) from error
+        except UnknownTopicError:
+            self._positions = {}
+            return Changes((), restarted=True)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """The partitions that are read.
@@ -115,11 +126,13 @@ class CompactedTopic:
         Raises:
             UnknownTopicError: the topic does not exist.
         """
-        return self._reader.partitions()
+        if not self._positions:
+            self._positions = dict.fromkeys(self._listed(), 0)
+        return tuple(self._positions)
 
     def policy(self) -> TopicPolicy | None:
         """The configuration of the topic; None if this client is not authorized to know."""
-        return self._reader.cluster.policies([self.name]).get(self.name)
+        return self._cluster.policies([self.name]).get(self.name)
 
     def create(self) -> None:
         """Make the topic, unless it exists, and wait until the brokers know it."""
@@ -140,7 +153,7 @@ class CompactedTopic:
                 client.handle.list_topics(self.name, self._kafka.api_timeout_ms / 1000)
             elif code_of(error) != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise kafka_error(error, f"create topic {self.name}", topic=self.name) from error
-        self._reader.wait_for_topic()
+        self._wait_for_topic()
 
     def _replication_factor(self, admin: AdminClient, error: KafkaException) -> int:
         """The number of replicas to ask for in place of what was refused.
@@ -193,66 +206,17 @@ class CompactedTopic:
 
     def shorten_timeout(self, seconds: float) -> None:
         """From now on, let no read wait for an answer longer than this."""
-        self._reader.seconds = min(self._reader.seconds, seconds)
-        self._reader.cluster.shorten_timeout(seconds)
+        self._seconds = min(self._seconds, seconds)
+        self._cluster.shorten_timeout(seconds)
 
     def close(self) -> None:
         """Close the connections; a later call opens them again."""
-        self._reader.close()
+        self._cluster.close()
+        self._consumer.close()
 
+    # -- reading ----------------------------------------------------------------------------
 
-class _Reader:
-    """Reads partitions of a topic to their ends, and on from there.
-
-    Attributes:
-        cluster: Where the topic is.
-        positions: Offset to read from, for each partition; empty if there is no topic.
-        seconds: Maximum time of a read.
-    """
-
-    def __init__(
-        self,
-        kafka: KafkaConfig,
-        topic: str,
-        *,
-        read_committed: bool,
-        choose: Callable[[int], Collection[int]],
-        group: str,
-        seconds_min: float,
-    ) -> None:
-        self._kafka = kafka
-        self._topic = topic
-        self._read_committed = read_committed
-        self._choose = choose
-        # What is not committed yet is part of the log: its end is the high watermark.
-        self.cluster = Cluster(replace(kafka, read_committed=False))
-        self._consumer = Client(
-            Consumer, kafka, lambda: _consumer_config(kafka, group, read_committed=read_committed)
-        )
-        self.positions: Mapping[TopicPartition, int] = {}
-        self.seconds = max(kafka.api_timeout_ms / 1000, seconds_min)
-
-    def read(self) -> Changes:
-        """See :meth:`CompactedTopic.read`."""
-        try:
-            self.partitions()
-            try:
-                return self._read_on()
-            except UnknownTopicError as error:
-                # Deleted; or a leader that has just started has not heard of it yet.
-                self.positions = {tp: self.positions.get(tp, 0) for tp in self._listed()}
-                raise KafkaError(str(error), topic=self._topic) from error
-        except UnknownTopicError:
-            self.positions = {}
-            return Changes((), restarted=True)
-
-    def partitions(self) -> tuple[TopicPartition, ...]:
-        """See :meth:`CompactedTopic.partitions`."""
-        if not self.positions:
-            self.positions = dict.fromkeys(self._listed(), 0)
-        return tuple(self.positions)
-
-    def wait_for_topic(self) -> None:
+    def _wait_for_topic(self) -> None:
         """Wait until the brokers know the topic: the controller tells them one by one.
 
         Raises:
@@ -271,25 +235,20 @@ class _Reader:
                 return
 
     def _listed(self) -> tuple[TopicPartition, ...]:
-        partitions = self.cluster.partitions(Subscribe((self._topic,)))
+        partitions = self._cluster.partitions(Subscribe((self.name,)))
         return tuple(partitions[number] for number in self._choose(len(partitions)))
 
-    def close(self) -> None:
-        """See :meth:`CompactedTopic.close`."""
-        self.cluster.close()
-        self._consumer.close()
-
     def _read_on(self) -> Changes:
-        ends = self.cluster.latest(self.positions)
-        restarted = any(ends[tp] < position for tp, position in self.positions.items())
-        positions = dict.fromkeys(ends, 0) if restarted else dict(self.positions)
+        ends = self._cluster.latest(self._positions)
+        restarted = any(ends[tp] < position for tp, position in self._positions.items())
+        positions = dict.fromkeys(ends, 0) if restarted else dict(self._positions)
         new = {tp: end for tp, end in ends.items() if positions[tp] < end}
         rows: list[Row] = []
         if new:
-            for tp, first in self.cluster.earliest(new).items():
+            for tp, first in self._cluster.earliest(new).items():
                 positions[tp] = max(positions[tp], first)
             self._fetch(positions, new, rows)
-        self.positions = positions
+        self._positions = positions
         return Changes(tuple(rows), restarted)
 
     def _fetch(
@@ -301,7 +260,7 @@ class _Reader:
         """Append the records up to the ends, and advance the positions."""
         consumer = self._consumer.handle
         consumer.assign([RdTopicPartition(*tp, positions[tp]) for tp in ends])
-        deadline = time.monotonic() + self.seconds
+        deadline = time.monotonic() + self._seconds
         try:
             while behind := [tp for tp, end in ends.items() if positions[tp] < end]:
                 message = consumer.poll(_POLL_SECONDS)
@@ -332,7 +291,7 @@ class _Reader:
             end = (offset or 0) if self._read_committed else ends.get(tp, 0)
             positions[tp] = max(positions.get(tp, 0), end)
         elif kind_of(error) not in PASSING:
-            raise kafka_error(error, f"read {self._topic}", topic=tp.topic, partition=tp.partition)
+            raise kafka_error(error, f"read {self.name}", topic=tp.topic, partition=tp.partition)
 
     def _timeout(
         self,
@@ -340,11 +299,11 @@ class _Reader:
         positions: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
     ) -> FetchTimeoutError:
-        is_given = self.seconds <= self._kafka.api_timeout_ms / 1000
+        is_given = self._seconds <= self._kafka.api_timeout_ms / 1000
         why = " (kafka.default.api.timeout.ms)" if is_given else ": is a transaction open there?"
         return FetchTimeoutError(
             f"cannot read {tp.topic}, partition {tp.partition}, from offset {positions[tp]} to "
-            f"{ends[tp]} within {self.seconds:g} s{why}",
+            f"{ends[tp]} within {self._seconds:g} s{why}",
             topic=tp.topic,
             partition=tp.partition,
             offset=positions[tp],

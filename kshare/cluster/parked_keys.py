@@ -27,7 +27,7 @@ from kshare.cluster.topic_table import (
     texts,
 )
 from kshare.cluster.topics import PARKED_TOPIC, TopicSpec
-from kshare.core.parked import ParkedCount
+from kshare.core.listing import ParkedCount
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.retry import Clock
 
@@ -71,7 +71,7 @@ class ParkedInfo:
     why: str = ""
 
 
-class ParkedKeys:
+class ParkedKeys(TopicTable[ParkedKey, ParkedInfo]):
     """The parked keys of a cluster: read and changed.
 
     Every method raises a :class:`~kshare.errors.KafkaError` if the cluster does not answer within
@@ -91,9 +91,8 @@ class ParkedKeys:
         admin: Callable[..., AdminClient] = AdminClient,
     ) -> None:
         self._now = now
-        topic = CompactedTopic(kafka, _SPEC, group="kshare-parked-keys", admin=admin)
-        self._table = TopicTable(
-            topic,
+        super().__init__(
+            CompactedTopic(kafka, _SPEC, group="kshare-parked-keys", admin=admin),
             _decode_key,
             _decode_info,
             what="a parked key",
@@ -104,10 +103,6 @@ class ParkedKeys:
         """All parked keys, by topic and key, ascending."""
         return dict(sorted(self.read().items()))
 
-    def read(self) -> Mapping[ParkedKey, ParkedInfo]:
-        """All parked keys, in any order."""
-        return self._table.read()
-
     def park(self, topic: str, keys: Collection[bytes], *, why: str = "", by: str = "") -> None:
         """Park keys of a topic; for keys that are parked nothing changes."""
         parked = self.read()
@@ -116,22 +111,14 @@ class ParkedKeys:
             return
         when = self._now().astimezone(UTC).isoformat(timespec="seconds")
         value = json_bytes({"by": by, "when": when, "why": why})
-        self._table.put([(_encode_key(topic, key), value) for key in new])
+        self.put([(_encode_key(topic, key), value) for key in new])
 
     def unpark(self, topic: str, keys: Collection[bytes]) -> None:
         """Let keys of a topic go on; for keys that are not parked nothing changes."""
         parked = self.read()
         gone = [key for key in dict.fromkeys(keys) if (topic, key) in parked]
         if gone:
-            self._table.delete([_encode_key(topic, key) for key in gone])
-
-    def shorten_timeout(self, seconds: float) -> None:
-        """From now on, let no read wait for an answer longer than this."""
-        self._table.shorten_timeout(seconds)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._table.close()
+            self.delete([_encode_key(topic, key) for key in gone])
 
 
 class ParkWatch:

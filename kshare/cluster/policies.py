@@ -81,7 +81,7 @@ class PolicyInfo:
     why: str = ""
 
 
-class Policies:
+class Policies(TopicTable[Policy, PolicyInfo]):
     """The policies of a cluster: read and changed.
 
     Every method raises a :class:`~kshare.errors.KafkaError` if the cluster does not answer within
@@ -101,14 +101,13 @@ class Policies:
         admin: Callable[..., AdminClient] = AdminClient,
     ) -> None:
         self._now = now
-        topic = CompactedTopic(kafka, _SPEC, group="kshare-policies", admin=admin)
-        self._table = TopicTable(
-            topic, _decode_key, _decode_info, what="a policy", loss="policies will not last"
+        super().__init__(
+            CompactedTopic(kafka, _SPEC, group="kshare-policies", admin=admin),
+            _decode_key,
+            _decode_info,
+            what="a policy",
+            loss="policies will not last",
         )
-
-    def read(self) -> Mapping[Policy, PolicyInfo]:
-        """All policies that are set, in any order."""
-        return self._table.read()
 
     def set(self, policy: Policy, value: bool, *, why: str = "", by: str = "") -> None:
         """Set a policy.
@@ -121,20 +120,10 @@ class Policies:
         if (policy.name == RANGE_FETCH) != bool(policy.topic):
             of = "a topic" if policy.name == RANGE_FETCH else "the whole cluster"
             raise ValueError(f"{policy.name} is a policy of {of}")
-        self._table.read()
+        self.read()
         when = self._now().astimezone(UTC).isoformat(timespec="seconds")
         info = {"by": by, "value": str(value).lower(), "when": when, "why": why}
-        self._table.put(
-            [(json_bytes({"policy": policy.name, "topic": policy.topic}), json_bytes(info))]
-        )
-
-    def shorten_timeout(self, seconds: float) -> None:
-        """From now on, let no read wait for an answer longer than this."""
-        self._table.shorten_timeout(seconds)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._table.close()
+        self.put([(json_bytes({"policy": policy.name, "topic": policy.topic}), json_bytes(info))])
 
 
 class PolicyView(Protocol):

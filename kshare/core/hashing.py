@@ -177,14 +177,7 @@ def without(hashes: Sequence[HashRange], points: Collection[int]) -> tuple[HashR
 
 def complement(hashes: Sequence[HashRange]) -> tuple[HashRange, ...]:
     """The key hashes that are in none of some disjoint ranges, ascending."""
-    left, lo = [], 0
-    for part in sorted(hashes):
-        if lo < part.lo:
-            left.append(HashRange(lo, part.lo))
-        lo = part.hi
-    if lo < HASH_SPACE:
-        left.append(HashRange(lo, HASH_SPACE))
-    return tuple(left)
+    return minus((WHOLE,), hashes)
 
 
 def common(hashes: Sequence[HashRange], others: Sequence[HashRange]) -> tuple[HashRange, ...]:

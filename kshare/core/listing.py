@@ -1,8 +1,9 @@
-"""Names in a text for people: the first few of many; keys of records."""
+"""Keys and names as people see them: the first few of many, keys as text, how many are parked."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-__all__ = ["join_names", "key_json", "key_of_json", "show_key"]
+__all__ = ["ParkedCount", "join_names", "key_json", "key_of_json", "show_key"]
 
 
 def join_names(names: Iterable[object], shown: int = 10) -> str:
@@ -44,3 +45,16 @@ def key_of_json(value: str | dict[str, str]) -> bytes:
     if value.keys() != {"hex"}:
         raise ValueError('a key is text, or {"hex": ...}')
     return bytes.fromhex(value["hex"])
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedCount:
+    """The parked keys of a topic.
+
+    Attributes:
+        keys: Number of keys that are parked; above 0.
+        since: When the oldest was parked, in seconds since 1970; None if nobody wrote that down.
+    """
+
+    keys: int
+    since: float | None = None

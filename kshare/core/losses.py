@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kshare.core.hashing import HASH_SPACE
+from kshare.core.listing import join_names
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 
@@ -142,5 +143,4 @@ def _shown(pieces: Iterable[Rectangle]) -> str:
         else f"offsets {piece.offsets} of the key hashes {piece.hashes}"
         for piece in pieces
     ]
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return ", ".join(listed[:_SHOWN]) + more
+    return join_names(listed, _SHOWN)

@@ -25,6 +25,8 @@ __all__ = [
     "RangeObservation",
     "RangeRequest",
     "check_plan",
+    "clip_offsets",
+    "divided",
     "plan_by_key",
     "plan_by_offset",
     "plan_ranges",
@@ -223,15 +225,32 @@ def plan_by_offset(loads: Sequence[PartitionLoad], *, min_tasks: int | None) -> 
     parts = _part_counts([len(offsets) for offsets in whole], min_tasks)
     slices = []
     for load, offsets, count in zip(work, whole, parts, strict=True):
-        start, remaining = offsets.start, len(offsets)
-        for part in range(count):
-            end = start + remaining // (count - part)
-            remaining -= end - start
-            pieces = _between(load.pending, start, end)
+        for part in divided(offsets, count):
+            pieces = clip_offsets(load.pending, part)
             if pieces:
                 slices.append(Slice(load.topic, load.partition, pieces))
-            start = end
     return tuple(slices)
+
+
+def divided(offsets: OffsetRange, parts: int) -> list[OffsetRange]:
+    """Parts of a range; the last ones take what does not divide evenly, and none is empty."""
+    start, remaining, found = offsets.start, len(offsets), []
+    for part in range(parts):
+        size = remaining // (parts - part)
+        if size:
+            found.append(OffsetRange(start, start + size))
+        start, remaining = start + size, remaining - size
+    return found
+
+
+def clip_offsets(pieces: Sequence[Rectangle], offsets: OffsetRange) -> tuple[Rectangle, ...]:
+    """The part of some rectangles that is of some offsets."""
+    return tuple(
+        Rectangle(OffsetRange(first, last), piece.hashes)
+        for piece in pieces
+        if (first := max(piece.offsets.start, offsets.start))
+        < (last := min(piece.offsets.end, offsets.end))
+    )
 
 
 def _sorted(loads: Sequence[PartitionLoad]) -> list[PartitionLoad]:
@@ -261,14 +280,6 @@ def _part_counts(sizes: Sequence[int], min_tasks: int | None) -> list[int]:
 
 def _part_count(size: int, total: int, parts: int) -> int:
     return max(math.floor(size / total * parts + 0.5), 1)  # Java rounds a half up
-
-
-def _between(pieces: Sequence[Rectangle], start: int, end: int) -> tuple[Rectangle, ...]:
-    return tuple(
-        Rectangle(OffsetRange(first, last), piece.hashes)
-        for piece in pieces
-        if (first := max(piece.offsets.start, start)) < (last := min(piece.offsets.end, end))
-    )
 
 
 # -- checking ------------------------------------------------------------------------------------

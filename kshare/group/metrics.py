@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Final
 
 from kshare.core.hashing import HASH_SPACE, HashRange
-from kshare.core.parked import ParkedCount
+from kshare.core.listing import ParkedCount
 from kshare.core.progress import TopicPartition
 
 __all__ = ["LATENCY_BOUNDS", "ConsumerMetrics", "Hold", "Latencies", "Latency", "PartitionMetrics"]

@@ -28,9 +28,8 @@ from typing import Any
 
 from kshare.core.checkpoint import EXTRA_KEY, VERSION, BatchOffsets, RangeLimit, by_topic, encode
 from kshare.core.hashing import WHOLE, HashRange, span
-from kshare.core.listing import key_json
+from kshare.core.listing import ParkedCount, key_json
 from kshare.core.offsets import length, union
-from kshare.core.parked import ParkedCount
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.slice_end import HotKey
 from kshare.core.slicing import RangeObservation

@@ -12,8 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from kshare.core.checkpoint import EXTRA_KEY
 from kshare.core.hashing import HashRange
-from kshare.core.listing import key_of_json
-from kshare.core.parked import ParkedCount
+from kshare.core.listing import ParkedCount, key_of_json
 from kshare.core.slice_end import HotKey
 
 __all__ = ["Latest", "parse_latest"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kshare.cluster.parked_keys import ParkWatch
 from kshare.cluster.policies import PolicyView
-from kshare.core.parked import ParkedCount
+from kshare.core.listing import ParkedCount
 from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownTopicError
 from kshare.options import SourceOptions, Topics

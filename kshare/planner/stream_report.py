@@ -5,7 +5,7 @@ from typing import Any
 
 from kshare.core.batch import BatchStart
 from kshare.core.checkpoint import BatchOffsets
-from kshare.core.parked import ParkedCount
+from kshare.core.listing import ParkedCount
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
 from kshare.monitor.report import encode_report, partition_report

@@ -24,11 +24,18 @@ from secrets import token_hex
 from typing import Final, TypeAlias
 
 from kshare.core.hashing import split
-from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.rate import PlannedLimits
 from kshare.core.region import Rectangle, hull
-from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key, plan_by_offset, plan_ranges
+from kshare.core.slicing import (
+    PartitionLoad,
+    check_plan,
+    clip_offsets,
+    divided,
+    plan_by_key,
+    plan_by_offset,
+    plan_ranges,
+)
 from kshare.core.tasks import PlannedSlice, Task, fetch_groups, pack, pack_small, records_of
 from kshare.options import SourceOptions
 from kshare.planner.batch_history import RecentBatch
@@ -214,12 +221,8 @@ def _by_offset(
     parts: list[PartitionLoad] = []
     for load in sorted(loads, key=lambda load: load.topic_partition):
         offsets = hull(load.pending)
-        for part in _divided(offsets, math.ceil(len(offsets) / most)):
-            pending = tuple(
-                Rectangle(shared, piece.hashes)
-                for piece in load.pending
-                if (shared := _shared(piece.offsets, part)) is not None
-            )
+        for part in divided(offsets, math.ceil(len(offsets) / most)):
+            pending = clip_offsets(load.pending, part)
             if pending:
                 parts.append(PartitionLoad("", len(parts), pending))
                 whole.append(load)
@@ -227,22 +230,6 @@ def _by_offset(
         Slice(whole[piece.partition].topic, whole[piece.partition].partition, piece.rectangles)
         for piece in plan_by_offset(parts, min_tasks=min_tasks)
     )
-
-
-def _divided(offsets: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Parts of a range; the last ones take what does not divide evenly, as in Spark."""
-    start, remaining, divided = offsets.start, len(offsets), []
-    for part in range(parts):
-        size = remaining // (parts - part)
-        remaining -= size
-        divided.append(OffsetRange(start, start + size))
-        start += size
-    return divided
-
-
-def _shared(first: OffsetRange, second: OffsetRange) -> OffsetRange | None:
-    start, end = max(first.start, second.start), min(first.end, second.end)
-    return OffsetRange(start, end) if start < end else None
 
 
 # -- slices -> tasks -------------------------------------------------------------------------------

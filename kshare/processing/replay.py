@@ -22,7 +22,7 @@ from typing import Any, Final
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedKey
 from kshare.core.hashing import WHOLE, HashRange, key_hash
-from kshare.core.parked import ParkedCount
+from kshare.core.listing import ParkedCount
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.errors import KshareError, TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config

@@ -18,7 +18,7 @@ from kshare.cluster.cluster import Cluster, TopicPolicy
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.parked_keys import EVERY_SECONDS, PARKED_TOPIC, ParkedInfo, ParkWatch
 from kshare.cluster.topics import TopicSpec
-from kshare.core.parked import ParkedCount
+from kshare.core.listing import ParkedCount
 from kshare.errors import AuthorizationError, KafkaError
 from kshare.testing import FakeCluster, Record
 from tests.support.clock import WAIT_S, Clock, until

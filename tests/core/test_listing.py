@@ -1,10 +1,15 @@
-"""Names in a text for people; keys."""
+"""Names in a text for people; keys.
+
+The count of a topic's parked keys.
+"""
+
+import pickle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.listing import join_names, key_json, key_of_json, show_key
+from kshare.core.listing import ParkedCount, join_names, key_json, key_of_json, show_key
 
 
 @pytest.mark.parametrize(
@@ -43,3 +48,9 @@ def test_a_key_survives_json(key: bytes) -> None:
 def test_what_is_no_key_of_json_is_refused() -> None:
     with pytest.raises(ValueError, match="hex"):
         key_of_json({"text": "a"})
+
+
+def test_a_count_travels_from_the_planner_to_the_driver() -> None:
+    for count in (ParkedCount(3), ParkedCount(1, 1_700_000_000.5)):
+        assert pickle.loads(pickle.dumps(count)) == count
+    assert ParkedCount(3).since is None

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, encode
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.listing import ParkedCount
 from kshare.core.offsets import OffsetRange
-from kshare.core.parked import ParkedCount
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.core.slice_end import HotKey

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.listener import (
 import spark_plugin
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, encode
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.listing import ParkedCount
 from kshare.core.offsets import OffsetRange
-from kshare.core.parked import ParkedCount
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.core.slice_end import HotKey

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from kshare.cluster.cluster import TopicPolicy
 from kshare.cluster.parked_keys import ParkedKey, ParkWatch
-from kshare.core.parked import ParkedCount
+from kshare.core.listing import ParkedCount
 from kshare.core.progress import TopicPartition
 from kshare.options import SourceOptions, Topics, parse_options
 from kshare.planner import StreamPlanner

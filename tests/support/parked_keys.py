@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from confluent_kafka.admin import AdminClient
 
 from kshare.cluster.parked_keys import ParkedKey, ParkedKeys
-from kshare.core.parked import ParkedCount
+from kshare.core.listing import ParkedCount
 from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster
 

@@ -13,7 +13,7 @@ from kshare.cluster.cluster import TopicPolicy
 from kshare.cluster.parked_keys import ParkWatch
 from kshare.core.admission import StampedOffset
 from kshare.core.hashing import key_hash
-from kshare.core.parked import ParkedCount
+from kshare.core.listing import ParkedCount
 from kshare.core.progress import Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice, Ticket

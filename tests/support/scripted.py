@@ -16,7 +16,8 @@ from kshare.core.progress import TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import FetchGroup
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.broker_pool import BrokerPool, Brokers, Leader, PoolMemory
+from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
+from kshare.wire.protocol.brokers import Brokers, Leader
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.messages import Address
 from kshare.wire.protocol.retry import Clock

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from kshare.core.progress import TopicPartition
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.broker_pool import BrokerPool, Leader, PoolMemory
+from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
+from kshare.wire.protocol.brokers import Leader
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.messages import Address
 from kshare.wire.reader.read_slice import reader_options

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import EVERY_SECONDS, ParkedKey
 from kshare.core.hashing import HashRange, key_hash
-from kshare.core.parked import ParkedCount
+from kshare.core.listing import ParkedCount
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.core.left_out import ParkedHashes

@@ -23,7 +23,7 @@ from kshare.wire.decode.batch_index import index_batches
 from kshare.wire.decode.records import Decoder
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.background import abandon, begin
-from kshare.wire.protocol.broker_pool import Brokers
+from kshare.wire.protocol.brokers import Brokers
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 from kshare.wire.protocol.messages import (

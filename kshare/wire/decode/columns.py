@@ -10,7 +10,7 @@ Cost: memory that is handed over to Arrow without a copy; 40 us a record batch.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -172,6 +172,20 @@ def _as_text(keys: pa.Array) -> pa.Array:
     return text
 
 
+class _Repeated:
+    """A column whose rows are all the same."""
+
+    def __init__(self, value: str | int) -> None:
+        self._value = scalar(value)
+        self._array = pa.repeat(self._value, 0)
+
+    def first(self, rows: int) -> pa.Array:
+        """The column with so many rows."""
+        if rows > len(self._array):
+            self._array = pa.repeat(self._value, rows)
+        return self._array.slice(0, rows)
+
+
 class Columns:
     """The rows of one record batch, until it is finished; then those of the next.
 
@@ -205,11 +219,10 @@ class Columns:
         built = {*names, *(("key", "offset") if with_keys else ())}
         self._with_keys = with_keys
         constants: dict[str, str | int] = {"topic": topic, "partition": partition}
-        self._constants = {
-            name: scalar(value) for name, value in constants.items() if name in built
+        self._repeated = {
+            name: _Repeated(value) for name, value in constants.items() if name in built
         }
-        self._repeated = {name: pa.repeat(value, 0) for name, value in self._constants.items()}
-        self._fixed_names = [name for name in _FIXED if name in built]
+        self._fixed: dict[str, Any] = dict.fromkeys(name for name in _FIXED if name in built)
         self._sizes = {name: _BYTES_FIRST for name in _BINARY if name in built}
         self._max_rows = max_rows
         self._pool = pa.system_memory_pool() if max_rows <= _SMALL_ROWS else None
@@ -225,9 +238,7 @@ class Columns:
         rows = max(1, min(rows, self._max_rows))
         state = self.state
         state.rows, state.max_rows = 0, rows
-        self._fixed = {
-            name: allocate(_width(name) * rows, self._pool) for name in self._fixed_names
-        }
+        self._fixed = {name: allocate(_width(name) * rows, self._pool) for name in self._fixed}
         for name, buffer in self._fixed.items():
             setattr(state, _FIXED[name], buffer.address)
         self._binaries = {
@@ -248,7 +259,7 @@ class Columns:
     def finish(self) -> Rows:
         """Hand over the rows; a new record batch must be begun then."""
         rows = self.rows
-        built = {name: self._repeat(name, rows) for name in self._constants}
+        built = {name: column.first(rows) for name, column in self._repeated.items()}
         for name, buffer in self._fixed.items():
             data = shrink(buffer, _width(name) * rows)
             built[name] = pa.Array.from_buffers(COLUMNS[name], rows, [None, data], 0)
@@ -268,12 +279,6 @@ class Columns:
         """A binary column, as the kernels see it."""
         column: BinaryColumn = getattr(self.state, _BINARY[name])
         return column
-
-    def _repeat(self, name: str, rows: int) -> pa.Array:
-        """A column whose rows are all the same."""
-        if rows > len(self._repeated[name]):
-            self._repeated[name] = pa.repeat(self._constants[name], rows)
-        return self._repeated[name].slice(0, rows)
 
 
 def _width(name: str) -> int:

@@ -29,7 +29,8 @@ from typing import Any, Final, Self, TypeVar
 
 from kshare.core.progress import TopicPartition
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.broker_pool import BrokerPool, Leader
+from kshare.wire.protocol.broker_pool import BrokerPool
+from kshare.wire.protocol.brokers import Leader
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.messages import Address
 

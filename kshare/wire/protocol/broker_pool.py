@@ -15,23 +15,20 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.broker_search import BrokerSearch
+from kshare.wire.protocol.brokers import BrokerSearch, Leader, Preference
 from kshare.wire.protocol.connection import BrokerConnection, Connection
 from kshare.wire.protocol.messages import Address, LeaderUnknownError, Metadata, fetch_metadata
 from kshare.wire.protocol.retry import CHANCE, Backoff, Clock
 
 __all__ = [
     "BrokerPool",
-    "Brokers",
     "PoolMemory",
-    "Preference",
     "close_idle",
     "process_memory",
     "search_brokers",
@@ -42,53 +39,6 @@ _IDLE_SECONDS_MAX = 240.0
 _IDLE_CONNECTIONS_MAX = 4
 _FAILED_SECONDS = 300.0
 """After its pause, how long a broker that failed is asked for metadata after all others."""
-
-Leader = Address | KafkaError | OSError
-"""The address of a partition's leader, or the reason why it is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Preference:
-    """The replica of a partition to read, for a while.
-
-    Attributes:
-        node_id: Node id of a follower; None for the leader and no one else.
-        until: End of that while, as of ``time.monotonic()``.
-    """
-
-    node_id: int | None
-    until: float
-
-
-class Brokers(Protocol):
-    """The part of :class:`BrokerPool` that readers use."""
-
-    def leaders(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Leader]:
-        """Find the leader of each partition."""
-
-    def address(self, node_id: int) -> Address:
-        """The address of a broker."""
-
-    def lease(self, address: Address) -> BrokerConnection:
-        """Take a connection to a broker."""
-
-    def release(self, address: Address, connection: BrokerConnection) -> None:
-        """Give back a connection that is in order."""
-
-    def discard(self, address: Address, connection: BrokerConnection) -> None:
-        """Give back a connection that failed."""
-
-    def forget(self, topic_partition: TopicPartition) -> None:
-        """Find the leader of a partition again when it is asked for next."""
-
-    def is_outdated(self, topic_partition: TopicPartition, leader: Address) -> bool:
-        """True if the leader of a partition is to be found again, or is another one by now."""
-
-    def preference(self, topic_partition: TopicPartition) -> Preference | None:
-        """The replica of a partition to read."""
-
-    def prefer(self, topic_partition: TopicPartition, node_id: int | None, seconds: float) -> None:
-        """Choose which replica of a partition is read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from kshare.core.progress import TopicPartition
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.broker_pool import Brokers
+from kshare.wire.protocol.brokers import Brokers
 from kshare.wire.protocol.connection import BrokerConnection, ProtocolError
 from kshare.wire.protocol.messages import (
     Address,

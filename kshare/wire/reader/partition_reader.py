@@ -26,10 +26,9 @@ from kshare.errors import RecordError, UnknownTopicError
 from kshare.options import SourceOptions
 from kshare.wire.decode.batch_index import BatchIndex, index_batches
 from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.broker_pool import Brokers
+from kshare.wire.protocol.brokers import Brokers, ReadReplica
 from kshare.wire.protocol.error_codes import ErrorCode
 from kshare.wire.protocol.messages import FetchAnswer, PartitionFetch
-from kshare.wire.protocol.replicas import ReadReplica
 from kshare.wire.protocol.retry import Clock, RetryDeadline
 from kshare.wire.reader.faults import LostOffsets, ReadPosition, no_progress, permanent_error
 from kshare.wire.reader.slice_records import PartitionRecords, SliceRecords

@@ -18,7 +18,7 @@ from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import FetchGroup
 from kshare.options import SourceOptions, parse_options
 from kshare.wire.decode.batch_index import BatchIndex
-from kshare.wire.protocol.broker_pool import Brokers
+from kshare.wire.protocol.brokers import Brokers
 from kshare.wire.reader.slice_reader import SliceReader
 from kshare.wire.reader.slice_records import WantedSlice
 

@@ -31,7 +31,8 @@ from kshare.options import SourceOptions
 from kshare.wire.decode.codecs import Arena
 from kshare.wire.decode.records import BYTES_MAX, ROWS_MAX
 from kshare.wire.protocol.background import NotYetError
-from kshare.wire.protocol.broker_pool import BrokerPool, Brokers, Leader
+from kshare.wire.protocol.broker_pool import BrokerPool
+from kshare.wire.protocol.brokers import Brokers, Leader
 from kshare.wire.protocol.messages import Address, FetchAnswer, PartitionFetch, list_offsets
 from kshare.wire.protocol.retry import Clock
 from kshare.wire.reader.fetcher import Fetcher

@@ -32,7 +32,7 @@ from kshare.options import SourceOptions
 from kshare.wire.decode.batch_index import BatchIndex
 from kshare.wire.decode.codecs import Arena
 from kshare.wire.protocol.background import BackgroundBrokers, Waker
-from kshare.wire.protocol.broker_pool import Brokers
+from kshare.wire.protocol.brokers import Brokers
 from kshare.wire.protocol.messages import FetchAnswer, PartitionFetch
 from kshare.wire.protocol.retry import Clock, RetryDeadline, retry_backoff
 from kshare.wire.reader.faults import why_missing

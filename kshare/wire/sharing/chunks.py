@@ -22,7 +22,6 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -294,15 +293,13 @@ def forget_query(query: str) -> None:
         _warn(error)
 
 
-@cache
-def _warned() -> list[int]:
-    return []
+_warned: set[int] = set()  # processes
 
 
 def _warn(error: Exception) -> None:
     """Warn, once in each process."""
-    if os.getpid() not in _warned():
-        _warned().append(os.getpid())
+    if os.getpid() not in _warned:
+        _warned.add(os.getpid())
         _log.warning(
             "the cache of fetched chunks is not used where this happens: %s. Nothing is lost: "
             "each range of a partition fetches for itself (max.bytes.key.range.results = 0 turns "

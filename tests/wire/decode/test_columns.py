@@ -120,4 +120,4 @@ def test_nothing_else_is_built(name: str) -> None:
     assert (held > size) == (name in {"key", "value", "headers"})
     columns = Columns("t", 3, names=[name], with_keys=False, max_rows=9, max_bytes=9)
     columns.begin(9)
-    assert [*columns._constants, *columns._fixed, *columns._binaries] == [name]
+    assert [*columns._repeated, *columns._fixed, *columns._binaries] == [name]

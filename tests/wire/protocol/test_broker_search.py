@@ -3,7 +3,7 @@
 import pytest
 
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
-from kshare.wire.protocol.broker_search import BrokerSearch
+from kshare.wire.protocol.brokers import BrokerSearch
 
 ONE, TWO, THREE, FOUR, FIVE = (
     ("one", 1),

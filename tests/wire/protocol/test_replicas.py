@@ -19,9 +19,8 @@ from kshare.errors import (
 )
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
-from kshare.wire.protocol.broker_pool import Leader
+from kshare.wire.protocol.brokers import LEADER_ALONE_SECONDS, Leader
 from kshare.wire.protocol.messages import Address
-from kshare.wire.protocol.replicas import LEADER_ALONE_SECONDS
 from kshare.wire.reader.read_slice import find_ends, reader_options
 from kshare.wire.reader.slice_records import SliceRecords
 from tests.support.batches import Rec, batch_of, numbered
@@ -358,7 +357,7 @@ def test_a_leader_that_names_a_dead_follower_for_ever() -> None:
 
 def test_the_log_tells_where_records_come_from(caplog: pytest.LogCaptureFixture) -> None:
     cluster = brokers(replica(names=FOLLOWER), replica("follower:1", answers=[74]))
-    with caplog.at_level(logging.INFO, "kshare.wire.protocol.replicas"):
+    with caplog.at_level(logging.INFO, "kshare.wire.protocol.brokers"):
         read(cluster)
     assert caplog.messages == [
         "t-0: the leader names broker 2 to be read (client.rack: r1)",

@@ -14,7 +14,8 @@ from kshare.errors import CorruptRecordError, DataLossError
 from kshare.options import SourceOptions
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
-from kshare.wire.protocol.broker_pool import BrokerPool, Brokers
+from kshare.wire.protocol.broker_pool import BrokerPool
+from kshare.wire.protocol.brokers import Brokers
 from kshare.wire.reader.read_slice import find_ends, reader_options
 from tests.support.batches import (
     ABORT,
