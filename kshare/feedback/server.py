@@ -56,6 +56,9 @@ class FeedbackServer:
     Args:
         host_hint: A host and port (a Kafka broker's) through which the tasks' machines are reached.
             The server listens on this machine's address in that network.
+
+    Attributes:
+        rejected: The number of connections that were dropped for a line that does not count.
     """
 
     def __init__(self, host_hint: tuple[str, int]) -> None:
@@ -67,7 +70,7 @@ class FeedbackServer:
         self._thread: threading.Thread | None = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._closed = False
-        self._rejected = 0
+        self.rejected = 0
         self._has_warned = False
 
     def start(self) -> bool:
@@ -134,11 +137,6 @@ class FeedbackServer:
     def retain(self, batches: Collection[str]) -> None:
         """Forget all other batches."""
         self._ends.retain(batches)
-
-    @property
-    def rejected(self) -> int:
-        """The number of connections that were dropped for a line that does not count."""
-        return self._rejected
 
     # -- the thread -------------------------------------------------------------------------
 
@@ -255,7 +253,7 @@ class FeedbackServer:
                 self._drop(selector, peer)
 
     def _reject(self, why: str) -> None:
-        self._rejected += 1
+        self.rejected += 1
         _log.debug("a feedback connection was dropped: %s", why)
 
 

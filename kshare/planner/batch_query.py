@@ -19,8 +19,9 @@ from kshare.core.slicing import PartitionLoad
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.errors import OptionsError
 from kshare.options import PerPartition, SourceOptions
+from kshare.planner.cluster_view import ClusterLike
 from kshare.planner.key_selection import KeySelection, check_ranges
-from kshare.planner.offset_options import TopicView, resolve
+from kshare.planner.offset_options import resolve
 from kshare.planner.query_group import GroupView, start_progress
 from kshare.planner.task_plan import packed, slice_pending, with_fetch_groups
 
@@ -186,7 +187,7 @@ def _later(one: int | None, other: int | None) -> int | None:
 
 def plan_batch(
     options: SourceOptions,
-    cluster: TopicView,
+    cluster: ClusterLike,
     bounds: RowBounds = EVERYTHING,
     *,
     group: GroupView | None = None,
@@ -250,7 +251,7 @@ def _check_order(
 
 
 def _narrowed(
-    ranges: Mapping[TopicPartition, tuple[int, int]], cluster: TopicView, bounds: RowBounds
+    ranges: Mapping[TopicPartition, tuple[int, int]], cluster: ClusterLike, bounds: RowBounds
 ) -> dict[TopicPartition, tuple[int, int]]:
     """The ranges without what lies outside the bounds."""
     narrowed = {}

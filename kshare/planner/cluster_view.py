@@ -3,7 +3,9 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
 
+from kshare.cluster.cluster import TopicPolicy
 from kshare.cluster.parked_keys import ParkWatch
 from kshare.cluster.policies import PolicyView
 from kshare.core.listing import ParkedCount
@@ -11,13 +13,77 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownTopicError
 from kshare.options import SourceOptions, Topics
 from kshare.planner.key_selection import check_ranges
-from kshare.planner.offset_options import ClusterLike, PinnedView, View
 
-__all__ = ["ClusterView"]
+__all__ = ["ClusterLike", "ClusterView", "PinnedView", "View"]
 
 _log = logging.getLogger("kshare.planner")
 
 _ASK_AGAIN_SECONDS = 60.0
+
+
+class View(Protocol):
+    """The part of a cluster that planning looks at."""
+
+    def partitions(self, topics: Topics, /) -> tuple[TopicPartition, ...]:
+        """The partitions of a subscription, sorted."""
+
+    def earliest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
+        """The first offset that each log holds."""
+
+    def latest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
+        """The end of each log."""
+
+    def at_timestamps(
+        self, timestamps_ms: Mapping[TopicPartition, int], /
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset of a record that is not older than its partition's timestamp."""
+
+
+class ClusterLike(View, Protocol):
+    """A cluster: see :class:`~kshare.cluster.cluster.Cluster`."""
+
+    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
+        """The retention of topics."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class PinnedView:
+    """A cluster whose partitions and ends stay as they were at one moment."""
+
+    def __init__(self, cluster: View, ends: dict[TopicPartition, int]) -> None:
+        self._cluster = cluster
+        self._ends = ends
+
+    def partitions(self, _: Topics, /) -> tuple[TopicPartition, ...]:
+        """The partitions of that moment."""
+        return tuple(sorted(self._ends))
+
+    def earliest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
+        """The first offset that each log holds now."""
+        return self._cluster.earliest(partitions)
+
+    def latest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
+        """The ends of that moment."""
+        return {partition: self._ends[partition] for partition in partitions}
+
+    def reach(self, offsets: Mapping[TopicPartition, int], /) -> None:
+        """Move ends up to some offsets."""
+        for partition, offset in offsets.items():
+            self._ends[partition] = max(self._ends[partition], offset)
+
+    def at_timestamps(
+        self, timestamps_ms: Mapping[TopicPartition, int], /
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset that is not older, now.
+
+        What lies between the end of that moment and a record that came since is older than the
+        timestamp. It is never to be read, in this run or a later one: so the end moves up to there.
+        """
+        offsets = self._cluster.at_timestamps(timestamps_ms)
+        self.reach({tp: offset for tp, offset in offsets.items() if offset is not None})
+        return offsets
 
 
 class ClusterView:

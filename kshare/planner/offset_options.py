@@ -7,10 +7,8 @@ one more where a timestamp means latest or earliest.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
 
-from kshare.cluster.cluster import TopicPolicy
 from kshare.core.progress import TopicPartition
 from kshare.errors import DataLossError, OptionsError
 from kshare.options import (
@@ -21,85 +19,16 @@ from kshare.options import (
     PerPartition,
     SourceOptions,
     TimestampPerPartition,
-    Topics,
 )
 from kshare.options.offset_specs import partitions_fault
+from kshare.planner.cluster_view import View
 
-__all__ = ["ClusterLike", "PinnedView", "TopicView", "View", "is_certain_start", "resolve"]
+__all__ = ["is_certain_start", "resolve"]
 
 _log = logging.getLogger(__name__)
 
 # Kafka takes these timestamps for offsets.
 _LATEST_MS, _EARLIEST_MS = -1, -2
-
-
-class View(Protocol):
-    """The part of a cluster that planning looks at."""
-
-    def partitions(self, topics: Topics, /) -> tuple[TopicPartition, ...]:
-        """The partitions of a subscription, sorted."""
-
-    def earliest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
-        """The first offset that each log holds."""
-
-    def latest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
-        """The end of each log."""
-
-    def at_timestamps(
-        self, timestamps_ms: Mapping[TopicPartition, int], /
-    ) -> dict[TopicPartition, int | None]:
-        """The first offset of a record that is not older than its partition's timestamp."""
-
-
-class TopicView(View, Protocol):
-    """A view that also knows what topics are configured for."""
-
-    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
-        """The retention of topics."""
-
-
-class ClusterLike(TopicView, Protocol):
-    """A cluster that can be closed: see :class:`~kshare.cluster.cluster.Cluster`."""
-
-    def close(self) -> None:
-        """Close it."""
-
-
-class PinnedView:
-    """A cluster whose partitions and ends stay as they were at one moment."""
-
-    def __init__(self, cluster: View, ends: dict[TopicPartition, int]) -> None:
-        self._cluster = cluster
-        self._ends = ends
-
-    def partitions(self, _: Topics, /) -> tuple[TopicPartition, ...]:
-        """The partitions of that moment."""
-        return tuple(sorted(self._ends))
-
-    def earliest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
-        """The first offset that each log holds now."""
-        return self._cluster.earliest(partitions)
-
-    def latest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
-        """The ends of that moment."""
-        return {partition: self._ends[partition] for partition in partitions}
-
-    def reach(self, offsets: Mapping[TopicPartition, int], /) -> None:
-        """Move ends up to some offsets."""
-        for partition, offset in offsets.items():
-            self._ends[partition] = max(self._ends[partition], offset)
-
-    def at_timestamps(
-        self, timestamps_ms: Mapping[TopicPartition, int], /
-    ) -> dict[TopicPartition, int | None]:
-        """The first offset that is not older, now.
-
-        What lies between the end of that moment and a record that came since is older than the
-        timestamp. It is never to be read, in this run or a later one: so the end moves up to there.
-        """
-        offsets = self._cluster.at_timestamps(timestamps_ms)
-        self.reach({tp: offset for tp, offset in offsets.items() if offset is not None})
-        return offsets
 
 
 def resolve(

@@ -18,9 +18,9 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import OptionsError
 from kshare.options import FromGroup, PerPartition, SourceOptions
 from kshare.options.frozen import FrozenMapping
-from kshare.planner.cluster_view import ClusterView
+from kshare.planner.cluster_view import ClusterView, View
 from kshare.planner.key_selection import KeySelection
-from kshare.planner.offset_options import View, resolve
+from kshare.planner.offset_options import resolve
 
 __all__ = ["GroupView", "QueryGroup", "QueryInGroup", "start_progress"]
 

@@ -67,10 +67,10 @@ from kshare.planner.batch_bounds import (
     look_into_log,
 )
 from kshare.planner.batch_history import BatchHistory, RecentBatch, batch_name, report_losses
-from kshare.planner.cluster_view import ClusterView
+from kshare.planner.cluster_view import ClusterLike, ClusterView
 from kshare.planner.end_offsets import EndOffsetResolver, Scan, scan_log
 from kshare.planner.key_selection import KeySelection
-from kshare.planner.offset_options import ClusterLike, is_certain_start
+from kshare.planner.offset_options import is_certain_start
 from kshare.planner.query_group import QueryGroup, QueryInGroup
 from kshare.planner.rate_controller import RateController
 from kshare.planner.stream_report import StreamReport

@@ -20,7 +20,8 @@ from kshare.options import (
     parse_options,
 )
 from kshare.options.frozen import FrozenMapping
-from kshare.planner.offset_options import PinnedView, resolve
+from kshare.planner.cluster_view import PinnedView
+from kshare.planner.offset_options import resolve
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

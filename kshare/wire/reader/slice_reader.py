@@ -84,14 +84,14 @@ class SliceReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The record batches of the slices, up to their limits. To be called once."""
-        output = _Output() if len(self.slices) > 1 else None
+        many = len(self.slices) > 1
         unfinished = list(self.slices)
         partitions = self._partitions()
         self._waiting = {partition.topic_partition: partition for partition in partitions}
         try:
             while self._waiting or self._active:
                 turn = self._turn()
-                for batch in turn if output is None else output.gathered(turn):
+                for batch in _gathered(turn) if many else turn:
                     with self._clock.stopped():
                         yield batch
                 unfinished = _report_ends(unfinished)
@@ -409,19 +409,16 @@ class _ReaderClock:
             self._stopped_seconds += self.actual.monotonic() - since
 
 
-class _Output:
-    """Joins the small record batches of many slices."""
-
-    def gathered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same rows in the same order, in few batches; nothing is held back at the end."""
-        small: list[pa.RecordBatch] = []
-        rows = size = 0
-        for batch in batches:
-            rows += batch.num_rows
-            size += batch.nbytes
-            if small and (rows > ROWS_MAX or size > BYTES_MAX):
-                yield pa.concat_batches(small)
-                small, rows, size = [], batch.num_rows, batch.nbytes
-            small.append(batch)
-        if small:
-            yield small[0] if len(small) == 1 else pa.concat_batches(small)
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in few batches; nothing is held back at the end."""
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        rows += batch.num_rows
+        size += batch.nbytes
+        if small and (rows > ROWS_MAX or size > BYTES_MAX):
+            yield pa.concat_batches(small)
+            small, rows, size = [], batch.num_rows, batch.nbytes
+        small.append(batch)
+    if small:
+        yield small[0] if len(small) == 1 else pa.concat_batches(small)

@@ -2,6 +2,8 @@
 
 The oracle is a log of record batches of one record each, with sizes of any kind. A batch reads no
 more bytes than the limit, or one record batch alone.
+
+A trigger that waits for more to read.
 """
 
 import random
@@ -11,6 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kshare.core.progress import TopicPartition
+from kshare.options import parse_options
+from kshare.planner.batch_bounds import TriggerGate
+from tests.support.clock import Clock
 from tests.support.planner import KEYS, T0, Log, Query
 
 T1 = TopicPartition("t", 1)
@@ -213,3 +218,26 @@ def test_a_partition_that_is_gone_is_left_to_those_who_read_it() -> None:
     del log.keys[T1]
     query.delivered = [place for place in query.delivered if place[0] == T0]
     query.run_through()
+
+
+def gate(clock: Clock, **given: str) -> TriggerGate:
+    base = {"kafka.bootstrap.servers": "nowhere:9092", "subscribe": "t"}
+    options = parse_options({**base, **given}, streaming=True).options
+    return TriggerGate(options, clock=clock.monotonic)
+
+
+def test_without_a_minimum_it_is_open() -> None:
+    assert not gate(Clock()).is_shut({T0: 5}, {T0: 5})
+
+
+def test_it_waits_for_enough_but_not_for_ever() -> None:
+    clock = Clock(0.0)
+    shut = gate(clock, minOffsetsPerTrigger="10", maxTriggerDelay="60s")
+    assert not shut.is_shut({T0: 0}, {T0: 5})  # the first trigger does not wait
+    clock.now = 59.0
+    assert shut.is_shut({T0: 5}, {T0: 14})
+    assert not shut.is_shut({T0: 5}, {T0: 15})
+    clock.now = 118.0  # since the last that did not wait
+    assert shut.is_shut({T0: 15}, {T0: 16})
+    clock.now = 119.0
+    assert not shut.is_shut({T0: 15}, {T0: 16})
