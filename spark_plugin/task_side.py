@@ -39,8 +39,7 @@ import pyarrow as pa
 
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice, Ticket
-from kshare.feedback.messages import Executor
-from kshare.feedback.report import TaskReport
+from kshare.feedback.messages import Executor, TaskReport
 from kshare.options import SourceOptions
 from kshare.wire.reader.read_slice import WantedSlice, read_slices
 from spark_plugin.logs import show_log

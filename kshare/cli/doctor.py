@@ -29,7 +29,7 @@ from kshare.cluster.topics import (
     POLICIES_TOPIC,
 )
 from kshare.errors import KafkaError, UnknownTopicError
-from kshare.feedback.report import TaskReport
+from kshare.feedback.messages import TaskReport
 from kshare.feedback.server import FeedbackServer
 from kshare.options import KafkaConfig, Subscribe
 

@@ -1,13 +1,20 @@
-"""The messages of tasks: what they say, and how they are signed.
+"""What tasks tell the planner: messages, signed, over one small TCP connection each.
 
 A message is a line: its HMAC-SHA256 in hexadecimal, a space, JSON. It counts only if it was signed
 with the key of the ticket, and if every field is of the right type and in range: workers may run
 another version of kshare.
+
+A task's report never raises, and no call waits longer than 2 s. A planner that was not reached is
+not tried again by this process for a minute.
 """
 
+import contextlib
 import hashlib
 import hmac
 import json
+import logging
+import socket
+import time
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +22,20 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kshare.core.hashing import HASH_SPACE
 from kshare.core.slice_end import HOT_KEYS_MAX, KEY_BYTES_MAX, SAMPLE_MAX, HotKey, SliceEnd
-from kshare.core.tasks import TicketId
+from kshare.core.tasks import Ticket, TicketId
 
-__all__ = ["Done", "Executor", "Hello", "Message", "decode", "encode", "seal"]
+__all__ = ["Done", "Executor", "Hello", "Message", "TaskReport", "decode", "encode", "seal"]
 
 _OFFSET_MAX = 2**63 - 1
 _MAC_SIZE = 64  # hexadecimal
 _EXECUTOR_MAX = 300  # characters
 _SLOTS_MAX = 1 << 16
+_log = logging.getLogger(__name__)
+_SECONDS_MAX = 2.0
+_UNREACHABLE_SECONDS = 60.0
+# Of this process: connections that stay open until it ends, and planners that were not reached.
+_held: list[socket.socket] = []
+_unreachable: dict[tuple[str, int], float] = {}
 
 
 class Executor(NamedTuple):
@@ -169,3 +182,75 @@ def _integer(fields: Mapping[str, Any], name: str, end: int) -> int:
     if type(value) is not int or not 0 <= value < end:
         raise ValueError(f"{name!r} is not in range")
     return value
+
+
+class TaskReport:
+    """A task's report on its slices, over one connection.
+
+    Args:
+        tickets: The planner's address, and which slices these are: one or more.
+    """
+
+    def __init__(self, *tickets: Ticket) -> None:
+        self._tickets = tickets
+        self._left = {ticket.id for ticket in tickets}
+        self._socket: socket.socket | None = None
+        self._is_held = False
+
+    @property
+    def connected(self) -> bool:
+        """True if a planner listens, as far as is known."""
+        return self._socket is not None
+
+    def begin(self, executor: Executor | None = None) -> None:
+        """Connect, and say that the task has begun.
+
+        Args:
+            executor: Where the task runs; None if that is not known.
+        """
+        first = self._tickets[0]
+        address = (first.host, first.port)
+        if not first.port or time.monotonic() < _unreachable.get(address, 0.0):
+            return
+        try:
+            self._socket = socket.create_connection(address, timeout=_SECONDS_MAX)
+        except OSError as error:
+            _unreachable[address] = time.monotonic() + _UNREACHABLE_SECONDS
+            _log.info("the planner at %s:%d takes no reports: %s", *address, error)
+            return
+        self._send(*(Hello(ticket.id, executor) for ticket in self._tickets))
+
+    def done(self, ticket: Ticket, end: SliceEnd, *, held: bool) -> None:
+        """Say where reading ended; after all slices, close the connection unless it is held.
+
+        Args:
+            ticket: Of which slice.
+            end: Where reading ended.
+            held: Keep the connection open: this process ends with the task.
+        """
+        self._is_held |= held
+        self._send(Done(ticket.id, end, held))
+        self._left.discard(ticket.id)
+        if not self._left:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection, unless it is held. May be called again."""
+        if self._socket is not None:
+            if self._is_held:
+                _held.append(self._socket)
+            else:
+                with contextlib.suppress(OSError):
+                    self._socket.close()
+            self._socket = None
+
+    def _send(self, *messages: Message) -> None:
+        if self._socket is None:
+            return
+        key = self._tickets[0].key
+        try:
+            self._socket.sendall(b"".join(encode(key, message) for message in messages))
+        except OSError as error:
+            _log.debug("the planner takes no more reports: %s", error)
+            self._is_held = False
+            self.close()

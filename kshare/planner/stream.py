@@ -28,7 +28,7 @@ and the ends of limited batches, are in the dict or follow from it and the log.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -48,13 +48,15 @@ from kshare.core.batch import (
     with_gaps,
 )
 from kshare.core.checkpoint import BatchOffsets, encode
-from kshare.core.listing import join_names
+from kshare.core.listing import ParkedCount, join_names
 from kshare.core.losses import new_partitions
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.rate import PlannedLimits
+from kshare.core.slicing import RangeObservation
 from kshare.core.tasks import Task
 from kshare.errors import DataLossError, OptionsError
 from kshare.feedback.server import FeedbackServer
+from kshare.monitor.report import encode_report, partition_report
 from kshare.monitor.retention import RetentionWatch
 from kshare.options import SourceOptions
 from kshare.planner.batch_bounds import (
@@ -73,11 +75,10 @@ from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import is_certain_start
 from kshare.planner.query_group import QueryGroup, QueryInGroup
 from kshare.planner.rate_controller import RateController
-from kshare.planner.stream_report import StreamReport
 from kshare.planner.task_plan import TaskPlan
 from kshare.planner.time_alignment import LogTimes, TimeAlignment
 
-__all__ = ["StreamPlanner"]
+__all__ = ["StreamPlanner", "StreamReport"]
 
 _log = logging.getLogger("kshare.planner")
 
@@ -339,3 +340,80 @@ class StreamPlanner:
             read_committed=bool(limited) and self._options.kafka.read_committed,
         )
         return offsets, [entry for tp in sorted(limited) for entry in limited[tp]]
+
+
+class StreamReport:
+    """A stream in Spark's progress events: the last batch that was planned, and where logs end.
+
+    See :mod:`kshare.monitor.report`.
+
+    Args:
+        retention: Warns of records that retention is about to take.
+        observed: What tasks have reported of a partition's ranges.
+        gaps_max: The most individual commits that a partition may have in the checkpoint.
+    """
+
+    def __init__(
+        self,
+        retention: RetentionWatch,
+        observed: Callable[[TopicPartition], Sequence[RangeObservation]],
+        gaps_max: int,
+    ) -> None:
+        self._retention = retention
+        self._observed = observed
+        self._gaps_max = gaps_max
+        self._parked: Mapping[str, ParkedCount] = {}
+        self._keys = KeySelection()
+        self._ends: Mapping[TopicPartition, int] = {}
+        self._offsets = BatchOffsets(progress={})
+
+    def wait(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Record where the partitions end while no batch is planned."""
+        self._ends = ends
+
+    def batch(
+        self,
+        start: BatchStart,
+        ends: Mapping[TopicPartition, int],
+        after: BatchOffsets,
+        parked: Mapping[str, ParkedCount],
+        keys: KeySelection,
+    ) -> None:
+        """Take a batch, and look at its retention if it is time to.
+
+        Args:
+            start: Where the batch begins.
+            ends: The ends of its partitions.
+            after: What its dict says.
+            parked: The parked keys of each topic that has some.
+            keys: Which of them the query reads.
+        """
+        self._ends, self._offsets = ends, after
+        self._parked, self._keys = parked, keys
+        self._retention.look(start.progress, ends, start.started)
+
+    def encoded(self) -> dict[str, Any] | None:
+        """The ends as Spark's own source reports them; None if there are none yet.
+
+        The ranges of partitions that are uneven, limited, observed or at risk are added, and those
+        of topics with parked keys.
+        """
+        if not self._ends:
+            return None
+        reports, at_risk = {}, self._retention.at_risk
+        for tp, reached in self._offsets.progress.items():
+            limits, seen = self._offsets.limits.get(tp, ()), self._observed(tp)
+            parked = self._parked.get(tp.topic)
+            is_shown = limits or seen or tp in at_risk or parked or not reached.is_level
+            if is_shown and tp in self._ends:
+                reports[tp] = partition_report(
+                    self._ends[tp],
+                    reached,
+                    limits,
+                    seen,
+                    at_risk_from=at_risk.get(tp),
+                    gaps_max=self._gaps_max,
+                    parked=parked,
+                    parked_hashes=self._keys.parked(tp),
+                )
+        return encode_report(reports, self._ends)

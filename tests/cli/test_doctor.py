@@ -23,7 +23,7 @@ from kshare.cli.doctor import (
 from kshare.cluster.examination import ExaminedCluster
 from kshare.cluster.topics import LEDGER_TOPIC, PARKED_TOPIC
 from kshare.errors import AuthorizationError
-from kshare.feedback.report import TaskReport
+from kshare.feedback.messages import TaskReport
 from kshare.options import KafkaConfig, parse_options
 from kshare.testing import FakeCluster, Record
 

@@ -229,6 +229,12 @@ def test_an_uneven_partition_is_cut_by_offset_from_its_first_to_its_last() -> No
     ]
 
 
+def test_a_part_without_pending_work_is_no_slice() -> None:
+    first, last = (Rectangle(OffsetRange(at, at + 1), WHOLE) for at in (0, 99))
+    slices = plan_by_offset([PartitionLoad(*T0, (first, last))], min_tasks=4)
+    assert [s.rectangles for s in slices] == [(first,), (last,)]
+
+
 # -- ranges --------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from kshare.feedback import report as report_module
+from kshare.feedback import messages as report_module
 from kshare.feedback import server as server_module
 from kshare.feedback.server import FeedbackServer
 from tests.support.clock import WAIT_S

@@ -6,10 +6,9 @@ import time
 import pytest
 
 from kshare.core.slice_end import SliceEnd
-from kshare.feedback import report as report_module
+from kshare.feedback import messages as report_module
 from kshare.feedback import server as server_module
-from kshare.feedback.messages import Executor
-from kshare.feedback.report import TaskReport
+from kshare.feedback.messages import Executor, TaskReport
 from kshare.feedback.server import FeedbackServer
 from tests.support.clock import WAIT_S, until
 from tests.support.feedback import END, result, tell

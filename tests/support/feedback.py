@@ -4,8 +4,7 @@ import socket
 
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import Ticket
-from kshare.feedback.messages import seal
-from kshare.feedback.report import TaskReport
+from kshare.feedback.messages import TaskReport, seal
 from kshare.feedback.server import FeedbackServer
 from tests.support.clock import WAIT_S
 
