@@ -126,7 +126,7 @@ def _murmur() -> Any:
     """Compiled when it is called first: that takes a second, and few of the callers need it."""
     from numba import njit, types
 
-    from kshare.wire.decode.kernels.numbers import hash_key, hash_offset
+    from kshare.wire.decode.kernels.native import hash_key, hash_offset
 
     @njit(types.int64(types.int64, types.int64, types.int64))
     def compiled_murmur(begin: Any, size: Any, offset: Any) -> Any:

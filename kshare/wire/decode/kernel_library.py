@@ -32,7 +32,7 @@ _PACKAGE: Final = "kshare.wire.decode"
 _SOURCES: Final = (
     *("layout.py", "status.py"),
     *("kernels/batch_heads.py", "kernels/binary.py", "kernels/build.py"),
-    *("kernels/native.py", "kernels/numbers.py", "kernels/scan.py"),
+    *("kernels/native.py", "kernels/scan.py"),
 )
 _DIGEST_BYTES: Final = 32
 _WAIT_SECONDS: Final = 600.0  # for another process that makes the code, on a machine that is busy

@@ -13,8 +13,8 @@ from kshare.wire.decode.kernels.native import (
     load_u8,
     load_u32_be,
     store_i64,
+    varint,
 )
-from kshare.wire.decode.kernels.numbers import varint
 from kshare.wire.decode.layout import BATCH
 
 __all__ = ["find_marks", "index"]

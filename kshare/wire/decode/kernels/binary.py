@@ -11,8 +11,8 @@ from kshare.wire.decode.kernels.native import (
     load_u8,
     store_i32,
     store_u8,
+    varint,
 )
-from kshare.wire.decode.kernels.numbers import varint
 from kshare.wire.decode.layout import COPY_SLACK
 
 __all__ = ["append", "copy_headers", "headers_fault", "measure_headers"]

@@ -23,13 +23,15 @@ from kshare.wire.decode.kernels.native import (
     Int,
     Record,
     batch_at,
+    hash_key,
+    hash_offset,
     helper,
     load_i64,
     load_u8,
     store_i32,
     store_i64,
+    varint,
 )
-from kshare.wire.decode.kernels.numbers import hash_key, hash_offset, varint
 from kshare.wire.decode.layout import BATCH
 
 __all__ = ["scan"]
