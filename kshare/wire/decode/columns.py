@@ -180,7 +180,7 @@ class _Repeated:
         self._array = pa.repeat(self._value, 0)
 
     def first(self, rows: int) -> pa.Array:
-        """The column with so many rows."""
+        """The column, with this number of rows."""
         if rows > len(self._array):
             self._array = pa.repeat(self._value, rows)
         return self._array.slice(0, rows)

@@ -373,8 +373,7 @@ def test_nothing_is_written_when_the_cache_is_off(brokers: Brokers, folder: Path
 def test_errors_of_the_system_are_warned_of_once(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[int] = []
-    monkeypatch.setattr(chunks, "_warned", lambda: told)
+    monkeypatch.setattr(chunks, "_warned", set())
     monkeypatch.setattr(files, "_LOCK_SECONDS", 0.01)
     with socket.socket(socket.AF_UNIX) as others:
         others.bind("\0" + index_name())
@@ -435,7 +434,7 @@ def test_a_query_ends_where_there_is_no_proc(
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "index_name", hidden)
-        patch.setattr(chunks, "_warned", list)
+        patch.setattr(chunks, "_warned", set())
         forget_query("q")
     assert "the cache of fetched chunks is not used" in caplog.text
 
