@@ -337,7 +337,10 @@ class CorruptRecordError(RecordError):
 
 
 class UnsupportedFormatError(RecordError):
-    """A batch in a format that kshare does not read (message formats v0 and v1; codecs)."""
+    """A batch that kshare does not read: message formats v0 and v1; unknown codecs.
+
+    Or a timestamp that Spark's microseconds cannot hold.
+    """
 
 
 class ProcessingError(KshareError):

@@ -118,6 +118,15 @@ def refuse(fault: int, topic: str, partition: int, offset: int) -> NoReturn:
             partition=partition,
             offset=offset,
         )
+    if fault == status.TIMESTAMP:
+        raise UnsupportedFormatError(
+            f"{topic}-{partition}, batch at offset {offset}: {status.FAULTS[fault]}. Kafka's are "
+            "milliseconds since 1970; its producer may have given nanoseconds. All else of it can "
+            "be read: choose columns without timestamp",
+            topic=topic,
+            partition=partition,
+            offset=offset,
+        )
     corrupt(status.FAULTS[fault], topic, partition, offset)
 
 

@@ -8,8 +8,11 @@ Cost: 0.15 us CPU a record of 100 bytes (lz4; 0.11 us if another slice holds it)
 Memory: an arena of 1 to 8 MiB and the columns of one record batch.
 """
 
+import ctypes
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import NoReturn, TypeAlias
 
 import numpy as np
@@ -36,6 +39,8 @@ __all__ = [
     "index_batches",
 ]
 
+_log = logging.getLogger(__name__)
+
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 ROWS_MAX = 65_536
 BYTES_MAX = 8 << 20
@@ -46,6 +51,7 @@ _CODEC = 0x07
 _PASSED_OVER = -1  # instead of a codec
 _EXTENT = ["start", "end", "base_offset", "checksum"]  # fields of a batch
 _START, _END, _OFFSET = range(3)  # in an extent
+_LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _CHECKED_FROM = 40  # the checksum covers this many bytes before the records
@@ -70,6 +76,8 @@ class Decoder:
             a batch of its own.
         arena: Where records are decompressed; decoders that take turns may share one. None for an
             arena of its own.
+        drops_times: Whether a record has no timestamp (-1 ms) if microseconds in 64 bits cannot
+            hold its own; else that is an error, where the column ``timestamp`` is wanted.
 
     Raises:
         ValueError: ``columns`` is empty, or has an unknown name or one twice; or ``keys`` is empty.
@@ -87,11 +95,13 @@ class Decoder:
         max_rows: int = ROWS_MAX,
         max_bytes: int = BYTES_MAX,
         arena: Arena | None = None,
+        drops_times: bool = False,
     ) -> None:
         self._topic, self._partition = slice_.topic, slice_.partition
         self._wanted = WantedRecords(slice_.stripes, keys)
         self._read_committed = read_committed
         self._check_crcs = check_crcs
+        self._drops_times = drops_times
         self._arena = Arena() if arena is None else arena
         self._calls = 0
         self._columns = Columns(
@@ -122,7 +132,7 @@ class Decoder:
 
         Raises:
             CorruptRecordError: A batch is damaged; what came before it may have been yielded.
-            UnsupportedFormatError: A codec is unknown.
+            UnsupportedFormatError: A codec is unknown, or microseconds cannot hold a timestamp.
             RuntimeError: Another call has begun since; a decoder has one set of buffers.
         """
         self._calls += 1
@@ -181,8 +191,15 @@ class Decoder:
 
         Raises:
             CorruptRecordError: The batch where the scan stands is damaged.
+            UnsupportedFormatError: A wanted timestamp of it does not fit.
         """
         result = compiled.scan(state)
+        while result == status.TIMESTAMP and (self._drops_times or not state.timestamps):
+            if state.timestamps:
+                _say_dropped(self._topic, self._partition)
+            result = _take_without_time(group[state.batch : state.batch + 1], state)
+            if result == status.DONE:
+                result = compiled.scan(state)
         if result not in (status.DONE, status.FULL):
             bad = int(group["base_offset"][state.batch])
             refuse(result, self._topic, self._partition, bad)
@@ -338,3 +355,36 @@ class Decoder:
 
     def _corrupt(self, why: str, offset: int) -> NoReturn:
         corrupt(why, self._topic, self._partition, offset)
+
+
+def _take_without_time(batch: Batches, state: ScanState) -> int:
+    """Take the record where a scan stands as one whose timestamp is -1, and no other one.
+
+    Returns:
+        DONE, or FULL if there is no room for it or for another one.
+    """
+    row, most, before = state.rows, state.max_rows, batch.copy()
+    batch["attributes"] |= _LOG_APPEND_TIME  # then all of the batch have the time in its head
+    batch["max_timestamp"] = -1
+    state.max_rows = row + 1
+    try:
+        compiled.scan(state)
+    finally:
+        batch[:] = before
+        state.max_rows = most
+    if row < state.rows and state.timestamp_types:
+        is_by_log = int(before["attributes"][0]) & _LOG_APPEND_TIME != 0
+        ctypes.c_int32.from_address(state.timestamp_types + 4 * row).value = is_by_log
+    return status.DONE if row < state.rows < most else status.FULL
+
+
+@cache
+def _say_dropped(topic: str, partition: int) -> None:
+    """Warn once in a process."""
+    _log.warning(
+        "%s-%d has timestamps that microseconds in 64 bits cannot hold: their records are "
+        "delivered as if they had none. Kafka's are milliseconds since 1970; a producer may have "
+        "given nanoseconds",
+        topic,
+        partition,
+    )

@@ -70,9 +70,11 @@ class SliceRecords:
         cursor: Which offsets are fetched and delivered.
         limit: How many records are delivered.
         rows_max: Maximum number of rows of a record batch.
+        drops_times: As of :class:`.Decoder`.
     """
 
     rows_max: ClassVar[int] = ROWS_MAX
+    drops_times: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -97,6 +99,7 @@ class SliceRecords:
             check_crcs=options.kafka.check_crcs,
             max_rows=self.rows_max,
             arena=arena,
+            drops_times=self.drops_times,
         )
         self._decoder: Decoder | None = None  # until it is needed
 

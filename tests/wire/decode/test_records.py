@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
-from kshare.errors import CorruptRecordError
+from kshare.errors import CorruptRecordError, UnsupportedFormatError
 from kshare.wire.decode import records
 from kshare.wire.decode.columns import COLUMNS, schema
 from kshare.wire.decode.records import DEFAULT_COLUMNS, Decoder, index_batches
@@ -131,9 +131,47 @@ def test_a_batch_without_timestamps_has_javas_minus_one() -> None:
     assert row["timestamp"].timestamp() == -0.001
 
 
-def test_a_timestamp_that_microseconds_cannot_hold() -> None:
-    with pytest.raises(CorruptRecordError, match=r"t-3, batch at offset 8 .*timestamp"):
+NANOSECONDS = 1_700_000_000_000_000_000
+
+
+def test_a_timestamp_that_microseconds_cannot_hold_is_an_error_that_says_why() -> None:
+    with pytest.raises(UnsupportedFormatError, match=r"t-3, batch at offset 8: .*timestamp.*nano"):
         decode(batch_of([Rec(b"k", b"v")], base=8, first_timestamp=1 << 62))
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("max_rows", [1, 2, 3, 100])
+def test_a_record_with_such_a_timestamp_can_be_delivered_without_it(
+    codec: str, max_rows: int
+) -> None:
+    """Those before and behind it have theirs, in the same batch and in the next one."""
+    first = 1_700_000_000_000
+    deltas = (0, NANOSECONDS, 7, NANOSECONDS, NANOSECONDS)
+    records_ = numbered([Rec(b"k", b"v" * 500, time_delta=delta) for delta in deltas])
+    batch = batch_of(records_, codec=codec, first_timestamp=first)
+    other = batch_of(FEW, base=50, codec=codec, first_timestamp=first)
+    by_log = batch_of(FEW[:2], base=90, attributes=LOG_APPEND_TIME, max_timestamp=NANOSECONDS)
+    given: dict[str, Any] = {"drops_times": True, "max_rows": max_rows, "max_bytes": 900}
+    rows = decode(batch, other, by_log, **given)
+    times = [first, -1, first + 7, -1, -1, *[first + rec.time_delta for rec in FEW], -1, -1]
+    assert [round(row["timestamp"].timestamp() * 1000) for row in rows] == times
+    assert [row["timestampType"] for row in rows] == [0] * (5 + len(FEW)) + [1, 1]
+    assert [row["value"] for row in rows[:5]] == [b"v" * 500] * 5
+
+
+def test_timestamps_that_are_not_wanted_decide_nothing() -> None:
+    deltas = (0, NANOSECONDS, 7)
+    records_ = numbered([Rec(b"k", b"v", time_delta=delta) for delta in deltas])
+    rows = decode(batch_of(records_, first_timestamp=5), columns=("offset", "timestampType"))
+    assert rows == [{"offset": at, "timestampType": 0} for at in range(3)]
+
+
+def test_dropped_timestamps_are_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    records._say_dropped.cache_clear()
+    batch = batch_of([Rec(b"k", b"v")], first_timestamp=NANOSECONDS)
+    for _ in range(2):
+        decode(batch, drops_times=True)
+    assert caplog.text.count("t-3 has timestamps that microseconds in 64 bits cannot hold") == 1
 
 
 @pytest.mark.parametrize(
