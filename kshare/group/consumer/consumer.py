@@ -458,7 +458,9 @@ class KeySharedConsumer:
         """Go on at an offset, with all records of the own key ranges from there on.
 
         What is passed over is not processed, and comes again after a restart. What was processed
-        stays so, though it is returned again.
+        stays so, though it is returned again. In implicit mode, the next call counts what the last
+        one returned below the offset; what the offset hands out again counts when it is returned
+        again. So a handler that fails seeks back to its record.
 
         Args:
             partition: ``TopicPartition`` with an offset, or ``(topic, partition)``.

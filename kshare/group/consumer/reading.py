@@ -91,7 +91,7 @@ class Reading:
             self._dispatcher.assign(assignment)
             self._session.claim(assignment)
             for topic_partition, offset in offsets.items():
-                self._dispatcher.seek(topic_partition, offset)
+                self._dispatcher.seek(topic_partition, offset, is_batch=self._state.is_batch)
             self._begin()
 
     def _begin(self) -> None:
@@ -219,7 +219,7 @@ class Reading:
         offset = log_offsets(self._config.kafka, {partition: offset})[partition]
         with self._receiver.stopped():
             (topic_partition,) = self.assigned([partition])
-            self._dispatcher.seek(topic_partition, offset)
+            self._dispatcher.seek(topic_partition, offset, is_batch=self._state.is_batch)
 
     def assigned(self, partitions: Iterable[Any]) -> list[TopicPartition]:
         """Partitions as users write them.

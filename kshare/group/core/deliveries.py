@@ -210,23 +210,34 @@ class Deliveries:
             self.hand.anew[topic_partition] = None
             self.paused.discard(topic_partition)
 
-    def seek(self, topic_partition: TopicPartition, offset: int, started: Starts) -> None:
+    def seek(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        started: Starts,
+        *,
+        is_batch: bool = True,
+    ) -> None:
         """Go on at an offset.
 
         Args:
             topic_partition: The partition.
             offset: The offset.
             started: What the session has started.
+            is_batch: As for :meth:`.Delivery.processed`.
         """
         delivery = self.by_partition.get(topic_partition)
         hashes = self.assignment[topic_partition] or (WHOLE,)
         if delivery is not None and not delivery.is_provisional:
-            self._seek(topic_partition, offset, hashes)
+            self._seek(topic_partition, offset, hashes, is_batch=is_batch)
             return
         self.left_out.released.keep(topic_partition, ())
         awaits_claim = False
         if delivery is not None:  # hashes that were gained go there too
             awaits_claim = started.get(topic_partition) is delivery.start
+            self._give_up(topic_partition)
+            # Itself, too: the next one takes what came before for processed.
+            delivery.seek(offset, is_batch=is_batch)
             self._carry(topic_partition, hashes)
         begins = self._next.get(topic_partition, NextDelivery())
         self._next[topic_partition] = replace(
@@ -237,7 +248,12 @@ class Deliveries:
         )
 
     def _seek(
-        self, topic_partition: TopicPartition, offset: int, hashes: tuple[HashRange, ...]
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        hashes: tuple[HashRange, ...],
+        *,
+        is_batch: bool,
     ) -> None:
         """Go on at an offset with a delivery whose claim is in place."""
         self._give_up(topic_partition)
@@ -249,7 +265,7 @@ class Deliveries:
         self.left_out.limits.begin(topic_partition)
         if self.left_out.hashes(topic_partition, delivery.owned) != delivery.parked:
             delivery = self._next_of(delivery)  # what was put aside goes there, too
-        delivery.seek(offset)
+        delivery.seek(offset, is_batch=is_batch)
         self.by_partition[topic_partition] = delivery
         self._next.pop(topic_partition, None)
 

@@ -140,12 +140,19 @@ class Delivery:
         self.stop()
         return self._scope.carried_on(self.position, self._open.chunks()).without(again)
 
-    def seek(self, offset: int) -> None:
+    def seek(self, offset: int, *, is_batch: bool = True) -> None:
         """Hand out what comes from an offset on, whether it is processed or not.
 
-        What is passed over is not processed: it comes again after a restart.
+        What is passed over is not processed: it comes again after a restart. What was returned
+        before and lies below the offset is processed once it is acknowledged.
+
+        Args:
+            offset: The offset.
+            is_batch: As for :meth:`processed`.
         """
-        scope = self._scope.seek(offset, overlay(self._layers(self._processed())))
+        processed = overlay(self._layers(self._processed(is_batch=is_batch)))
+        returned = (self._first, self.returned) if self._first < self.returned else ()
+        scope = self._scope.seek(offset, processed, self._scope.since_seeks(returned))
         self.stop()
         # In this order, an interrupt lets nothing count that is not processed.
         self._first = self._settled = offset
@@ -222,6 +229,8 @@ class Delivery:
     def settle(self) -> None:
         """In implicit mode, what was returned so far is processed."""
         self._settled = self.returned
+        if not self.explicit:
+            self._scope = self._scope.settle()
 
     # -- what comes again -------------------------------------------------------------------
 
@@ -286,6 +295,8 @@ class Delivery:
                 f"position {position}"
             )
         self._settled = max(self._settled, offset)
+        if not self.explicit:
+            self._scope = self._scope.settle(offset)
         self._open.acknowledge_between(0, offset)
 
     def processed(self, *, is_batch: bool) -> Progress:
@@ -306,7 +317,10 @@ class Delivery:
             bounds: The offsets.
             with_passed: Whether to say what was processed before the seek, too.
         """
-        return self._scope.processed(bounds, self.position, self._waiting, with_passed=with_passed)
+        layers = self._scope.processed(
+            bounds, self.position, self._waiting, with_passed=with_passed
+        )
+        return [*layers, *self._scope.earlier(self._waiting)] if self.explicit else layers
 
     def _waiting(self) -> Bounds:
         """The offsets that are handed out and not acknowledged (explicit mode)."""

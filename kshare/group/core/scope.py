@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kshare.core.hashing import WHOLE, HashRange, common, merged, minus
-from kshare.core.offsets import OFFSET_MAX, Bounds, OffsetRange, since, subtract, union
+from kshare.core.offsets import OFFSET_MAX, Bounds, OffsetRange, intersect, since, subtract, union
 from kshare.core.progress import Progress, Rectangle, Stripe
-from kshare.core.region import canonical, clip
+from kshare.core.region import canonical, clip, overlay
 from kshare.group.core.handed_out import Offsets, OpenChunks, Tell, is_of, is_open
 from kshare.group.message import ACKNOWLEDGED, Chunk
 
@@ -30,6 +30,8 @@ class Sought:
         position: From here on their records are still to be handed out.
         passed: What of them was processed before the seek.
         ahead: The offsets beyond the position that are handed out, too.
+        earlier: What of them was returned before the seek, of offsets below its own: it does not
+            come again, and is processed once it is acknowledged.
     """
 
     hashes: tuple[HashRange, ...]
@@ -37,6 +39,19 @@ class Sought:
     position: int
     passed: tuple[Stripe, ...] = ()
     ahead: Bounds = ()
+    earlier: tuple[Stripe, ...] = ()
+
+    def settle(self, below: int) -> "Sought":
+        """The same once what was returned before the seek is acknowledged, below an offset."""
+        if not self.earlier:
+            return self
+        settled = _below(self.earlier, below)
+        rest = [Stripe(each.hashes, since(each.bounds, below)) for each in self.earlier]
+        return replace(
+            self,
+            passed=overlay([*self.passed, *settled]),
+            earlier=tuple(each for each in rest if each.bounds),
+        )
 
     def without(self, again: Mapping[HashRange, Bounds]) -> Iterator["Sought"]:
         """The same where some offsets of keys are handed out again.
@@ -51,6 +66,10 @@ class Sought:
         for part in held:
             of_key = self.within((part,))
             assert of_key is not None
+            # Their rows do not wait to be acknowledged any more, and are not processed.
+            rest_of = [(each.hashes, subtract(each.bounds, again[part])) for each in of_key.earlier]
+            earlier = tuple(Stripe(hashes, bounds) for hashes, bounds in rest_of if bounds)
+            of_key = replace(of_key, earlier=earlier)
             yield of_key.at(subtract(self.handed_out, again[part]))
 
     def at(self, handed_out: Bounds) -> "Sought":
@@ -79,12 +98,15 @@ class Sought:
     def within(self, hashes: Sequence[HashRange]) -> "Sought | None":
         """The part of it that is of some key hashes; None if there is none."""
         kept = common(self.hashes, hashes)
-        passed = tuple(
-            Stripe(part, stripe.bounds)
-            for stripe in self.passed
-            for part in common((stripe.hashes,), hashes)
+        passed, earlier = (
+            tuple(
+                Stripe(part, stripe.bounds)
+                for stripe in stripes
+                for part in common((stripe.hashes,), hashes)
+            )
+            for stripes in (self.passed, self.earlier)
         )
-        return replace(self, hashes=kept, passed=passed) if kept else None
+        return replace(self, hashes=kept, passed=passed, earlier=earlier) if kept else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +158,10 @@ def joined(sought: Iterable[Sought]) -> list[Sought]:
         one = joined.get(at)
         if one is not None:
             each = replace(  # noqa: PLW2901
-                each, hashes=merged([*one.hashes, *each.hashes]), passed=(*one.passed, *each.passed)
+                each,
+                hashes=merged([*one.hashes, *each.hashes]),
+                passed=(*one.passed, *each.passed),
+                earlier=(*one.earlier, *each.earlier),
             )
         joined[at] = each
     return list(joined.values())
@@ -150,6 +175,12 @@ def _without(piece: Rectangle, again: Mapping[HashRange, Bounds]) -> Iterator[Re
     for part in cut:
         for start, end in ranges(subtract((piece.offsets.start, piece.offsets.end), again[part])):
             yield Rectangle(OffsetRange(start, end), part)
+
+
+def _below(stripes: Iterable[Stripe], end: int) -> list[Stripe]:
+    """The parts of stripes that are of offsets below one."""
+    parts = ((each.hashes, intersect(each.bounds, (0, end))) for each in stripes)
+    return [Stripe(hashes, bounds) for hashes, bounds in parts if bounds]
 
 
 def ranges(bounds: Bounds) -> Iterator[tuple[int, int]]:
@@ -205,19 +236,32 @@ class Scope:
             ahead_end=max([*ends, *(piece.offsets.end for piece in carried.pieces)], default=0),
         )
 
-    def seek(self, offset: int, passed: tuple[Stripe, ...]) -> "Scope":
+    def seek(self, offset: int, passed: tuple[Stripe, ...], returned: Iterable[Stripe]) -> "Scope":
         """The same after a seek of all that is owned.
 
         Args:
             offset: The seek's offset.
             passed: What was processed before it.
+            returned: What was returned before it, since the start or the last seek.
         """
         hashes = minus(self.owned, self.parked)
+        before = [stripe for each in self.sought for stripe in each.earlier]
+        earlier = overlay(_below([*before, *returned], offset))
         return replace(
             self,
             unsought=(),
-            sought=within((Sought(self.owned, offset, offset, passed),), hashes),
+            sought=within((Sought(self.owned, offset, offset, passed, earlier=earlier),), hashes),
             pieces=clip(self.pieces, self.parked),  # of the others, it is handed out again
+        )
+
+    def settle(self, below: int = OFFSET_MAX) -> "Scope":
+        """The same once what was returned before seeks is acknowledged, below an offset."""
+        if not any(each.earlier for each in (*self.sought, *self.sought_before)):
+            return self
+        return replace(
+            self,
+            sought=tuple(each.settle(below) for each in self.sought),
+            sought_before=tuple(each.settle(below) for each in self.sought_before),
         )
 
     def carried_on(self, position: int, chunks: tuple[Chunk, ...]) -> Carried:
@@ -291,14 +335,32 @@ class Scope:
             waiting: The offsets that are handed out and not acknowledged.
             with_passed: Whether to say what was processed before the seek, too.
         """
-        layers = [Stripe(part, bounds) for part in self.unsought if bounds]
-        for each in self.sought:
-            again = since(bounds, each.offset)
-            layers += [Stripe(part, again) for part in each.hashes if again]
+        layers = self.since_seeks(bounds)
         if with_passed:
             for each in (*self.sought, *self.sought_before):
                 layers += each.passed
         return [*layers, *self._ahead(position, waiting), *self._before_parking(waiting)]
+
+    def since_seeks(self, bounds: Bounds) -> list[Stripe]:
+        """Offsets since the start, or of sought hashes since the seek, as stripes."""
+        layers = [Stripe(part, bounds) for part in self.unsought if bounds]
+        for each in self.sought:
+            again = since(bounds, each.offset)
+            layers += [Stripe(part, again) for part in each.hashes if again]
+        return layers
+
+    def earlier(self, waiting: Callable[[], Bounds]) -> list[Stripe]:
+        """What was returned before seeks, and is acknowledged since, one record after the other.
+
+        Args:
+            waiting: The offsets that are handed out and not acknowledged.
+        """
+        stripes = [
+            stripe for each in (*self.sought, *self.sought_before) for stripe in each.earlier
+        ]
+        open_offsets = waiting() if stripes else ()
+        parts = ((each.hashes, subtract(each.bounds, open_offsets)) for each in stripes)
+        return [Stripe(hashes, bounds) for hashes, bounds in parts if bounds]
 
     def _before_parking(self, waiting: Callable[[], Bounds]) -> Iterator[Stripe]:
         """What was handed out of parked keys, and is processed."""

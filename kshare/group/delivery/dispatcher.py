@@ -137,9 +137,15 @@ class Dispatcher:
         self.state.resume(topic_partition)
         self._read_anew()
 
-    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Go on at an offset."""
-        self.state.seek(topic_partition, offset, self._session.started())
+    def seek(self, topic_partition: TopicPartition, offset: int, *, is_batch: bool = True) -> None:
+        """Go on at an offset.
+
+        Args:
+            topic_partition: The partition.
+            offset: The offset.
+            is_batch: As for :meth:`.Delivery.processed`.
+        """
+        self.state.seek(topic_partition, offset, self._session.started(), is_batch=is_batch)
         self._read_anew()
 
     def take_back(self, topic_partition: TopicPartition, messages: list[Message]) -> None:

@@ -72,7 +72,7 @@ class SharedDispatcher(Dispatcher):
                 delivery.update(share)
                 self._go_on(topic_partition, delivery, share)
 
-    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+    def seek(self, topic_partition: TopicPartition, offset: int, *, is_batch: bool = True) -> None:  # noqa: ARG002
         """Not possible.
 
         Raises:

@@ -15,6 +15,7 @@ from kshare.testing import FakeCluster
 from tests.group.consumer.records import MIDDLE, ORDERS, fill, offsets, take
 from tests.support.clock import WAIT_S, until
 from tests.support.fake_session import FakeSessions
+from tests.support.groups import LOG, quick_settings
 from tests.support.policies import FakePolicies
 
 
@@ -25,6 +26,7 @@ def test_seek_pause_and_resume(
     consumer = make()
     consumer.assign([RdTopicPartition("orders", 0, 90)])
     assert offsets(take(consumer, 5)) == list(range(90, 95))
+    assert offsets(take(consumer, 5)) == list(range(95, 100))
     consumer.seek(("orders", 0), 10)
     assert offsets(take(consumer, 3)) == [10, 11, 12]
     consumer.pause([ORDERS])
@@ -37,7 +39,9 @@ def test_seek_pause_and_resume(
     assert not group.processed(ORDERS, 9)
     assert group.processed(ORDERS, 14)
     assert not group.processed(ORDERS, 15)
-    assert group.processed(ORDERS, 92)
+    # What the last call had returned comes again, and counts then.
+    assert group.processed(ORDERS, 94)
+    assert not group.processed(ORDERS, 95)
     for wrong in [("orders", 1), ("", 0), "orders"]:
         with pytest.raises(ValueError, match="not "):
             consumer.pause([wrong])
@@ -45,6 +49,30 @@ def test_seek_pause_and_resume(
         consumer.seek(("orders", 0))
     with pytest.raises(ValueError, match="cannot start at offset -5"):
         consumer.seek(("orders", 0), -5)
+
+
+@pytest.mark.parametrize("is_subscribed", [False, True])
+def test_a_record_that_failed_comes_again_after_a_seek_back_to_it(is_subscribed: bool) -> None:
+    """Of what the last call returned, nothing counts that the seek hands out again."""
+    with FakeCluster(topics={LOG: 1, "orders": 1}) as cluster:
+        _fails_at_four(cluster, is_subscribed=is_subscribed)
+
+
+def _fails_at_four(cluster: FakeCluster, *, is_subscribed: bool) -> None:
+    cluster.produce("orders", [(f"k{number % 5}", "") for number in range(20)], partition=0)
+    settings = quick_settings(cluster.bootstrap_servers)
+    with KeySharedConsumer(settings) as consumer:
+        if is_subscribed:
+            consumer.subscribe(["orders"])
+        else:
+            consumer.assign([ORDERS])
+        assert offsets(take(consumer, 10)) == list(range(10))
+        consumer.seek(ORDERS, 4)
+        assert offsets(take(consumer, 1)) == [4]
+    with KeySharedConsumer(settings) as consumer:
+        consumer.assign([ORDERS])
+        assert consumer.committed([ORDERS])[ORDERS].offset == 4
+        assert offsets(take(consumer, 3)) == [4, 5, 6]
 
 
 def test_the_leader_epochs_of_what_was_read_stay_known(

@@ -15,6 +15,7 @@ from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.handed_out import OpenChunks
 from kshare.group.core.left_out import ParkedHashes, Released
+from kshare.group.core.scope import Scope
 from kshare.group.message import Message
 from tests.group.core.driver import HIGH, LOW, MODULES, Driver, owns, point
 from tests.group.protocol.interleavings import seeds
@@ -36,7 +37,7 @@ class Walk:
 
     Laws: of each key, the next record that comes is the first one that is neither acknowledged nor
     in the user's hands, or passed over by a seek; an earlier one comes only after an interrupt.
-    Nothing comes of what is parked or paused, and only what is acknowledged is processed.
+    Nothing comes of what is parked or paused, and what is acknowledged is processed, no more.
     """
 
     driver: Driver
@@ -188,14 +189,17 @@ class Walk:
         self.change(self.driver.look)
 
     def check(self) -> None:
-        """Only what is acknowledged is processed."""
+        """What is acknowledged is processed, and nothing else."""
         for partition, delivery in self.driver.state.by_partition.items():
             log = self.logs[partition]
             progress = delivery.start.union(delivery.processed(is_batch=True))
             for at, key in enumerate(log):
                 pieces = progress.pending_of(len(log), (HashRange.of(point(key)),))
-                if owns(self.owned, key) and (partition, at) not in self.done:
-                    assert any(at in piece.offsets for piece in pieces), "it counts as processed"
+                if owns(self.owned, key):
+                    is_pending = any(at in piece.offsets for piece in pieces)
+                    is_done = (partition, at) in self.done
+                    assert is_pending or is_done, "it counts as processed"
+                    assert not (is_pending and is_done) or self.may_repeat, "it does not count"
 
     def finish(self) -> None:
         """Nothing is lost: all comes in the end, but for what a seek has passed over."""
@@ -277,6 +281,17 @@ def a_seek_counts_what_is_parked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OpenChunks, "acknowledge_between", lambda self, *of, **_: real(self, *of[:2]))
 
 
+def what_was_acknowledged_after_a_seek_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What was in hand below its offset never counts."""
+    patch.setattr(Scope, "earlier", lambda *_: [])
+
+
+def what_was_in_hand_at_a_seek_counts(patch: pytest.MonkeyPatch) -> None:
+    """Also before it is acknowledged."""
+    real = Scope.earlier
+    patch.setattr(Scope, "earlier", lambda scope, _: real(scope, lambda: ()))
+
+
 def a_seek_leaves_out_what_was_released(patch: pytest.MonkeyPatch) -> None:
     real = Released.keep
     patch.setattr(Released, "keep", lambda *given: real(*given) if given[2] else None)
@@ -306,6 +321,8 @@ def reads_one_partition_anew(patch: pytest.MonkeyPatch) -> None:
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     hands_out_what_is_parked: 0,
     a_seek_counts_what_is_parked: 0,
+    what_was_acknowledged_after_a_seek_is_forgotten: 0,
+    what_was_in_hand_at_a_seek_counts: 0,
     a_seek_leaves_out_what_was_released: 8,
     reads_on_what_is_released: 0,
     skips_what_was_kept_back_for_its_key: 2,
