@@ -1,7 +1,8 @@
 """Partitions and key ranges as users write them: tuples, or objects of confluent-kafka."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import index
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET
 
 from kshare.arrow_values import int64_numbers
 from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.offsets import OFFSET_MAX
 from kshare.core.progress import TopicPartition
 from kshare.group.message import BatchMark, Message
 from kshare.options.kinds import topic_fault
@@ -25,6 +27,8 @@ __all__ = [
 ]
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
+
+_PARTITIONS_MAX: Final = 1 << 31
 
 
 def parse_assignment(
@@ -62,23 +66,58 @@ def parse_assignment(
     return assignment, offsets
 
 
-def offset_to_start(topic_partition: TopicPartition, offset: int | None) -> int | None:
+def offset_to_start(topic_partition: TopicPartition, offset: Any) -> int | None:
     """An offset to start at; ``OFFSET_BEGINNING`` and ``OFFSET_END`` stay what they are.
 
     Returns:
         None for what is committed: no offset, ``OFFSET_STORED`` or ``OFFSET_INVALID``.
 
     Raises:
-        ValueError: It is no offset.
+        TypeError, ValueError: It is no offset.
     """
-    if offset is None or offset in {OFFSET_STORED, OFFSET_INVALID}:
+    if offset is None:
         return None
-    if offset >= 0 or offset in {OFFSET_BEGINNING, OFFSET_END}:
-        return offset
-    raise ValueError(
-        f"{topic_partition}: cannot start at offset {offset}: wanted 0 or more, OFFSET_BEGINNING, "
-        "OFFSET_END or OFFSET_STORED"
-    )
+    wanted = "0 or more, OFFSET_BEGINNING, OFFSET_END or OFFSET_STORED"
+    special = (OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, OFFSET_INVALID)
+    number = _offset(topic_partition, offset, "start at", wanted, special)
+    return None if number in {OFFSET_STORED, OFFSET_INVALID} else number
+
+
+def _offset(
+    topic_partition: TopicPartition,
+    given: Any,
+    what: str,
+    wanted: str = "0 or more",
+    special: Collection[int] = (),
+) -> int:
+    """An offset as an ``int``: users have it from anywhere, such as numpy.
+
+    Args:
+        topic_partition: The partition.
+        given: The offset as it was given.
+        what: What it is for.
+        wanted: What is taken.
+        special: What is taken beside offsets.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is none that there can be.
+    """
+    fault = f"{topic_partition}: cannot {what} offset {given!r}: wanted {wanted}"
+    number = _integer(given)
+    if number is None:
+        raise TypeError(f"{fault}, as an integer, not a {type(given).__name__}")
+    if not 0 <= number <= OFFSET_MAX and number not in special:
+        raise ValueError(fault)
+    return number
+
+
+def _integer(given: Any) -> int | None:
+    """Any integer but a bool, which is a mistake; None for what is none."""
+    try:
+        return None if isinstance(given, bool) else index(given)
+    except TypeError:
+        return None
 
 
 def check_whole(
@@ -112,24 +151,25 @@ def parse_partition(partition: Any) -> TopicPartition:
     return partition_and_offset(partition)[0]
 
 
-def partition_and_offset(partition: Any) -> tuple[TopicPartition, int | None]:
-    """Parse a partition, and its attribute ``offset`` if it has one.
+def partition_and_offset(partition: Any) -> tuple[TopicPartition, Any]:
+    """Parse a partition, and return its attribute ``offset`` as it is; None if it has none.
 
     Raises:
         ValueError: It is no partition.
     """
     if isinstance(partition, tuple) and len(partition) == 2:
-        topic, number = partition
+        topic, given = partition
         offset = None
     else:
-        topic, number = getattr(partition, "topic", None), getattr(partition, "partition", None)
+        topic, given = getattr(partition, "topic", None), getattr(partition, "partition", None)
         offset = getattr(partition, "offset", None)
-    if not isinstance(topic, str) or not isinstance(number, int) or number < 0:
+    number = _integer(given)
+    if not isinstance(topic, str) or number is None or not 0 <= number < _PARTITIONS_MAX:
         raise ValueError(f"not a partition: {partition!r}; wanted for example ('orders', 0)")
     wrong = topic_fault(topic)
     if wrong is not None:
         raise ValueError("; ".join(wrong))
-    return TopicPartition(topic, number), offset if isinstance(offset, int) else None
+    return TopicPartition(topic, number), offset
 
 
 def _hash_ranges(topic_partition: TopicPartition, wanted: Sequence[Any]) -> tuple[HashRange, ...]:
@@ -153,22 +193,30 @@ def _hash_ranges(topic_partition: TopicPartition, wanted: Sequence[Any]) -> tupl
 def offsets_to_commit(
     message: Message | None, offsets: Iterable[Any] | Mapping[Any, int] | None
 ) -> dict[TopicPartition, int]:
-    """The offsets that are to be committed; empty for the positions."""
+    """The offsets that are to be committed; empty for the positions.
+
+    Raises:
+        TypeError: An offset is no integer.
+        ValueError: It is below 0, or there is none; or a partition is none.
+    """
     if message is not None:
         return {message.topic_partition: message.offset() + 1}
-    if isinstance(offsets, Mapping):
-        return {parse_partition(partition): offset for partition, offset in offsets.items()}
     limits = {}
+    if isinstance(offsets, Mapping):
+        for partition, offset in offsets.items():
+            topic_partition = parse_partition(partition)
+            limits[topic_partition] = _offset(topic_partition, offset, "commit")
+        return limits
     for partition in offsets or ():
         topic_partition, offset = partition_and_offset(partition)
-        if offset is None or offset < 0:
+        if offset is None or offset == OFFSET_INVALID:
             raise ValueError(f"no offset to commit in {partition!r}")
         if getattr(partition, "metadata", None):
             raise ValueError(
                 f"{topic_partition}: commits hold no metadata of your own: there they say to which "
                 "individual commits an offset belongs"
             )
-        limits[topic_partition] = offset
+        limits[topic_partition] = _offset(topic_partition, offset, "commit")
     return limits
 
 

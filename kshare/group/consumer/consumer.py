@@ -329,6 +329,7 @@ class KeySharedConsumer:
             FetchTimeoutError: It was not done within ``default.api.timeout.ms``.
             RuntimeError: ``transactional.id`` is set: each transaction commits. Or the consumer is
                 closed, maybe meanwhile; callbacks amid ``close()`` may commit.
+            TypeError: An offset is no integer.
             ValueError: Both or wrong offsets were given, or any with ``max.in.flight.per.key``.
         """
         if self._receiver.transactions is not None:
@@ -466,6 +467,11 @@ class KeySharedConsumer:
             partition: ``TopicPartition`` with an offset, or ``(topic, partition)``.
             offset: The offset, if ``partition`` has none; ``OFFSET_BEGINNING`` and ``OFFSET_END``
                 are those of the log.
+
+        Raises:
+            TypeError: The offset is no integer.
+            RuntimeError: The consumer is closed.
+            ValueError: It is none that there can be, or the partition is not assigned.
         """
         topic_partition, own = partition_and_offset(partition)
         wanted = offset_to_start(topic_partition, own if offset is None else offset)

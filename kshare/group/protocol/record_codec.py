@@ -54,11 +54,21 @@ _INFLATED_MAX: Final = 64 << 20
 
 
 def encode(group: str, record: Record) -> tuple[bytes, bytes]:
-    """The key and the value of a record; a long value is compressed."""
-    value = dumps(_value_of(record))
+    """The key and the value of a record; a long value is compressed.
+
+    Raises:
+        CommitLogError: :func:`decode` would refuse them, in each member of the group.
+    """
+    try:
+        key, fields = encode_key(group, key_of(record)), _value_of(record)
+        value, parsed = dumps(fields), decode_key(key)[1]
+        if not isinstance(record, Block):  # whose offsets cost as much again to unpack
+            _VALUES[parsed.kind](parsed, fields)
+    except (TypeError, ValueError) as error:
+        raise CommitLogError(f"{record!r:.300} is no record of the log: {error}") from error
     if len(value) > _PLAIN_MAX:  # an epoch of many members; 1 MB is the brokers' limit
         value = dumps({"z": b64encode(zlib.compress(value)).decode()})
-    return encode_key(group, key_of(record)), value
+    return key, value
 
 
 def encode_key(group: str, key: Key) -> bytes:

@@ -309,3 +309,23 @@ def test_it_commits_early_when_gaps_are_closed_and_others_arise(
     while len(commits) < 2:
         consumer.poll(0.02)
     assert group.processed(ORDERS, 661)
+
+
+def test_the_offset_of_a_batch_as_numpy_has_it(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 10)
+    consumer = make()
+    consumer.assign([ORDERS])
+    batch = consumer.consume_batch(WAIT_S)
+    assert batch is not None
+    last = batch.column("offset").to_numpy()[-1]
+    assert consumer.commit(offsets={ORDERS: last + 1}) == {ORDERS: 10}
+    consumer.seek(ORDERS, last)
+    message = consumer.poll(WAIT_S)
+    assert message is not None
+    assert message.offset() == 9
+    with pytest.raises(TypeError, match=r"cannot start at offset 2\.0"):
+        consumer.seek(ORDERS, 2.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="cannot commit offset True"):
+        consumer.commit(offsets={ORDERS: True})

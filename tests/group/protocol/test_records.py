@@ -2,7 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -231,6 +233,28 @@ def test_what_is_no_value(name: str, value: bytes) -> None:
     key, _ = encode("g", EXAMPLES[name])
     with pytest.raises(CommitLogError):
         decode(key, value)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Stable(T0, 0, True),
+        Stable(T0, 0, OFFSET_MAX + 1),
+        Stable(T0, 0, cast("int", 2.0)),
+        Stable(T0, 0, cast("int", np.int64(5))),
+        Stable(T0, 0, 5, leader_epoch=-1),
+        Stable(TopicPartition("orders", True), 0, 5),
+        Reset(T0, 1, -1),
+        Reset(T0, 1, 5, number=cast("int", None)),
+        Claim(T0, "m", (WHOLE, WHOLE)),
+        Block(T0, 0, "m", WHOLE, 0, (5, 3)),
+    ],
+    ids=repr,
+)
+def test_what_would_be_refused_is_not_written(record: Record) -> None:
+    """In the log it would keep all members of the group, and those to come, from going on."""
+    with pytest.raises(CommitLogError):
+        encode("g", record)
 
 
 def test_an_epoch_of_a_large_group_fits_into_a_record() -> None:
