@@ -17,31 +17,15 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
-from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException, TopicCollection
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException, TopicCollection, Uuid
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    ConfigResource,
-    OffsetSpec,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-from kshare.cluster.client import (
-    Client,
-    code_of,
-    has_timed_out,
-    kafka_error,
-    kind_of,
-    servers,
-)
+from kshare.cluster.client import Client, code_of, has_timed_out, kafka_error, kind_of, servers
 from kshare.cluster.topics import is_internal
 from kshare.core.progress import TopicPartition
-from kshare.errors import (
-    AuthenticationError,
-    AuthorizationError,
-    KafkaError,
-    UnknownTopicError,
-)
+from kshare.errors import AuthenticationError, AuthorizationError, KafkaError, UnknownTopicError
 from kshare.options import Assign, KafkaConfig, Subscribe, SubscribePattern
 from kshare.wire.protocol.error_codes import PASSING, Kind
 from kshare.wire.protocol.retry import Clock, RetryDeadline, retry_backoff
@@ -56,6 +40,8 @@ _UNKNOWN_PARTITION: Final = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
 _NO_LEADERS: Final = RdKafkaError._NOENT  # noqa: SLF001
 _TRANSPORT: Final = RdKafkaError._TRANSPORT  # noqa: SLF001
 
+_NO_ID: Final = (str(None), str(Uuid(0, 0)))
+"""The id of a topic by a broker that gives none (before Kafka 2.8)."""
 _LASTING: Final = (AuthenticationError, AuthorizationError, UnknownTopicError)
 
 _Answer = TypeVar("_Answer")
@@ -136,6 +122,7 @@ class Cluster:
         self._seconds = kafka.api_timeout_ms / 1000
         self._clock = clock
         self._client = Client(admin, kafka, whom=servers(kafka), clock=clock)
+        self._topic_ids: dict[str, str] = {}
 
     def partitions(
         self, topics: Subscribe | SubscribePattern | Assign
@@ -155,6 +142,10 @@ class Cluster:
             case SubscribePattern():
                 found = self._attempted(lambda: self._matching(topics))
         return tuple(sorted(found))
+
+    def topic_ids(self) -> Mapping[str, str]:
+        """The ids of topics, as :meth:`partitions` has found them last."""
+        return self._topic_ids
 
     def topics(self) -> list[str]:
         """The names of all topics that this client may see.
@@ -305,9 +296,12 @@ class Cluster:
 
     def _describe(self, topics: Collection[str], deadline: RetryDeadline) -> set[TopicPartition]:
         """The partitions that topics have by the cluster's metadata, with a leader or without."""
+        described = self._described(topics, deadline)
+        ids = {name: str(topic.topic_id) for name, topic in described.items()}
+        self._topic_ids |= {name: id_ for name, id_ in ids.items() if id_ not in _NO_ID}
         return {
             TopicPartition(name, partition.id)
-            for name, topic in self._described(topics, deadline).items()
+            for name, topic in described.items()
             for partition in topic.partitions
         }
 

@@ -24,14 +24,20 @@ Cost: linear in the partitions, and in the gaps of those whose ranges stand at d
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from kshare.core.admission import WindowEnds, admit
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import WHOLE, HashRange, without
-from kshare.core.losses import Loss, new_partitions, without_deleted, without_trimmed
+from kshare.core.losses import (
+    Loss,
+    new_partitions,
+    of_topics_made_anew,
+    without_deleted,
+    without_trimmed,
+)
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import CheckpointError
@@ -150,6 +156,7 @@ def begin(
     reached: Mapping[TopicPartition, Progress],
     available: Mapping[TopicPartition, int],
     earliest: Mapping[TopicPartition, int],
+    made_anew: Collection[str] = (),
 ) -> BatchStart:
     """The begin of a batch.
 
@@ -158,6 +165,7 @@ def begin(
         reached: How far each partition is when that batch is done; empty before the first batch.
         available: The end of the log of each partition that exists.
         earliest: The first offsets of the logs of :func:`needs_earliest`.
+        made_anew: Topics that were deleted and made again since the last batch.
     """
     started = {} if reached else dict(before.started)  # the first dict must carry its start
     new = {tp: earliest[tp] for tp in available if tp not in reached and tp not in started}
@@ -165,6 +173,9 @@ def begin(
     losses = new_partitions(new)
     progress = {**reached, **{tp: Progress.at(offset) for tp, offset in started.items()}}
     progress, deleted = without_deleted(progress, available)
+    shorter = {loss.partition for loss in deleted}
+    whole = {tp: at for tp, at in progress.items() if tp in reached and tp not in shorter}
+    losses += of_topics_made_anew(whole, available, made_anew)
     uneven = [tp for tp, at in progress.items() if not at.is_level]
     progress, trimmed = without_trimmed(progress, {tp: earliest[tp] for tp in uneven})
     return BatchStart(

@@ -5,7 +5,7 @@ which names topic, partition, offsets and key hashes.
 Cost: linear in the partitions, and in the gaps of those whose ranges stand at different offsets.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kshare.core.hashing import HASH_SPACE
@@ -13,7 +13,14 @@ from kshare.core.listing import join_names
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 
-__all__ = ["Loss", "new_partitions", "no_longer_assigned", "without_deleted", "without_trimmed"]
+__all__ = [
+    "Loss",
+    "new_partitions",
+    "no_longer_assigned",
+    "of_topics_made_anew",
+    "without_deleted",
+    "without_trimmed",
+]
 
 _SHOWN = 5
 
@@ -62,6 +69,32 @@ def no_longer_assigned(partition: TopicPartition, pending: Sequence[Rectangle]) 
         partition,
         wanted=(pending[0].offsets.start, max(piece.offsets.end for piece in pending)),
     )
+
+
+def of_topics_made_anew(
+    progress: Mapping[TopicPartition, Progress],
+    available: Mapping[TopicPartition, int],
+    topics: Collection[str],
+) -> list[Loss]:
+    """Of topics that were deleted and made again: what counts as read, and was not.
+
+    Args:
+        progress: How far each partition is; none further than its log goes.
+        available: The end of the log of each partition.
+        topics: The topics.
+    """
+    return [
+        Loss(
+            f"topic {tp.topic} was deleted and made again while the query ran: {tp} was read up to "
+            f"offset {reached.front} before, and what it holds below that now counts as read, also "
+            "after a restart",
+            tp,
+            wanted=(0, reached.front),
+            available=(0, available[tp]),
+        )
+        for tp, reached in sorted(progress.items())
+        if tp.topic in topics and reached.front
+    ]
 
 
 def without_deleted(

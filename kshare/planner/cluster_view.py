@@ -42,6 +42,12 @@ class View(Protocol):
 class ClusterLike(View, Protocol):
     """A cluster: see :class:`~kshare.cluster.cluster.Cluster`."""
 
+    def topic_ids(self) -> Mapping[str, str]:
+        """The ids of topics as they were when partitions were last asked for, where they have one.
+
+        Of a topic that is made anew it is another one.
+        """
+
     def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
         """The retention of topics."""
 
@@ -114,6 +120,7 @@ class ClusterView:
         self._clock = clock
         self._compacted: dict[str, bool] = {}  # as brokers have told
         self._ask_at: dict[str, float] = {}  # when to ask again what they did not tell
+        self._topic_ids: dict[str, str] = {}
 
     def pin(self) -> None:
         """Let the ends of now be all that there is (``Trigger.AvailableNow``)."""
@@ -170,6 +177,11 @@ class ClusterView:
             if left == partitions:
                 raise
             return view.latest(left)
+
+    def made_anew(self) -> set[str]:
+        """The topics that were deleted and made again since the last call, as far as ids tell."""
+        known, self._topic_ids = self._topic_ids, dict(self._cluster.topic_ids())
+        return {name for name, id_ in self._topic_ids.items() if known.get(name, id_) != id_}
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that each log holds."""

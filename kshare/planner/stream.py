@@ -207,7 +207,7 @@ class StreamPlanner:
             (topic, key) for topic in parked for key in {*parked[topic], *self._options.parked_keys}
         )
 
-        batch = begin(before, reached, available, earliest)
+        batch = begin(before, reached, available, earliest, self._view.made_anew())
         if batch.new:
             _log.info(
                 "new partitions, read from their earliest offsets: %s",

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaException, Uuid
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import (
     AdminClient,
@@ -108,12 +108,15 @@ def test_a_broker_that_says_no_has_answered(
 class Described:
     """A client that describes a partition with replicas in two racks."""
 
+    topic_id = Uuid(0, 0)
+
     def __call__(self, _: object, *, logger: object) -> Any:
         return self
 
     def describe_topics(self, topics: Any, **_: Any) -> dict[str, Future[Any]]:
         nodes = [SimpleNamespace(rack=rack) for rack in ("r1", None, "r2", "")]
-        topic = SimpleNamespace(partitions=[SimpleNamespace(id=1, replicas=nodes)])
+        partitions = [SimpleNamespace(id=1, replicas=nodes)]
+        topic = SimpleNamespace(partitions=partitions, topic_id=self.topic_id)
         future: Future[Any] = Future()
         future.set_result(topic)
         return {"t": future}
@@ -125,6 +128,16 @@ class Described:
 def test_a_broker_without_a_rack_is_told_from_one_with_a_rack() -> None:
     cluster = cluster_of("localhost:1", admin=Described())
     assert cluster.replica_racks(["t"]) == {T1: ("r1", None, "r2", None)}
+
+
+@pytest.mark.parametrize(("told", "known"), [(Uuid(1, 2), True), (Uuid(0, 0), False)])
+def test_the_id_of_a_topic(told: Uuid, known: bool) -> None:
+    admin = Described()
+    cluster = cluster_of("localhost:1", admin=admin)
+    assert cluster.topic_ids() == {}
+    admin.topic_id = told
+    assert cluster.partitions(Subscribe(("t",))) == (T1,)
+    assert cluster.topic_ids() == ({"t": str(told)} if known else {})
 
 
 def test_a_pattern_matches_no_internal_topic(fake: FakeCluster, cluster: Cluster) -> None:

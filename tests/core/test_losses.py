@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
-from kshare.core.losses import new_partitions, no_longer_assigned, without_deleted, without_trimmed
+from kshare.core.losses import (
+    new_partitions,
+    no_longer_assigned,
+    of_topics_made_anew,
+    without_deleted,
+    without_trimmed,
+)
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from tests.support.cells import END, cells_of, done, progresses
@@ -39,6 +45,14 @@ def test_a_partition_that_is_gone() -> None:
     assert loss.text == (
         "t-0 is gone (deleted, or no longer subscribed); it was read up to offset 5"
     )
+
+
+def test_a_topic_that_was_made_anew() -> None:
+    other = TopicPartition("u", 0)
+    reached = {T0: Progress(5), T1: Progress(0), other: Progress(5)}
+    (loss,) = of_topics_made_anew(reached, dict.fromkeys(reached, 9), {"t"})
+    assert (loss.partition, loss.wanted, loss.available) == (T0, (0, 5), (0, 9))
+    assert loss.text.startswith("topic t was deleted and made again while the query ran: t-0 was")
 
 
 # -- trimmed -------------------------------------------------------------------------------------

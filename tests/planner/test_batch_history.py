@@ -124,6 +124,40 @@ def test_an_open_transaction_is_named_where_a_query_reads_committed_records_now(
     query.check_all()
 
 
+@pytest.mark.parametrize("given", [{}, {"keyRanges": "2", "maxRecordsPerTask": "20"}])
+def test_a_topic_that_was_made_again_while_the_query_ran(
+    given: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for lenient in ("true", "false"):
+        query = Query(grown(100), failOnDataLoss=lenient, **given)
+        query.drain()
+        query.log.keys[T0], query.log.ids = KEYS * 12, {"t": "second"}
+        if lenient == "true":
+            with pytest.raises(DataLossError, match=r"topic t was deleted .* to offset 100 before"):
+                query.trigger()
+            continue
+        query.drain()
+        assert caplog.text.count("topic t was deleted and made again") == 1
+        assert sorted(query.delivered[100:]) == [(T0, offset) for offset in range(100, 144)]
+
+
+def test_a_topic_that_was_made_again_with_fewer_records_is_one_loss() -> None:
+    query = Query(grown(100))
+    query.trigger()
+    query.log.keys[T0], query.log.ids = KEYS[:], {"t": "second"}
+    with pytest.raises(DataLossError, match="ends at offset 12, but was read up to 100"):
+        query.trigger()
+
+
+def test_a_topic_of_which_nothing_was_read_may_be_made_again() -> None:
+    query = Query(Log())
+    query.trigger()
+    query.log.grow(KEYS)
+    query.log.ids = {"t": "second"}
+    query.drain()
+    query.check_all()
+
+
 class CutOff(Log):
     """A log one of whose brokers has fewer records, and is asked until there is a new client."""
 

@@ -17,12 +17,16 @@ class FakeCluster:
     policy = TopicPolicy(compacted=False, retention_ms=None)
 
     closed = False
+    ids: Mapping[str, str] = {}
 
     def __init__(self, logs: dict[tuple[str, int], tuple[int, int]]) -> None:
         self.logs = {TopicPartition(*tp): log for tp, log in logs.items()}
 
     def partitions(self, topics: Topics, /) -> tuple[TopicPartition, ...]:
         return tuple(sorted(self.logs))
+
+    def topic_ids(self) -> Mapping[str, str]:
+        return self.ids
 
     def earliest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
         return {tp: self.logs[tp][0] for tp in partitions}

@@ -44,6 +44,7 @@ class Log:
         self.sizes: dict[tuple[TopicPartition, int], int] = {}  # of record batches of one record
         self.compacted = False
         self.subscribed = set(self.keys)
+        self.ids = {"t": "first"}
 
     def grow(self, keys: Iterable[bytes]) -> None:
         partitions = itertools.cycle(TopicPartition("t", n) for n in range(len(self.keys)))
@@ -69,6 +70,9 @@ class Log:
 
     def partitions(self, _: Topics, /) -> tuple[TopicPartition, ...]:
         return tuple(sorted(self.keys.keys() & self.subscribed))
+
+    def topic_ids(self) -> Mapping[str, str]:
+        return self.ids
 
     def earliest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
         return {tp: self.first[tp] for tp in partitions}
