@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 
-from kshare.cluster.silence import Diagnosis, Silence, wire_diagnosis
+from kshare.cluster.silence import Diagnosis, Silence
 from kshare.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -146,8 +146,7 @@ class Client(Generic[HandleT]):
         self._config = config or (lambda: librdkafka_config(kafka))
         self._making = making
         self._whom = whom
-        self._diagnosis = diagnosis
-        self._silence = Silence(kafka, clock)
+        self._silence = Silence(kafka, clock, diagnosis)
         self._tokens: TokenRefresh | None = None
         self._handle: HandleT | None = None
         self.last_fault: RdKafkaError | None = None
@@ -223,12 +222,12 @@ class Client(Generic[HandleT]):
         if fault is not None and kind_of(fault) is Kind.AUTHENTICATION:
             self.last_fault = None
             self.close()
-            diagnosed = (self._diagnosis or wire_diagnosis()).login_fault(self._kafka)
+            diagnosed = self._silence.login_fault()
             raise diagnosed or kafka_error(fault, "connect", whom=self._whom)
 
     def raise_if_unreachable(self) -> None:
         """Raise why the cluster never answered, if it is something that waiting does not repair."""
-        fault = self._silence.fault(self._diagnosis)
+        fault = self._silence.fault()
         if fault is not None:
             self.close()
             raise fault

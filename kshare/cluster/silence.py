@@ -39,15 +39,17 @@ class Silence:
     Args:
         kafka: How to reach the cluster.
         clock: Source of time.
+        diagnosis: Looks at servers; the wire if None. It is asked once for each client.
 
     Attributes:
         ended: The cluster has answered.
         unreachable: Whether the cluster is known to be out of reach, no matter how long one waits.
     """
 
-    def __init__(self, kafka: KafkaConfig, clock: Clock) -> None:
+    def __init__(self, kafka: KafkaConfig, clock: Clock, diagnosis: Diagnosis | None) -> None:
         self._kafka = kafka
         self._clock = clock
+        self._diagnosis = diagnosis
         self.ended = False
         # When the client was opened; None once it is known that waiting makes sense.
         self._since: float | None = None
@@ -67,16 +69,19 @@ class Silence:
         self.ended = True
         self._since = None
 
-    def fault(self, diagnosis: Diagnosis | None) -> KafkaError | None:
-        """The reason why the cluster never answered, if waiting does not repair it.
-
-        Args:
-            diagnosis: Looks at servers; the wire if None. It is asked once for each client.
-        """
+    def fault(self) -> KafkaError | None:
+        """The reason why the cluster never answered, if waiting does not repair it."""
         now = self._clock.monotonic()
         if self._since is None or now - self._since < _DIAGNOSIS_AFTER_SECONDS:
             return None
         self._since = None
-        fault = (diagnosis or wire_diagnosis()).connection_fault(self._kafka, _DIAGNOSIS_SECONDS)
+        fault = self._looks().connection_fault(self._kafka, _DIAGNOSIS_SECONDS)
         self.unreachable |= fault is not None
         return fault
+
+    def login_fault(self) -> AuthenticationError | None:
+        """The reason why a login or a certificate is refused."""
+        return self._looks().login_fault(self._kafka)
+
+    def _looks(self) -> Diagnosis:
+        return self._diagnosis or wire_diagnosis()

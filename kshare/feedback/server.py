@@ -65,7 +65,6 @@ class FeedbackServer:
         self._hint = host_hint
         self._key = secrets.token_bytes(32)
         self._ends = _TaskEnds()
-        self._address = ("", 0)
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
@@ -94,7 +93,6 @@ class FeedbackServer:
                 self._listener.close()
             self._listener, self._closed = None, True
             return False
-        self._address = self._listener.getsockname()[:2]
         self._thread = threading.Thread(target=self._run, name="kshare-feedback", daemon=True)
         self._thread.start()
         return True
@@ -118,7 +116,7 @@ class FeedbackServer:
             hold: See :class:`~kshare.feedback.messages.Ticket`.
         """
         self._ends.expect(TicketId(batch, task))
-        host, port = self._address
+        host, port = ("", 0) if self._listener is None else self._listener.getsockname()[:2]
         return Ticket(host, port, self._key, batch, task, hold)
 
     def reports(self, batch: str, *, wait_seconds: float = 0.0) -> dict[int, SliceEnd]:

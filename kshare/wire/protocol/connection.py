@@ -93,7 +93,6 @@ class Connection:
     def __init__(self, host: str, port: int, kafka: KafkaConfig) -> None:
         self.broker = f"{host}:{port}"
         self._kafka = kafka
-        self._timeout = kafka.request_timeout_ms / 1000
         self._correlation_id = 0
         self._in_flight: deque[int] = deque()
         self._buffer = np.empty(0, np.uint8)
@@ -107,6 +106,10 @@ class Connection:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def _timeout(self) -> float:
+        return self._kafka.request_timeout_ms / 1000
 
     # -- messages ---------------------------------------------------------------------------
 
