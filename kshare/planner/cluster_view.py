@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Protocol
 
 from kshare.cluster.cluster import TopicPolicy
@@ -239,7 +240,8 @@ class ClusterView:
 
     def close(self) -> None:
         """Close the connections, also those of the lists that operators keep."""
-        if self._policies is not None:
-            self._policies.close()
-        self._parking.close()
-        self._cluster.close()
+        with ExitStack() as closing:  # all of them, also if one raises
+            closing.callback(self._cluster.close)
+            closing.callback(self._parking.close)
+            if self._policies is not None:
+                closing.callback(self._policies.close)

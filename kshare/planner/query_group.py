@@ -9,6 +9,7 @@ started behind it.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from typing import Protocol, TypeAlias
 
 from kshare.cluster.committer import Committer, committer
@@ -134,10 +135,10 @@ class QueryGroup:
 
     def close(self) -> None:
         """Leave the group."""
-        if self._commits is not None:
-            self._commits.close()
-        if self._member is not None:
-            self._member.close()
+        with ExitStack() as closing:  # both, also if one raises
+            for each in (self._member, self._commits):
+                if each is not None:
+                    closing.callback(each.close)
 
 
 def start_progress(

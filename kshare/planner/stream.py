@@ -29,6 +29,7 @@ and the ends of limited batches, are in the dict or follow from it and the log.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
@@ -249,9 +250,9 @@ class StreamPlanner:
 
     def close(self) -> None:
         """Close the connections, and drop what tasks have fetched for each other on this host."""
-        self._tasks.close()
-        self._group.close()
-        self._view.close()
+        with ExitStack() as closing:  # all of them, also if one raises
+            for each in (self._view, self._group, self._tasks):
+                closing.callback(each.close)
 
     # -- the batch before -------------------------------------------------------------------
 

@@ -279,6 +279,31 @@ def test_closing_lets_go_of_all() -> None:
     assert parking.closed
 
 
+def test_what_cannot_be_closed_keeps_nothing_else_open() -> None:
+    class Broken(Committer):
+        def __init__(self) -> None:
+            pass
+
+        def close(self) -> None:
+            raise OSError("committer")
+
+    class BrokenParking(NothingParked):
+        def close(self) -> None:
+            raise OSError("parking")
+
+    cluster = FakeCluster({("t", 0): (0, 5)})
+    planned = StreamPlanner(
+        stream(),
+        cluster,
+        parking=BrokenParking(),
+        commits=lambda _: Broken(),
+    )
+    with pytest.raises(OSError, match="parking") as raised:
+        planned.close()
+    assert str(raised.value.__context__) == "committer"
+    assert cluster.closed
+
+
 # -- the law --------------------------------------------------------------------------------------
 
 cuts = st.fixed_dictionaries(
