@@ -76,6 +76,8 @@ class AsyncKeySharedConsumer:
     ) -> list[Message]:
         """The next records, as many as come in time."""
         check_number(num_messages)
+        if self._consumer.is_closed:
+            raise ConsumerClosedError
         if not num_messages:
             return []
         receiver, deadline = self._consumer.receiver, deadline_of(timeout)

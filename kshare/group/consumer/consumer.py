@@ -183,9 +183,12 @@ class KeySharedConsumer:
             timeout: Maximum time to wait for all of them, in seconds; None or -1 for no limit.
 
         Raises:
-            KshareError, RuntimeError: As for :meth:`poll`; with nothing to return.
+            KshareError, RuntimeError: As for :meth:`poll`; if it has records to return, the next
+                call raises it.
         """
         check_number(num_messages)
+        if self._state.is_closed:  # with 0, nothing else looks
+            raise ConsumerClosedError
         with self._state.call():
             messages = self._receiver.messages(num_messages, timeout)
         # By a signal handler, when it had got them: others may have them by now.
@@ -329,14 +332,16 @@ class KeySharedConsumer:
             FetchTimeoutError: It was not done within ``default.api.timeout.ms``.
             RuntimeError: ``transactional.id`` is set: each transaction commits. Or the consumer is
                 closed, maybe meanwhile; callbacks amid ``close()`` may commit.
-            TypeError: An offset is no integer.
+            TypeError: An offset is no integer, or the message is none.
             ValueError: Both or wrong offsets were given, or any with ``max.in.flight.per.key``.
         """
         if self._receiver.transactions is not None:
             raise RuntimeError("transactional.id is set: the end of consumer.transaction() commits")
         self._state.check_open()
-        if message is not None and offsets is not None:
-            raise ValueError("give a message or offsets, not both")
+        if message is not None:
+            _check_message(message)
+            if offsets is not None:
+                raise ValueError("give a message or offsets, not both")
         limits = offsets_to_commit(message, offsets)
         is_nothing = offsets is not None and not limits
         work = Work({}, {}) if is_nothing else self._processed.work_up_to(limits)
@@ -583,7 +588,7 @@ class KeySharedConsumer:
         transactions, subscriber = self._receiver.transactions, self._receiver.subscriber
         until = time.monotonic() + _LAST_COMMIT_SECONDS
         with ExitStack() as ends:  # the last one first, whatever a callback raises
-            for end in (self._waker, self._reading):
+            for end in (self._waker, self._reading, self._receiver):
                 ends.callback(end.close)
             # Meanwhile, its thread has written all the time.
             ends.callback(

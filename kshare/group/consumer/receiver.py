@@ -24,7 +24,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from kshare.errors import ConsumerClosedError, FencedError, KshareError
+from kshare.errors import ConsumerClosedError, FencedError, KshareError, PolicyError
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.subscriber import Subscriber
@@ -105,6 +105,7 @@ class Receiver:
         self._commits = commits
         self._waker = waker
         self._collected = Call()  # by the call that is under way
+        self._unsaid: KshareError | None = None  # what went wrong amid a call that had records
 
     def next_rows(self, timeout: float | None, *, continues: bool = False) -> bool:
         """Wait for messages in :attr:`fresh`; whether there are any."""
@@ -160,9 +161,10 @@ class Receiver:
                         out = self._dispatcher.out
                         call.took(out.delivery)
                         out.collect(most - len(call.messages), call.messages)
-        except (KshareError, ConsumerClosedError):
-            if call.is_empty:  # else the next call says it again
+        except (KshareError, ConsumerClosedError) as error:
+            if call.is_empty:
                 raise
+            self._keep(error)
         except BaseException:
             self._give_back()
             raise
@@ -330,12 +332,15 @@ class Receiver:
 
         Raises:
             ConsumerClosedError: The consumer is closed.
+            KshareError: What a call before this one has met when it had records to return.
             RuntimeError: Nothing was assigned or subscribed; or there is no open transaction, and
                 has to be.
         """
         deadline = deadline_of(timeout)
         with self._state.call():
             self._check_may_receive()
+            if not continues:
+                self._say()
             meter = self._dispatcher.meter
             if meter is not None:
                 meter.called(continues=continues)
@@ -347,6 +352,24 @@ class Receiver:
             if meter is not None and not has_some:
                 meter.returned(None)
             return has_some
+
+    def _keep(self, error: KshareError | ConsumerClosedError) -> None:
+        """Raise an error in the next call, as it may be said only once: by a callback, say."""
+        # These two are said again for as long as they hold.
+        if isinstance(error, KshareError) and not isinstance(error, FencedError | PolicyError):
+            self._unsaid = error
+
+    def _say(self) -> None:
+        error, self._unsaid = self._unsaid, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Log what no call will raise any more."""
+        try:
+            self._say()
+        except KshareError as error:
+            _log.error("before the consumer was closed: %s", error, exc_info=error)
 
     def _check_may_receive(self) -> None:
         if self._state.is_closed:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import ConsumerClosedError
 from kshare.group.consumer.async_consumer import AsyncKeySharedConsumer
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
@@ -150,5 +151,15 @@ def test_an_iteration_ends_if_the_consumer_is_closed_before_it_polls(
         await asyncio.to_thread(consumer._consumer.close)
         is_closed.set()
         assert await waiting is None
+
+    run(test, FakeSessions())
+
+
+def test_a_closed_consumer_says_so_also_if_no_records_are_wanted(run: Callable[..., None]) -> None:
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        assert await consumer.consume(0) == []
+        await consumer.close()
+        with pytest.raises(ConsumerClosedError):
+            await consumer.consume(0)
 
     run(test, FakeSessions())

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import ConsumerClosedError, FencedError
+from kshare.errors import ConsumerClosedError, FencedError, KafkaError
 from kshare.group.consumer import async_consumer as async_module
 from kshare.group.consumer import consumer as consumer_module
 from kshare.group.consumer import receiver as receiver_module
@@ -224,6 +224,57 @@ def test_a_callback_that_raises_amid_a_call_loses_nothing(
     with pytest.raises(ValueError, match="no"):
         consumer.consume(RECORDS + 1, LONG_S)
     assert offsets(consumer.consume(RECORDS, WAIT_S)) == list(range(RECORDS))
+
+
+NEXT: dict[str, Callable[[KeySharedConsumer], object]] = {
+    "poll": lambda consumer: consumer.poll(WAIT_S),
+    "consume": lambda consumer: consumer.consume(1, WAIT_S),
+    "consume_batch": lambda consumer: consumer.consume_batch(WAIT_S),
+    "an iteration": lambda consumer: next(iter(consumer)),
+    "close": lambda consumer: consumer.close(),
+}
+
+
+@pytest.mark.parametrize("how", NEXT)
+def test_an_error_amid_a_call_that_has_records_is_raised_by_the_next_one(
+    make: Callable[..., KeySharedConsumer], how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be said only once, as by a callback, or of a topic that may not be described."""
+    faults = [KafkaError("only once")]
+
+    def on_commit(*_: object) -> None:
+        if faults and has_collected(consumer, RECORDS):
+            raise faults.pop()
+
+    consumer = make(enable__auto__commit=True, auto__commit__interval__ms=100, on_commit=on_commit)
+    consumer.assign([ORDERS])
+    assert offsets(consumer.consume(RECORDS + 1, LONG_S)) == list(range(RECORDS))
+    if how == "close":
+        NEXT[how](consumer)
+        assert [each for each in caplog.records if "only once" in each.message]
+        return
+    with pytest.raises(KafkaError, match="only once"):
+        NEXT[how](consumer)
+    consumer.seek(ORDERS, 2)
+    assert offsets(consumer.consume(RECORDS - 2, WAIT_S)) == list(range(2, RECORDS))
+
+
+def test_with_asyncio_an_error_amid_a_call_that_has_records_is_raised_by_the_next_one(
+    cluster: FakeCluster, group: FakeSessions
+) -> None:
+    faults, consumers = [KafkaError("only once")], list[KeySharedConsumer]()
+
+    def on_commit(*_: object) -> None:
+        if faults and has_collected(consumers[0], RECORDS):
+            raise faults.pop()
+
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        consumers.append(consumer._consumer)
+        assert len(await consumer.consume(RECORDS + 1, LONG_S)) == RECORDS
+        with pytest.raises(KafkaError, match="only once"):
+            await consumer.poll(WAIT_S)
+
+    run(cluster, group, test, **{"auto.commit.interval.ms": 100, "on_commit": on_commit})
 
 
 def test_with_a_limit_for_each_key_what_goes_back_comes_again_in_order(

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from kshare.errors import OptionsError, UnknownTopicError
+from kshare.errors import ConsumerClosedError, OptionsError, UnknownTopicError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
 from tests.support.clock import until
@@ -166,6 +166,18 @@ def test_only_a_message_can_be_acknowledged(make: Make, what: Any) -> None:
     consumer = make(acknowledgement__mode="explicit")
     with pytest.raises(TypeError, match="wanted a message that this consumer returned, not a"):
         consumer.acknowledge(what)
+    if what is not None:
+        with pytest.raises(TypeError, match="wanted a message that this consumer returned, not a"):
+            consumer.commit(message=what)
+
+
+def test_a_closed_consumer_says_so_also_if_no_records_are_wanted(make: Make) -> None:
+    consumer = make()
+    consumer.assign([("orders", 0)])
+    assert consumer.consume(0) == []
+    consumer.close()
+    with pytest.raises(ConsumerClosedError):
+        consumer.consume(0)
 
 
 def test_after_close_nothing_is_waited_for(cluster: FakeCluster) -> None:
