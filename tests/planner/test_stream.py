@@ -298,9 +298,8 @@ def test_what_cannot_be_closed_keeps_nothing_else_open() -> None:
         parking=BrokenParking(),
         commits=lambda _: Broken(),
     )
-    with pytest.raises(OSError, match="parking") as raised:
+    with pytest.raises(OSError, match="parking"):
         planned.close()
-    assert str(raised.value.__context__) == "committer"
     assert cluster.closed
 
 
