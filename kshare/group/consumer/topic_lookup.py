@@ -111,20 +111,23 @@ class TopicPatterns:
 
     def _run(self, topics: SubscribedTopics, closed: threading.Event) -> None:
         known: tuple[str, ...] = ()
+        said = ""
         with closing(Cluster(self._kafka)) as cluster:
             while not closed.is_set():
                 seconds = _SOON_SECONDS
                 try:
                     found = topics.among(cluster.topics())
-                except KafkaError as error:
-                    _log.warning("cannot look which topics match a subscription: %s", error)
-                else:
-                    if found:
-                        seconds = self._kafka.metadata_max_age_seconds
                     with self._lock:
                         if found and found != known and not closed.is_set():
                             self._on_topics(found)
-                    known = found or known
+                    if found:
+                        known, seconds = found, self._kafka.metadata_max_age_seconds
+                except KafkaError as error:
+                    _log.warning("cannot look which topics match a subscription: %s", error)
+                except Exception as error:  # without this thread, no topic would ever be found
+                    if repr(error) != said:
+                        said = repr(error)
+                        _log.exception("cannot look which topics match a subscription")
                 closed.wait(seconds)
 
 

@@ -69,6 +69,7 @@ class Parking:
         self._view = view
         self._on_change = on_change
         self._closed = threading.Event()
+        self._said = ""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -84,10 +85,19 @@ class Parking:
     def _run(self) -> None:
         try:
             while not self._closed.is_set():
-                self._look()
+                try:
+                    self._look()
+                except Exception as error:  # without this thread, nothing would ever be delivered
+                    self._say(error)
                 self._closed.wait(_SOON_SECONDS if self.hashes is None else EVERY_SECONDS)
         finally:
             self._view.close()
+
+    def _say(self, error: Exception) -> None:
+        if repr(error) != self._said:
+            self._said = repr(error)
+            what = "nothing is delivered" if self.hashes is None else "as before, keys are parked"
+            _log.error("cannot look which keys are parked; %s: %r", what, error, exc_info=error)
 
     def _look(self) -> None:
         try:

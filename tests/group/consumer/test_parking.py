@@ -265,3 +265,23 @@ def test_a_range_of_which_all_is_parked_and_seeks(make: Make, parked: FakeParked
     assert consumer.poll(0.2) is None
     set_parked(parked)
     assert drained(consumer, WAYS[1], 4) == [65, 69, 73, 77]
+
+
+def test_no_fault_ends_the_look_for_parked_keys(
+    make: Make, parked: FakeParked, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Nothing would ever be delivered, and nobody would know why. It is logged once."""
+    monkeypatch.setattr(watching, "_SOON_SECONDS", 0.01)
+    everywhere, faults = parked.everywhere, [1, 2]
+
+    def fails_twice() -> Any:
+        if faults:
+            faults.pop()
+            raise LookupError("of whatever reads them")
+        return everywhere()
+
+    monkeypatch.setattr(parked, "everywhere", fails_twice)
+    consumer = make()
+    consumer.assign([T0])
+    assert len(consumer.consume(RECORDS, SECONDS)) == RECORDS
+    assert caplog.text.count("cannot look which keys are parked; nothing is delivered") == 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kshare.group import KeySharedConsumer
+from kshare.group.consumer import topic_lookup
 from kshare.group.consumer.topic_lookup import SubscribedTopics, TopicPatterns
 from kshare.testing import FakeCluster
 from tests.support.groups import LOG, SECONDS, eventually, group_config, quick_settings
@@ -75,6 +76,26 @@ def test_topics_that_come_later_are_found_until_it_stops(cluster: FakeCluster) -
     patterns.follow(SubscribedTopics.of("^au"))
     eventually(lambda: said[2:] == [("audit",)])
     patterns.stop()
+
+
+def test_no_fault_ends_the_look_for_topics(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged once."""
+    monkeypatch.setattr(topic_lookup, "_SOON_SECONDS", 0.01)
+    config, said, faults = group_config(cluster.bootstrap_servers), list[Any](), [1, 2]
+
+    def on_topics(found: tuple[str, ...]) -> None:
+        if faults:
+            faults.pop()
+            raise LookupError("of who is called")
+        said.append(found)
+
+    patterns = TopicPatterns(config.kafka, on_topics, threading.RLock())
+    patterns.follow(SubscribedTopics.of("^au"))
+    eventually(lambda: said == [("audit",)])
+    patterns.stop()
+    assert caplog.text.count("cannot look which topics match a subscription") == 1
 
 
 def test_a_consumer_reads_the_topics_that_match(cluster: FakeCluster) -> None:
