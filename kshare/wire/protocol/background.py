@@ -211,6 +211,9 @@ class Waker:
         self._is_closing = True
         self._close()
 
+    def __del__(self) -> None:
+        self.close()  # or the descriptors would stay open for ever
+
     def _leave(self) -> None:
         self._lock.release()
         if self._is_closing:

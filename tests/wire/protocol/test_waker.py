@@ -23,6 +23,16 @@ def test_before_it_is_open_and_after_it_is_closed_it_wakes_nobody() -> None:
     assert waker.wait(60) == []
 
 
+def test_one_that_nobody_closes_leaves_no_descriptors() -> None:
+    waker = Waker().open()
+    reading = os.dup(waker._reading)
+    del waker
+    try:
+        assert os.read(reading, 1) == b""  # nobody can write any more
+    finally:
+        os.close(reading)
+
+
 def test_a_wake_up_ends_the_wait_or_the_next_one() -> None:
     waker = Waker().open()
     waker.wake()
