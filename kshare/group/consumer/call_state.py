@@ -12,6 +12,7 @@ delivered, for which another thread that polls may wait, another thread shuts it
 """
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -55,12 +56,18 @@ class CallState:
         self.has_begun = self.has_ended = False
         self.is_closed = self.is_changed = self.is_batch = False
         self._shut_down: Callable[[], None] | None = shut_down
+        self._process = os.getpid()
         self._calling: set[int] = set()  # threads
         self._ending: set[int] = set()  # those that have closed the consumer amid their call
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """A call of the consumer: what closes it amid the call waits until the call ends."""
+        """A call of the consumer: what closes it amid the call waits until the call ends.
+
+        Raises:
+            RuntimeError: It is another process's.
+        """
+        self._check_process()
         thread = threading.get_ident()
         if thread in self._calling:
             yield
@@ -83,7 +90,11 @@ class CallState:
 
         Args:
             interrupt: Ends what a call waits for.
+
+        Raises:
+            RuntimeError: It is another process's.
         """
+        self._check_process()
         with ExitStack() as stack:
             if not self.polling.acquire(blocking=False):
                 stack.enter_context(self.gate)
@@ -98,9 +109,23 @@ class CallState:
 
         Raises:
             ConsumerClosedError: It has ended.
+            RuntimeError: It is another process's.
         """
         if self.has_ended:
             raise ConsumerClosedError
+        self._check_process()
+
+    @property
+    def is_inherited(self) -> bool:
+        """True in a process that was forked since: there it has no threads, and no connections."""
+        return os.getpid() != self._process
+
+    def _check_process(self) -> None:
+        if self.is_inherited:
+            raise RuntimeError(
+                "the consumer is that of the process that this one was forked from: make one here, "
+                "after the fork"
+            )
 
     def shut_down(self) -> None:
         """End the consumer, now or when the call ends that is under way in this thread."""

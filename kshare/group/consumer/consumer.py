@@ -574,9 +574,10 @@ class KeySharedConsumer:
         counts of released records as long, or 5 s more.
         Idempotent and safe in a signal handler. If a call is in progress, that call returns
         immediately and then the consumer closes. A call in another thread returns before that is
-        over: wait for the thread that closes before the process ends.
+        over: wait for the thread that closes before the process ends. In a process that was forked
+        since, it closes nothing.
         """
-        if self._state.is_closed:
+        if self._state.is_closed or self._state.is_inherited:
             return
         self._state.is_closed = True
         try:

@@ -1,5 +1,6 @@
 """Calls of a consumer, and its end."""
 
+import os
 import threading
 from contextlib import suppress
 
@@ -46,6 +47,21 @@ def test_who_closes_it_amid_a_call_ends_it_after_that() -> None:
             state.shut_down()
         assert not state.has_ended
     assert state.has_ended
+
+
+def test_in_a_process_that_was_forked_since_no_call_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = CallState(lambda: None)
+    inherited = [state.is_inherited]
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    inherited.append(state.is_inherited)
+    assert inherited == [False, True]
+    for begins in (state.call, lambda: state.changing(lambda: None)):
+        with pytest.raises(RuntimeError, match="make one here, after the fork"), begins():
+            pass
+    with pytest.raises(RuntimeError, match="make one here, after the fork"):
+        state.check_open()
 
 
 def test_no_interrupt_leaves_a_thread_amid_a_call() -> None:
