@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
-from inspect import isasyncgenfunction, isgeneratorfunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kshare.errors import OptionsError
@@ -94,6 +94,8 @@ class Processor:
             problems.append(f"order is {order!r}; wanted key, none or partition")
         on_failure = Stop() if on_failure is None else on_failure
         problems += filter(None, [_fault_of_policy(on_failure, order)])
+        if iscoroutinefunction(on_outcome):
+            problems.append("on_outcome is a coroutine function; wanted a plain one, nobody awaits")
         batch_size = (_BATCH if on_batch else 1) if batch_size is None else batch_size
         max_records = _records_max(concurrency, batch_size) if max_records is None else max_records
         for name, number in (

@@ -93,6 +93,14 @@ def test_only_a_key_has_a_sequence_of_dead_letters(order: Any) -> None:
         Processor(print, order=order, on_failure=DeadLetter("dlq", sequence=True))
 
 
+def test_an_on_outcome_that_is_a_coroutine_function_would_do_nothing() -> None:
+    async def later(_: Any) -> None:
+        pass
+
+    with pytest.raises(OptionsError, match="on_outcome is a coroutine function"):
+        Processor(print, on_outcome=later)
+
+
 def test_retry_after_takes_the_text_of_a_header() -> None:
     assert RetryAfter("30").seconds == 30.0
     for wrong in ("Wed, 21 Oct 2026 07:28:00 GMT", "inf", float("nan"), "1e306", 4e7):

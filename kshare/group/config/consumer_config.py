@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
@@ -113,6 +114,18 @@ def cluster_and_log(group: str, config: Mapping[str, Any] | KafkaConfig) -> tupl
     return parsed.kafka, parsed.log_topic
 
 
+NOBODY_AWAITS: Final = (
+    "give a plain function; one can call asyncio.run_coroutine_threadsafe(coroutine, loop)"
+)
+"""For whoever gives a coroutine function where a plain one is called."""
+
+
+def is_async(function: object) -> bool:
+    """True for a coroutine function, and an object whose call is one."""
+    call = getattr(function, "__call__", None)  # noqa: B004 - an object's own, if it is async
+    return iscoroutinefunction(function) or iscoroutinefunction(call)
+
+
 class _ConsumerParser:
     """Parses one configuration once."""
 
@@ -129,6 +142,8 @@ class _ConsumerParser:
     def parse(self) -> ConsumerConfig:
         if self._on_commit is not None and not callable(self._on_commit):
             self._faults.add("on_commit", None, "must be callable")
+        elif is_async(self._on_commit):
+            self._faults.add("on_commit", None, "is a coroutine function", NOBODY_AWAITS)
         kafka = parse_kafka(self._raw, self._token_provider)
         group = (self._raw.get("group.id") or "").strip()
         if not group:

@@ -220,8 +220,10 @@ class AsyncKeySharedConsumer:
 
     async def close(self) -> None:
         """Commit (with ``enable.auto.commit``), give up all claims, and end iterations."""
-        await asyncio.to_thread(self._consumer.close)
-        self._polling.shutdown(wait=False)
+        try:
+            await asyncio.to_thread(self._consumer.close)
+        finally:
+            self._polling.shutdown(wait=False)
 
     def metrics(self) -> ConsumerMetrics:
         """Key ranges, positions, commits and rebalances of the consumer."""

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from kshare.group.assignments import (
     parse_partition,
     partition_and_offset,
 )
-from kshare.group.config.consumer_config import consumer_config
+from kshare.group.config.consumer_config import NOBODY_AWAITS, consumer_config, is_async
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.commits import Commits
@@ -435,9 +436,15 @@ class KeySharedConsumer:
                 commits any more, and no transaction of one is open. Restore state here.
 
         Raises:
+            TypeError: A callback is a coroutine function: nobody would await it.
             ValueError: A topic is wrong, or partitions were assigned by :meth:`assign`.
         """
-        self._reading.subscribe(topics, Callbacks(on_assigned, on_revoked, on_lost, on_started))
+        callbacks = Callbacks(on_assigned, on_revoked, on_lost, on_started)
+        for field in fields(callbacks):
+            callback = getattr(callbacks, field.name)
+            if is_async(getattr(callback, "listener", callback)):  # that of partitions_only
+                raise TypeError(f"{field.name} is a coroutine function: {NOBODY_AWAITS}")
+        self._reading.subscribe(topics, callbacks)
 
     def unsubscribe(self) -> None:
         """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group."""

@@ -237,6 +237,14 @@ def test_a_login_of_librdkafka_is_java_s(mechanism: str) -> None:
     assert "a\\" not in repr(parsed)
 
 
+def test_a_coroutine_function_is_no_on_commit() -> None:
+    async def later(*_: Any) -> None:
+        pass
+
+    (problem,) = problems({**BASE, "on_commit": later})
+    assert problem.startswith("on_commit: is a coroutine function")
+
+
 def test_all_faults_are_told_at_once_without_a_prefix_and_without_secrets() -> None:
     found = problems(
         {

@@ -163,3 +163,30 @@ def test_a_closed_consumer_says_so_also_if_no_records_are_wanted(run: Callable[.
             await consumer.consume(0)
 
     run(test, FakeSessions())
+
+
+def test_an_end_that_a_callback_fails_leaves_no_thread(
+    cluster: FakeCluster, run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, ended = list[threading.Thread](), list[bool]()
+
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        await consumer.poll(0.01)
+        threads.extend(consumer._polling._threads)
+        close = consumer._consumer.close
+
+        def fails() -> None:
+            close()
+            raise LookupError("of on_revoked")
+
+        monkeypatch.setattr(consumer._consumer, "close", fails)
+        with pytest.raises(LookupError):
+            await consumer.close()
+        monkeypatch.undo()
+
+        for thread in threads:
+            await asyncio.to_thread(thread.join, WAIT_S)
+        ended.extend(not thread.is_alive() for thread in threads)
+
+    run(test, FakeSessions())
+    assert ended == [True]

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import DataLossError
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.consumer.subscriber import partitions_only
 from kshare.group.message import CHUNK_ROWS, Chunk, Message
 from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster, Record
@@ -327,6 +329,25 @@ def test_retention_overtakes_a_gap(
     assert offsets(take(consumer, 40)) == [*range(50, 60), *range(70, 100)]
     assert "offset 3 is wanted, the log holds 40 to 100" in caplog.text
     assert consumer.commit() == {TopicPartition("orders", 0): 100}
+
+
+@pytest.mark.parametrize("name", ["on_assigned", "on_revoked", "on_lost", "on_started"])
+def test_a_coroutine_function_is_no_callback(
+    make: Callable[..., KeySharedConsumer], name: str
+) -> None:
+    """Nobody would await what it returns."""
+
+    async def later(_: Any) -> None:
+        pass
+
+    class Later:
+        async def __call__(self, _: Any) -> None:
+            pass
+
+    consumer, function = make(), cast("Any", later)
+    for listener in (function, Later(), partial(function), partitions_only(function)):
+        with pytest.raises(TypeError, match=f"{name} is a coroutine function: give a plain"):
+            consumer.subscribe(["orders"], **{name: listener})  # type: ignore[arg-type]
 
 
 def test_faults_that_pass_do_not_show(
