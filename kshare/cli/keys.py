@@ -25,7 +25,8 @@ __all__ = ["keys_of", "run"]
 _LATE: Final = (
     "What has waited comes now, and behind a watermark it comes late: stateful operators drop it. "
     "Count it with a batch read of these keys (option keys) into the same sink: see 'Unpark behind "
-    "a watermark' in docs/slow-keys.md.\n"
+    "a watermark' in docs/slow-keys.md. It is one batch, on top of maxOffsetsPerTrigger, unless "
+    "the query has maxRecordsPerTask, targetTaskDuration or maxBytesPerTrigger.\n"
 )
 _HEX: Final = re.compile("(?:[0-9a-fA-F]{2})*")
 

@@ -211,7 +211,9 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
     "How much a micro-batch reads": (
         Option(
             "maxOffsetsPerTrigger",
-            "Maximum number of offsets in a micro-batch, shared among partitions by backlog.",
+            "Maximum number of offsets in a micro-batch, shared among partitions by backlog. "
+            "Counted from each partition's fastest range: what slower ranges and keys just "
+            "unparked have left behind comes on top ([limits.md](limits.md#planning)).",
             _STREAM,
             _COUNT,
             "max_offsets_per_trigger",

@@ -69,6 +69,7 @@ def test_park_and_unpark(run: Run, monkeypatch: Any) -> None:
     code, out, told = run("unpark", "--topic", "orders", "b", "x", "b")
     assert (code, out) == (0, "orders b: unparked\norders x: was not parked\n")
     assert "behind a watermark it comes late" in told
+    assert "on top of maxOffsetsPerTrigger" in told
     assert run("unpark", "--topic", "orders", "b") == (0, "orders b: was not parked\n", "")
     assert [one["key"] for one in parked(run)] == ["a", "c"]
     code, out, _ = run("parked")
