@@ -150,8 +150,8 @@ def without_trimmed(
         lost = reached.pending(first)
         if lost:
             text = (
-                f"{tp}: {_shown(lost)} were pending and are gone; the log begins at offset {first} "
-                "(deleted by retention or by an operator)"
+                f"{tp}: {_shown(lost)} were pending and are gone{_if_any(lost)}; the log begins at "
+                f"offset {first} (deleted by retention or by an operator)"
             )
             wanted = (lost[0].offsets.start, max(piece.offsets.end for piece in lost))
             losses.append(Loss(text, tp, wanted, (first, max(first, reached.front))))
@@ -167,6 +167,14 @@ def _within(reached: Progress, end: int) -> Progress:
         if piece.offsets.start < end
     )
     return Progress.of(min(reached.stable, end), kept)
+
+
+def _if_any(pieces: Iterable[Rectangle]) -> str:
+    """A text for key hashes that may never have had a record there, as parked keys often have."""
+    is_whole = any(piece.hashes.width == HASH_SPACE for piece in pieces)
+    return (
+        "" if is_whole else " (if these hashes had records there, which nobody can know any more)"
+    )
 
 
 def _shown(pieces: Iterable[Rectangle]) -> str:

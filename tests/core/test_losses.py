@@ -79,7 +79,8 @@ def test_the_text_names_offsets_and_key_hashes() -> None:
     reached = Progress.of(3, [offsets(3, 8, LOW), offsets(9, 12)])
     _, (loss,) = without_trimmed({T0: reached}, {T0: 8})
     assert loss.text == (
-        f"t-0: offsets [3,8) of the key hashes {high} were pending and are gone; "
+        f"t-0: offsets [3,8) of the key hashes {high} were pending and are gone "
+        "(if these hashes had records there, which nobody can know any more); "
         "the log begins at offset 8 (deleted by retention or by an operator)"
     )
     assert (loss.wanted, loss.available) == ((3, 8), (8, 12))

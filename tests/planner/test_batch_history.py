@@ -71,6 +71,23 @@ def test_a_parked_key_whose_records_are_gone_is_told_of() -> None:
     }
 
 
+def test_a_parked_key_without_a_record_may_have_had_one_where_the_log_was_trimmed() -> None:
+    """The way out is one start that is lenient; nothing that was delivered comes again."""
+    query = Query(grown(200))
+    query.parking.keys = {("t", b"nobody")}
+    query.drain()
+    query.log.first[T0] = 150
+    query.log.grow([KEYS[0]])
+    with pytest.raises(DataLossError, match="if these hashes had records there"):
+        query.trigger()
+    query.parking.keys = set()
+    query.restart(failOnDataLoss="false")
+    query.drain()
+    query.restart(failOnDataLoss="true")
+    query.drain()
+    query.check_all()
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 99), st.integers(1, 4), st.integers(1, 20), st.integers(0, 2))
 def test_rather_twice_than_never(first: int, ranges: int, most: int, batches: int) -> None:
