@@ -420,9 +420,9 @@ class KeySharedConsumer:
     ) -> None:
         """Join the group, and read what its leader assigns: key ranges of partitions.
 
-        The callbacks are called by poll (:meth:`close` calls ``on_revoked``), with the key hashes
-        of each partition that have changed; an empty tuple is the whole partition. See also
-        :func:`kshare.group.partitions_only`.
+        The callbacks are called by poll (:meth:`close` and :meth:`unsubscribe` call ``on_revoked``
+        or ``on_lost``), with the key hashes of each partition that have changed; an empty tuple is
+        the whole partition. See also :func:`kshare.group.partitions_only`.
 
         Args:
             topics: The topics, in place of those that were subscribed before. A text that begins
@@ -447,7 +447,11 @@ class KeySharedConsumer:
         self._reading.subscribe(topics, callbacks)
 
     def unsubscribe(self) -> None:
-        """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group."""
+        """Commit (with ``enable.auto.commit``), give up all partitions, and leave the group.
+
+        Raises:
+            RuntimeError: The consumer is closed, or this is a callback of :meth:`subscribe`.
+        """
         self._reading.unsubscribe()
 
     def assignment(self) -> dict[TopicPartition, tuple[HashRange, ...]]:

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any, Final
 
 from kshare.core.progress import TopicPartition
-from kshare.errors import ConsumerClosedError
+from kshare.errors import ConsumerClosedError, KshareError
 from kshare.group.assignments import check_whole, parse_assignment, parse_partition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
@@ -151,22 +151,27 @@ class Reading:
 
         Raises:
             ConsumerClosedError: The consumer is closed.
+            RuntimeError: Amid a callback of ``subscribe``.
         """
         self._state.check_open()
         subscriber = self._receiver.subscriber
         if subscriber is None:
             return
         self._end_transactions("unsubscribe")
-        subscriber.stop_looking()
         with self._state.call(), self._state.changing(self._receiver.interrupt):
-            try:
+            if subscriber.is_rebalancing:  # as a change is half done
+                raise RuntimeError("unsubscribe in a callback of subscribe: return from it first")
+            subscriber.stop_looking()
+            with ExitStack() as ends:  # the last one first, whatever a callback raises
+                ends.callback(self._session.leave, _LEAVE_SECONDS)
+                ends.callback(self._leave)
+                ends.callback(self._commits.finish)
+                ends.callback(self._commits.flush)
                 subscriber.revoke_all()
-            finally:
-                self._commits.flush()
-                self._commits.finish()
-                self._receiver.subscriber = None
-                self.take_over({}, None)
-                self._session.leave(_LEAVE_SECONDS)
+
+    def _leave(self) -> None:
+        self._receiver.subscriber = None
+        self.take_over({}, None)
 
     # -- what a membership does with its consumer ----------------------------------------------
 
@@ -175,6 +180,14 @@ class Reading:
         if self._receiver.transactions is not None:  # none is open now, and only they commit
             return None
         return self._commits.begin_last()
+
+    def is_fenced(self) -> bool:
+        """True if others may have what it owns, though its member does not know it yet."""
+        try:
+            self._session.check()
+        except KshareError:
+            return True
+        return False
 
     def is_settled(self) -> bool:
         """True if what it reads is claimed, so that what it processes can be committed."""

@@ -451,7 +451,11 @@ class Receiver:
             transactions.resolve()
         with self._state.polling:
             if not self._state.is_closed:  # by another thread meanwhile
-                subscriber.follow()
+                try:
+                    subscriber.follow()
+                except ConsumerClosedError:
+                    if not self._state.is_closed:  # by a callback, or a signal handler
+                        raise
         return True
 
     def _is_unfenced(self) -> bool:

@@ -19,6 +19,8 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from kshare.core.hashing import HashRange
 from kshare.core.listing import join_names
 from kshare.core.progress import TopicPartition
+from kshare.errors import ConsumerClosedError
+from kshare.group.consumer.call_state import raise_first
 from kshare.group.consumer.topic_lookup import SubscribedTopics, TopicPatterns
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.protocol.holdings import Change, assigned_minus, hashes_union
@@ -64,6 +66,9 @@ class Host(Protocol):
     def keep(self, assignment: Assigned) -> None:
         """Read on these key hashes, which stay, and no others."""
 
+    def is_fenced(self) -> bool:
+        """True if others may have what it owns, though its member does not know it yet."""
+
     def is_settled(self) -> bool:
         """True if what it reads is claimed, so that what it processes can be committed."""
 
@@ -81,12 +86,10 @@ class _Handover:
     Attributes:
         change: The change.
         commit: Done when they are committed.
-        faults: What callbacks have raised.
     """
 
     change: Change
     commit: "Future[Any]"
-    faults: list[Exception]
 
 
 class Subscriber:
@@ -106,6 +109,8 @@ class Subscriber:
         self._host = host
         self._under_way: _Handover | None = None
         self._step: Callable[[], None] | None = None  # that was interrupted, and is to be done
+        self._told: Assigned = {}  # was revoked or lost, by the change that is not applied yet
+        self._faults: list[Exception] = []  # of callbacks, of that change
         self._starting: dict[TopicPartition, tuple[HashRange, ...]] = {}  # gained, not in place
         self._patterns: TopicPatterns | None = None
 
@@ -151,6 +156,7 @@ class Subscriber:
         """Do what the group wants. What an error or an interrupt ends is done by the next call.
 
         Raises:
+            ConsumerClosedError: The consumer was closed meanwhile.
             Exception: What a callback has raised; all else is done before.
             KshareError: What is assigned cannot be claimed.
         """
@@ -158,11 +164,14 @@ class Subscriber:
         try:
             under_way = self._under_way
             if under_way is not None:
-                self._step = partial(self._finish, under_way.change, under_way.faults)
+                self._step = partial(self._finish, under_way.change)
                 self._under_way = None
             if self._step is None:
                 self._step = self._take
             self._step()
+        except ConsumerClosedError:
+            self._raise_faults()
+            raise
         finally:
             self.is_rebalancing = False
 
@@ -175,33 +184,48 @@ class Subscriber:
 
     def _begin(self, change: Change) -> None:
         self._step = partial(self._begin, change)
-        faults: list[Exception] = []
-        revoked = self.callbacks.on_revoked
-        if change.is_lost and self.callbacks.on_lost is not None:
-            revoked = self.callbacks.on_lost
+        self._faults = []
         self._starting = dict(assigned_minus(self._starting, change.revoked))
         if change.revoked:
             self._tell(change.revoked, "lost" if change.is_lost else "revoked")
-            _call(revoked, change.revoked, faults)
+            self._call(self._loser(is_lost=change.is_lost), change.revoked)
+            self._told = change.revoked
         commit = None
         owned = self.member.owned()
         if not change.is_lost and owned:  # also if hashes are added: their claim is another one
             commit = self._host.commit_before_revocation()
         if commit is None:
-            self._finish(change, faults)
+            self._finish(change)
             return
         self._host.keep(assigned_minus(owned, change.revoked))
-        self._under_way, self._step = _Handover(change, commit, faults), None
+        self._under_way, self._step = _Handover(change, commit), None
         commit.add_done_callback(lambda _: self._host.wake())
 
-    def _finish(self, change: Change, faults: list[Exception]) -> None:
-        self._step = partial(self._finish, change, faults)
+    def _loser(self, *, is_lost: bool) -> Listener | None:
+        """The callback for hashes that go."""
+        lost = self.callbacks.on_lost if is_lost else None
+        return self.callbacks.on_revoked if lost is None else lost
+
+    def _call(self, listener: Listener | None, changed: Assigned) -> None:
+        if listener is None:
+            return
+        try:
+            listener(changed)
+        except Exception as error:  # raised by poll, once the rebalance is done
+            self._faults.append(error)
+
+    def _raise_faults(self) -> None:
+        faults, self._faults = self._faults, []
+        raise_first(faults)
+
+    def _finish(self, change: Change) -> None:
+        self._step = partial(self._finish, change)
         epoch = None if change.epoch is None else (change.epoch, change.topic_id)
         self._host.take_over(change.assigned, epoch)
         for tp, hashes in change.gained.items():
             self._starting[tp] = hashes_union(self._starting.get(tp), hashes)
         self.member.applied()
-        self._step = None
+        self._step, self._told = None, {}
         if change.gained:
             self._tell(change.gained, "assigned")
         on_assigned = self.callbacks.on_assigned
@@ -210,9 +234,8 @@ class Subscriber:
             stays = {tp: change.assigned[tp] for tp in change.revoked if tp in change.assigned}
             gained = {**gained, **stays}
         if gained:
-            _call(on_assigned, gained, faults)
-        for fault in faults:
-            raise fault
+            self._call(on_assigned, gained)
+        self._raise_faults()
 
     def started(self, is_in_place: Callable[[TopicPartition], bool]) -> None:
         """Tell of claims that are in place now; their records come after that.
@@ -250,14 +273,13 @@ class Subscriber:
         _log.log(level, "group %s: %s: %s%s", self._group, what, join_names(names), why)
 
     def revoke_all(self) -> None:
-        """The end: what is owned is given up next."""
-        owned: Assigned = self.member.owned()
-        if self._under_way is not None:
-            owned = assigned_minus(owned, self._under_way.change.revoked)
-        if owned and self.callbacks.on_revoked is not None and not self.is_rebalancing:
+        """The end: what is owned is given up next. Callbacks hear of no hashes twice."""
+        owned = assigned_minus(self.member.owned(), self._told)
+        listener = self._loser(is_lost=self.member.is_lost or self._host.is_fenced())
+        if owned and listener is not None:
             self.is_rebalancing = True
             try:
-                self.callbacks.on_revoked(owned)
+                listener(owned)
             finally:
                 self.is_rebalancing = False
 
@@ -299,16 +321,3 @@ class _PartitionsOnly:
             self.listener(partitions)
         else:
             self.listener(self.consumer, [RdTopicPartition(*each) for each in partitions])
-
-
-def _call(
-    listener: Listener | None,
-    changed: Assigned,
-    faults: list[Exception],
-) -> None:
-    if listener is None:
-        return
-    try:
-        listener(changed)
-    except Exception as error:  # raised by poll, once the rebalance is done
-        faults.append(error)

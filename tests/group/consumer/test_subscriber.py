@@ -11,7 +11,7 @@ import pytest
 from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthorizationError
+from kshare.errors import AuthorizationError, ConsumerClosedError
 from kshare.group.consumer import subscriber as subscriber_module
 from kshare.group.consumer.subscriber import Callbacks, Host, Subscriber, partitions_only
 from kshare.group.consumer.topic_lookup import SubscribedTopics
@@ -37,6 +37,7 @@ class FakeMember:
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
+        self.owns: dict[TopicPartition, Any] = {}
         self.is_applied = False
 
     def take(self) -> Change | None:
@@ -52,7 +53,7 @@ class FakeMember:
         self.is_applied = True
 
     def owned(self) -> dict[TopicPartition, Any]:
-        return {}
+        return self.owns
 
 
 class FakeHost:
@@ -61,7 +62,10 @@ class FakeHost:
     def __init__(self) -> None:
         self.claimed: list[Hashes] = []
         self.faults: list[BaseException] = []
-        self.commits = False
+        self.commits = self.has_lost = False
+
+    def is_fenced(self) -> bool:
+        return self.has_lost
 
     def commit_before_revocation(self) -> "Future[Any] | None":
         if not self.commits:
@@ -148,6 +152,62 @@ def test_what_is_lost_is_revoked_for_those_who_make_no_difference(
     )
     apply(subscriber, member, Change({ORDERS: ()}, {}, {}, is_lost=True))
     assert told == ["lost" if has_on_lost else "revoked"]
+
+
+@pytest.mark.parametrize("has_on_lost", [True, False])
+@pytest.mark.parametrize("lost", ["", "member", "session"])
+def test_the_end_of_a_member_that_is_lost_is_a_loss(
+    subscriber: Subscriber, member: FakeMember, lost: str, has_on_lost: bool
+) -> None:
+    """Others may have these hashes: nobody may save their state as if they had not."""
+    told: list[tuple[str, Hashes]] = []
+    subscriber.callbacks = Callbacks(
+        on_revoked=lambda owned: told.append(("revoked", owned)),
+        on_lost=(lambda owned: told.append(("lost", owned))) if has_on_lost else None,
+    )
+    member.owns = {ORDERS: ()}
+    member.is_lost = lost == "member"
+    cast("FakeHost", subscriber._host).has_lost = lost == "session"
+    subscriber.revoke_all()
+    assert told == [("lost" if lost and has_on_lost else "revoked", {ORDERS: ()})]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_was_revoked_when_the_consumer_closes_is_not_revoked_again(
+    subscriber: Subscriber, member: FakeMember, fails: bool
+) -> None:
+    """A callback may close: what comes after it in the change is refused then."""
+    told: list[Hashes] = []
+
+    def on_revoked(revoked: Hashes) -> None:
+        told.append(revoked)
+        if fails:
+            raise OSError("cannot save")
+
+    subscriber.callbacks = Callbacks(on_revoked=on_revoked)
+    cast("FakeHost", subscriber._host).faults = [ConsumerClosedError()]
+    member.owns = {ORDERS: (), AUDIT: ()}
+    member.changes.append(Change({AUDIT: ()}, {}, {ORDERS: ()}))
+    with pytest.raises(OSError if fails else ConsumerClosedError):
+        subscriber.follow()
+    with suppress(OSError):
+        subscriber.revoke_all()
+    assert told == [{AUDIT: ()}, {ORDERS: ()}]
+
+
+def test_of_two_callbacks_that_raise_one_is_raised_and_the_other_is_logged(
+    subscriber: Subscriber, member: FakeMember, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(changed: Hashes) -> None:
+        raise OSError(f"not {min(changed)}")
+
+    subscriber.callbacks = Callbacks(on_assigned=fail, on_revoked=fail)
+    with pytest.raises(OSError, match="not orders-1"):
+        apply(subscriber, member, Change({AUDIT: ()}, {ORDERS: ()}, {ORDERS: ()}))
+    (logged,) = [each for each in caplog.records if each.exc_info]
+    assert "not orders-0" in logged.message
+    apply(subscriber, member)
+    assert member.is_applied
 
 
 def test_partitions_of_which_some_hashes_stay_are_assigned_again(
