@@ -20,7 +20,7 @@ from kshare.group.membership.link import MemberLink
 from kshare.group.protocol.consumer_protocol import COMPRESSED
 from kshare.group.protocol.leader import plan_generation
 from kshare.group.protocol.membership import Membership, State
-from kshare.group.protocol.requests import Join, Plan, Sync
+from kshare.group.protocol.requests import Join, PlanRequest, Sync
 from kshare.group.protocol.subscription import Subscription
 from kshare.wire.protocol.error_codes import name
 
@@ -50,7 +50,7 @@ class Member:
                 case Sync():
                     self.planned_bytes = self.core.standing.metadata_bytes
                     self.link.sync(action, self.hear)
-                case Plan(generation, members) as plan:
+                case PlanRequest(generation, members) as plan:
                     counts = {TOPIC: self._partitions}
                     planned = plan_generation(generation, self.core.said.name, members, counts)
                     self.core.planned(plan, planned.assignments(generation, "5fZ0" * 6))

@@ -233,7 +233,8 @@ class FencedError(KshareError):
         topic: The topic.
         partition: The partition's number.
         hashes: The key hashes that were taken, as (lowest, end), half-open.
-        other: Id of the member that has claimed them; None if that is not known.
+        other: Id of the member that has claimed them, as its ``memberid()``; None if that is not
+            known.
     """
 
     def __init__(

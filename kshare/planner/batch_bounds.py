@@ -107,7 +107,7 @@ class BatchBounds:
         available: Mapping[TopicPartition, int],
         keys: KeySelection,
     ) -> bool:
-        """True if there is not enough to read yet; what is left behind needs no new offsets.
+        """True if there is not enough to read yet; it never waits while something is left behind.
 
         Args:
             before: What the dict of the batch before says.

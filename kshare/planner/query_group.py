@@ -1,4 +1,4 @@
-"""Where a query starts, and its consumer group: what it tells it.
+"""Where a query starts, and what it reports to its consumer group.
 
 Two ways to tell it, by ``commitOffsets``: stable offsets, as any consumer commits them
 (``true``), or all that is processed, as a member of a key-shared group (``individual``).

@@ -183,7 +183,7 @@ class Commits:
             raise self._failure
 
     def obstacle(self) -> str | None:
-        """Why nothing is committed; None as long as something will be."""
+        """Why automatic commits make no progress; None if they do."""
         if not self._config.auto_commit:
             return (
                 "call commit() more often, as enable.auto.commit is false, or raise "
@@ -216,7 +216,7 @@ class Commits:
 
     @property
     def seconds_left(self) -> float:
-        """Time until the next commit is due, at least 0; one that is under way ends before."""
+        """Seconds until the next automatic commit; infinity if none is due, or one is under way."""
         if not self._config.auto_commit or self._asked:
             return float("inf")
         return max(self._auto.due - time.monotonic(), 0.0)

@@ -434,7 +434,7 @@ class Receiver:
         return self._took(take, seconds) and self._may_hand_out()
 
     def follow_group(self, *, continues: bool) -> bool:
-        """Do what the group wants; whether to go on: not amid a call's records or a transaction."""
+        """Apply a rebalance; False if it has to wait for a call's records, or a transaction."""
         subscriber = self.subscriber
         if subscriber is None or self._state.is_closed:
             return True

@@ -66,7 +66,7 @@ class Deliveries:
     # -- which partitions -------------------------------------------------------------------
 
     def keep(self, assignment: Assigned) -> None:
-        """Read on these key hashes, until they are claimed without the others, and no others."""
+        """Go on with these key hashes only, while the rest is given up, until the next claim."""
         before = self.assignment
         self.assign(assignment, keeps=True)
         for tp, hashes in assignment.items():

@@ -186,7 +186,7 @@ class Delivery:
         self._handed_out.add(chunk, end)
 
     def pass_to(self, offset: int) -> None:
-        """All up to an offset is handed out; what was not holds no record that is wanted.
+        """Advance the position: what is skipped holds no wanted record.
 
         So it is processed, too, if what was handed out before is. What the delivery before has
         handed out beyond it is passed as well.

@@ -194,7 +194,7 @@ class LeftOut:
         return again
 
     def mark(self, chunk: Chunk) -> None:
-        """Of keys that wait, or did so, nothing that is still read is returned at first.
+        """Mark a chunk's rows of released keys: they wait for a delivery without these keys.
 
         Older chunks are marked by a release: behind the first offset of this one, which may begin
         with what is read again, they have records of such keys that do not come again.

@@ -27,7 +27,7 @@ from kshare.group.protocol.requests import (
     Heartbeat,
     Join,
     Leave,
-    Plan,
+    PlanRequest,
     Request,
     Sync,
 )
@@ -128,7 +128,7 @@ _RECORD_BYTES: Final = 800_000
 
 
 class Level(IntEnum):
-    """How bad it is what is logged: the numbers of :mod:`logging`."""
+    """Severity of a log line: the numbers of :mod:`logging`."""
 
     INFO = 20
     WARNING = 30
@@ -139,7 +139,7 @@ class Notice(NamedTuple):
     """Something to be logged.
 
     Attributes:
-        level: How bad it is.
+        level: Its severity.
         text: What is said.
         cause: The error whose traceback is to be seen; None for none.
     """
@@ -229,7 +229,7 @@ class GroupMember:
         action = self.membership.action()
         if isinstance(action, Join | Sync):
             self.schedule.asked_at = now
-        if not isinstance(action, Plan | None):
+        if not isinstance(action, PlanRequest | None):
             self.awaits = not isinstance(action, Leave)
         return action
 

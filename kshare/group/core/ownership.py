@@ -138,7 +138,7 @@ class AskedCommits:
         self.begun = self.wanted
 
     def end(self, *, is_done: bool) -> bool:
-        """Nothing is under way any more; whether something is done now.
+        """The commit under way has ended; True if that finishes one that was asked for.
 
         Args:
             is_done: Whether what was under way is done; else it has to begin again.
@@ -169,7 +169,7 @@ class Inheritance:
 
 @dataclass(slots=True)
 class Ownership:
-    """An owner, and what the session wants of it.
+    """A session's bookkeeping around one :class:`.Owner`: commits asked for, retries, waits.
 
     Attributes:
         owner: The protocol's core.

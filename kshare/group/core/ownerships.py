@@ -336,10 +336,11 @@ class Ownerships:
         later = list(self.log.of(partition).taken_from(owner.member, owner.hashes))
         taken = common([part for placed in later for part in placed.claim.hashes], owner.hashes)
         shown = ", ".join(map(str, taken or owner.hashes))
-        other = later[-1].claim.member if later else None
+        other = session_of(later[-1].claim.member) if later else None
+        own = session_of(owner.member)
         return FencedError(
             f"{partition}: {other or 'another member'} of group {self.log.group} has claimed key "
-            f"hashes {shown} of {owner.member}, which delivers and commits them no more",
+            f"hashes {shown} of {own}, which delivers and commits them no more",
             topic=partition.topic,
             partition=partition.partition,
             hashes=tuple((part.lo, part.hi) for part in taken or owner.hashes),

@@ -39,7 +39,7 @@ from kshare.group.protocol.requests import (
     Heartbeat,
     Join,
     Leave,
-    Plan,
+    PlanRequest,
     Request,
     Sync,
 )
@@ -170,7 +170,7 @@ class MemberDialogue:
                 self._link.join(request, partial(self._join_answered, request))
             case Sync():
                 self._link.sync(request, self._sync_answered)
-            case Plan():
+            case PlanRequest():
                 self._leader.plan(request)
             case Leave(member_id):
                 self._link.stop_joining()

@@ -83,9 +83,9 @@ class MemberHandle:
         self._wake = wake
         self._now = now
         is_static = config.instance_id is not None
-        core = Membership(config.group, said, is_static=is_static, protocols=config.protocols)
+        membership = Membership(config.group, said, is_static=is_static, protocols=config.protocols)
         liveness = Liveness(config.session_timeout_ms / 1000, config.max_poll_interval_ms / 1000)
-        self._member = GroupMember(core, liveness, schedule_of(config))
+        self._member = GroupMember(membership, liveness, schedule_of(config))
         leader = GroupLeader(config, self._member, beside, write_epoch, whole_topics, now)
         self._dialogue = MemberDialogue(config, self._member, leader, wake, now)
         self._had_change = False  # when the session's thread looked last
@@ -175,16 +175,16 @@ class MemberHandle:
             AuthorizationError: The leader may not describe topics; said once for each assignment.
             KshareError: It cannot be a member.
         """
-        core = self._member.membership
-        if core.has_change:
+        membership = self._member.membership
+        if membership.has_change:
             return
-        if core.fault is not None:
-            raise core.fault
+        if membership.fault is not None:
+            raise membership.fault
         with self.lock:
-            denied, core.denied = core.denied, ()
+            denied, membership.denied = membership.denied, ()
         if denied:
             raise AuthorizationError(
-                f"group {core.group}: the group's leader is not authorized to describe topic "
+                f"group {membership.group}: the group's leader is not authorized to describe topic "
                 f"{', '.join(denied)}, so nobody is assigned any of it: grant its principal "
                 "Describe on the topic. All other topics go on",
                 topic=denied[0],
@@ -270,9 +270,13 @@ class MemberHandle:
             self._dialogue.step(ready)
             if self._dialogue.has_ended:
                 self.end()
-            core, had_change = self._member.membership, self._had_change
-            self._had_change = core.has_change
-            has_news = core.denied or (core.has_change and not had_change) or self._member.has_lost
+            membership, had_change = self._member.membership, self._had_change
+            self._had_change = membership.has_change
+            has_news = (
+                membership.denied
+                or (membership.has_change and not had_change)
+                or self._member.has_lost
+            )
             self._member.has_lost = False
         self._dialogue.tell()
         if has_news or self.is_closed:

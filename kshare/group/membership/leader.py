@@ -28,7 +28,7 @@ from kshare.group.protocol.leader import (
 )
 from kshare.group.protocol.membership import Membership, State
 from kshare.group.protocol.records import Epoch
-from kshare.group.protocol.requests import Plan
+from kshare.group.protocol.requests import PlanRequest
 from kshare.group.protocol.subscription import RANGE
 from kshare.wire.protocol.background import Beside
 
@@ -77,18 +77,18 @@ class GroupLeader:
         self._follow_up_at = float("inf")
 
     @property
-    def _core(self) -> Membership:
+    def _membership(self) -> Membership:
         return self._member.membership
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: PlanRequest) -> None:
         """Plan a generation, and have its epoch written."""
         self._beside(
             partial(self._make, plan), partial(self._made, plan), partial(self._not_made, plan)
         )
 
-    def _make(self, plan: Plan) -> "tuple[SeenTopics, Generation | RangePlan | None]":
+    def _make(self, plan: PlanRequest) -> "tuple[SeenTopics, Generation | RangePlan | None]":
         """Look at topics, and plan with them; in a thread of its own."""
-        is_wanted = partial(self._core.awaits_plan, plan)  # asked after every wait
+        is_wanted = partial(self._membership.awaits_plan, plan)  # asked after every wait
         topics = topics_of_all if plan.protocol == RANGE else topics_of
         seen = self._topics.look(topics(plan.members))
         if plan.protocol != RANGE:
@@ -96,41 +96,43 @@ class GroupLeader:
         # Whole partitions. There is no epoch: the next leader may be a plain consumer.
         return seen, plan_range(plan.members, seen.counts, plan.instances, denied=seen.denied)
 
-    def _made(self, plan: Plan, made: "tuple[SeenTopics, Generation | RangePlan | None]") -> None:
+    def _made(
+        self, plan: PlanRequest, made: "tuple[SeenTopics, Generation | RangePlan | None]"
+    ) -> None:
         seen, planned = made
-        if planned is None or not self._core.awaits_plan(plan):
+        if planned is None or not self._membership.awaits_plan(plan):
             return
         self._topics.lead(seen)
         if isinstance(planned, Generation):
             self._follow_up(self._planner.followup_seconds)
-            is_wanted = partial(self._core.awaits_plan, plan)
+            is_wanted = partial(self._membership.awaits_plan, plan)
             self._write_epoch(planned.epoch, partial(self._written, plan, planned), is_wanted)
             self.sharing.planned(planned.refusals)
         else:
             self.sharing.planned(planned.refusals, planned.plain)
             self._follow_up(None)
-            self._core.planned(plan, planned.assignments)
+            self._membership.planned(plan, planned.assignments)
 
     def _written(
-        self, plan: Plan, generation: Generation, epoch: int | None, topic_id: str
+        self, plan: PlanRequest, generation: Generation, epoch: int | None, topic_id: str
     ) -> None:
         encode = partial(generation.assignments, epoch, topic_id)  # long if there are many members
-        self._beside(encode, partial(self._core.planned, plan), partial(self._not_made, plan))
+        self._beside(encode, partial(self._membership.planned, plan), partial(self._not_made, plan))
 
-    def _not_made(self, plan: Plan, error: Exception) -> None:
-        if self._core.awaits_plan(plan):
-            self._core.disconnected()  # to be planned in another generation
+    def _not_made(self, plan: PlanRequest, error: Exception) -> None:
+        if self._membership.awaits_plan(plan):
+            self._membership.disconnected()  # to be planned in another generation
             self._member.schedule.pause(self._now())
         self._warn(error)
 
     def lead_on(self, members: Mapping[str, bytes], protocol: str, assigned: list[bytes]) -> None:
         """Lead a generation that was planned before this static member was started again."""
         topics = (topics_of_all if protocol == RANGE else topics_of)(members)
-        joins = self._core.standing.number
+        joins = self._membership.standing.number
 
         def failed(error: Exception) -> None:
-            if self._core.standing.number == joins:
-                self._core.rebalance()  # then it plans, and knows what with
+            if self._membership.standing.number == joins:
+                self._membership.rebalance()  # then it plans, and knows what with
             self._warn(error)
 
         look = partial(self._topics.look, topics)
@@ -138,21 +140,21 @@ class GroupLeader:
 
     def _watch(self, joins: int, assigned: list[bytes], seen: SeenTopics) -> None:
         """Watch what its predecessor has planned with, and see what it has missed."""
-        if self._core.standing.number != joins:  # that has its own leader, and its own plan
+        if self._membership.standing.number != joins:  # that has its own leader, and its own plan
             return
         self._topics.lead(seen)
         probing = self._config.probing_interval_ms / 1000  # when it was to be is not known
         self._follow_up(probing if self._config.measures_load else None)
         if not fits_topics(assigned, seen.counts, seen.whole):
-            self._core.rebalance()
+            self._membership.rebalance()
 
     def look(self, now: float) -> None:
         """As the leader, see now and then whether topics, policies or loads have changed."""
-        if self._core.state is not State.STABLE or not self._topics.are_planned:
+        if self._membership.state is not State.STABLE or not self._topics.are_planned:
             return
         if now >= self._follow_up_at:
             self._follow_up(None)
-            self._core.rebalance()
+            self._membership.rebalance()
         elif self._topics.take_due(now):
             self._beside(self._topics.have_changed, self._compared, self._warn)
         else:
@@ -160,7 +162,7 @@ class GroupLeader:
 
     def _compared(self, have_changed: bool) -> None:
         if have_changed:
-            self._core.rebalance()
+            self._membership.rebalance()
 
     def follows(self) -> None:
         """Another member leads the group: topics are its concern."""

@@ -20,7 +20,7 @@ from kshare.group.protocol.group_plan import Deal
 from kshare.group.protocol.leader import Generation, plan_generation
 from kshare.group.protocol.load_sharing import LoadSharing
 from kshare.group.protocol.report import ROUND_ROBIN
-from kshare.group.protocol.requests import Plan
+from kshare.group.protocol.requests import PlanRequest
 from kshare.group.protocol.subscription import Assigned, Subscription
 from kshare.group.protocol.task_sharing import TaskPlanning, TaskSharing
 from kshare.options.model import Subscribe
@@ -174,7 +174,7 @@ class GroupPlanner:
 
     def plan(
         self,
-        plan: Plan,
+        plan: PlanRequest,
         topics: SeenTopics,
         replica_racks: ReplicaRacks,
         is_wanted: Callable[[], bool] = lambda: True,
@@ -198,7 +198,7 @@ class GroupPlanner:
 
     def _plan(
         self,
-        plan: Plan,
+        plan: PlanRequest,
         topics: SeenTopics,
         racks: Mapping[TopicPartition, tuple[str | None, ...]],
     ) -> Generation:

@@ -15,8 +15,8 @@ Members without key order (``consumption.order=none``) have all partitions of th
 
 Topics with the same subscribers are planned together, as far as they are not shared. Members on one
 host are an instance, and parts of a partition meet there: ``n`` instances that share ``p``
-partitions of a topic have at most ``n + p - 1`` pairs of both (:mod:`.meeting`). Source: "Abstract
-Assignor" of the key-shared consumption proposal; two phases as in KIP-429, by key hash.
+partitions of a topic have at most ``n + p - 1`` pairs of both (:func:`.let_meet`). Source:
+"Abstract Assignor" of the key-shared consumption proposal; two phases as in KIP-429, by key hash.
 
 Cost: linear in members, partitions and hash ranges, but for sorting and lookups in what is sorted.
 """

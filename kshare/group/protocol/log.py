@@ -84,7 +84,7 @@ class PartitionLog:
         start: Where the incarnation starts: what its first `Reset` says; None if there is none.
         stable: The highest stable offset of the incarnation; None if there is none.
         blocks: The facts of the incarnation.
-        claims: The last claim of each member.
+        claims: The last record of each claim, by its name.
         leases: The leases of the incarnation.
         outdated: Keys of older incarnations that are still in the log.
         stables: The last stable offset that each author has written.
@@ -379,7 +379,7 @@ def _delete(log: PartitionLog, key: Key) -> None:
 
 
 def members_forgotten(log: GroupLog, own: str, now_ms: int, age_ms: int) -> set[str]:
-    """The standalone members whose last sign of life is so old that it may be deleted.
+    """The sessions whose last sign of life is so old that it may be deleted.
 
     By the newest sign of another member, too: a clock that is far ahead forgets nobody who lives.
 
@@ -395,5 +395,5 @@ def members_forgotten(log: GroupLog, own: str, now_ms: int, age_ms: int) -> set[
 
 
 def members_seen(log: GroupLog, since_ms: int) -> Mapping[str, Member]:
-    """The standalone members that have given a sign of life since some time."""
+    """The sessions that have given a sign of life since some time."""
     return {name: member for name, member in log.members.items() if member.seen_ms >= since_ms}

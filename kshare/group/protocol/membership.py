@@ -38,7 +38,7 @@ from kshare.group.protocol.requests import (
     Join,
     Leave,
     MemberAction,
-    Plan,
+    PlanRequest,
     Sync,
     fault_of,
 )
@@ -68,7 +68,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """As what a member is in its group, as the coordinator has said last.
+    """A member's identity in its group, as the coordinator has last reported it.
 
     Attributes:
         member_id: Its id; empty if it has none.
@@ -239,16 +239,16 @@ class Membership:
         self.standing = Standing(member_id, generation, leader, protocol, _size(members), number)
         self.state = State.SYNCING
         self._next = (
-            Plan(generation, members, protocol, instances or {}, number)
+            PlanRequest(generation, members, protocol, instances or {}, number)
             if leader == member_id and not is_assigned
             else Sync(member_id, generation, {})
         )
 
-    def awaits_plan(self, plan: Plan) -> bool:
+    def awaits_plan(self, plan: PlanRequest) -> bool:
         """True if a plan is still wanted; another one writes no epoch."""
         return self.state is State.SYNCING and plan.number == self.standing.number
 
-    def planned(self, plan: Plan, assignments: Mapping[str, bytes]) -> None:
+    def planned(self, plan: PlanRequest, assignments: Mapping[str, bytes]) -> None:
         """The generation is planned, and its epoch is in the log."""
         if self.awaits_plan(plan):
             size = self.standing.metadata_bytes + _size(assignments)

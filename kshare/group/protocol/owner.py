@@ -114,7 +114,7 @@ class Owner:
 
     @property
     def member(self) -> str:
-        """Id of the member."""
+        """Name of the claim, ``session#n``."""
         return self.claim.member
 
     @property
@@ -255,7 +255,7 @@ class Owner:
     def is_stable_behind(self, log: PartitionLog) -> bool:
         """True if it is the lead, and has a stable offset to commit though it commits nothing else.
 
-        That of transactions: members without them commit now and then, and see it then.
+        Only a lead with transactions: others notice at their next commit.
         """
         has_transactions = self.claim.transactional_id is not None
         if not has_transactions or self.phase is not Phase.RUNNING or not leads(log, self.claim):

@@ -82,11 +82,13 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A member owns key hashes from here on; its offset in the log is the claim's age.
+    """A member owns key hashes from here on.
+
+    Of two that overlap, that of the later epoch wins, then the later one in the log.
 
     Attributes:
         partition: The partition.
-        member: Id of the member.
+        member: Name of the claim, ``session#n``.
         hashes: The key hashes: ascending, disjoint, not adjacent.
         epoch: The group's epoch in which they were assigned; None for a standalone consumer.
         transactional_id: Transactional id of the member; None if it has none.
@@ -187,10 +189,10 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A standalone consumer is alive; it writes this again and again.
+    """A session is alive; it writes this again and again.
 
     Attributes:
-        member: Id of the member.
+        member: Name of the session: ``host-pid-uuid``.
         host: Where it runs: ``application.server``, or the host's name.
         seen_ms: When it wrote this, by its clock; milliseconds since the epoch.
     """

@@ -16,7 +16,7 @@ __all__ = [
     "Join",
     "Leave",
     "MemberAction",
-    "Plan",
+    "PlanRequest",
     "Request",
     "Sync",
     "fault_of",
@@ -33,7 +33,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlanRequest:
     """Plan the generation, write its epoch, then call :meth:`.Membership.planned`.
 
     Attributes:
@@ -92,7 +92,7 @@ class FindCoordinator:
     """Close all connections, and look for the coordinator before the next request."""
 
 
-MemberAction: TypeAlias = Join | Plan | Sync | Leave
+MemberAction: TypeAlias = Join | PlanRequest | Sync | Leave
 Request: TypeAlias = FindCoordinator | Heartbeat | MemberAction
 
 

@@ -83,7 +83,8 @@ class Subscription:
         reads: The latest version of user data that it reads.
         followup_ms: When its last leader wanted to plan again, in ms since 1970; None if it has not
             said so.
-        instance: What it is one with others of (``group.instance.host``); empty for its host.
+        instance: Members with the same value count as one host (``group.instance.host``); empty:
+            its own host.
     """
 
     name: str

@@ -16,7 +16,7 @@ from kshare.group.protocol.requests import (
     Heartbeat,
     Join,
     Leave,
-    Plan,
+    PlanRequest,
     Request,
     Sync,
 )
@@ -167,7 +167,7 @@ def test_a_plan_is_awaited_and_no_answer() -> None:
     requests(member, 0.0)
     member.joined("id-1", 1, "id-1", {"id-1": b"x"}, protocol="p")
     sent = requests(member, 0.0)
-    assert [type(each) for each in sent] == [Heartbeat, Plan]
+    assert [type(each) for each in sent] == [Heartbeat, PlanRequest]
     assert not member.awaits
     assert member.membership.state is State.SYNCING
 

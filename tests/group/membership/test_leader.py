@@ -19,7 +19,7 @@ from kshare.group.membership.planner import PlannedTopics, SeenTopics
 from kshare.group.protocol.leader import Generation
 from kshare.group.protocol.membership import Membership, Standing, State
 from kshare.group.protocol.records import Epoch
-from kshare.group.protocol.requests import Join, Plan, Sync
+from kshare.group.protocol.requests import Join, PlanRequest, Sync
 from kshare.group.protocol.subscription import PROTOCOL, Subscription, encode_subscription
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.background import Beside
@@ -56,10 +56,10 @@ def test_a_plan_whose_generation_ends_meanwhile_writes_no_epoch(
     beside = Beside(lambda: None)
     config = group_config("localhost:1", taskAssignor=STICKY)
     leader = GroupLeader(config, member_of(core), beside, write, lambda _: frozenset(), lambda: 0.0)
-    leader.plan(Plan(7, said, number=1))
+    leader.plan(PlanRequest(7, said, number=1))
     assert asked.wait(WAIT_S)
     core.standing = Standing(generation=8, number=2)
-    leader.plan(Plan(8, said, number=2))
+    leader.plan(PlanRequest(8, said, number=2))
     until(lambda: beside.has_events)
     beside.take()
     answer.set()
@@ -84,10 +84,10 @@ def test_a_plan_that_fails_ends_its_own_generation_alone(
         group_config("localhost:1"), member, beside, lambda *_: None, lambda _: frozenset(),
         lambda: 5.0,
     )  # fmt: skip
-    leader.plan(Plan(7, {}, number=number))
+    leader.plan(PlanRequest(7, {}, number=number))
     until(lambda: beside.has_events)
     beside.take()
-    assert core.awaits_plan(Plan(8, {}, number=2)) is (number == 1)
+    assert core.awaits_plan(PlanRequest(8, {}, number=2)) is (number == 1)
     assert (member.schedule.retry_at > 5.0) is (number == 2)
 
 
@@ -119,7 +119,7 @@ def test_what_members_are_sent_is_encoded_beside_the_session(
         group_config("localhost:1"), member, beside, lambda _, done, __: read_back.append(done),
         lambda _: frozenset(), lambda: 5.0,
     )  # fmt: skip
-    leader.plan(plan := Plan(7, {"a": encode_subscription(core.said)}, number=1))
+    leader.plan(plan := PlanRequest(7, {"a": encode_subscription(core.said)}, number=1))
     until(lambda: taken() or read_back)
     read_back[0](5, "id")
     action = until(lambda: taken() or core.action())

@@ -22,7 +22,7 @@ from kshare.errors import TaskAssignmentException
 from kshare.group.membership.planner import GroupPlanner, SeenTopics
 from kshare.group.protocol.leader import Generation
 from kshare.group.protocol.report import MemberReport
-from kshare.group.protocol.requests import Plan
+from kshare.group.protocol.requests import PlanRequest
 from kshare.group.protocol.subscription import (
     Subscription,
     decode_assignment,
@@ -109,7 +109,7 @@ class Leader:
         self.generation += 1
         said = {name: encode_subscription(each) for name, each in self.members.items()}
         seen = SeenTopics(self._topics, frozenset())
-        planned = self.planner.plan(Plan(self.generation, said), seen, self.racks)
+        planned = self.planner.plan(PlanRequest(self.generation, said), seen, self.racks)
         assert planned is not None
         return planned
 

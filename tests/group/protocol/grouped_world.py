@@ -15,7 +15,7 @@ from kshare.group.protocol.commit import known_progress
 from kshare.group.protocol.leader import Generation
 from kshare.group.protocol.membership import State
 from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.requests import Plan
+from kshare.group.protocol.requests import PlanRequest
 from tests.group.protocol import member_world
 from tests.group.protocol import transactional_world as transactional
 from tests.group.protocol.coordinator import Coordinator
@@ -39,7 +39,9 @@ from tests.group.protocol.world import LawBrokenError, Step, is_living
 class GroupedMember(Member, MemberProcess):
     """A process that subscribes, and whose facts go into transactions."""
 
-    planned: tuple[Plan, Generation] | None = None  # whose epoch it has written, and not read back
+    planned: tuple[PlanRequest, Generation] | None = (
+        None  # whose epoch it has written, and not read back
+    )
     unblocked: frozenset[str] = frozenset()  # ids whose transactions may have hidden that
     left: tuple[tuple[object, ...], bool] | None = None  # by what, and whether some is pending
 
@@ -55,7 +57,7 @@ class GroupedMember(Member, MemberProcess):
     def is_disturbed(self) -> bool:
         return self.membership.has_change
 
-    def plan(self, plan: Plan, planned: Generation, position: int, topic_id: str) -> None:
+    def plan(self, plan: PlanRequest, planned: Generation, position: int, topic_id: str) -> None:
         self.planned, self.unblocked = (plan, planned), frozenset()
 
     @property

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from kshare.core.hashing import WHOLE
 from kshare.group.protocol.actions import WritePrimary
 from kshare.group.protocol.membership import State
-from kshare.group.protocol.requests import Plan
+from kshare.group.protocol.requests import PlanRequest
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way
@@ -161,7 +161,7 @@ def a_coordinator_takes_over_amid_a_rebalance(limits: GroupLimits) -> Iterator[G
     """The leader plans when another broker takes over, which knows nothing of its generation."""
     for world in along(joined(running(limits)), limits):
         for process in map(member_of, world.processes.values()):
-            if isinstance(process.membership._next, Plan):
+            if isinstance(process.membership._next, PlanRequest):
                 member_world.think(world, process)
                 member_world.fail_over(world)
                 return along(world, limits)

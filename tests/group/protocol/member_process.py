@@ -8,7 +8,7 @@ from kshare.group.core.member import GroupMember, MemberSchedule
 from kshare.group.core.right import Liveness
 from kshare.group.protocol.leader import Generation
 from kshare.group.protocol.membership import Membership
-from kshare.group.protocol.requests import Code, Heartbeat, MemberAction, Plan, Sync
+from kshare.group.protocol.requests import Code, Heartbeat, MemberAction, PlanRequest, Sync
 from kshare.group.protocol.subscription import PROTOCOL, Subscription
 from tests.group.protocol.owning import shallow
 from tests.group.protocol.process import Process
@@ -23,7 +23,7 @@ class MemberProcess(Process):
 
     member: GroupMember = field(default_factory=lambda: new_member(""))
     now: float = 0.0  # by its clock, which goes on when its requests are late
-    late: tuple[tuple[Plan, Generation], ...] = ()  # their epochs are not written yet
+    late: tuple[tuple[PlanRequest, Generation], ...] = ()  # their epochs are not written yet
     beaten: tuple[Heartbeat, Code | None] | None = None  # whose answer is on its way
     wrote: int = -1  # the number of its last plan whose epoch it has written
 
@@ -36,7 +36,7 @@ class MemberProcess(Process):
         """It delivers while its coordinator cannot have dropped it."""
         self.is_member = self.member.liveness.seconds_left(self.now) >= 0
 
-    def plan(self, plan: Plan, planned: Generation, position: int, topic_id: str) -> None:
+    def plan(self, plan: PlanRequest, planned: Generation, position: int, topic_id: str) -> None:
         """It has planned a generation as its leader, and its epoch is in the log."""
         self.membership.planned(plan, planned.assignments(position, topic_id))
 
@@ -79,7 +79,7 @@ def print_of_membership(each: Membership) -> tuple[object, ...]:
 
 def _print_of_action(wanted: MemberAction | None) -> object:
     match wanted:
-        case Plan(generation, members, protocol, instances):
+        case PlanRequest(generation, members, protocol, instances):
             return generation, tuple(members.items()), protocol, tuple(instances.items())
         case Sync(member_id, generation, assignments):
             return member_id, generation, tuple(assignments.items())

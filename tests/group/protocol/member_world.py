@@ -23,7 +23,7 @@ from kshare.group.protocol.requests import (
     Heartbeat,
     Join,
     Leave,
-    Plan,
+    PlanRequest,
     Request,
     Sync,
 )
@@ -191,7 +191,7 @@ def _late_plans(process: MemberProcess, limits: GroupLimits) -> list[Step]:
     if process.late and process.membership.state is State.SYNCING:
         possible.append(("disconnect", process.name))
     wanted = process.membership._next
-    is_next = isinstance(wanted, Plan) and wanted.protocol != RANGE
+    is_next = isinstance(wanted, PlanRequest) and wanted.protocol != RANGE
     if is_next and len(process.late) < limits.late_plans:
         possible.append(("think", process.name))
     return possible
@@ -386,10 +386,10 @@ def _act_as_member(world: InGroup, process: MemberProcess) -> None:
         case Join() as join:
             world.coordinator.mail.pop(process.name, None)
             world.coordinator.join(process.name, join)
-        case Plan(generation, members) as plan if plan.protocol == RANGE:
+        case PlanRequest(generation, members) as plan if plan.protocol == RANGE:
             sent = plan_range(members, {"orders": 1}, {}).assignments
             process.membership.planned(plan, sent)
-        case Plan(generation, members) as plan:
+        case PlanRequest(generation, members) as plan:
             planned = plan_generation(generation, process.name, members, {"orders": 1})
             _write_epoch(world, process, plan, planned)
         case Sync() as sync:
@@ -415,7 +415,7 @@ def next_request(process: MemberProcess, *, beats: bool = False) -> Request | No
 def think(world: GroupWorld, process: MemberProcess) -> None:
     """Begin a plan, which takes long."""
     plan = next_request(process)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, PlanRequest)
     planned = plan_generation(plan.generation, process.name, plan.members, {"orders": 1})
     process.late = (*process.late, (plan, planned))
 
@@ -428,7 +428,9 @@ def end_plan(world: GroupWorld, process: MemberProcess, number: int) -> None:
         _write_epoch(world, process, plan, planned)
 
 
-def _write_epoch(world: InGroup, process: MemberProcess, plan: Plan, planned: Generation) -> None:
+def _write_epoch(
+    world: InGroup, process: MemberProcess, plan: PlanRequest, planned: Generation
+) -> None:
     """Write the epoch of a plan; no process writes an earlier one after a later one."""
     if plan.number <= process.wrote:
         raise LawBrokenError(f"epoch of plan {plan.number} after that of {process.wrote}")

@@ -8,7 +8,7 @@ from kshare.errors import AuthorizationError, ForeignMemberError, KafkaError, Ks
 from kshare.group.core.right import Liveness
 from kshare.group.protocol.leader import plan_generation, topics_of
 from kshare.group.protocol.membership import State
-from kshare.group.protocol.requests import Code, Join, Leave, Plan, Sync
+from kshare.group.protocol.requests import Code, Join, Leave, PlanRequest, Sync
 from kshare.group.protocol.subscription import (
     MemberAssignment,
     Subscription,
@@ -58,8 +58,8 @@ def test_the_leader_plans() -> None:
     members = {"id-1": encode_subscription(Subscription("me", ("t",)))}
     member.joined("id-1", 4, "id-1", members)
     plan = member.action()
-    assert plan == Plan(4, members)
-    assert isinstance(plan, Plan)
+    assert plan == PlanRequest(4, members)
+    assert isinstance(plan, PlanRequest)
     member.planned(replace(plan, number=plan.number - 1), {})  # of before
     assert member.action() is None
     member.planned(plan, {"id-1": b"x"})
@@ -357,14 +357,14 @@ def test_a_plan_counts_for_the_join_that_it_was_made_for() -> None:
     member.action()
     member.joined("id-1", 4, "id-1", {"id-1": b"x"})
     late = member.action()
-    assert isinstance(late, Plan)
+    assert isinstance(late, PlanRequest)
     member.refused(Code.UNKNOWN_MEMBER_ID)
     if member.take() is not None:
         member.applied()
     member.action()
     member.joined("id-2", 4, "id-2", {"id-2": b"x"})
     plan = member.action()
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, PlanRequest)
     assert not member.awaits_plan(late)
     member.planned(late, {"id-1": b"x"})
     assert member.action() is None

@@ -16,7 +16,7 @@ from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.membership import Membership, Standing, State
 from kshare.group.protocol.records import Block, Claim
-from kshare.group.protocol.requests import Code, Heartbeat, Plan
+from kshare.group.protocol.requests import Code, Heartbeat, PlanRequest
 from kshare.group.protocol.takeover import session_of
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
@@ -319,7 +319,7 @@ def names_nothing_when_it_joins_and_does_not_wait(patch: pytest.MonkeyPatch) -> 
 def takes_a_plan_of_another_generation_of_that_number(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that takes over counts on from the last generation that was assigned."""
 
-    def awaits_plan(self: Membership, plan: Plan) -> bool:
+    def awaits_plan(self: Membership, plan: PlanRequest) -> bool:
         return self.state is State.SYNCING and plan.generation == self.generation
 
     patch.setattr(Membership, "awaits_plan", awaits_plan)

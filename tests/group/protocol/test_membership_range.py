@@ -5,7 +5,7 @@ import pytest
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.membership import Membership
-from kshare.group.protocol.requests import Code, Join, Plan
+from kshare.group.protocol.requests import Code, Join, PlanRequest
 from kshare.group.protocol.subscription import (
     PROTOCOL,
     RANGE,
@@ -121,7 +121,7 @@ def test_the_leader_plans_what_was_voted_for() -> None:
     members = {"id-1": b"x", "id-2": b"y"}
     instances = {"id-2": "pod-2"}
     member.joined("id-1", 4, "id-1", members, protocol=RANGE, instances=instances)
-    assert member.action() == Plan(4, members, RANGE, instances)
+    assert member.action() == PlanRequest(4, members, RANGE, instances)
 
 
 def test_without_a_common_protocol_it_ends() -> None:
