@@ -274,7 +274,8 @@ class Subscriber:
 
     def revoke_all(self) -> None:
         """The end: what is owned is given up next. Callbacks hear of no hashes twice."""
-        owned = assigned_minus(self.member.owned(), self._told)
+        all_owned = self.member.owned()
+        owned, self._told = assigned_minus(all_owned, self._told), all_owned
         listener = self._loser(is_lost=self.member.is_lost or self._host.is_fenced())
         if owned and listener is not None:
             self.is_rebalancing = True

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from kshare.errors import ConsumerClosedError
+from kshare.group.consumer import consumer as consumer_module
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.background import Waker
@@ -169,3 +171,31 @@ def later(number: signal.Signals) -> None:
     thread = threading.main_thread().ident
     assert thread is not None
     threading.Timer(0.3, signal.pthread_kill, [thread, number]).start()
+
+
+def test_a_commit_that_nobody_waited_for_is_called_back_after_the_end_of_its_session(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_module, "_LAST_COMMIT_SECONDS", 0.01)
+    told: list[tuple[object, bool]] = []
+
+    def on_commit(error: Exception | None, _: object) -> None:
+        told.append((type(error), session.is_closed))
+
+    consumer = make(on_commit=on_commit)
+    consumer.assign([("orders", 0)])
+    until(lambda: consumer.poll(0.05) is None and consumer.position())
+    session, has_begun = group.members[0], threading.Event()
+
+    def never(*_: object, **__: object) -> Any:
+        has_begun.set()
+        until(lambda: session.is_closed)
+        raise ConsumerClosedError
+
+    monkeypatch.setattr(session, "commit", never)
+    consumer.commit(asynchronous=True)
+    assert has_begun.wait(WAIT_S)
+    for _ in range(2):
+        consumer.commit(asynchronous=True)
+    consumer.close()
+    assert told == [(ConsumerClosedError, True)] * 3
