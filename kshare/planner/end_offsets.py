@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from kshare.core.batch import LimitedSlice, progress_after
 from kshare.core.checkpoint import BatchOffsets
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
@@ -26,6 +26,9 @@ from kshare.planner.key_selection import KeySelection
 __all__ = ["EndOffsetResolver", "Scan", "scan_log"]
 
 _log = logging.getLogger("kshare.planner")
+
+_PARKED_OFFSETS_MAX = 500_000
+"""The offsets in which a trigger looks for records of parked keys: some seconds at most."""
 
 Scan: TypeAlias = Callable[[Sequence[tuple[Slice, int]], SourceOptions], Sequence[SliceEnd]]
 """Finds in the log, in one pass, where the reading of slices of a partition ends.
@@ -70,6 +73,8 @@ class EndOffsetResolver:
         self._keys = keys
         self._scan = scan
         self._compacted = compacted
+        self._first_parked: dict[TopicPartition, tuple[int, frozenset[int]]] = {}
+        self._moved: set[TopicPartition] = set()  # by the last look for parked keys
 
     def resolve(
         self,
@@ -185,6 +190,53 @@ class EndOffsetResolver:
         """
         committed = self._strict.kafka.read_committed
         return self._after(progress, self._look_for(limited, read_committed=committed))
+
+    def past_vacant(
+        self,
+        progress: Mapping[TopicPartition, Progress],
+        at_risk: Collection[TopicPartition],
+        keys: KeySelection,
+    ) -> dict[TopicPartition, Progress]:
+        """Progress of partitions whose parked hashes go on to their first record.
+
+        A parked hash is pending from where it was parked on, also in the partitions that have no
+        record of its key: most of them. If retention passes that place, nobody can know whether
+        a record is lost there.
+
+        Args:
+            progress: How far each partition is.
+            at_risk: The partitions of which retention is about to take pending records. One that
+                the last call has moved stays this time: its batch reads records again.
+            keys: Which hashes are parked.
+
+        Returns:
+            The partitions that are moved.
+        """
+        moved: dict[TopicPartition, Progress] = {}
+        candidates = sorted((set(at_risk) & progress.keys()) - self._moved)
+        options = self._at_level(read_committed=self._strict.kafka.read_committed)
+        left = _PARKED_OFFSETS_MAX
+        for tp in candidates:
+            parked, reached = keys.parked(tp), progress[tp]
+            hashes = [HashRange(each, each + 1) for each in sorted(parked)]
+            start = reached.position_of(hashes) if hashes else reached.front
+            stripes = reached.pending_stripes(min(reached.front, start + left), hashes)
+            if not stripes or self._first_parked.get(tp) == (start, parked):
+                continue
+            slice_ = Slice(*tp, stripes=stripes)
+            left -= slice_.offsets.end - start
+            try:
+                (found,) = self._scan([(slice_, 1)], options)
+            except (UnknownTopicError, DataLossError):  # reported when partitions are compared
+                continue
+            first = found.end - 1 if found.records else slice_.offsets.end
+            if found.records:
+                self._first_parked[tp] = first, parked
+            if first > start:
+                _log.info("%s: no record of a parked key in [%d,%d)", tp, start, first)
+                moved[tp] = reached.commit(reached.pending_of(first, hashes))
+        self._moved = set(moved)
+        return moved
 
     def _after(
         self, progress: Mapping[TopicPartition, Progress], ends: Mapping[Slice, int]

@@ -28,7 +28,7 @@ and the ends of limited batches, are in the dict or follow from it and the log.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
@@ -203,6 +203,8 @@ class StreamPlanner:
         if may_wait and self._bounds.waits(before, reached, available, keys):
             self._report.wait(available)
             return self._idle(start)
+        moved = self._history.ends.past_vacant(reached, self._report.at_risk, keys)
+        reached = {**reached, **moved}
         earliest = self._view.earliest(needs_earliest(before, reached, available))
         self._bounds.name_parked(
             (topic, key) for topic in parked for key in {*parked[topic], *self._options.parked_keys}
@@ -217,6 +219,7 @@ class StreamPlanner:
         report_losses(batch.losses, fail=self._options.fail_on_data_loss)
         available = {tp: available[tp] for tp in batch.progress}
         starting = unrecorded_starts(before, batch.progress)
+        starting |= {tp: batch.progress[tp] for tp in moved if tp in batch.progress}
         bounds = self._bounds.of(
             batch,
             available,
@@ -367,6 +370,11 @@ class StreamReport:
         self._keys = KeySelection()
         self._ends: Mapping[TopicPartition, int] = {}
         self._offsets = BatchOffsets(progress={})
+
+    @property
+    def at_risk(self) -> Collection[TopicPartition]:
+        """The partitions of which retention soon takes pending records, as last looked at."""
+        return self._retention.at_risk
 
     def wait(self, ends: Mapping[TopicPartition, int]) -> None:
         """Record where the partitions end while no batch is planned."""

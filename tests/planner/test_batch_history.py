@@ -4,13 +4,14 @@ The one memory of the last batches.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kshare.cluster.cluster import TopicPolicy
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.losses import Loss
@@ -86,6 +87,95 @@ def test_a_parked_key_without_a_record_may_have_had_one_where_the_log_was_trimme
     query.restart(failOnDataLoss="true")
     query.drain()
     query.check_all()
+
+
+class Aging(Log):
+    """All of its records are about to be deleted."""
+
+    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
+        return {topic: TopicPolicy(compacted=False, retention_ms=1_000) for topic in topics}
+
+
+LIMITS = [{}, {"keyRanges": "3", "maxRecordsPerTask": "20"}]
+
+
+@pytest.mark.parametrize("given", LIMITS)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_parked_key_without_a_record_holds_nothing_that_retention_takes(
+    given: dict[str, str], restarted: bool
+) -> None:
+    log = Aging(2)
+    log.grow(KEYS * 20)
+    query = Query(log, **given)
+    query.parking.keys = {("t", b"nobody")}
+    for _ in range(3):  # one sees the risk, one looks, one reads what it has kept back
+        if restarted:
+            query.restart()
+            query.drain()
+        log.grow(KEYS)
+        query.drain()
+    end = min(len(keys) for keys in log.keys.values())
+    log.first = dict.fromkeys(log.keys, end - len(KEYS))
+    log.grow(KEYS)
+    query.drain()  # or it would be data loss
+    query.parking.keys = set()
+    query.drain()
+    query.check_all()
+
+
+@pytest.mark.parametrize("given", LIMITS)
+def test_a_parked_key_that_is_looked_for_keeps_its_records(given: dict[str, str]) -> None:
+    log = Aging()
+    log.grow([KEYS[0]] * 50 + KEYS * 10)
+    query = Query(log, **given)
+    query.parking.keys = {("t", KEYS[3]), ("t", b"nobody")}
+    first = 50 + KEYS.index(KEYS[3])
+    for _ in range(4):
+        log.grow(KEYS)
+        query.drain()
+    scans = query.scans
+    for _ in range(4):
+        log.grow([KEYS[0]])
+        query.trigger()
+    assert query.scans == scans  # its first record is known
+    log.first[T0] = first
+    log.grow(KEYS)
+    query.drain()
+    query.parking.keys = set()
+    query.drain()
+    query.check_all()
+
+
+def test_a_partition_reads_while_its_parked_keys_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kshare.planner.end_offsets._PARKED_OFFSETS_MAX", 7)
+    log = Aging()
+    log.grow(KEYS * 20)
+    query = Query(log)
+    query.parking.keys = {("t", b"nobody")}
+    query.drain()
+    query.trigger()
+    for _ in range(10):
+        log.grow(KEYS)
+        query.trigger()
+        query.trigger()
+        assert len(query.delivered) == len(log.keys[T0])
+    query.parking.keys = set()
+    query.drain()
+    query.check_all()
+
+
+def test_a_log_that_is_trimmed_while_parked_keys_are_looked_for_is_no_fault_of_the_look() -> None:
+    log = Aging()
+    log.grow(KEYS * 20)
+    query = Query(log)
+    query.parking.keys = {("t", b"nobody")}
+    query.trigger()
+    query.trigger()  # sees the risk
+    log.first[T0] = 100
+    with pytest.raises(DataLossError, match="if these hashes had records there"):
+        query.trigger()
 
 
 @settings(deadline=None, max_examples=60)
