@@ -1,10 +1,15 @@
 """A consumer that shares partitions with others by key range: :class:`KeySharedConsumer`."""
 
+import _thread
+import logging
 import re
+import threading
 import time
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -45,6 +50,8 @@ from kshare.wire.protocol.background import Waker
 
 __all__ = ["KeySharedConsumer", "check_number"]
 
+_log = logging.getLogger("kshare.group")
+
 _CLOSE_SECONDS: Final = 5.0
 _END_SECONDS: Final = 1.0
 """Until a commit that is under way has noticed that the session is closed."""
@@ -66,6 +73,74 @@ def _check_message(message: Message) -> None:
     if not isinstance(message, Message):
         what = type(message).__name__  # type: ignore[unreachable]
         raise TypeError(f"wanted a message that this consumer returned, not a {what}")
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What a consumer consists of, and its end.
+
+    It does not hold the consumer, as threads hold it: one that nobody holds any more can be closed.
+    """
+
+    group: str
+    waker: Waker
+    receiver: Receiver = field(init=False)
+    state: CallState = field(init=False)
+    commits: Commits = field(init=False)
+    session: GroupSession = field(init=False)
+    dispatcher: Dispatcher = field(init=False)
+    processed: Processed = field(init=False)
+    reading: Reading = field(init=False)
+
+    def interrupt(self) -> None:
+        """Something has changed."""
+        self.receiver.interrupt()
+
+    def is_subscribed(self) -> bool:
+        """True if the group assigns the partitions."""
+        return self.receiver.subscriber is not None
+
+    def shut_down(self) -> None:
+        """Commit, and give up all claims."""
+        transactions, subscriber = self.receiver.transactions, self.receiver.subscriber
+        releases, until = self.processed.releases, time.monotonic() + _LAST_COMMIT_SECONDS
+        with ExitStack() as ends:  # the last one first, whatever a callback raises
+            for end in (self.waker, self.reading, self.receiver):
+                ends.callback(end.close)
+            # Meanwhile, its thread has written all the time.
+            ends.callback(lambda: releases.close(max(until - time.monotonic(), _CLOSE_SECONDS)))
+            ends.callback(self.dispatcher.close)
+            ends.callback(self.commits.end, _END_SECONDS)
+            ends.callback(self.session.close, _CLOSE_SECONDS)
+            if transactions is not None:
+                ends.callback(transactions.close)
+            ends.callback(self.commits.close, _LAST_COMMIT_SECONDS)
+            ends.callback(self.session.expect_close)
+            if subscriber is not None:
+                ends.callback(subscriber.revoke_all)
+                subscriber.stop_looking()
+
+    def abandon(self) -> None:
+        """Close what nobody holds any more and nobody has closed, and warn of it.
+
+        The garbage collector calls it amid anything: it takes no lock, and waits for nothing.
+        """
+        state = self.state
+        if state.is_closed or state.is_inherited or not state.has_begun:
+            return
+        state.is_closed = True
+        _thread.start_new_thread(self._begin_end, ())
+        warnings.warn(f"a consumer of group {self.group} was not closed", ResourceWarning, 2)
+
+    def _begin_end(self) -> None:
+        threading.Thread(target=self._end, name="kshare close", daemon=True).start()
+
+    def _end(self) -> None:
+        _log.warning("group %s: a consumer that was not closed is closed now", self.group)
+        if self.receiver.subscriber is not None:  # nobody expects calls by this thread
+            self.receiver.subscriber.callbacks = Callbacks()
+        self.receiver.interrupt()
+        self.state.shut_down()
 
 
 class KeySharedConsumer:
@@ -100,32 +175,29 @@ class KeySharedConsumer:
         if not isinstance(config, ConsumerConfig):
             config = consumer_config(config)
         self._config = config
-        self._waker = Waker().open()
-        self._session = session(config, on_change=self._interrupt)
-        dispatcher = Dispatcher if config.order == "key" else SharedDispatcher
-        self._dispatcher = dispatcher(config, self._session, self._waker)
+        parts = _Parts(config.group, Waker().open())
+        self._waker = parts.waker
+        self._session = parts.session = session(config, on_change=parts.interrupt)
+        kind = Dispatcher if config.order == "key" else SharedDispatcher
+        self._dispatcher = parts.dispatcher = kind(config, self._session, self._waker)
         if config.order == "key":
-            self._dispatcher.parking = Parking(parked(config.kafka), self._interrupt)
+            self._dispatcher.parking = Parking(parked(config.kafka), parts.interrupt)
         self._session.use_leader_epochs(self._dispatcher.leader_epochs)
-        self._state = CallState(self._shut_down)
+        self._state = parts.state = CallState(parts.shut_down)
         restrictions = Restrictions(policies(config.kafka), config.group)
-        releases = Releases(config, self._dispatcher, self._state, self._interrupt)
-        self._processed = Processed(
-            config, self._dispatcher, self._state, restrictions, self._is_subscribed, releases
+        releases = Releases(config, self._dispatcher, self._state, parts.interrupt)
+        self._processed = parts.processed = Processed(
+            config, self._dispatcher, self._state, restrictions, parts.is_subscribed, releases
         )
-        self._commits = Commits(config, self._session, self._processed)
-        self._receiver: Receiver = Receiver(
-            self._dispatcher,
-            self._session,
-            self._state,
-            self._commits,
-            self._waker,
+        self._commits = parts.commits = Commits(config, self._session, self._processed)
+        self._receiver = parts.receiver = Receiver(
+            self._dispatcher, self._session, self._state, self._commits, self._waker
         )
         if isinstance(self._dispatcher, SharedDispatcher):
             self._dispatcher.obstacle = self._commits.obstacle
         self._fresh = self._receiver.fresh
         self._dispatcher.meter = meter_of(config)
-        self._reading = Reading(
+        self._reading = parts.reading = Reading(
             config,
             self._dispatcher,
             self._session,
@@ -134,16 +206,11 @@ class KeySharedConsumer:
             self._receiver,
             self._commits,
         )
+        weakref.finalize(self, parts.abandon).atexit = False
         if config.transactional_id is not None:
             self._receiver.transactions = Transactions(
                 config, self._session.transaction_log, self._processed, self._state
             )
-
-    def _interrupt(self) -> None:
-        self._receiver.interrupt()
-
-    def _is_subscribed(self) -> bool:
-        return self._receiver.subscriber is not None
 
     # -- receiving --------------------------------------------------------------------------
 
@@ -440,10 +507,10 @@ class KeySharedConsumer:
             ValueError: A topic is wrong, or partitions were assigned by :meth:`assign`.
         """
         callbacks = Callbacks(on_assigned, on_revoked, on_lost, on_started)
-        for field in fields(callbacks):
-            callback = getattr(callbacks, field.name)
+        for each in fields(callbacks):
+            callback = getattr(callbacks, each.name)
             if is_async(getattr(callback, "listener", callback)):  # that of partitions_only
-                raise TypeError(f"{field.name} is a coroutine function: {NOBODY_AWAITS}")
+                raise TypeError(f"{each.name} is a coroutine function: {NOBODY_AWAITS}")
         self._reading.subscribe(topics, callbacks)
 
     def unsubscribe(self) -> None:
@@ -595,27 +662,6 @@ class KeySharedConsumer:
             self._receiver.interrupt()
         finally:
             self._state.shut_down()
-
-    def _shut_down(self) -> None:
-        transactions, subscriber = self._receiver.transactions, self._receiver.subscriber
-        until = time.monotonic() + _LAST_COMMIT_SECONDS
-        with ExitStack() as ends:  # the last one first, whatever a callback raises
-            for end in (self._waker, self._reading, self._receiver):
-                ends.callback(end.close)
-            # Meanwhile, its thread has written all the time.
-            ends.callback(
-                lambda: self.releases.close(max(until - time.monotonic(), _CLOSE_SECONDS))
-            )
-            ends.callback(self._dispatcher.close)
-            ends.callback(self._commits.end, _END_SECONDS)
-            ends.callback(self._session.close, _CLOSE_SECONDS)
-            if transactions is not None:
-                ends.callback(transactions.close)
-            ends.callback(self._commits.close, _LAST_COMMIT_SECONDS)
-            ends.callback(self._session.expect_close)
-            if subscriber is not None:
-                ends.callback(subscriber.revoke_all)
-                subscriber.stop_looking()
 
     @property
     def receiver(self) -> Receiver:

@@ -1,5 +1,7 @@
 """Calls that another thread or a signal ends."""
 
+import gc
+import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -16,6 +18,7 @@ from kshare.wire.protocol.background import Waker
 from tests.group.consumer.records import MIDDLE, fill, offsets, take
 from tests.support.clock import WAIT_S, until
 from tests.support.fake_session import FakeSessions
+from tests.support.parked_keys import FakeParked
 from tests.support.policies import FakePolicies
 from tests.support.requests import times_asked
 
@@ -199,3 +202,36 @@ def test_a_commit_that_nobody_waited_for_is_called_back_after_the_end_of_its_ses
         consumer.commit(asynchronous=True)
     consumer.close()
     assert told == [(ConsumerClosedError, True)] * 3
+
+
+def test_one_that_nobody_holds_any_more_is_closed(
+    cluster: FakeCluster, group: FakeSessions
+) -> None:
+    """Its threads do not hold it. As confluent-kafka's, its key hashes go to others then."""
+    fill(cluster, 10)
+    config = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": "g",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    consumer = KeySharedConsumer(
+        config, session=group, policies=FakePolicies(), parked=FakeParked()
+    )
+    consumer.assign({("orders", 0): []})
+    assert consumer.poll(WAIT_S) is not None
+    with pytest.warns(ResourceWarning, match="a consumer of group g was not closed"):
+        del consumer
+    until(lambda: group.members[0].is_closed)
+
+
+def test_one_that_was_never_used_needs_no_end(cluster: FakeCluster) -> None:
+    config = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"}
+    consumer = KeySharedConsumer(config)
+    reading = os.dup(consumer._waker._reading)
+    del consumer
+    gc.collect()
+    try:
+        assert os.read(reading, 1) == b""  # nobody can write any more
+    finally:
+        os.close(reading)

@@ -141,7 +141,7 @@ def test_a_signal_handler_closes_amid_a_change_that_another_thread_waits_for(
     assert looks.wait(SECONDS)
     with state.lock:
         looks.clear()
-        consumer._interrupt()
+        consumer.receiver.interrupt()
         assert looks.wait(SECONDS)  # it polls, and what it wants next is the lock
         consumer.close()
         assert not state.has_ended
