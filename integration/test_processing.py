@@ -53,21 +53,31 @@ def test_what_was_handled_and_then_the_dead_letters_are_what_was_produced(
         is_over = "failed k3 203 3" in file.read_text()
         return is_over or failures_of(broker, topic, 203) >= failures
 
+    killed = []
     for failures in (1, 2, 3):
         process = PythonProcess("integration.processor_process", arguments)
         if failures < 3:
             eventually(lambda n=failures: are_kept(n))  # type: ignore[misc]
             process.kill()
             process.wait()
+            killed.append((failures, len(attempts_at(file, "k3"))))
     dead = 2 * (EACH - 10)
     eventually(lambda: len(set(read(broker, letters))) >= dead)
     eventually(lambda: len(handled(file)) >= EACH * len(KEYS) - dead)
     process.terminate()
     assert process.wait() == 0
     check_order([*handled(file), *read(broker, letters)], EACH * len(KEYS))
-    failed = [line.split() for line in file.read_text().splitlines() if "failed" in line]
-    attempts = [attempt for _, key, _, attempt in failed if key == "k3"]
-    assert attempts == ["1", "2", "3"]  # of one record, by three processes
+    attempts = attempts_at(file, "k3")  # of one record, by three processes
+    assert attempts == sorted(attempts)
+    assert set(attempts) == {1, 2, 3}
+    for kept, before in killed:  # what the log has is not tried again; it may not have the last one
+        assert all(attempt > kept for attempt in attempts[before:])
+
+
+def attempts_at(file: Path, key: str) -> list[int]:
+    """The attempts at a key's records that have failed, in order."""
+    lines = [line.split() for line in file.read_text().splitlines() if "failed" in line]
+    return [int(attempt) for _, of, _, attempt in lines if of == key]
 
 
 def failures_of(broker: KafkaBroker, topic: str, offset: int) -> int:

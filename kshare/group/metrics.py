@@ -18,7 +18,15 @@ from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.listing import ParkedCount
 from kshare.core.progress import TopicPartition
 
-__all__ = ["LATENCY_BOUNDS", "ConsumerMetrics", "Hold", "Latencies", "Latency", "PartitionMetrics"]
+__all__ = [
+    "LATENCY_BOUNDS",
+    "ConsumerHealth",
+    "ConsumerMetrics",
+    "Hold",
+    "Latencies",
+    "Latency",
+    "PartitionMetrics",
+]
 
 _log = logging.getLogger("kshare.group")
 

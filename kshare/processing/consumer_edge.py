@@ -125,7 +125,7 @@ def not_before(record: Record) -> float:
 
 
 class ConsumerEdge:
-    """Acknowledges, writes dead letters, parks keys: see :class:`~kshare.processing.engine.Edge`.
+    """Acknowledges, writes dead letters, parks keys: see :class:`.effects.Edge`.
 
     Args:
         processor: Says what becomes of records that have failed.

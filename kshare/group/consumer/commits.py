@@ -98,7 +98,8 @@ class _Asked:
         """Ask for more; False if that has to be another one, as it counts from other starts."""
         before, since = self.work.processed, self.work.since
         both = before.keys() & work.processed.keys()
-        if any(since[tp] is not work.since[tp] for tp in both):
+        # No generator: as it is closed, it would swallow what a signal handler raises.
+        if [tp for tp in both if since[tp] is not work.since[tp]]:
             return False
         joined = {tp: work.processed[tp].union(before[tp]) for tp in both}  # either may be older
         self.work = Work({**before, **work.processed, **joined}, {**since, **work.since})
@@ -196,7 +197,8 @@ class Commits:
         while self._asked and (is_over or self._asked[0].answer.done()):
             asked = self._asked[0]
             if not asked.calls:
-                self._asked.remove(asked)
+                with self._lock:
+                    self._asked.remove(asked)
                 continue
             error = self._failure = asked.fault
             if self._config.on_commit is not None:

@@ -256,7 +256,8 @@ class Scope:
 
     def settle(self, below: int = OFFSET_MAX) -> "Scope":
         """The same once what was returned before seeks is acknowledged, below an offset."""
-        if not any(each.earlier for each in (*self.sought, *self.sought_before)):
+        # No generator: as it is closed, it would swallow what a signal handler raises.
+        if not [each for each in (*self.sought, *self.sought_before) if each.earlier]:
             return self
         return replace(
             self,

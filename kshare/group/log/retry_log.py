@@ -126,6 +126,7 @@ class RetryLog:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()  # not the other one: a read takes long
         self._until = float("inf")  # the end of the last write
+        self._is_cut = False  # that end came before the last rows were written
 
     def read(self) -> Remembered:
         """What is kept now; none of it if the log does not exist yet.
@@ -220,7 +221,7 @@ class RetryLog:
         self._table.shorten_timeout(seconds)
         self._queue.put(None)
         thread.join(seconds + _GRACE_SECONDS)
-        if thread.is_alive():
+        if thread.is_alive() or self._is_cut:
             _log.warning("the last attempts were not written within %g s: %s", seconds, _LOST)
 
     def _behind(self, record: Attempted, value: bytes | None) -> None:
@@ -246,7 +247,8 @@ class RetryLog:
                 if row is not None:
                     rows[row[0]] = row[1]
             seconds = self._until - time.monotonic()
-            if seconds <= 0:  # who closes has said it
+            if seconds <= 0:  # who closes says it
+                self._is_cut = bool(rows) or is_open
                 return
             try:
                 self._write(list(rows.items()), seconds)

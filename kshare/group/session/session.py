@@ -258,7 +258,7 @@ class GroupSession:
         self._thread.wake()
         with self._shared.changed:
             while timeout > 0 and any(map(_is_open, asked)):
-                self._wait(f"commit{_unclaimed(asked)}", deadline, timeout)
+                self._wait(lambda: f"commit{_unclaimed(asked)}", deadline, timeout)
             self._raise_fault()
             for each, number in asked:
                 if each.is_replaced and each.commits.finished < number:
@@ -289,7 +289,7 @@ class GroupSession:
         with self._shared.changed:
             ownerships = self._shared.ownerships
             while ownerships.log.end < bounds[1]:
-                self._wait("read the log", deadline, timeout)
+                self._wait(lambda: "read the log", deadline, timeout)
             found = {}
             for partition, each in stored.items():
                 said = ownerships.log.of(partition)
@@ -304,7 +304,7 @@ class GroupSession:
         """The partition of the group's log; waits until it was found."""
         with self._shared.changed:
             while (log := self._thread.log_partition()) is None:
-                self._wait("find the log", deadline, timeout)
+                self._wait(lambda: "find the log", deadline, timeout)
         return log
 
     def expect_close(self) -> None:
@@ -339,7 +339,7 @@ class GroupSession:
         if self._shared.is_closing:
             raise ConsumerClosedError
 
-    def _wait(self, what: str, deadline: float, timeout: float) -> None:
+    def _wait(self, what: Callable[[], str], deadline: float, timeout: float) -> None:
         """Wait until something may have changed. A signal handler may close the session meanwhile.
 
         Raises:
@@ -353,7 +353,9 @@ class GroupSession:
         if left <= 0:
             trouble = self._shared.trouble
             why = f"; the last trouble: {trouble}" if trouble else ""
-            raise FetchTimeoutError(f"group {self._group}: cannot {what} within {timeout:g} s{why}")
+            raise FetchTimeoutError(
+                f"group {self._group}: cannot {what()} within {timeout:g} s{why}"
+            )
         self._shared.changed.wait(min(left, _LOOK_SECONDS))
 
     def _stable(

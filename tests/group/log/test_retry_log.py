@@ -1,6 +1,7 @@
 """Attempts and sequences are kept in the group's log, and others pass over them."""
 
 import threading
+import time
 from collections.abc import Collection
 from typing import Any, cast
 
@@ -167,6 +168,26 @@ def test_who_closes_waits_for_a_cluster_that_is_gone_no_longer_than_it_says(
     goes_on.set()
     assert is_closed.wait(WAIT_S)
     assert seconds_given == [float("inf")]  # there is no time for another one
+
+
+def test_what_a_write_that_ends_late_leaves_behind_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table, is_writing = MemoryTable(list[Row]()), threading.Event()
+
+    def ends_late(*_: Any) -> None:
+        is_writing.set()
+        while time.monotonic() <= retry_log._until:
+            time.sleep(0.001)
+
+    table.write = ends_late  # type: ignore[method-assign,assignment]
+    retry_log = RetryLog(cast("CompactedTopic", table), "billing")
+    first, second = records_of(Processor(print), [b"a", b"b"])
+    retry_log.remember(first)
+    assert is_writing.wait(WAIT_S)
+    retry_log.remember(second)
+    retry_log.close(0.01)
+    assert "not written within 0.01 s" in caplog.text
 
 
 def test_the_last_write_has_the_time_that_is_left() -> None:
