@@ -13,7 +13,7 @@ dicts for each source and event, and that of Prometheus metrics when they are sc
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -31,20 +31,21 @@ from kshare.core.checkpoint import BatchOffsets as OffsetDict
 from kshare.core.hashing import span
 from kshare.core.listing import join_names, show_key
 from kshare.core.progress import TopicPartition
-from kshare.monitor.report import PartitionReport, RangeReport, hottest, slowest
+from kshare.errors import CheckpointError
+from kshare.monitor.report import (
+    PartitionReport,
+    RangeReport,
+    decode_report,
+    hottest,
+    partition_report,
+    slowest,
+)
 from spark_plugin.spark_api import REPORTS_LATEST, SPARK, shown_offsets
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from spark_plugin.prometheus import ReportCollector
-from collections.abc import Callable, Iterator
-
-from kshare.errors import CheckpointError
-from kshare.monitor.report import (
-    decode_report,
-    partition_report,
-)
 
 __all__ = ["KshareListener", "QueryReport", "SourceReport", "report_of"]
 

@@ -3,24 +3,22 @@
 Keys: those of :data:`~kshare.cli.live.screen.SORTS`, ``r`` (reversed), arrows and page keys, ``q``.
 """
 
+import argparse
 import json
 import os
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TextIO
-
-from kshare.cli.live.watch import Watch
-
-if TYPE_CHECKING:
-    import curses
-import argparse
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from kshare.cli.live.screen import SORTS, Line, View, render
 from kshare.cli.live.snapshot import as_json
-from kshare.cli.live.watch import Latest, looker
+from kshare.cli.live.watch import Latest, Watch, looker
 from kshare.cli.output import printable
+
+if TYPE_CHECKING:
+    import curses
 
 __all__ = ["can_be_full_screen", "follow", "full_screen", "is_ascii", "key_pressed", "run", "show"]
 

@@ -8,20 +8,12 @@ faults of the options. The assignor that is made to check this is the one that t
 is configured once. No text form of the configs holds a value, since any may be a secret.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kshare.options.frozen import FrozenMapping, Properties
 from kshare.options.kafka import parse_kafka
-from kshare.options.offset_specs import parse_assign
-from kshare.options.raw import Faults
-from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS
-from kshare.ranges import RANGE_ASSIGNORS
-
-if TYPE_CHECKING:
-    from kshare.assignment import TaskAssignor
-from collections.abc import Mapping
-from dataclasses import replace
-
 from kshare.options.kinds import topic_fault
 from kshare.options.model import (
     Assign,
@@ -33,9 +25,14 @@ from kshare.options.model import (
     SubscribePattern,
     Topics,
 )
-from kshare.options.offset_specs import OffsetSpecParser
+from kshare.options.offset_specs import OffsetSpecParser, parse_assign
 from kshare.options.pattern import java_pattern
-from kshare.options.raw import RawOptions
+from kshare.options.raw import Faults, RawOptions
+from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS
+from kshare.ranges import RANGE_ASSIGNORS
+
+if TYPE_CHECKING:
+    from kshare.assignment import TaskAssignor
 
 __all__ = ["is_assignor_config", "made_task_assignor", "parse_options", "parse_task_assignor"]
 

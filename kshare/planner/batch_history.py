@@ -127,7 +127,7 @@ class BatchHistory:
         keys: Which key hashes the query reads.
         ends: Finds how far partitions are when a batch is done.
         reports: Waits for what the tasks of a batch report, and learns from it: where they ended,
-            by their slices, as far as is known. It is called once for each batch.
+            by their slices, as far as is known. Called until it is known how far the batch came.
 
     Attributes:
         ends: As above.
