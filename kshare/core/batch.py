@@ -9,6 +9,10 @@ A partition takes part in a batch in one of two ways (see :mod:`kshare.core.chec
                      ``end``, in offset order, and stops after ``records`` records. Where that was
                      is found when the batch is done (``progress_after``).
 
+Three values have a ``progress``: of :class:`.BatchOffsets` it is what the dict says (the begin of
+a limited partition, the end of another one), of :class:`BatchStart` the begin, and of
+:class:`~kshare.planner.batch_history.RecentBatch` what is reached when the batch is done.
+
 Where partitions start is said in several places::
 
     startingOffsets        started   of the dict of batch 0, as Spark has it: an offset each

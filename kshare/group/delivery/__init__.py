@@ -1,1 +1,1 @@
-"""What a consumer reads of its partitions, what it hands out, and what of that is processed."""
+"""Reads a consumer's partitions, as :mod:`kshare.group.core` decides, and measures its load."""

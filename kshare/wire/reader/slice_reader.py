@@ -53,6 +53,10 @@ Checks = list[tuple[PartitionReader, FetchAnswer]]
 class SliceReader:
     """Reads some slices once, together.
 
+    :class:`~kshare.wire.reader.tail_reader.TailReader`, which reads without an end, replaces some
+    steps: ``_turn``, ``_ask``, ``_in_order``, ``_deliver``, ``_finish_if_read``, ``_check_bounds``
+    and ``_reroute``. All else of the loop is the same.
+
     Args:
         wanted: The slices; no two of them hold the same record.
         options: Options of the source.

@@ -218,6 +218,7 @@ class TailReader(SliceReader):
     """
 
     _brokers: BackgroundBrokers
+    _delivering: PartitionReader  # whose record batch was delivered last
 
     def __init__(self, options: SourceOptions, reset: NamedReset, waker: Waker) -> None:
         brokers = BackgroundBrokers(options.kafka, waker.wake)
