@@ -320,7 +320,9 @@ class Delivery:
         layers = self._scope.processed(
             bounds, self.position, self._waiting, with_passed=with_passed
         )
-        return [*layers, *self._scope.earlier(self._waiting)] if self.explicit else layers
+        if self.explicit and with_passed:
+            layers += self._scope.earlier(self._waiting)
+        return layers
 
     def _waiting(self) -> Bounds:
         """The offsets that are handed out and not acknowledged (explicit mode)."""
