@@ -284,15 +284,32 @@ class Cluster:
             if self._kafka.read_committed
             else IsolationLevel.READ_UNCOMMITTED
         )
-
-        def request(client: AdminClient, seconds: float) -> Mapping[Any, Future[Any]]:
-            return client.list_offsets(wanted, isolation_level=level, request_timeout=seconds)
-
+        request = self._list_offsets(wanted, level)
         answers = self._attempted(lambda: self._ask(request, "list offsets", self._deadline()))
         return {
             TopicPartition(asked.topic, asked.partition): answer.offset
             for asked, answer in answers.items()
         }
+
+    def _list_offsets(
+        self, specs: dict[RdTopicPartition, OffsetSpec], level: IsolationLevel
+    ) -> _Request:
+        """The request for some offsets."""
+
+        def request(client: AdminClient, seconds: float) -> Mapping[Any, Future[Any]]:
+            if not self._client.has_answered:
+                # Of one in eight clients without a connection librdkafka asks who leads a partition
+                # only after 3 s, of others at once.
+                connected = client.describe_cluster(request_timeout=seconds)
+                self._wait([connected], seconds)
+                error = _failure(connected)
+                if has_timed_out(error):
+                    return dict.fromkeys(specs, connected)
+                if error is None:
+                    self._client.answered()
+            return client.list_offsets(specs, isolation_level=level, request_timeout=seconds)
+
+        return request
 
     def _describe(self, topics: Collection[str], deadline: RetryDeadline) -> set[TopicPartition]:
         """The partitions that topics have by the cluster's metadata, with a leader or without."""

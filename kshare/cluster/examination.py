@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import OffsetSpec
 
@@ -63,10 +63,8 @@ class ExaminedCluster(Cluster):
         """The latest timestamp in some partitions, in milliseconds; None if brokers do not say."""
         newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
         specs = {RdTopicPartition(*each): newest for each in partitions}
-        futures = self._asked(
-            lambda client, seconds: client.list_offsets(specs, request_timeout=seconds),
-            self._deadline(),
-        )
+        request = self._list_offsets(specs, IsolationLevel.READ_UNCOMMITTED)
+        futures = self._asked(request, self._deadline())
         done = [future for future in futures.values() if future.done() and not future.exception()]
         return max((time for each in done if (time := each.result().timestamp) >= 0), default=None)
 

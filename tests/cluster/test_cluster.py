@@ -254,6 +254,9 @@ class FirstAnswer:
         self.real = AdminClient(config, **more)
         return self
 
+    def describe_cluster(self, **more: Any) -> Any:
+        return self.real.describe_cluster(**more)
+
     def list_offsets(self, wanted: Any, **more: Any) -> Any:
         self.asked += 1
         answer, self.answer = self.answer, None
@@ -268,6 +271,30 @@ class FirstAnswer:
 
     def poll(self, seconds: float) -> int:
         return 0
+
+
+def test_a_client_is_connected_before_it_asks_for_offsets(fake: FakeCluster) -> None:
+    """Else one in eight asks who leads the partition only after 3 s."""
+    asked = []
+
+    class Noting(FirstAnswer):
+        def describe_cluster(self, **more: Any) -> Any:
+            answer = super().describe_cluster(**more)
+            answer.add_done_callback(lambda _: asked.append("answered"))
+            return answer
+
+        def list_offsets(self, wanted: Any, **more: Any) -> Any:
+            asked.append("offsets")
+            return super().list_offsets(wanted, **more)
+
+    fake.produce("t", [Record(b"k", b"v")], partition=0)
+    admin = Noting(ListOffsetsResultInfo(7, 0, 0))
+    with closing(cluster_of(fake.bootstrap_servers, admin=admin)) as cluster:
+        assert cluster.latest([T0]) == {T0: 7}
+        assert cluster.earliest([T0]) == {T0: 0}
+        cluster.close()  # the next client knows nobody
+        assert cluster.latest([T0]) == {T0: 1}
+    assert asked == ["answered", "offsets", "offsets", "answered", "offsets"]
 
 
 def test_a_broker_that_goes_away_amid_the_answer(fake: FakeCluster) -> None:
@@ -319,6 +346,9 @@ def test_a_cluster_that_does_not_answer_is_asked_as_often_as_said() -> None:
     clock = Clock()
 
     class Silent(FirstAnswer):
+        def describe_cluster(self, **more: Any) -> Any:
+            return next(iter(self.list_offsets([T0], **more).values()))
+
         def list_offsets(self, wanted: Any, **more: Any) -> Any:
             clock.now += more["request_timeout"]
             self.answer = KafkaException(RdKafkaError(RdKafkaError._TIMED_OUT))
