@@ -34,7 +34,7 @@ def kshare_read(servers: str, topic: str, parts: str) -> Measured:
     wanted = slice_of(servers, topic, int(parts))
     options = {"kafka.bootstrap.servers": servers}
     kshare.read_slice  # noqa: B018 - imported before the clock starts, as the peer is
-    import kshare.wire.reader.slice_reader
+    import kshare.wire.reader.fetch_loop
 
     return timed(
         lambda: sum(batch.num_rows for batch in kshare.read_slice(wanted, options)), "records"

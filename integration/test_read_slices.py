@@ -15,8 +15,13 @@ from kshare.core.slice_end import SliceEnd
 from kshare.testing import Record
 from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
 from kshare.wire.protocol.connection import Connection
-from kshare.wire.reader.read_slice import WantedSlice, read_slice, read_slices, reader_options
-from kshare.wire.reader.slice_reader import SliceReader
+from kshare.wire.reader.read_slice import (
+    SliceReader,
+    WantedSlice,
+    read_slice,
+    read_slices,
+    reader_options,
+)
 
 PARTITIONS, COUNT = 12, 400
 Rows = list[dict[str, Any]]

@@ -17,7 +17,7 @@ COMPILER = {
     *("numba", "llvmlite", "scipy"),
     *("kshare.wire.decode.kernel_compiler", "kshare.wire.decode.kernels"),
 }
-READER = {"kshare.wire.decode.compiled", "kshare.wire.reader.slice_reader"}
+READER = {"kshare.wire.decode.compiled", "kshare.wire.reader.fetch_loop"}
 KERNELS = COMPILER | READER
 PLANNING = {"confluent_kafka", "kshare.cluster", "kshare.planner"}
 SINK = {"kshare.produce", "kshare.options.sink", "spark_plugin.sink"}

@@ -18,9 +18,7 @@ from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
 from kshare.wire.protocol.brokers import Leader
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.messages import Address
-from kshare.wire.reader.read_slice import reader_options
-from kshare.wire.reader.slice_reader import SliceReader
-from kshare.wire.reader.slice_records import WantedSlice
+from kshare.wire.reader.read_slice import SliceReader, WantedSlice, reader_options
 from tests.support.batches import split_batches
 from tests.support.clock import Clock
 

@@ -104,7 +104,7 @@ class Dispatcher:
 
     def take_turns(self) -> None:
         """Hand out some hundred records of each partition in turn, from now on."""
-        self._reader.takes_turns = True
+        self._reader.take_turns()
         # Partitions that are read one after another share a buffer: in turns each has its own.
         self.state.read_anew()
         self._read_anew()

@@ -178,6 +178,10 @@ class ReadReplica:
         self.follower = self._preferred()
         return self.follower
 
+    def forget_leader(self) -> None:
+        """Find the partition's leader again when it is asked for next."""
+        self._brokers.forget(self._topic_partition)
+
     @property
     def rack(self) -> str:
         """The rack to tell a broker; empty while it shall not name a follower."""

@@ -106,8 +106,9 @@ class RetryDeadline:
         return min(self._backoff.pause(), self.seconds_left)
 
     def postpone(self) -> None:
-        """Set :attr:`due` to after the next pause."""
-        self.due = self._clock.monotonic() + self.next_pause()
+        """Set :attr:`due` to after the next pause; a whole one if the time is over already."""
+        pause = self._backoff.pause() if self.expired else self.next_pause()
+        self.due = self._clock.monotonic() + pause
 
     def sleep(self) -> None:
         """Pause before the next retry."""

@@ -119,10 +119,15 @@ class LostOffsets:
         return self.position.offset, self.slice.offsets.end
 
     @property
+    def is_deleted(self) -> bool:
+        """True if they were deleted; False if they are beyond the end."""
+        return self.wanted[0] < self.earliest
+
+    @property
     def end(self) -> int:
         """The end of what is lost."""
-        start, end = self.wanted
-        return min(self.earliest, end) if start < self.earliest else end
+        end = self.slice.offsets.end
+        return min(self.earliest, end) if self.is_deleted else end
 
     def __str__(self) -> str:
         start, end = self.wanted
@@ -131,7 +136,7 @@ class LostOffsets:
         return (
             f"{self.position.topic_partition}: offsets {start} to {end}{of_hashes} are wanted, the "
             f"log holds {self.earliest} to {self.latest} (ends not included): what is missing "
-            f"{why_missing(is_deleted=start < self.earliest)}"
+            f"{why_missing(is_deleted=self.is_deleted)}"
         )
 
     @property

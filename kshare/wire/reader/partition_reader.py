@@ -1,6 +1,7 @@
 """The reader of one partition, for one slice or more: what to ask next, and what an answer means.
 
-It sends nothing itself. The states of a partition, and the outcomes that lead from one to another::
+It sends nothing itself. What becomes of the partition at an obstacle, its :class:`ReadPolicy` says.
+The states of a partition, and the outcomes that lead from one to another::
 
     waiting ------> assigned to a broker ------> asked ------ RECORDS ------> delivered --> done
     (a pause, a      ^       ^                   | | |     LAST_RECORDS         |    |
@@ -18,6 +19,7 @@ It sends nothing itself. The states of a partition, and the outcomes that lead f
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from enum import Enum, auto
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -34,9 +36,12 @@ from kshare.wire.reader.faults import LostOffsets, ReadPosition, no_progress, pe
 from kshare.wire.reader.slice_records import PartitionRecords, SliceRecords
 from kshare.wire.sharing.chunks import SharedChunks
 
-__all__ = ["Outcome", "PartitionReader"]
+__all__ = ["Delivered", "Outcome", "PartitionReader", "ReadPolicy"]
 
 _log = logging.getLogger(__name__)
+
+Delivered: TypeAlias = "tuple[PartitionReader, pa.RecordBatch]"
+"""Some records of a partition."""
 
 
 class Outcome(Enum):
@@ -54,6 +59,38 @@ class Outcome(Enum):
     """Wanted offsets may be lost: ask which offsets the log holds."""
 
 
+class ReadPolicy(Protocol):
+    """What a reader makes of the answers for a partition, and of obstacles."""
+
+    @property
+    def is_endless(self) -> bool:
+        """True if no records are as good as some, and faults are retried for ever.
+
+        All but an unknown topic: it may have been deleted.
+        """
+
+    def answered(self, first: int, end: int) -> None:
+        """A broker has answered.
+
+        Args:
+            first: First offset of its log; 0 if it does not say.
+            end: The end of the offsets that it hands out.
+        """
+
+    def delivering(self, index: BatchIndex) -> None:
+        """The records of a response are delivered from now on."""
+
+    def pausing(self, partition: TopicPartition, cause: Exception, until: float) -> None:
+        """Nothing is asked until a time of the reader's clock."""
+
+    def lost(self, lost: LostOffsets) -> int:
+        """Return the offset to go on at.
+
+        Raises:
+            DataLossError: No record may be missing.
+        """
+
+
 class PartitionReader:
     """Reads some slices of one partition in one pass.
 
@@ -62,6 +99,7 @@ class PartitionReader:
         options: Options of the source.
         brokers: Where replicas are looked up.
         clock: Source of time, which stands still while the consumer works.
+        policy: What is made of answers and obstacles.
 
     Attributes:
         broker: Broker that was asked last, for error texts.
@@ -69,11 +107,16 @@ class PartitionReader:
     """
 
     def __init__(
-        self, slices: Sequence[SliceRecords], options: SourceOptions, brokers: Brokers, clock: Clock
+        self,
+        slices: Sequence[SliceRecords],
+        options: SourceOptions,
+        brokers: Brokers,
+        clock: Clock,
+        policy: ReadPolicy,
     ) -> None:
         self._records = PartitionRecords(slices, options.kafka)
         self._options = options
-        self._brokers = brokers
+        self._policy = policy
         self._deadline = RetryDeadline.for_reading(options.kafka, clock)
         self._was_redirected = False  # since the last record
         self._was_found_again = False  # the leader, as it had less than is wanted
@@ -115,6 +158,16 @@ class PartitionReader:
         return self._records.offset
 
     @property
+    def delivered(self) -> int:
+        """The offset below which everything wanted is delivered; 0 before the first."""
+        return min(part.cursor.delivered for part in self._records.slices)
+
+    @property
+    def has_large_batches(self) -> bool:
+        """True if an answer was too small for one record batch."""
+        return self._records.has_grown
+
+    @property
     def position(self) -> ReadPosition:
         """The position of the reader, for errors."""
         return ReadPosition(self.broker, self.topic_partition, self.offset)
@@ -130,7 +183,7 @@ class PartitionReader:
         is fetching it.
         """
         fetch = self._records.fetch_ahead()
-        is_first = self._records.undelivered is None
+        is_first = self._records.response is None
         if fetch is None or not (is_first or self.claim(fetch.offset)):
             return None
         return fetch
@@ -143,7 +196,7 @@ class PartitionReader:
             return offset is not None
         return self._chunks.claim(offset, self._records.expected_end(offset))
 
-    def take_chunk(self) -> Generator[pa.RecordBatch, None, bool]:
+    def take_chunk(self) -> Generator[Delivered, None, bool]:
         """Deliver a chunk that a sibling has fetched; may wait for one that is fetching it.
 
         Returns:
@@ -171,9 +224,10 @@ class PartitionReader:
         return False
 
     def close(self) -> None:
-        """Leave the siblings; say whether everything was read."""
+        """Deliver no more; leave the siblings, and say whether everything was read."""
         if self._chunks is not None:
             self._chunks.close(done=self.offset is None)
+        self.rewind()
 
     # -- answers ----------------------------------------------------------------------------
 
@@ -195,6 +249,10 @@ class PartitionReader:
         """
         if answer.error_code:
             return self._refused(answer.error_code)
+        self._policy.answered(max(answer.log_start, 0), self._visible(answer))
+        if self._policy.is_endless:
+            self._deadline.reset()
+            self._was_found_again = False
         try:
             index = self._index(answer.records, asked)
         except RecordError as error:
@@ -212,9 +270,17 @@ class PartitionReader:
             self._chunks.put(asked, index.next_offset, answer.aborted, whole)
         return Outcome.LAST_RECORDS if moves else Outcome.RECORDS
 
-    def deliver(self) -> Iterator[pa.RecordBatch]:
+    def deliver(self) -> Iterator[Delivered]:
         """Deliver the records of the last answer."""
-        return self._records.deliver()
+        index = self._records.response
+        if index is not None:
+            self._policy.delivering(index)
+            for batch in self._records.deliver():
+                yield self, batch
+
+    def rewind(self) -> None:
+        """Fetch again what is not delivered."""
+        self._records.rewind()
 
     def damaged(self, error: RecordError, asked: int | None = None) -> Outcome:
         """The records of an answer cannot be read. Those of the leader may be sound.
@@ -223,8 +289,8 @@ class PartitionReader:
             RecordError: It was the leader that answered.
         """
         if self._chunks is not None:  # a next attempt shall ask the broker
-            undelivered = self._records.undelivered
-            start = asked if undelivered is None else undelivered
+            response = self._records.response
+            start = asked if response is None else response.fetch_offset
             assert start is not None
             self._chunks.discard(start)
         if not self.replica.leave(error):
@@ -238,8 +304,8 @@ class PartitionReader:
         Raises:
             FetchTimeoutError: There was no progress for the stated time.
         """
-        self._brokers.forget(self.topic_partition)
-        self._records.rewind()  # no record of a response is passed over
+        self.replica.forget_leader()
+        self.rewind()  # no record of a response is passed over
         if self.offset is not None and not self.replica.leave(error):
             self.pause(error)
 
@@ -250,15 +316,17 @@ class PartitionReader:
             FetchTimeoutError: There was no progress for the stated time.
             UnknownTopicError: That was the cause.
         """
-        self._deadline.start()
-        if self._deadline.expired:
-            if isinstance(cause, UnknownTopicError):
-                # A topic that was just made, or a broker that has just started, looks like this.
-                raise cause
-            why = str(cause) or type(cause).__name__
-            raise no_progress(self._options.kafka, self.position, why) from cause
-        _log.info("%s: retrying after: %s", self.topic_partition, cause)
+        is_unknown = isinstance(cause, UnknownTopicError)
+        if is_unknown or not self._policy.is_endless:
+            self._deadline.start()
+            if self._deadline.expired:
+                if is_unknown:
+                    # A topic that was just made, or a broker that has just started, looks so.
+                    raise cause
+                why = str(cause) or type(cause).__name__
+                raise no_progress(self._options.kafka, self.position, why) from cause
         self._deadline.postpone()
+        self._policy.pausing(self.topic_partition, cause, self._deadline.due)
 
     def check_bounds(self, answer: FetchAnswer, bounds: tuple[int, int] | OSError) -> Outcome:
         """Take the offsets that the log holds, after :attr:`Outcome.CHECK_BOUNDS`.
@@ -286,7 +354,7 @@ class PartitionReader:
             # One that leads no more, and has not heard of it, has less than the one that leads now,
             # or does not know that a transaction has ended.
             self._was_found_again = True
-            self._brokers.forget(self.topic_partition)
+            self.replica.forget_leader()
             return Outcome.REROUTE
         self._was_found_again = False
         if latest > offset and not answer.error_code:
@@ -297,7 +365,12 @@ class PartitionReader:
                 f"offsets up to {self._records.end} are wanted"
             )
             raise no_progress(kafka, self.position, why)
-        self._skip(earliest, last, latest)
+        for part in self._records.slices:
+            offset = part.cursor.next_offset
+            if offset is not None and not earliest <= offset <= last:
+                position = ReadPosition(self.broker, self.topic_partition, offset)
+                lost = LostOffsets(part.wanted.slice, position, earliest, latest)
+                part.cursor = part.cursor.deliver_to(self._policy.lost(lost))
         return Outcome.EMPTY
 
     def _index(self, records: memoryview, asked: int) -> BatchIndex:
@@ -312,7 +385,7 @@ class PartitionReader:
         error = permanent_error(code, self.position, expired=self._deadline.expired)
         if error is not None:
             raise error
-        self._brokers.forget(self.topic_partition)
+        self.replica.forget_leader()
         self.pause(OSError(f"broker {self.broker} answered {error_codes.name(code)}"))
         return Outcome.REROUTE
 
@@ -330,7 +403,7 @@ class PartitionReader:
         elif others_have_records and self._visible(answer) > asked:
             self._deadline.reset()  # its turn comes
             return Outcome.EMPTY
-        elif self.replica.leave("it has no records yet"):
+        elif not self._policy.is_endless and self.replica.leave("it has no records yet"):
             return Outcome.REROUTE
         return Outcome.CHECK_BOUNDS if self._deadline.expired else Outcome.EMPTY
 
@@ -338,30 +411,3 @@ class PartitionReader:
         """The end of the offsets that the broker hands out."""
         read_committed = self._options.kafka.read_committed
         return answer.last_stable_offset if read_committed else answer.high_watermark
-
-    def _skip(self, earliest: int, last: int, latest: int) -> None:
-        """Handle wanted offsets that are not in the log: an error, or it is skipped.
-
-        Args:
-            earliest: First offset that may be asked for.
-            last: Last offset that may be asked for.
-            latest: The end of the log.
-
-        Raises:
-            DataLossError: ``failOnDataLoss`` is true.
-        """
-        for part in self._records.slices:
-            offset = part.cursor.next_offset
-            if offset is None or earliest <= offset <= last:
-                continue
-            position = ReadPosition(self.broker, self.topic_partition, offset)
-            lost = LostOffsets(part.wanted.slice, position, earliest, latest)
-            if self._options.fail_on_data_loss:
-                raise lost.error
-            _log.warning(
-                "%s. Skipped, since failOnDataLoss is false: offsets %d to %d",
-                lost,
-                offset,
-                lost.end,
-            )
-            part.cursor = part.cursor.deliver_to(lost.end)

@@ -5,8 +5,10 @@ reader's own, and for ``on_end`` a few key hashes for each record batch. What is
 log alone is fetched, but no value is copied: see each function.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +20,18 @@ from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import FetchGroup
 from kshare.options import SourceOptions, parse_options
 from kshare.wire.decode.batch_index import BatchIndex
+from kshare.wire.decode.codecs import Arena
+from kshare.wire.decode.records import BYTES_MAX, ROWS_MAX
+from kshare.wire.protocol.broker_pool import BrokerPool
 from kshare.wire.protocol.brokers import Brokers
-from kshare.wire.reader.slice_reader import SliceReader
-from kshare.wire.reader.slice_records import WantedSlice
+from kshare.wire.protocol.retry import Clock
+from kshare.wire.reader.faults import LostOffsets
+from kshare.wire.reader.fetch_loop import FetchLoop
+from kshare.wire.reader.fetcher import Fetcher
+from kshare.wire.reader.slice_records import SliceRecords, WantedSlice
 
 __all__ = [
+    "SliceReader",
     "WantedSlice",
     "find_ends",
     "find_first",
@@ -33,7 +42,11 @@ __all__ = [
     "reader_options",
 ]
 
+_log = logging.getLogger(__name__)
+
 _HEAD_BYTES = 61
+_CLAIMED_SECONDS = 0.01  # between looks at what siblings are fetching
+_DECODERS_MAX = 8  # that keep their buffers, of some 2 MiB each
 
 
 def read_slice(
@@ -110,6 +123,127 @@ def read_slices(
         return iter(())
     parsed = reader_options(options, *{each.slice.topic for each in wanted})
     return SliceReader(wanted, parsed).batches()
+
+
+class SliceReader:
+    """Reads some slices once, together.
+
+    The batches hold exactly the records of the slices that the log holds, those of a partition in
+    offset order, or an error says what is missing. A fault that lasts ends in an error that names
+    broker, topic, partition and offset. With a limit, they hold the first records of a slice: where
+    that ends is a function of the log.
+
+    Args:
+        wanted: The slices; no two of them hold the same record.
+        options: Options of the source.
+        brokers: The brokers of the cluster; None for those that the options name.
+        clock: Source of time.
+
+    Attributes:
+        slices: What was read of each slice, in the order of ``wanted``.
+    """
+
+    def __init__(
+        self,
+        wanted: Sequence[WantedSlice],
+        options: SourceOptions,
+        *,
+        brokers: Brokers | None = None,
+        clock: Clock = time,
+    ) -> None:
+        arena = Arena()  # slices are decoded in turn
+        many = len(wanted) > _DECODERS_MAX
+        self.slices = [
+            SliceRecords(each, options, arena=arena, is_one_of_many=many) for each in wanted
+        ]
+        self._policy = _ToTheEnd(options.fail_on_data_loss)
+        brokers = BrokerPool(options.kafka) if brokers is None else brokers
+        self._loop = FetchLoop(options, brokers, clock)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The record batches of the slices, up to their limits. To be called once."""
+        unfinished = self.slices
+        by_partition: dict[TopicPartition, list[SliceRecords]] = {}
+        for part in self.slices:
+            by_partition.setdefault(part.wanted.slice.topic_partition, []).append(part)
+        try:
+            for slices in by_partition.values():
+                self._loop.read(slices, self._policy)
+            while self._loop.partitions:
+                turn = (batch for _, batch in self._loop.turn(self._answered))
+                for batch in _gathered(turn) if len(self.slices) > 1 else turn:
+                    with self._loop.clock.stopped():
+                        yield batch
+                unfinished = _report_ends(unfinished)
+        finally:
+            self._loop.close()
+
+    def _answered(self) -> list[Fetcher]:
+        """Who was asked first; if nobody is asked, nobody after a pause."""
+        asked = self._loop.asked
+        if asked:
+            return asked[:1]
+        pauses, throttles = self._loop.pauses
+        pause = min(pauses + throttles, default=0.0)
+        if throttles and pause <= 0:  # siblings are fetching what is due, or it would be asked for
+            pause = min(_CLAIMED_SECONDS, *throttles)
+        if pause > 0:
+            self._loop.clock.sleep(pause)
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class _ToTheEnd:
+    """The policy of a reader whose slices have ends: faults that last are errors."""
+
+    fail_on_data_loss: bool
+    is_endless = False
+
+    def answered(self, first: int, end: int) -> None:
+        pass
+
+    def delivering(self, index: BatchIndex) -> None:
+        pass
+
+    def pausing(self, partition: TopicPartition, cause: Exception, until: float) -> None:  # noqa: ARG002
+        _log.info("%s: retrying after: %s", partition, cause)
+
+    def lost(self, lost: LostOffsets) -> int:
+        if self.fail_on_data_loss:
+            raise lost.error
+        _log.warning(
+            "%s. Skipped, since failOnDataLoss is false: offsets %d to %d",
+            lost,
+            lost.wanted[0],
+            lost.end,
+        )
+        return lost.end
+
+
+def _report_ends(slices: Sequence[SliceRecords]) -> list[SliceRecords]:
+    """Report the ends of those that are read; return the others."""
+    unfinished = []
+    for part in slices:
+        if not part.cursor.is_done:
+            unfinished.append(part)
+        elif part.wanted.on_end is not None:
+            part.wanted.on_end(part.slice_end)
+    return unfinished
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in few batches; nothing is held back at the end."""
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        rows += batch.num_rows
+        size += batch.nbytes
+        if small and (rows > ROWS_MAX or size > BYTES_MAX):
+            yield pa.concat_batches(small)
+            small, rows, size = [], batch.num_rows, batch.nbytes
+        small.append(batch)
+    if small:
+        yield small[0] if len(small) == 1 else pa.concat_batches(small)
 
 
 def reader_options(options: Mapping[str, str] | SourceOptions, *topics: str) -> SourceOptions:

@@ -7,7 +7,6 @@ Cost: what is asked for beyond a slice's end is at most a quarter of its rest, a
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -64,17 +63,14 @@ class SliceRecords:
         arena: Where records are decompressed; may be shared with others. None for an own one.
         is_one_of_many: Whether slices are so numerous that each must give up its buffers after
             each response.
+        max_rows: Maximum number of rows of a record batch.
+        drops_times: As for :class:`.Decoder`.
 
     Attributes:
         wanted: The slice, and how to read it.
         cursor: Which offsets are fetched and delivered.
         limit: How many records are delivered.
-        rows_max: Maximum number of rows of a record batch.
-        drops_times: As of :class:`.Decoder`.
     """
-
-    rows_max: ClassVar[int] = ROWS_MAX
-    drops_times: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -83,6 +79,8 @@ class SliceRecords:
         *,
         arena: Arena | None = None,
         is_one_of_many: bool = False,
+        max_rows: int = ROWS_MAX,
+        drops_times: bool = False,
     ) -> None:
         self.wanted = wanted
         self.cursor = Cursor(wanted.slice.bounds)
@@ -97,9 +95,9 @@ class SliceRecords:
             with_keys=self._sample is not None,
             read_committed=options.kafka.read_committed,
             check_crcs=options.kafka.check_crcs,
-            max_rows=self.rows_max,
+            max_rows=max_rows,
             arena=arena,
-            drops_times=self.drops_times,
+            drops_times=drops_times,
         )
         self._decoder: Decoder | None = None  # until it is needed
 
@@ -178,6 +176,9 @@ class FetchSize:
     Args:
         kafka: ``max.partition.fetch.bytes`` is full size.
         max_records: Maximum number of records that are wanted in all; None for no limit.
+
+    Attributes:
+        has_grown: Whether a response was too small for one record batch.
     """
 
     def __init__(self, kafka: KafkaConfig, max_records: int | None) -> None:
@@ -187,6 +188,7 @@ class FetchSize:
             first = max(_BYTES_MIN, min(first, max_records * _RECORD_BYTES))
         self._wanted = min(first, self._full)
         self._per_offset: float | None = None
+        self.has_grown = False
 
     def bytes_for(self, offsets: float) -> int:
         """The number of bytes to ask for when that many offsets are likely to be needed."""
@@ -208,6 +210,7 @@ class FetchSize:
     def grow(self) -> None:
         """A response was too small for one record batch."""
         self._wanted = min(2 * self._wanted, _BYTES_MAX)
+        self.has_grown = True
         self._per_offset = None
 
 
@@ -256,9 +259,14 @@ class PartitionRecords:
         return [group for group in groups if group is not None]
 
     @property
-    def undelivered(self) -> int | None:
-        """The first offset of the response that is not delivered yet; None if there is none."""
-        return None if self._fetched is None else self._fetched.index.fetch_offset
+    def has_grown(self) -> bool:
+        """True if a response had no room for one record batch."""
+        return self._size.has_grown
+
+    @property
+    def response(self) -> BatchIndex | None:
+        """The response that is not delivered yet; None if there is none."""
+        return None if self._fetched is None else self._fetched.index
 
     def fetch(self) -> PartitionFetch | None:
         """The next fetch; None if everything is fetched."""
@@ -328,12 +336,15 @@ class PartitionRecords:
         self._fetched = _Fetched(index, aborted, takers)
 
     def deliver(self) -> Iterator[pa.RecordBatch]:
-        """Deliver the records of the last response."""
+        """Deliver the records of the last response, until :meth:`rewind` is called."""
         fetched = self._fetched
         if fetched is None:
             return
         for part in fetched.takers:
-            yield from part.take(fetched.index, fetched.aborted)
+            for batch in part.take(fetched.index, fetched.aborted):
+                yield batch
+                if self._fetched is not fetched:
+                    return
         self._fetched = None
 
     def rewind(self) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.brokers import LEADER_ALONE_SECONDS, Leader
 from kshare.wire.protocol.messages import Address
+from kshare.wire.reader import read_slice as reading
 from kshare.wire.reader.read_slice import find_ends, reader_options
 from kshare.wire.reader.slice_records import SliceRecords
 from tests.support.batches import Rec, batch_of, numbered
@@ -289,7 +291,7 @@ def test_a_follower_whose_copy_is_damaged(
     monkeypatch: pytest.MonkeyPatch, damaged: int, rows_max: int
 ) -> None:
     """A flipped bit that the checksum tells: the leader's copy is read, each record once."""
-    monkeypatch.setattr(SliceRecords, "rows_max", rows_max)
+    monkeypatch.setattr(reading, "SliceRecords", partial(SliceRecords, max_rows=rows_max))
     bad = bytearray(LOG[damaged])
     bad[-3] ^= 0x40
     batches = [*LOG[:damaged], bytes(bad), *LOG[damaged + 1 :]]

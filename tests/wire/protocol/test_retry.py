@@ -77,6 +77,20 @@ def test_no_pause_outlasts_the_deadline(make: Any, option: dict[str, int]) -> No
     assert clock.slept[1:] == [0.0]
 
 
+def test_who_goes_on_behind_the_deadline_pauses_as_before_it() -> None:
+    clock = Clock()
+    deadline = RetryDeadline.for_reading(
+        config(poll_timeout_ms=1500, retry_backoff_ms=1000, retry_backoff_max_ms=1000), clock
+    )
+    deadline.start()
+    clock.now += 1
+    deadline.postpone()
+    assert deadline.due == clock.now + 0.5
+    clock.now = deadline.due
+    deadline.postpone()
+    assert 0.8 <= deadline.due - clock.now <= 1.2
+
+
 def test_a_pause_too_short_for_the_clock_does_not_put_off_the_end() -> None:
     """Many pauses add up to the time but for a rounding error."""
     clock = Clock()

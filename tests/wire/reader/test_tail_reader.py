@@ -146,7 +146,7 @@ def values_of(reader: TailReader, count: int) -> list[bytes]:
 def reader_in_turns(cluster: FakeCluster, waker: Waker, **kafka: Any) -> TailReader:
     """A reader of all partitions of ``orders`` in turns."""
     reader = TailReader(options_of(cluster, **kafka), "earliest", waker)
-    reader.takes_turns = True
+    reader.take_turns()
     for partition in TURNS:
         reader.read(Slice(*partition, (Rectangle(OffsetRange(0, NO_END), WHOLE),)))
     return reader

@@ -18,7 +18,7 @@ from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.tasks import FetchGroup
 from kshare.errors import RecordError
-from kshare.wire.reader import slice_reader
+from kshare.wire.reader import read_slice as reading
 from kshare.wire.reader.read_slice import read_slice
 from kshare.wire.sharing import chunks, files
 from kshare.wire.sharing.chunks import SharedChunks, forget_query
@@ -66,7 +66,7 @@ class Brokers:
         self._batches = batches
         self.aborted: tuple[tuple[int, int, int], ...] = ()
         self._made: list[ScriptedLog] = []
-        monkeypatch.setattr(slice_reader, "BrokerPool", lambda kafka: self._connect())
+        monkeypatch.setattr(reading, "BrokerPool", lambda kafka: self._connect())
 
     def _connect(self) -> ScriptedLog:
         log = ScriptedLog(self._batches, response_bytes=4000, aborted=self.aborted)

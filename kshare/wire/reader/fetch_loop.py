@@ -1,10 +1,13 @@
-"""The reader of slices: :class:`~kshare.core.progress.Slice` in, Arrow record batches out.
+"""The fetch loop: partitions to read in, Arrow record batches out, until no partition is left.
 
-The batches hold exactly the records of the slices that the log holds, those of a partition in
-offset order, or an error says what is missing. A fault that passes never shows; one that lasts ends
-in an error that names broker, topic, partition and offset. With a limit, they hold the first
-records of a slice: where that ends is a function of the log. None of this depends on which
-replica is read, on what siblings on the host have fetched, or on which slices are read together.
+:class:`~kshare.wire.reader.read_slice.SliceReader` and
+:class:`~kshare.wire.reader.tail_reader.TailReader` each own one. They say what differs between
+them: how to wait (the argument of :meth:`FetchLoop.turn`), how many partitions of a response take
+turns, and what becomes of a partition at an obstacle (:class:`.ReadPolicy`).
+
+The records of a partition come in offset order, or an error says what is missing. A fault that
+passes never shows. None of this depends on which replica is read, on what siblings on the host have
+fetched, or on which partitions are read together.
 
 Cost: one request for each broker is always under way while the last response is decoded (unless a
 limit is likely to be reached in it, or a sibling makes it). Memory is two fetch responses and one
@@ -15,127 +18,155 @@ One turn of the loop::
     take what siblings have fetched --> find who leads --> ask every broker that is not asked
                    ^                                                     |
                    |                                                     v
-                deliver <-- send the next request <-- receive from the one asked first
+                deliver <-- send the next request <-- receive what is answered <-- wait
 """
 
-import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
-
-import pyarrow as pa
+from itertools import islice
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, RecordError, UnknownTopicError
 from kshare.options import SourceOptions
-from kshare.wire.decode.codecs import Arena
-from kshare.wire.decode.records import BYTES_MAX, ROWS_MAX
 from kshare.wire.protocol.background import NotYetError
-from kshare.wire.protocol.broker_pool import BrokerPool
 from kshare.wire.protocol.brokers import Brokers, Leader
 from kshare.wire.protocol.messages import Address, FetchAnswer, PartitionFetch, list_offsets
 from kshare.wire.protocol.retry import Clock
 from kshare.wire.reader.fetcher import Fetcher
-from kshare.wire.reader.partition_reader import Outcome, PartitionReader
-from kshare.wire.reader.slice_records import SliceRecords, WantedSlice
+from kshare.wire.reader.partition_reader import Delivered, Outcome, PartitionReader, ReadPolicy
+from kshare.wire.reader.slice_records import SliceRecords
 
-__all__ = ["Checks", "SliceReader"]
+__all__ = ["FetchLoop", "ReaderClock"]
 
 _RESPONSE_BYTES_MIN = 64 << 10
 _TOGETHER_SECONDS = 0.05
-_CLAIMED_SECONDS = 0.01  # between looks at what siblings are fetching
-_DECODERS_MAX = 8  # that keep their buffers, of some 2 MiB each
 
-Checks = list[tuple[PartitionReader, FetchAnswer]]
+_Checks = list[tuple[PartitionReader, FetchAnswer]]
 """Partitions whose bounds are to be asked for, and the answers that led there."""
 
 
-class SliceReader:
-    """Reads some slices once, together.
-
-    :class:`~kshare.wire.reader.tail_reader.TailReader`, which reads without an end, replaces some
-    steps: ``_turn``, ``_ask``, ``_in_order``, ``_deliver``, ``_finish_if_read``, ``_check_bounds``
-    and ``_reroute``. All else of the loop is the same.
+class FetchLoop:
+    """Reads some partitions together; any may be dropped between two record batches.
 
     Args:
-        wanted: The slices; no two of them hold the same record.
         options: Options of the source.
-        brokers: The brokers of the cluster; None for those that the options name.
+        brokers: The brokers of the cluster.
         clock: Source of time.
 
     Attributes:
-        slices: What was read of each slice, in the order of ``wanted``.
+        clock: Time without that of the consumer.
+        partitions: What is read, and not at its end.
+        waiting: Those of them that wait for a broker to be found.
+        fetchers: Who is asked, by address; the one that was asked first comes first.
+        turns: Number of partitions of a response that are delivered in turn. If more than 1, each
+            partition gets the same share of a response.
     """
 
-    def __init__(
-        self,
-        wanted: Sequence[WantedSlice],
-        options: SourceOptions,
-        *,
-        brokers: Brokers | None = None,
-        clock: Clock = time,
-    ) -> None:
-        arena = Arena()  # slices are decoded in turn
-        many = len(wanted) > _DECODERS_MAX
-        self.slices = [
-            SliceRecords(each, options, arena=arena, is_one_of_many=many) for each in wanted
-        ]
+    def __init__(self, options: SourceOptions, brokers: Brokers, clock: Clock) -> None:
+        self.clock = ReaderClock(clock)
+        self.partitions: dict[TopicPartition, PartitionReader] = {}
+        self.waiting: dict[TopicPartition, PartitionReader] = {}
+        self.fetchers: dict[Address, Fetcher] = {}
+        self.turns = 1
         self._options = options
-        self._brokers = BrokerPool(options.kafka) if brokers is None else brokers
-        self._clock = _ReaderClock(clock)
-        self._waiting: dict[TopicPartition, PartitionReader] = {}  # for a broker to be found
-        self._fetchers: dict[Address, Fetcher] = {}  # the one that was asked first comes first
+        self._brokers = brokers
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The record batches of the slices, up to their limits. To be called once."""
-        many = len(self.slices) > 1
-        unfinished = list(self.slices)
-        partitions = self._partitions()
-        self._waiting = {partition.topic_partition: partition for partition in partitions}
-        try:
-            while self._waiting or self._active:
-                turn = self._turn()
-                for batch in _gathered(turn) if many else turn:
-                    with self._clock.stopped():
-                        yield batch
-                unfinished = _report_ends(unfinished)
-        finally:
-            for fetcher in self._fetchers.values():
-                fetcher.close(failed=False)
-            for partition in partitions:
-                partition.close()
+    # -- which partitions -------------------------------------------------------------------
 
-    def _partitions(self) -> list[PartitionReader]:
-        by_partition: dict[TopicPartition, list[SliceRecords]] = {}
-        for part in self.slices:
-            by_partition.setdefault(part.wanted.slice.topic_partition, []).append(part)
-        return [
-            PartitionReader(slices, self._options, self._brokers, self._clock)
-            for slices in by_partition.values()
-        ]
+    def read(self, slices: Sequence[SliceRecords], policy: ReadPolicy) -> None:
+        """Read slices of one partition that is not read yet."""
+        partition = PartitionReader(slices, self._options, self._brokers, self.clock, policy)
+        self.partitions[partition.topic_partition] = partition
+        self.waiting[partition.topic_partition] = partition
+
+    def drop(self, topic_partition: TopicPartition) -> None:
+        """Read a partition no more; what is on its way is not delivered."""
+        if topic_partition not in self.partitions:
+            return
+        asked = [each for each in self.asked if topic_partition in each.partitions]
+        self._remove(topic_partition)
+        for fetcher in asked:
+            fetcher.close(failed=False)  # or what is asked next waited for a long poll
+
+    def rewind(self) -> None:
+        """Forget what is under way: what was not delivered is asked for again."""
+        for fetcher in self.fetchers.values():
+            fetcher.close(failed=False)
+            fetcher.partitions = {}
+        for partition in self.partitions.values():
+            partition.rewind()
+        self.waiting.update(self.partitions)
+
+    def close(self) -> None:
+        """Drop all partitions, and give back all connections."""
+        for fetcher in self.fetchers.values():
+            fetcher.close(failed=False)
+        for topic_partition in list(self.partitions):
+            self._remove(topic_partition)
+
+    def _remove(self, topic_partition: TopicPartition) -> None:
+        partition = self.partitions.pop(topic_partition)
+        self.waiting.pop(topic_partition, None)
+        for fetcher in self.fetchers.values():
+            fetcher.partitions.pop(topic_partition, None)
+        partition.close()
+
+    def _reads(self, partition: PartitionReader) -> bool:
+        """False if the partition was dropped, and maybe another reader reads it."""
+        return self.partitions.get(partition.topic_partition) is partition
+
+    def _finish_if_read(self, partition: PartitionReader) -> None:
+        if partition.offset is None and self._reads(partition):
+            self._remove(partition.topic_partition)
+
+    # -- a turn -----------------------------------------------------------------------------
+
+    @property
+    def asked(self) -> list[Fetcher]:
+        """The fetchers with a request under way."""
+        return [fetcher for fetcher in self.fetchers.values() if fetcher.is_waiting]
 
     @property
     def _active(self) -> list[Fetcher]:
         """The fetchers that partitions are read from."""
-        return [fetcher for fetcher in self._fetchers.values() if fetcher.partitions]
+        return [fetcher for fetcher in self.fetchers.values() if fetcher.partitions]
 
-    def _turn(self) -> Iterator[pa.RecordBatch]:
-        """Go on by one response, if there is one to wait for."""
+    @property
+    def pauses(self) -> tuple[list[float], list[float]]:
+        """Seconds until the waiting partitions, and the brokers that are not asked, may be asked.
+
+        Not above 0 if they may be.
+        """
+        now = self.clock.monotonic()
+        unasked = (fetcher for fetcher in self._active if not fetcher.is_waiting)
+        return (
+            [partition.due - now for partition in self.waiting.values()],
+            [fetcher.throttle_left for fetcher in unasked],
+        )
+
+    def turn(self, ready: Callable[[], Sequence[Fetcher]]) -> Iterator[Delivered]:
+        """Ask whoever may be asked, and deliver what is answered.
+
+        Args:
+            ready: Waits; returns the fetchers whose answers are to be received.
+
+        Raises:
+            KshareError: Reading cannot go on; :meth:`rewind` comes before the next turn.
+        """
         due = yield from self._take_chunks()
         self._route(due)
         self._send()
-        asked = [fetcher for fetcher in self._fetchers.values() if fetcher.is_waiting]
-        if asked:
-            yield from self._receive(asked[0])
-        else:
-            self._sleep()
-        for fetcher in self._fetchers.values():
+        for fetcher in ready():
+            if fetcher.is_waiting:  # else a partition was dropped meanwhile, and its answer with it
+                yield from self._receive(fetcher)
+        for fetcher in self.fetchers.values():
             if not fetcher.partitions:
                 fetcher.close(failed=False)  # and what is under way goes down with it
 
     # -- who is asked -----------------------------------------------------------------------
 
-    def _take_chunks(self) -> Generator[pa.RecordBatch, None, list[PartitionReader]]:
+    def _take_chunks(self) -> Generator[Delivered, None, list[PartitionReader]]:
         """Deliver what siblings have fetched.
 
         Returns:
@@ -158,13 +189,13 @@ class SliceReader:
 
         Pauses of partitions that failed together differ by their jitter.
         """
-        now = self._clock.monotonic()
-        waiting = list(self._waiting.values())
+        now = self.clock.monotonic()
+        waiting = list(self.waiting.values())
         if not any(partition.due <= now for partition in waiting):
             return []
         return [partition for partition in waiting if partition.due <= now + _TOGETHER_SECONDS]
 
-    def _take_chunk(self, partition: PartitionReader) -> Generator[pa.RecordBatch, None, bool]:
+    def _take_chunk(self, partition: PartitionReader) -> Generator[Delivered, None, bool]:
         try:
             if not (yield from partition.take_chunk()):
                 return False
@@ -190,12 +221,12 @@ class SliceReader:
             except OSError as error:
                 partition.failed(error)
             else:
-                del self._waiting[partition.topic_partition]
-                if address not in self._fetchers:
-                    self._fetchers[address] = Fetcher(
-                        address, self._brokers, self._options.kafka, self._clock.actual
+                del self.waiting[partition.topic_partition]
+                if address not in self.fetchers:
+                    self.fetchers[address] = Fetcher(
+                        address, self._brokers, self._options.kafka, self.clock.actual
                     )
-                self._fetchers[address].assign(partition)
+                self.fetchers[address].assign(partition)
 
     def _address(
         self, partition: PartitionReader, leaders: Mapping[TopicPartition, Leader]
@@ -221,43 +252,39 @@ class SliceReader:
             except NotYetError:
                 continue
             except OSError as error:
-                self._lose(fetcher, error)
+                self.lose(fetcher, error)
             except KafkaError as error:
                 if any(each.replica.follower is None for each in fetcher.partitions.values()):
                     raise
                 # The leader's listener and certificate may be in order.
-                self._lose(fetcher, OSError(str(error)))
+                self.lose(fetcher, OSError(str(error)))
 
     def _ask(self, fetcher: Fetcher, fetches: Iterable[PartitionFetch | None]) -> None:
         """Send a request; the responses of all brokers together are no larger than one's."""
-        kafka = self._options.kafka
-        share = kafka.max_partition_fetch_bytes // max(len(self._active), 1)
-        fetcher.send(
-            [fetch for fetch in fetches if fetch is not None],
-            min(max(share, _RESPONSE_BYTES_MIN), kafka.fetch_max_bytes),
-        )
-
-    def _sleep(self) -> None:
-        """Nothing is under way: wait until something may be asked."""
-        now = self._clock.monotonic()
-        pauses = [partition.due - now for partition in self._waiting.values()]
-        throttles = [fetcher.throttle_left for fetcher in self._active]
-        pause = min(pauses + throttles, default=0.0)
-        if throttles and pause <= 0:  # siblings are fetching what is due, or it would be asked for
-            pause = min(_CLAIMED_SECONDS, *throttles)
-        if pause > 0:
-            self._clock.sleep(pause)
+        kafka, brokers = self._options.kafka, max(len(self._active), 1)
+        wanted = [fetch for fetch in fetches if fetch is not None]
+        if self.turns > 1 and wanted:
+            whole = min(kafka.max_partition_fetch_bytes, kafka.fetch_max_bytes)
+            share = max(whole // (brokers * len(wanted)), _RESPONSE_BYTES_MIN)
+            wanted = [
+                fetch
+                if fetcher.partitions[fetch.topic_partition].has_large_batches
+                else fetch._replace(max_bytes=min(fetch.max_bytes, share))
+                for fetch in wanted
+            ]
+        response_bytes = max(kafka.max_partition_fetch_bytes // brokers, _RESPONSE_BYTES_MIN)
+        fetcher.send(wanted, min(response_bytes, kafka.fetch_max_bytes))
 
     # -- what is answered -------------------------------------------------------------------
 
-    def _receive(self, fetcher: Fetcher) -> Iterator[pa.RecordBatch]:
+    def _receive(self, fetcher: Fetcher) -> Iterator[Delivered]:
         """Receive a response, send the next request, and deliver the response."""
-        self._fetchers[fetcher.address] = self._fetchers.pop(fetcher.address)
+        self.fetchers[fetcher.address] = self.fetchers.pop(fetcher.address)
         try:
             delivering, checks = self._handle(fetcher)
             ahead, fault = self._send_ahead(fetcher, delivering, checks)
-            yield from self._in_order(
-                self._delivered(
+            yield from self._in_turn(
+                self._deliver(
                     fetcher,
                     partition,
                     moves=outcome is Outcome.LAST_RECORDS
@@ -269,9 +296,9 @@ class SliceReader:
                 raise fault
             self._check_bounds(fetcher, checks)
         except OSError as error:
-            self._lose(fetcher, error)
+            self.lose(fetcher, error)
 
-    def _handle(self, fetcher: Fetcher) -> tuple[dict[PartitionReader, Outcome], Checks]:
+    def _handle(self, fetcher: Fetcher) -> tuple[dict[PartitionReader, Outcome], _Checks]:
         """Receive a response.
 
         Returns:
@@ -280,7 +307,7 @@ class SliceReader:
         answers = fetcher.receive()
         with_records = sum(len(answer.records) > 0 for _, _, answer in answers)
         delivering: dict[PartitionReader, Outcome] = {}
-        checks: Checks = []
+        checks: _Checks = []
         for partition, asked, answer in answers:
             others = with_records - (len(answer.records) > 0)
             outcome = partition.handle(answer, asked, others_have_records=others > 0)
@@ -303,7 +330,7 @@ class SliceReader:
         return is_leader and self._brokers.is_outdated(partition.topic_partition, fetcher.address)
 
     def _send_ahead(
-        self, fetcher: Fetcher, delivering: Mapping[PartitionReader, Outcome], checks: Checks
+        self, fetcher: Fetcher, delivering: Mapping[PartitionReader, Outcome], checks: _Checks
     ) -> tuple[set[PartitionReader], OSError | None]:
         """Send the next request before a response is decoded.
 
@@ -325,32 +352,40 @@ class SliceReader:
             fault = error
         return {partition for partition, fetch in fetches.items() if fetch is not None}, fault
 
-    def _in_order(self, deliveries: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        """What a response has of each partition: one after the other here, in turn in a tail."""
-        return chain.from_iterable(deliveries)
+    def _in_turn(self, deliveries: Iterable[Iterator[Delivered]]) -> Iterator[Delivered]:
+        """What a response has of each partition; of :attr:`turns` of them a batch in turn."""
+        following = iter(deliveries)
+        turns = deque(islice(following, self.turns))
+        while turns:
+            delivery = turns.popleft()
+            delivered = next(delivery, None)
+            if delivered is None:
+                turns.extend(islice(following, 1))
+                continue
+            turns.append(delivery)
+            yield delivered
 
-    def _delivered(
+    def _deliver(
         self, fetcher: Fetcher, partition: PartitionReader, *, moves: bool
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Delivered]:
         """Deliver what a response has of a partition, which then moves to another broker or not."""
-        yield from self._deliver(fetcher, partition)
-        if moves:
-            self._reroute(fetcher, partition)
-
-    def _deliver(self, fetcher: Fetcher, partition: PartitionReader) -> Iterator[pa.RecordBatch]:
         try:
             yield from partition.deliver()
         except RecordError as error:
             partition.damaged(error)
-            self._reroute(fetcher, partition)
+            moves = True
         self._finish_if_read(partition)
+        if moves:
+            self._reroute(fetcher, partition)
 
-    def _check_bounds(self, fetcher: Fetcher, checks: Checks) -> None:
+    def _check_bounds(self, fetcher: Fetcher, checks: _Checks) -> None:
         """Tell lost records from late ones. The response is of no further use then."""
-        if not checks:
+        # What a partition has lost that was dropped meanwhile, nobody wants any more.
+        wanted = [check for check in checks if self._reads(check[0])]
+        if not wanted:
             return
-        bounds = list_offsets(fetcher.open(), [each.topic_partition for each, _ in checks])
-        for partition, answer in checks:
+        bounds = list_offsets(fetcher.open(), [each.topic_partition for each, _ in wanted])
+        for partition, answer in wanted:
             outcome = partition.check_bounds(answer, bounds[partition.topic_partition])
             if outcome is Outcome.REROUTE:
                 self._reroute(fetcher, partition)
@@ -358,39 +393,21 @@ class SliceReader:
 
     def _reroute(self, fetcher: Fetcher, partition: PartitionReader) -> None:
         """Find out again which broker to ask for a partition, if anything of it is left."""
-        if fetcher.partitions.pop(partition.topic_partition, None) is not None:
-            self._waiting[partition.topic_partition] = partition
+        if fetcher.partitions.get(partition.topic_partition) is partition:
+            del fetcher.partitions[partition.topic_partition]
+            self.waiting[partition.topic_partition] = partition
 
-    def _lose(self, fetcher: Fetcher, error: OSError) -> None:
+    def lose(self, fetcher: Fetcher, error: OSError) -> None:
         """A connection failed: go on with its partitions as if they had not been asked for."""
         fetcher.close(failed=True)
         lost, fetcher.partitions = fetcher.partitions, {}
-        self._waiting |= lost
+        self.waiting |= lost
         for partition in lost.values():
             partition.failed(error)
             self._finish_if_read(partition)
 
-    def _finish_if_read(self, partition: PartitionReader) -> None:
-        if partition.offset is not None:
-            return
-        self._waiting.pop(partition.topic_partition, None)
-        for fetcher in self._fetchers.values():
-            fetcher.partitions.pop(partition.topic_partition, None)
-        partition.close()
 
-
-def _report_ends(slices: Sequence[SliceRecords]) -> list[SliceRecords]:
-    """Report the ends of those that are read; return the others."""
-    unfinished = []
-    for part in slices:
-        if not part.cursor.is_done:
-            unfinished.append(part)
-        elif part.wanted.on_end is not None:
-            part.wanted.on_end(part.slice_end)
-    return unfinished
-
-
-class _ReaderClock:
+class ReaderClock:
     """Time as a reader counts it: without the time that its consumer takes."""
 
     def __init__(self, actual: Clock) -> None:
@@ -398,9 +415,11 @@ class _ReaderClock:
         self._stopped_seconds = 0.0
 
     def monotonic(self) -> float:
+        """Seconds since some moment, without those of the consumer."""
         return self.actual.monotonic() - self._stopped_seconds
 
     def sleep(self, seconds: float, /) -> None:
+        """Wait."""
         self.actual.sleep(seconds)
 
     @contextmanager
@@ -411,18 +430,3 @@ class _ReaderClock:
             yield
         finally:
             self._stopped_seconds += self.actual.monotonic() - since
-
-
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, in few batches; nothing is held back at the end."""
-    small: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        rows += batch.num_rows
-        size += batch.nbytes
-        if small and (rows > ROWS_MAX or size > BYTES_MAX):
-            yield pa.concat_batches(small)
-            small, rows, size = [], batch.num_rows, batch.nbytes
-        small.append(batch)
-    if small:
-        yield small[0] if len(small) == 1 else pa.concat_batches(small)
