@@ -30,7 +30,7 @@ Cost: linear in the partitions, and in the gaps of those whose ranges stand at d
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from kshare.core.admission import WindowEnds, admit
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
@@ -44,11 +44,11 @@ from kshare.core.losses import (
 )
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.core.tasks import PlannedSlice
 from kshare.errors import CheckpointError
 
 __all__ = [
     "BatchStart",
-    "LimitedSlice",
     "SelectedHashes",
     "advanced",
     "batch_ends",
@@ -57,15 +57,13 @@ __all__ = [
     "limited_slices",
     "needs_earliest",
     "progress_after",
+    "slices_below",
     "start_of",
     "start_with_gaps",
     "unrecorded_starts",
     "unsaid_starts",
     "with_gaps",
 ]
-
-LimitedSlice: TypeAlias = tuple[RangeLimit, Slice]
-"""A limit, and the slice that is read up to it."""
 
 
 class SelectedHashes(Protocol):
@@ -324,8 +322,10 @@ def limit_ranges(
     ranges: Iterable[tuple[HashRange, int]],
     parked: frozenset[int],
     ends: WindowEnds | None = None,
-) -> list[LimitedSlice]:
-    """The limits of a partition's ranges; none for a range without pending work.
+) -> list[tuple[RangeLimit, PlannedSlice]]:
+    """The limits of a partition's ranges, and what is read up to each.
+
+    There is none for a range without pending work.
 
     Args:
         partition: The partition.
@@ -341,25 +341,49 @@ def limit_ranges(
         if parts:
             top = end if ends is None else min(end, ends.end(reached.position_of(parts)))
             limit = RangeLimit(parts, top, records)
-            slice_ = _slice(partition, reached, limit)
-            if slice_ is not None:
-                limited.append((limit, slice_))
+            planned = _planned(partition, reached, limit)
+            if planned is not None:
+                limited.append((limit, planned))
     return limited
 
 
-def limited_slices(offsets: BatchOffsets) -> list[LimitedSlice]:
-    """The slices of a dict's limits, ascending by partition, then by range."""
+def limited_slices(offsets: BatchOffsets) -> list[PlannedSlice]:
+    """What is read up to a dict's limits, ascending by partition, then by range."""
     return [
-        (limit, slice_)
+        planned
         for tp, limits in sorted(offsets.limits.items())
         for limit in limits
-        if (slice_ := _slice(tp, offsets.progress[tp], limit)) is not None
+        if (planned := _planned(tp, offsets.progress[tp], limit)) is not None
     ]
 
 
-def _slice(partition: TopicPartition, reached: Progress, limit: RangeLimit) -> Slice | None:
+def _planned(
+    partition: TopicPartition, reached: Progress, limit: RangeLimit
+) -> PlannedSlice | None:
     pending = reached.pending_stripes(limit.end, limit.hashes)
-    return Slice(*partition, stripes=pending) if pending else None
+    return PlannedSlice(Slice(*partition, stripes=pending), limit.records) if pending else None
+
+
+def slices_below(limited: Iterable[PlannedSlice], ends: Mapping[Slice, int]) -> list[PlannedSlice]:
+    """The parts of slices below an offset of each, without a limit; none of one that begins there.
+
+    Args:
+        limited: The slices.
+        ends: The offset of each.
+    """
+    return [
+        PlannedSlice(Slice(planned.slice.topic, planned.slice.partition, pieces))
+        for planned in limited
+        if (pieces := _below(planned.slice, ends[planned.slice]))
+    ]
+
+
+def _below(slice_: Slice, end: int) -> list[Rectangle]:
+    return [
+        Rectangle(OffsetRange(piece.offsets.start, min(piece.offsets.end, end)), piece.hashes)
+        for piece in slice_.rectangles
+        if piece.offsets.start < end
+    ]
 
 
 def progress_after(
@@ -380,10 +404,7 @@ def progress_after(
     for slice_, end in read:
         tp = slice_.topic_partition
         planned_to[tp] = max(planned_to[tp], slice_.offsets.end)
-        for piece in slice_.rectangles:
-            start, stop = piece.offsets.start, min(piece.offsets.end, end)
-            if start < stop:
-                done[tp].append(Rectangle(OffsetRange(start, stop), piece.hashes))
+        done[tp] += _below(slice_, end)
     return {
         tp: progress[tp].commit([*done[tp], *progress[tp].pending_of(end, unassigned(tp))])
         for tp, end in planned_to.items()

@@ -11,13 +11,12 @@ What is lost is an error or a warning with the same words, by ``failOnDataLoss``
 import hashlib
 import json
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kshare.core.batch import LimitedSlice, limited_slices
-from kshare.core.checkpoint import BatchOffsets, RangeLimit, decode
+from kshare.core.batch import limited_slices, slices_below
+from kshare.core.checkpoint import BatchOffsets, decode
 from kshare.core.losses import Loss, no_longer_assigned
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.rate import PlannedLimits
@@ -57,7 +56,7 @@ class RecentBatch:
     Attributes:
         name: The digest of its offset dict.
         offsets: What the dict says.
-        limited: The slices of its limits.
+        limited: What is read up to its limits.
         limits: The limits as they were planned; empty if another planner has planned them.
         run: None unless this planner has started the batch.
         counted: Where tasks end that count records otherwise than the limits do; None unless this
@@ -67,7 +66,7 @@ class RecentBatch:
 
     name: str
     offsets: BatchOffsets
-    limited: list[LimitedSlice]
+    limited: list[PlannedSlice]
     limits: PlannedLimits = field(default_factory=PlannedLimits)
     run: Run | None = None
     counted: Mapping[Slice, int] | None = None
@@ -202,15 +201,11 @@ class BatchHistory:
             offsets.read_committed != options.kafka.read_committed
         )
         if not (offsets.limits and is_other):
-            return [PlannedSlice(slice_, limit.records) for limit, slice_ in batch.limited]
+            return batch.limited
         # Kept: if the log answered otherwise later, what lies between would count as read.
         if batch.counted is None:
             batch.counted = self.ends.count(batch.name, offsets, batch.limited)
-        below: defaultdict[TopicPartition, tuple[RangeLimit, ...]] = defaultdict(tuple)
-        for limit, slice_ in batch.limited:
-            below[slice_.topic_partition] += (replace(limit, end=batch.counted[slice_]),)
-        cut = limited_slices(replace(offsets, limits=below))
-        return [PlannedSlice(slice_) for _, slice_ in cut]
+        return slices_below(batch.limited, batch.counted)
 
 
 def report_losses(losses: Iterable[Loss], *, fail: bool) -> None:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from kshare.core.batch import LimitedSlice, progress_after
+from kshare.core.batch import progress_after
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
+from kshare.core.tasks import PlannedSlice
 from kshare.errors import DataLossError, UnknownTopicError
 from kshare.options import SourceOptions
 from kshare.planner.key_selection import KeySelection
@@ -30,14 +31,11 @@ _log = logging.getLogger("kshare.planner")
 _PARKED_OFFSETS_MAX = 500_000
 """The offsets in which a trigger looks for records of parked keys: some seconds at most."""
 
-Scan: TypeAlias = Callable[[Sequence[tuple[Slice, int]], SourceOptions], Sequence[SliceEnd]]
-"""Finds in the log, in one pass, where the reading of slices of a partition ends.
-
-Each slice comes with the maximum number of records to read.
-"""
+Scan: TypeAlias = Callable[[Sequence[PlannedSlice], SourceOptions], Sequence[SliceEnd]]
+"""Finds in the log, in one pass, where the reading of limited slices of a partition ends."""
 
 
-def scan_log(limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[SliceEnd]:
+def scan_log(limited: Sequence[PlannedSlice], options: SourceOptions) -> list[SliceEnd]:
     """Find the ends of limited slices in Kafka's log: as their readers do, but of keys only.
 
     Raises:
@@ -80,7 +78,7 @@ class EndOffsetResolver:
         self,
         name: str,
         offsets: BatchOffsets,
-        limited: Sequence[LimitedSlice],
+        limited: Sequence[PlannedSlice],
         reported: Mapping[Slice, SliceEnd],
         counted: Mapping[Slice, int] | None = None,
     ) -> dict[TopicPartition, Progress]:
@@ -97,22 +95,22 @@ class EndOffsetResolver:
             DataLossError: An end can no longer be found, and ``failOnDataLoss`` is true.
         """
         ends: dict[Slice, int] = {}
-        for limit, slice_ in limited:
-            end = reported.get(slice_)
-            if end is not None and _can_be(slice_, limit.records, end):
-                ends[slice_] = end.end
-        missing = [entry for entry in limited if entry[1] not in ends]
+        for planned in limited:
+            end = reported.get(planned.slice)
+            if end is not None and _can_be(planned, end):
+                ends[planned.slice] = end.end
+        missing = [planned for planned in limited if planned.slice not in ends]
         if missing:
             committed = offsets.read_committed
             if counted is None:
                 _log_look(name, missing, limited)
                 counted = self._look_for(missing, read_committed=committed)
-            found = {slice_: counted[slice_] for _, slice_ in missing}
+            found = {planned.slice: counted[planned.slice] for planned in missing}
             ends |= self._sure(found, read_committed=committed)
         return self._after(offsets.progress, ends)
 
     def count(
-        self, name: str, offsets: BatchOffsets, limited: Sequence[LimitedSlice]
+        self, name: str, offsets: BatchOffsets, limited: Sequence[PlannedSlice]
     ) -> dict[Slice, int]:
         """Where tasks are to end that read limited slices again, but count records otherwise.
 
@@ -169,7 +167,7 @@ class EndOffsetResolver:
         options = self._at_level(read_committed=read_committed)
         whole = Slice(*partition, (Rectangle(offsets, WHOLE),))
         try:
-            (found,) = self._scan([(whole, count)], options)
+            (found,) = self._scan([PlannedSlice(whole, count)], options)
         except UnknownTopicError:  # that is said elsewhere
             return True
         except DataLossError:  # of one slice; others' ends may have been found by what is left
@@ -177,7 +175,7 @@ class EndOffsetResolver:
         return found.records == count
 
     def resolve_ahead(
-        self, progress: Mapping[TopicPartition, Progress], limited: Iterable[LimitedSlice]
+        self, progress: Mapping[TopicPartition, Progress], limited: Iterable[PlannedSlice]
     ) -> dict[TopicPartition, Progress]:
         """Progress of each partition once limited slices are read, found in advance.
 
@@ -226,7 +224,7 @@ class EndOffsetResolver:
             slice_ = Slice(*tp, stripes=stripes)
             left -= slice_.offsets.end - start
             try:
-                (found,) = self._scan([(slice_, 1)], options)
+                (found,) = self._scan([PlannedSlice(slice_, 1)], options)
             except (UnknownTopicError, DataLossError):  # reported when partitions are compared
                 continue
             first = found.end - 1 if found.records else slice_.offsets.end
@@ -245,12 +243,12 @@ class EndOffsetResolver:
         return {**progress, **moved}
 
     def _look_for(
-        self, limited: Iterable[LimitedSlice], *, read_committed: bool, missing_ok: bool = True
+        self, limited: Iterable[PlannedSlice], *, read_committed: bool, missing_ok: bool = True
     ) -> dict[Slice, int]:
         options = self._at_level(read_committed=read_committed)
-        by_partition: defaultdict[TopicPartition, list[tuple[Slice, int]]] = defaultdict(list)
-        for limit, slice_ in limited:
-            by_partition[slice_.topic_partition].append((slice_, limit.records))
+        by_partition: defaultdict[TopicPartition, list[PlannedSlice]] = defaultdict(list)
+        for planned in limited:
+            by_partition[planned.slice.topic_partition].append(planned)
         ends: dict[Slice, int] = {}
         for slices in by_partition.values():
             ends |= self._find(slices, options, missing_ok=missing_ok)
@@ -262,10 +260,10 @@ class EndOffsetResolver:
         return replace(self._strict, kafka=kafka, keys=None)
 
     def _find(
-        self, limited: Sequence[tuple[Slice, int]], options: SourceOptions, *, missing_ok: bool
+        self, limited: Sequence[PlannedSlice], options: SourceOptions, *, missing_ok: bool
     ) -> dict[Slice, int]:
         """The ends of slices of one partition, by the log."""
-        slices = [slice_ for slice_, _ in limited]
+        slices = [planned.slice for planned in limited]
         try:
             found = self._scan(limited, options)
             return {each: end.end for each, end in zip(slices, found, strict=True)}
@@ -306,15 +304,15 @@ class EndOffsetResolver:
         return end
 
 
-def _log_look(name: str, missing: Sequence[LimitedSlice], limited: Sequence[LimitedSlice]) -> None:
+def _log_look(name: str, missing: Sequence[PlannedSlice], limited: Sequence[PlannedSlice]) -> None:
     _log.info(
         "looking for the ends of %d of %d tasks of batch %s", len(missing), len(limited), name
     )
 
 
-def _can_be(slice_: Slice, max_records: int, reported: SliceEnd) -> bool:
+def _can_be(planned: PlannedSlice, reported: SliceEnd) -> bool:
     """True if a task can have ended there: at its limit, or else at its slice's end."""
-    offsets, end = slice_.offsets, reported.end
+    offsets, end = planned.slice.offsets, reported.end
     return offsets.start < end <= offsets.end and (
-        end == offsets.end or reported.records == max_records
+        end == offsets.end or reported.records == planned.max_records
     )

@@ -38,7 +38,6 @@ from kshare.cluster.parked_keys import ParkWatch
 from kshare.cluster.policies import PolicyView
 from kshare.core.batch import (
     BatchStart,
-    LimitedSlice,
     advanced,
     begin,
     limit_ranges,
@@ -54,7 +53,7 @@ from kshare.core.losses import new_partitions
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.rate import PlannedLimits
 from kshare.core.slicing import RangeObservation
-from kshare.core.tasks import Task
+from kshare.core.tasks import PlannedSlice, Task
 from kshare.errors import DataLossError, OptionsError
 from kshare.feedback.server import FeedbackServer
 from kshare.monitor.report import encode_report, partition_report
@@ -286,7 +285,7 @@ class StreamPlanner:
         starting: Mapping[TopicPartition, Progress],
     ) -> dict[str, Any]:
         """The dict of a batch that begins and ends somewhere; ``starting`` is only noted."""
-        limited: list[LimitedSlice] = []
+        limited: list[PlannedSlice] = []
         if self._options.limits_records:
             after, limited = self._limited(batch, bounds, keys)
         else:
@@ -316,7 +315,7 @@ class StreamPlanner:
         batch: BatchStart,
         bounds: BatchEnd,
         keys: KeySelection,
-    ) -> tuple[BatchOffsets, list[LimitedSlice]]:
+    ) -> tuple[BatchOffsets, list[PlannedSlice]]:
         """A batch with record limits: its offsets and its slices."""
         limited = {
             tp: limit_ranges(
@@ -333,9 +332,9 @@ class StreamPlanner:
         # Records vanish from the middle of a compacted log, which would change where a limit ends.
         topics = self._view.compacted({tp.topic for tp in limited})
         compacted = [
-            entry
+            planned
             for tp in [tp for tp in limited if tp.topic in topics]
-            for entry in limited.pop(tp)
+            for _, planned in limited.pop(tp)
         ]
         offsets = BatchOffsets(
             progress=self._history.ends.resolve_ahead(batch.progress, compacted),
@@ -343,7 +342,7 @@ class StreamPlanner:
             limits={tp: tuple(limit for limit, _ in entries) for tp, entries in limited.items()},
             read_committed=bool(limited) and self._options.kafka.read_committed,
         )
-        return offsets, [entry for tp in sorted(limited) for entry in limited[tp]]
+        return offsets, [planned for tp in sorted(limited) for _, planned in limited[tp]]
 
 
 class StreamReport:

@@ -1,7 +1,7 @@
 """Where batches begin and end: laws, by sets of (offset, cell)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,7 @@ from kshare.core.batch import (
     limited_slices,
     needs_earliest,
     progress_after,
+    slices_below,
     start_of,
     start_with_gaps,
     unrecorded_starts,
@@ -25,6 +26,7 @@ from kshare.core.checkpoint import BatchOffsets, RangeLimit, decode, encode
 from kshare.core.hashing import WHOLE, HashRange, complement, without
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.core.tasks import PlannedSlice
 from kshare.errors import CheckpointError
 from tests.support.cells import CELLS, CUTS, END, Cells, cells_of, done, progresses, tally, within
 
@@ -279,13 +281,21 @@ def test_limits_tile_what_is_pending_and_say_it_completely(
 ) -> None:
     parts = [(part, data.draw(st.integers(1, 9))) for part in ranges]
     limited = limit_ranges(T0, reached, end, parts, selected.points)
-    pieces = [piece for _, slice_ in limited for piece in slice_.rectangles]
+    planned = [planned for _, planned in limited]
+    pieces = [piece for each in planned for piece in each.slice.rectangles]
     readable = {cell for part in without(ranges, selected.points) for cell in within(part)}
     assert cells_of(pieces) == below(end, readable) - done(reached)
     assert len(tally(pieces)) == len(cells_of(pieces))  # nothing is read twice
     limits = tuple(limit for limit, _ in limited)
     offsets = BatchOffsets({T0: reached}, limits={T0: limits} if limits else {})
-    assert limited_slices(decode(encode(offsets))) == limited  # planned again as it was
+    assert limited_slices(decode(encode(offsets))) == planned  # planned again as it was
+    # Cut at any offset, they are what limits that end there would be.
+    ends = {each.slice: data.draw(st.integers(0, each.slice.offsets.end)) for each in planned}
+    lower = [
+        replace(limit, end=ends[each.slice]) for limit, each in zip(limits, planned, strict=True)
+    ]
+    cut = limited_slices(BatchOffsets({T0: reached}, limits={T0: tuple(lower)}))
+    assert slices_below(planned, ends) == [PlannedSlice(each.slice) for each in cut]
 
 
 @given(progresses(), st.integers(0, END), selections(), tilings, st.data())
@@ -300,7 +310,7 @@ def test_what_tasks_have_read_is_processed_and_nothing_else(
     limited = limit_ranges(T0, reached, end, assigned, selected.points)
     read = [
         (slice_, data.draw(st.integers(slice_.offsets.start, slice_.offsets.end)))
-        for _, slice_ in limited
+        for slice_ in (planned.slice for _, planned in limited)
     ]
     after = progress_after({T0: reached}, read, selected.unassigned)
     expected = done(reached)
@@ -318,7 +328,7 @@ def test_a_batch_with_limits_that_end_nothing_reads_what_one_without_does() -> N
     reached = Progress.of(2, [Rectangle(OffsetRange(4, 6), CELLS[0])])
     selected = Selected(points=frozenset({1}))
     limited = limit_ranges(T0, reached, END, [(WHOLE, 1000)], selected.points)
-    read = [(slice_, slice_.offsets.end) for _, slice_ in limited]
+    read = [(planned.slice, planned.slice.offsets.end) for _, planned in limited]
     after = progress_after({T0: reached}, read, selected.unassigned)
     assert after == advanced({T0: reached}, {T0: END}, selected)
 
@@ -332,7 +342,7 @@ def test_a_range_of_parked_keys_alone_has_no_limit() -> None:
 
 def test_a_piece_that_a_task_did_not_reach_is_pending() -> None:
     reached = Progress.of(0, [Rectangle(OffsetRange(2, 4), WHOLE)])
-    ((_, slice_),) = limit_ranges(T0, reached, END, [(WHOLE, 1000)], frozenset())
-    assert progress_after({T0: reached}, [(slice_, 1)], lambda _: ()) == {
+    ((_, planned),) = limit_ranges(T0, reached, END, [(WHOLE, 1000)], frozenset())
+    assert progress_after({T0: reached}, [(planned.slice, 1)], lambda _: ()) == {
         T0: Progress.of(1, [Rectangle(OffsetRange(2, 4), WHOLE)])
     }

@@ -13,6 +13,7 @@ from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice
 from kshare.core.slice_end import SliceEnd
+from kshare.core.tasks import PlannedSlice
 from kshare.errors import DataLossError, UnknownTopicError
 from kshare.options import SourceOptions, parse_options
 from kshare.planner.end_offsets import EndOffsetResolver
@@ -37,14 +38,14 @@ class Scans:
         self.levels: set[bool] = set()
 
     def __call__(
-        self, limited: Sequence[tuple[Slice, int]], options: SourceOptions
+        self, limited: Sequence[PlannedSlice], options: SourceOptions
     ) -> Sequence[SliceEnd]:
         assert options.fail_on_data_loss  # or it would count records that no task had
         self.passes += 1
-        self.slices += [slice_ for slice_, _ in limited]
+        self.slices += [each.slice for each in limited]
         self.levels.add(options.kafka.read_committed)
         if self.log.subscribed:
-            found = [self.log.read(slice_, most) for slice_, most in limited]
+            found = [self.log.read(each.slice, each.max_records) for each in limited]
             return [SliceEnd(end, len(offsets)) for offsets, end in found]
         raise UnknownTopicError("t-0: there is no such topic or partition")
 
@@ -61,16 +62,17 @@ def alone(log: Log, slice_: Slice, max_records: int) -> int:
         return min(max(log.first[T0], slice_.offsets.start), slice_.offsets.end)
 
 
-LIMITED = limit_ranges(T0, REACHED, 90, [(part, 5) for part in split(WHOLE, 4)], frozenset())
-OFFSETS = BatchOffsets({T0: REACHED}, limits={T0: tuple(limit for limit, _ in LIMITED)})
+LIMITS = limit_ranges(T0, REACHED, 90, [(part, 5) for part in split(WHOLE, 4)], frozenset())
+LIMITED = [planned for _, planned in LIMITS]
+OFFSETS = BatchOffsets({T0: REACHED}, limits={T0: tuple(limit for limit, _ in LIMITS)})
 
 
 def ends(log: Log) -> dict[Slice, SliceEnd]:
     """What honest tasks report."""
     found = {}
-    for limit, slice_ in LIMITED:
-        read, end = log.read(slice_, limit.records)
-        found[slice_] = SliceEnd(end, len(read))
+    for planned in LIMITED:
+        read, end = log.read(planned.slice, planned.max_records)
+        found[planned.slice] = SliceEnd(end, len(read))
     return found
 
 
@@ -94,7 +96,7 @@ def test_whatever_is_reported_the_answer_is_that_of_the_log(
     scans, truth = Scans(log), Scans(log)
     found = resolver(scans).resolve("b", offsets, LIMITED, reported)
     assert found == resolver(truth).resolve("b", offsets, LIMITED, {})
-    assert scans.slices == [LIMITED[n][1] for n in range(4) if n in silent | liars]
+    assert scans.slices == [LIMITED[n].slice for n in range(4) if n in silent | liars]
     assert scans.levels <= {committed}
     # Found ahead of the batch it is the same.
     ahead = resolver(Scans(log)).resolve_ahead({T0: REACHED}, LIMITED)
@@ -104,7 +106,7 @@ def test_whatever_is_reported_the_answer_is_that_of_the_log(
 def test_reports_are_joined_by_the_slice_and_not_by_its_number() -> None:
     log = grown(100)
     reported = dict(reversed(ends(log).items()))
-    other = limit_ranges(T0, REACHED, 91, [(WHOLE, 7)], frozenset())[0][1]
+    other = limit_ranges(T0, REACHED, 91, [(WHOLE, 7)], frozenset())[0][1].slice
     scans = Scans(log)
     found = resolver(scans).resolve("b", OFFSETS, LIMITED, {other: SliceEnd(11, 1), **reported})
     assert scans.slices == []
@@ -138,8 +140,9 @@ def test_each_range_has_its_own_answer_if_the_log_has_lost_some(
             if front > 10
         ],
     )
-    limited = limit_ranges(T0, reached, 90, [(hashes, 5) for hashes in ranges], frozenset())
-    slices = [slice_ for _, slice_ in limited]
+    limits = limit_ranges(T0, reached, 90, [(hashes, 5) for hashes in ranges], frozenset())
+    limited = [planned for _, planned in limits]
+    slices = [planned.slice for planned in limited]
     scans = Scans(log)
     found = resolver(scans, failOnDataLoss="false").resolve_ahead({T0: reached}, limited)
     ends = [(slice_, alone(log, slice_, 5)) for slice_ in slices]
@@ -157,8 +160,9 @@ def test_a_slice_that_was_trimmed_does_not_hide_that_another_was_compacted() -> 
     log = grown(100)
     low, high = split(WHOLE, 2)
     reached = Progress.of(10, [Rectangle(OffsetRange(10, 20), high)])
-    limited = limit_ranges(T0, reached, 90, [(low, 5), (high, 5)], frozenset())
-    offsets = BatchOffsets({T0: reached}, limits={T0: tuple(limit for limit, _ in limited)})
+    limits = limit_ranges(T0, reached, 90, [(low, 5), (high, 5)], frozenset())
+    limited = [planned for _, planned in limits]
+    offsets = BatchOffsets({T0: reached}, limits={T0: tuple(limit for limit, _ in limits)})
     log.first[T0], log.vanished = 15, set(range(25, 60))
     found = EndOffsetResolver(
         options(failOnDataLoss="false"), KeySelection(), Scans(log), lambda topics: topics

@@ -13,7 +13,7 @@ from kshare.core.batch import limited_slices
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, decode
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
-from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
+from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice
 from kshare.errors import UnknownTopicError
@@ -331,7 +331,7 @@ class Starting(Query):
 
     is_known = True
 
-    def scan(self, limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[SliceEnd]:
+    def scan(self, limited: Sequence[PlannedSlice], options: SourceOptions) -> list[SliceEnd]:
         if self.is_known:
             return super().scan(limited, options)
         raise UnknownTopicError("topic t does not exist")
@@ -377,7 +377,7 @@ class KeyedQuery(Query):
 
     wire: ScriptedLog
 
-    def scan(self, limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[SliceEnd]:
+    def scan(self, limited: Sequence[PlannedSlice], options: SourceOptions) -> list[SliceEnd]:
         return find_ends(limited, options, brokers=self.wire)
 
 
@@ -416,12 +416,12 @@ def test_tasks_are_in_the_order_of_partitions_then_of_ranges() -> None:
         dict.fromkeys(places, Progress.at(5)), limits=dict.fromkeys(places, limits)
     )
     limited = limited_slices(offsets)
-    assert [(s.topic, s.partition, limit.records) for limit, s in limited] == [
+    assert [(*each.slice.topic_partition, each.max_records) for each in limited] == [
         (*place, most) for place in sorted(places) for most in (3, 4)
     ]
     done = Progress.of(5, [Rectangle(OffsetRange(5, 9), low)])
-    ((_, slice_),) = limited_slices(BatchOffsets({T0: done}, limits={T0: limits}))  # one is read
-    assert slice_.hashes == high
+    (planned,) = limited_slices(BatchOffsets({T0: done}, limits={T0: limits}))  # one is read
+    assert planned.slice.hashes == high
 
 
 # -- memory ----------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def member(cluster: FakeCluster, group: Group, given: Mapping[str, str]) -> Stre
         parking=NothingParked(),
         feedback=Feedback(),
         group=group,
-        scan=lambda limited, _: [SliceEnd(each.offsets.end, 0) for each, _ in limited],
+        scan=lambda limited, _: [SliceEnd(each.slice.offsets.end, 0) for each in limited],
     )
 
 

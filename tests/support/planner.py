@@ -259,14 +259,14 @@ class Query:
             look=self.look,
         )
 
-    def scan(self, limited: Sequence[tuple[Slice, int]], options: SourceOptions) -> list[SliceEnd]:
-        assert len({slice_.topic_partition for slice_, _ in limited}) == 1
+    def scan(self, limited: Sequence[PlannedSlice], options: SourceOptions) -> list[SliceEnd]:
+        assert len({each.slice.topic_partition for each in limited}) == 1
         self.passes += 1
         self.scans += len(limited)
         lenient, committed = not options.fail_on_data_loss, options.kafka.read_committed
         found = [
-            self.log.read(slice_, most, lenient=lenient, committed=committed)
-            for slice_, most in limited
+            self.log.read(each.slice, each.max_records, lenient=lenient, committed=committed)
+            for each in limited
         ]
         return [SliceEnd(end, len(offsets)) for offsets, end in found]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from kshare.core.admission import StampedOffset
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
-from kshare.core.tasks import FetchGroup
+from kshare.core.tasks import FetchGroup, PlannedSlice
 from kshare.options import SourceOptions, parse_options
 from kshare.wire.decode.batch_index import BatchIndex
 from kshare.wire.decode.codecs import Arena
@@ -261,7 +261,7 @@ def reader_options(options: Mapping[str, str] | SourceOptions, *topics: str) -> 
 
 
 def find_ends(
-    limited: Sequence[tuple[Slice, int]],
+    limited: Sequence[PlannedSlice],
     options: SourceOptions,
     *,
     brokers: Brokers | None = None,
@@ -269,8 +269,7 @@ def find_ends(
     """Where the reading of slices with limits ends, and after how many records; in one pass.
 
     Args:
-        limited: The slices, each with its maximum number of records; no two of them hold the same
-            record.
+        limited: The slices; no two of them hold the same record.
         options: Options as for :func:`kshare.wire.reader.read_slice.read_slice`.
         brokers: The brokers of the cluster; None for those that the options name.
 
@@ -279,7 +278,7 @@ def find_ends(
         KshareError: One of the slices cannot be read; as for
             :func:`kshare.wire.reader.read_slice.read_slices`.
     """
-    wanted = [WantedSlice(slice_, most, count_only=True) for slice_, most in limited]
+    wanted = [WantedSlice(each.slice, each.max_records, count_only=True) for each in limited]
     reader = SliceReader(wanted, options, brokers=brokers)
     for _ in reader.batches():
         raise AssertionError("a scan delivers nothing")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import kshare
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
+from kshare.core.tasks import PlannedSlice
 from kshare.errors import (
     AuthenticationError,
     CorruptRecordError,
@@ -304,7 +305,7 @@ def test_a_follower_whose_copy_is_damaged(
     cluster = brokers(leader, follower)
     follower.response_bytes = 1
     options = reader_options(IN_RACK, "t")
-    (found,) = find_ends([(whole(3, 97), 90)], options, brokers=cluster)
+    (found,) = find_ends([PlannedSlice(whole(3, 97), 90)], options, brokers=cluster)
     assert (found.end, found.records) == (93, 90)
     assert len(follower.fetches) > 1
     cluster = brokers(replica(batches=batches), None)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import kshare
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash, split
 from kshare.core.slice_end import SliceEnd
+from kshare.core.tasks import PlannedSlice
 from kshare.errors import CorruptRecordError, DataLossError
 from kshare.options import SourceOptions
 from kshare.testing import FakeCluster, Record
@@ -47,7 +48,7 @@ def find_end(
     slice_: kshare.Slice, options: SourceOptions, limit: int, brokers: Brokers | None = None
 ) -> int:
     """The end of one slice, found alone."""
-    (found,) = find_ends([(slice_, limit)], options, brokers=brokers)
+    (found,) = find_ends([PlannedSlice(slice_, limit)], options, brokers=brokers)
     return found.end
 
 
@@ -120,14 +121,14 @@ def test_the_ends_of_all_ranges_of_a_partition_are_found_in_one_pass() -> None:
     batches = [batch_of(numbered(recs), base=base).encode() for base in range(0, 500, 10)]
     log = ScriptedLog(batches, response_bytes=2000)
     limited = [
-        (slice_of((0, 500, hashes)), limit)
+        PlannedSlice(slice_of((0, 500, hashes)), limit)
         for hashes, limit in zip(split(WHOLE, 4), [1, 30, 90, 500], strict=True)
     ]
     options = reader_options(NOBODY, "t")
-    alone = [find_end(slice_, options, limit, brokers=log) for slice_, limit in limited]
+    alone = [find_ends([each], options, brokers=log)[0].end for each in limited]
     assert len(set(alone)) == 4
     log.fetches.clear()
-    assert find_end(*limited[-1][:1], options, 500, brokers=log) == 500
+    assert find_end(limited[-1].slice, options, 500, brokers=log) == 500
     in_one_pass = len(log.fetches)
     log.fetches.clear()
     assert [found.end for found in find_ends(limited, options, brokers=log)] == alone
