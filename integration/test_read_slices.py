@@ -12,12 +12,12 @@ from integration.cluster import KafkaCluster
 from integration.kafka import KafkaBroker
 from kshare.core.hashing import WHOLE, key_hash, split
 from kshare.core.slice_end import SliceEnd
+from kshare.core.tasks import PlannedSlice
 from kshare.testing import Record
 from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.reader.read_slice import (
     SliceReader,
-    WantedSlice,
     read_slice,
     read_slices,
     reader_options,
@@ -78,8 +78,9 @@ def test_the_rows_and_ends_of_each_slice_are_those_of_a_reader_of_its_own(
     for more in ({}, {"kafka.max.partition.fetch.bytes": "20000", "kafka.fetch.max.bytes": "9000"}):
         for limit in (None, 33):
             ends, alone = Ends(), Ends()
-            wanted = [WantedSlice(each, limit, ends.of(each)) for each in slices(topic)]
-            rows = rows_of(read_slices(wanted, servers | more))
+            wanted = [PlannedSlice(each, limit) for each in slices(topic)]
+            on_end = {each: ends.of(each) for each in slices(topic)}
+            rows = rows_of(read_slices(wanted, servers | more, on_end))
             for each in slices(topic):
                 source = read_slice(each, servers, max_records=limit, on_end=alone.of(each))
                 assert of(each, rows) == rows_of(source)
@@ -106,7 +107,7 @@ class Counting(Connection):
 def test_one_request_brings_all_and_large_batches_have_their_turn(broker: KafkaBroker) -> None:
     topic = broker.create_topic(partitions=PARTITIONS)
     broker.produce(topic, records(20))
-    wanted = [WantedSlice(each) for each in slices(topic, 0, 20)]
+    wanted = [PlannedSlice(each) for each in slices(topic, 0, 20)]
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers}
 
     def read(**more: str) -> Rows:
@@ -137,7 +138,7 @@ def test_leaders_that_move_and_records_that_are_trimmed(cluster: KafkaCluster) -
         "kafka.fetch.max.wait.ms": "50",
         "failOnDataLoss": "false",
     }
-    source = read_slices([WantedSlice(each) for each in slices(topic)], options)
+    source = read_slices([PlannedSlice(each) for each in slices(topic)], options)
     rows = rows_of(iter([next(source)]))
     for part in range(0, PARTITIONS, 3):
         leader = cluster.leader(topic, part).node_id
@@ -157,7 +158,7 @@ def test_read_committed(broker: KafkaBroker) -> None:
     broker.produce_transaction(topic, records(5), commit=True)
     end = broker.latest(topic)
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers}
-    wanted = [WantedSlice(each) for each in slices(topic, 0, end)]
+    wanted = [PlannedSlice(each) for each in slices(topic, 0, end)]
     for level, count in (("read_committed", 5), ("read_uncommitted", 10)):
         rows = rows_of(read_slices(wanted, given | {"kafka.isolation.level": level}))
         for part in range(PARTITIONS):

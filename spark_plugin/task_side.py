@@ -37,11 +37,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from kshare.core.progress import Slice
 from kshare.core.slice_end import SliceEnd
-from kshare.core.tasks import PlannedSlice, Ticket
+from kshare.core.tasks import Ticket
 from kshare.feedback.messages import Executor, TaskReport
 from kshare.options import SourceOptions
-from kshare.wire.reader.read_slice import WantedSlice, read_slices
+from kshare.wire.reader.read_slice import OnEnd, read_slices
 from spark_plugin.logs import show_log
 from spark_plugin.source import SlicePartition
 from spark_plugin.spark_api import SPARK, refuse_reuse
@@ -58,21 +59,14 @@ def read_partition(partition: SlicePartition, options: SourceOptions) -> Iterato
     For a slice with a ticket, the planner hears when reading begins and where it ends.
     """
     _prepare_process()
-    tickets = [planned.ticket for planned in partition.slices if planned.ticket is not None]
+    tickets = {each.slice: each.ticket for each in partition.slices if each.ticket is not None}
+    on_end: dict[Slice, OnEnd] = {}
     with ExitStack() as stack:
-        report = None
         if tickets:
-            report = stack.enter_context(closing(TaskReport(*tickets)))
+            report = stack.enter_context(closing(TaskReport(*tickets.values())))
             report.begin(this_executor())
-        yield from read_slices([_wanted(each, report) for each in partition.slices], options)
-
-
-def _wanted(planned: PlannedSlice, report: TaskReport | None) -> WantedSlice:
-    """A slice as the reader takes it."""
-    on_end = None
-    if report is not None and planned.ticket is not None:
-        on_end = partial(_report, report, planned.ticket)
-    return WantedSlice(planned.slice, planned.max_records, on_end, planned.fetch_group)
+            on_end = {each: partial(_report, report, ticket) for each, ticket in tickets.items()}
+        yield from read_slices(partition.slices, options, on_end)
 
 
 def _report(report: TaskReport, ticket: Ticket, end: SliceEnd) -> None:

@@ -1,6 +1,6 @@
 """The source in a task: what the planner hears of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice
 from kshare.feedback import server as server_module
 from kshare.feedback.server import FeedbackServer
-from kshare.wire.reader.read_slice import WantedSlice
+from kshare.wire.reader.read_slice import OnEnd
 from spark_plugin import task_side
 from spark_plugin.source import SlicePartition
 from tests.support.clock import WAIT_S
@@ -24,10 +24,12 @@ from tests.support.feedback import HERE
 def test_a_task_of_many_slices_needs_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_CONNECTIONS_MAX", 1)
 
-    def read(wanted: Sequence[WantedSlice], _: object) -> Iterator[pa.RecordBatch]:
-        for each in wanted:
-            if each.on_end is not None:
-                each.on_end(SliceEnd(each.slice.offsets.end, 1))
+    def read(
+        planned: Sequence[PlannedSlice], _: object, on_end: Mapping[Slice, OnEnd]
+    ) -> Iterator[pa.RecordBatch]:
+        for each in planned:
+            if each.slice in on_end:
+                on_end[each.slice](SliceEnd(each.slice.offsets.end, 1))
         yield from ()
 
     monkeypatch.setattr(task_side, "read_slices", read)

@@ -14,14 +14,14 @@ import pyarrow as pa
 import kshare
 from kshare.core.progress import TopicPartition
 from kshare.core.slice_end import SliceEnd
-from kshare.core.tasks import FetchGroup
+from kshare.core.tasks import FetchGroup, PlannedSlice
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
 from kshare.wire.protocol.brokers import Brokers, Leader
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.messages import Address
 from kshare.wire.protocol.retry import Clock
-from kshare.wire.reader.read_slice import SliceReader, WantedSlice, reader_options
+from kshare.wire.reader.read_slice import SliceReader, reader_options
 from tests.support.batches import split_batches
 from tests.support.clock import Clock as FakeClock
 
@@ -39,9 +39,10 @@ def read_slice(
     clock: Clock = time,
 ) -> Iterator[pa.RecordBatch]:
     """:func:`kshare.read_slice` from other brokers than those that the options name."""
-    wanted = WantedSlice(slice_, max_records, on_end, fetch_group)
+    planned = PlannedSlice(slice_, max_records, fetch_group=fetch_group)
     parsed = reader_options(options, slice_.topic)
-    return SliceReader([wanted], parsed, brokers=brokers, clock=clock).batches()
+    told = {} if on_end is None else {slice_: on_end}
+    return SliceReader([planned], parsed, on_end=told, brokers=brokers, clock=clock).batches()
 
 
 class ScriptedLog:

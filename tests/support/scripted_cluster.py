@@ -12,13 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from kshare.core.progress import TopicPartition
+from kshare.core.progress import Slice, TopicPartition
+from kshare.core.tasks import PlannedSlice
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
 from kshare.wire.protocol.brokers import Leader
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.messages import Address
-from kshare.wire.reader.read_slice import SliceReader, WantedSlice, reader_options
+from kshare.wire.reader.read_slice import OnEnd, SliceReader, reader_options
 from tests.support.batches import split_batches
 from tests.support.clock import Clock
 
@@ -28,13 +29,18 @@ OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.retry.backoff.ms": "
 
 
 def read(
-    cluster: "ScriptedCluster", wanted: Sequence[WantedSlice], **options: str
+    cluster: "ScriptedCluster",
+    wanted: Sequence[PlannedSlice],
+    on_end: Mapping[Slice, OnEnd] | None = None,
+    /,
+    **options: str,
 ) -> Iterator[pa.RecordBatch]:
     """Read slices from the cluster; dots of options' names are written as two underscores."""
     given = OPTIONS | {name.replace("__", "."): text for name, text in options.items()}
     topics = {part.slice.topic for part in wanted}
     parsed = reader_options(given, *topics)
-    return SliceReader(wanted, parsed, brokers=cluster, clock=cluster.clock).batches()
+    reader = SliceReader(wanted, parsed, on_end=on_end or {}, brokers=cluster, clock=cluster.clock)
+    return reader.batches()
 
 
 @dataclass

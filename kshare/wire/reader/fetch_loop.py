@@ -317,17 +317,14 @@ class FetchLoop:
                 checks.append((partition, answer))
             elif outcome is not Outcome.EMPTY:
                 delivering[partition] = outcome
-            elif self._is_outdated(fetcher, partition):
+            elif partition.replica.follower is None and self._brokers.is_outdated(
+                partition.topic_partition, fetcher.address
+            ):  # another broker may lead it by now, without this one knowing
                 self._reroute(fetcher, partition)
         for partition in delivering:  # what got nothing comes first in the next request
             del fetcher.partitions[partition.topic_partition]
             fetcher.assign(partition)
         return delivering, checks
-
-    def _is_outdated(self, fetcher: Fetcher, partition: PartitionReader) -> bool:
-        """True if another broker may lead a partition by now, without its leader knowing."""
-        is_leader = partition.replica.follower is None
-        return is_leader and self._brokers.is_outdated(partition.topic_partition, fetcher.address)
 
     def _send_ahead(
         self, fetcher: Fetcher, delivering: Mapping[PartitionReader, Outcome], checks: _Checks

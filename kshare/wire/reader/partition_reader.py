@@ -369,7 +369,7 @@ class PartitionReader:
             offset = part.cursor.next_offset
             if offset is not None and not earliest <= offset <= last:
                 position = ReadPosition(self.broker, self.topic_partition, offset)
-                lost = LostOffsets(part.wanted.slice, position, earliest, latest)
+                lost = LostOffsets(part.planned.slice, position, earliest, latest)
                 part.cursor = part.cursor.deliver_to(self._policy.lost(lost))
         return Outcome.EMPTY
 

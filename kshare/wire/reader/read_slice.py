@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +29,10 @@ from kshare.wire.protocol.retry import Clock
 from kshare.wire.reader.faults import LostOffsets
 from kshare.wire.reader.fetch_loop import FetchLoop
 from kshare.wire.reader.fetcher import Fetcher
-from kshare.wire.reader.slice_records import SliceRecords, WantedSlice
+from kshare.wire.reader.slice_records import OnHeads, SliceRecords
 
 __all__ = [
     "SliceReader",
-    "WantedSlice",
     "find_ends",
     "find_first",
     "find_later",
@@ -42,7 +42,11 @@ __all__ = [
     "reader_options",
 ]
 
+OnEnd: TypeAlias = Callable[[SliceEnd], None]
+
 _log = logging.getLogger(__name__)
+
+_NONE: Final[Mapping[Slice, Any]] = {}
 
 _HEAD_BYTES = 61
 _CLAIMED_SECONDS = 0.01  # between looks at what siblings are fetching
@@ -54,7 +58,7 @@ def read_slice(
     options: Mapping[str, str] | SourceOptions,
     *,
     max_records: int | None = None,
-    on_end: Callable[[SliceEnd], None] | None = None,
+    on_end: OnEnd | None = None,
     fetch_group: FetchGroup | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the records of a slice from Kafka, without Spark.
@@ -82,11 +86,14 @@ def read_slice(
         DataLossError: Wanted offsets are gone, and ``failOnDataLoss`` is true.
         RecordError: The log's bytes are damaged or in a format that is not read.
     """
-    return read_slices([WantedSlice(slice_, max_records, on_end, fetch_group)], options)
+    planned = PlannedSlice(slice_, max_records, fetch_group=fetch_group)
+    return read_slices([planned], options, {} if on_end is None else {slice_: on_end})
 
 
 def read_slices(
-    wanted: Sequence[WantedSlice], options: Mapping[str, str] | SourceOptions
+    planned: Sequence[PlannedSlice],
+    options: Mapping[str, str] | SourceOptions,
+    on_end: Mapping[Slice, OnEnd] = _NONE,
 ) -> Iterator[pa.RecordBatch]:
     """Read the records of several slices together, with one Fetch request at a time to each leader.
 
@@ -103,10 +110,11 @@ def read_slices(
     record batches are joined, so memory is that of :func:`read_slice`.
 
     Args:
-        wanted: The slices, each with its own limit, callback and fetch group; see
-            :class:`WantedSlice`. They may be of any topics and partitions, and any number may be of
-            one partition, but no two may hold the same record. None at all is no error.
+        planned: The slices, each with its own limit and fetch group. They may be of any topics and
+            partitions, and any number may be of one partition, but no two may hold the same record.
+            None at all is no error.
         options: As for :func:`read_slice`; the same for all slices.
+        on_end: As for :func:`read_slice`, for some of the slices.
 
     Yields:
         Batches of the columns of Spark's kafka source, about 8 MiB each at most. A batch may hold
@@ -114,15 +122,16 @@ def read_slices(
         the batch with its last row was taken, while others may still be read.
 
     Raises:
+        ValueError: A limit is less than 1; raised at the call.
         OptionsError: The options cannot be used; raised at the call, before anything is contacted.
         KafkaError: :mod:`kshare.errors` has the kinds. The error names the partition.
         DataLossError: Wanted offsets of a slice are gone, and ``failOnDataLoss`` is true.
         RecordError: The log's bytes are damaged or in a format that is not read.
     """
-    if not wanted:
+    if not planned:
         return iter(())
-    parsed = reader_options(options, *{each.slice.topic for each in wanted})
-    return SliceReader(wanted, parsed).batches()
+    parsed = reader_options(options, *{each.slice.topic for each in planned})
+    return SliceReader(planned, parsed, on_end=on_end).batches()
 
 
 class SliceReader:
@@ -134,28 +143,43 @@ class SliceReader:
     that ends is a function of the log.
 
     Args:
-        wanted: The slices; no two of them hold the same record.
+        planned: The slices; no two of them hold the same record.
         options: Options of the source.
+        on_end: Who is told where the reading of a slice ended, after its last record was taken.
+        on_heads: Who looks at the heads of record batches of a slice, instead of its records.
+        count_only: Find where reading ends, and deliver nothing; each slice has a limit.
         brokers: The brokers of the cluster; None for those that the options name.
         clock: Source of time.
 
     Attributes:
-        slices: What was read of each slice, in the order of ``wanted``.
+        slices: What was read of each slice, in the order of ``planned``.
     """
 
     def __init__(
         self,
-        wanted: Sequence[WantedSlice],
+        planned: Sequence[PlannedSlice],
         options: SourceOptions,
         *,
+        on_end: Mapping[Slice, OnEnd] = _NONE,
+        on_heads: Mapping[Slice, OnHeads] = _NONE,
+        count_only: bool = False,
         brokers: Brokers | None = None,
         clock: Clock = time,
     ) -> None:
         arena = Arena()  # slices are decoded in turn
-        many = len(wanted) > _DECODERS_MAX
         self.slices = [
-            SliceRecords(each, options, arena=arena, is_one_of_many=many) for each in wanted
+            SliceRecords(
+                each,
+                options,
+                is_sampled=each.slice in on_end,
+                count_only=count_only,
+                on_heads=on_heads.get(each.slice),
+                arena=arena,
+                is_one_of_many=len(planned) > _DECODERS_MAX,
+            )
+            for each in planned
         ]
+        self._on_end = on_end
         self._policy = _ToTheEnd(options.fail_on_data_loss)
         brokers = BrokerPool(options.kafka) if brokers is None else brokers
         self._loop = FetchLoop(options, brokers, clock)
@@ -165,7 +189,7 @@ class SliceReader:
         unfinished = self.slices
         by_partition: dict[TopicPartition, list[SliceRecords]] = {}
         for part in self.slices:
-            by_partition.setdefault(part.wanted.slice.topic_partition, []).append(part)
+            by_partition.setdefault(part.planned.slice.topic_partition, []).append(part)
         try:
             for slices in by_partition.values():
                 self._loop.read(slices, self._policy)
@@ -174,7 +198,7 @@ class SliceReader:
                 for batch in _gathered(turn) if len(self.slices) > 1 else turn:
                     with self._loop.clock.stopped():
                         yield batch
-                unfinished = _report_ends(unfinished)
+                unfinished = self._report_ends(unfinished)
         finally:
             self._loop.close()
 
@@ -190,6 +214,13 @@ class SliceReader:
         if pause > 0:
             self._loop.clock.sleep(pause)
         return []
+
+    def _report_ends(self, slices: Sequence[SliceRecords]) -> list[SliceRecords]:
+        """Report the ends of those that are read; return the others."""
+        for part in slices:
+            if part.cursor.is_done and part.planned.slice in self._on_end:
+                self._on_end[part.planned.slice](part.slice_end)
+        return [part for part in slices if not part.cursor.is_done]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,17 +249,6 @@ class _ToTheEnd:
             lost.end,
         )
         return lost.end
-
-
-def _report_ends(slices: Sequence[SliceRecords]) -> list[SliceRecords]:
-    """Report the ends of those that are read; return the others."""
-    unfinished = []
-    for part in slices:
-        if not part.cursor.is_done:
-            unfinished.append(part)
-        elif part.wanted.on_end is not None:
-            part.wanted.on_end(part.slice_end)
-    return unfinished
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -278,8 +298,7 @@ def find_ends(
         KshareError: One of the slices cannot be read; as for
             :func:`kshare.wire.reader.read_slice.read_slices`.
     """
-    wanted = [WantedSlice(each.slice, each.max_records, count_only=True) for each in limited]
-    reader = SliceReader(wanted, options, brokers=brokers)
+    reader = SliceReader(limited, options, count_only=True, brokers=brokers)
     for _ in reader.batches():
         raise AssertionError("a scan delivers nothing")
     return [part.slice_end for part in reader.slices]
@@ -304,8 +323,9 @@ def find_sizes(
             :func:`kshare.wire.reader.read_slice.read_slices`.
     """
     heads = [_Heads(slice_, most) for slice_, most in wanted]
-    slices = [WantedSlice(each.slice, on_heads=each.take) for each in heads]
-    for _ in SliceReader(slices, options, brokers=brokers).batches():
+    planned = [PlannedSlice(each.slice) for each in heads]
+    on_heads = {each.slice: each.take for each in heads}
+    for _ in SliceReader(planned, options, on_heads=on_heads, brokers=brokers).batches():
         raise AssertionError("heads alone are looked at")
     return [each.found() for each in heads]
 
@@ -350,9 +370,9 @@ def find_first(
         KshareError: One of the slices cannot be read; as for
             :func:`kshare.wire.reader.read_slice.read_slices`.
     """
-    wanted = [WantedSlice(slice_, 1) for slice_ in slices]
+    planned = [PlannedSlice(slice_, 1) for slice_ in slices]
     columns = ("topic", "partition", "offset", "timestamp")
-    reader = SliceReader(wanted, _reading(options, columns), brokers=brokers)
+    reader = SliceReader(planned, _reading(options, columns), brokers=brokers)
     found: dict[TopicPartition, list[StampedOffset]] = {}
     for batch in reader.batches():
         topics, partitions, offsets = (batch.column(name).to_pylist() for name in columns[:3])
@@ -374,7 +394,7 @@ def find_later(
         brokers: The brokers of the cluster.
     """
     columns = ("offset", "timestamp")
-    reader = SliceReader([WantedSlice(slice_)], _reading(options, columns), brokers=brokers)
+    reader = SliceReader([PlannedSlice(slice_)], _reading(options, columns), brokers=brokers)
     batches = reader.batches()
     try:
         for batch in batches:

@@ -7,18 +7,20 @@ Cost: what is asked for beyond a slice's end is at most a quarter of its rest, a
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 
-from kshare.core.progress import Slice
 from kshare.core.slice_end import Cursor, KeySample, RecordLimit, SliceEnd
-from kshare.core.tasks import FetchGroup
+from kshare.core.tasks import FetchGroup, PlannedSlice
 from kshare.options import KafkaConfig, SourceOptions
 from kshare.wire.decode.codecs import Arena
 from kshare.wire.decode.records import ROWS_MAX, BatchIndex, Decoder
 from kshare.wire.protocol.messages import PartitionFetch
 
-__all__ = ["FetchSize", "PartitionRecords", "SliceRecords", "WantedSlice"]
+__all__ = ["FetchSize", "PartitionRecords", "SliceRecords"]
+
+OnHeads: TypeAlias = Callable[[BatchIndex], bool]
 
 _FIRST_BYTES = 1 << 20
 _BYTES_MIN = 64 << 10
@@ -26,40 +28,16 @@ _BYTES_MAX = 1 << 30
 _RECORD_BYTES = 1 << 10  # a guess, until the first response
 
 
-@dataclass(frozen=True, slots=True)
-class WantedSlice:
-    """A slice to read, and how.
-
-    Attributes:
-        slice: Topic, partition and rectangles of offsets x key hashes.
-        max_records: Maximum number of records to read; None for no limit.
-        on_end: Called once with where reading ended, after the last record was taken.
-        fetch_group: Tasks that read the same offsets of the partition; None for none.
-        count_only: Find where reading ends, and deliver nothing.
-        on_heads: Called with the heads of each response's record batches, whose records are not
-            read; returns whether that was enough. None: records are read.
-
-    Raises:
-        ValueError: ``max_records`` is less than 1.
-    """
-
-    slice: Slice
-    max_records: int | None = None
-    on_end: Callable[[SliceEnd], None] | None = None
-    fetch_group: FetchGroup | None = None
-    count_only: bool = False
-    on_heads: Callable[[BatchIndex], bool] | None = None
-
-    def __post_init__(self) -> None:
-        RecordLimit(self.max_records)
-
-
 class SliceRecords:
     """Decodes the records of a slice, up to its limit, and keeps account of them.
 
     Args:
-        wanted: The slice, and how to read it.
+        planned: The slice, and how many of its records.
         options: Options of the source.
+        is_sampled: Whether :attr:`slice_end` has a sample of the keys.
+        count_only: Find where reading ends, and deliver nothing; there is a limit.
+        on_heads: Called with the heads of each response's record batches, whose records are not
+            read; returns whether that was enough. None: records are read.
         arena: Where records are decompressed; may be shared with others. None for an own one.
         is_one_of_many: Whether slices are so numerous that each must give up its buffers after
             each response.
@@ -67,29 +45,37 @@ class SliceRecords:
         drops_times: As for :class:`.Decoder`.
 
     Attributes:
-        wanted: The slice, and how to read it.
+        planned: The slice, and how many of its records.
         cursor: Which offsets are fetched and delivered.
         limit: How many records are delivered.
+
+    Raises:
+        ValueError: The maximum number of records is less than 1.
     """
 
     def __init__(
         self,
-        wanted: WantedSlice,
+        planned: PlannedSlice,
         options: SourceOptions,
         *,
+        is_sampled: bool = False,
+        count_only: bool = False,
+        on_heads: OnHeads | None = None,
         arena: Arena | None = None,
         is_one_of_many: bool = False,
         max_rows: int = ROWS_MAX,
         drops_times: bool = False,
     ) -> None:
-        self.wanted = wanted
-        self.cursor = Cursor(wanted.slice.bounds)
-        self.limit = RecordLimit(wanted.max_records)
-        self._sample = KeySample() if wanted.on_end is not None else None
+        self.planned = planned
+        self.cursor = Cursor(planned.slice.bounds)
+        self.limit = RecordLimit(planned.max_records)
+        self._sample = KeySample() if is_sampled else None
+        self._count_only = count_only
+        self._on_heads = on_heads
         self._is_one_of_many = is_one_of_many
         self._new_decoder = partial(
             Decoder,
-            wanted.slice,
+            planned.slice,
             columns=options.column_names,
             keys=options.keys,
             with_keys=self._sample is not None,
@@ -123,13 +109,13 @@ class SliceRecords:
         at = index.next_offset
         if index.fetch_offset < self.cursor.delivered:
             index = replace(index, fetch_offset=self.cursor.delivered)
-        if self.wanted.on_heads is not None:
-            is_enough = self.wanted.on_heads(index)
+        if self._on_heads is not None:
+            is_enough = self._on_heads(index)
             self.cursor = self.cursor.finish() if is_enough else self.cursor.deliver_to(at)
             return
         if self._decoder is None:
             self._decoder = self._new_decoder()
-        if self.wanted.count_only:
+        if self._count_only:
             self._count(self._decoder, index, aborted)
         else:
             yield from self._decode(self._decoder, index, aborted)
@@ -227,9 +213,9 @@ class PartitionRecords:
     """
 
     def __init__(self, slices: Sequence[SliceRecords], kafka: KafkaConfig) -> None:
-        self.topic_partition = slices[0].wanted.slice.topic_partition
+        self.topic_partition = slices[0].planned.slice.topic_partition
         self.slices = slices
-        limits = [part.wanted.max_records for part in slices]
+        limits = [part.planned.max_records for part in slices]
         self._size = FetchSize(
             kafka, None if None in limits else sum(limit or 0 for limit in limits)
         )
@@ -255,7 +241,7 @@ class PartitionRecords:
     @property
     def fetch_groups(self) -> list[FetchGroup]:
         """The fetch groups of the slices that have one."""
-        groups = (part.wanted.fetch_group for part in self.slices)
+        groups = (part.planned.fetch_group for part in self.slices)
         return [group for group in groups if group is not None]
 
     @property

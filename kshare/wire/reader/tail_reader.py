@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
 from kshare.core.progress import Slice, TopicPartition
+from kshare.core.tasks import PlannedSlice
 from kshare.errors import DataLossError
 from kshare.options import SourceOptions
 from kshare.wire.decode.batch_index import BatchIndex
@@ -34,7 +35,7 @@ from kshare.wire.protocol.background import BackgroundBrokers, Waker
 from kshare.wire.reader.faults import LostOffsets, why_missing
 from kshare.wire.reader.fetch_loop import FetchLoop
 from kshare.wire.reader.fetcher import Fetcher
-from kshare.wire.reader.slice_records import SliceRecords, WantedSlice
+from kshare.wire.reader.slice_records import SliceRecords
 
 __all__ = ["NO_END", "NamedReset", "TailReader", "TailRecords"]
 
@@ -175,7 +176,7 @@ class TailReader:
         self.drop(topic_partition)
         takes_turns = self._loop.turns > 1
         records = SliceRecords(
-            WantedSlice(slice_),
+            PlannedSlice(slice_),
             self._options,
             # In turns, what one decoder has decompressed stays while others decode.
             arena=None if takes_turns else self._arena,

@@ -7,12 +7,13 @@ import pytest
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, TopicPartition
+from kshare.core.tasks import PlannedSlice
 from kshare.errors import FetchTimeoutError, UnknownTopicError
 from kshare.wire.decode.batch_index import BatchIndex
 from kshare.wire.reader.faults import LostOffsets
 from kshare.wire.reader.partition_reader import PartitionReader
 from kshare.wire.reader.read_slice import reader_options
-from kshare.wire.reader.slice_records import SliceRecords, WantedSlice
+from kshare.wire.reader.slice_records import SliceRecords
 from tests.support.clock import Clock
 from tests.support.scripted import ScriptedLog
 
@@ -50,7 +51,7 @@ class Policy:
 
 def reader_of(policy: Policy, clock: Clock) -> PartitionReader:
     slice_ = Slice("t", 0, (Rectangle(OffsetRange(0, 10), WHOLE),))
-    records = SliceRecords(WantedSlice(slice_), OPTIONS)
+    records = SliceRecords(PlannedSlice(slice_), OPTIONS)
     return PartitionReader([records], OPTIONS, ScriptedLog([]), clock, policy)
 
 

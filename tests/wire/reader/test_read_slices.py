@@ -12,10 +12,11 @@ import kshare
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.progress import TopicPartition
 from kshare.core.slice_end import SliceEnd
+from kshare.core.tasks import PlannedSlice
 from kshare.errors import (
     OptionsError,
 )
-from kshare.wire.reader.read_slice import WantedSlice, read_slices
+from kshare.wire.reader.read_slice import read_slices
 from tests.support.batches import ABORT, TRANSACTIONAL, Rec, batch_of, control_batch, numbered
 from tests.support.scripted_cluster import Log, ScriptedCluster, read
 
@@ -45,9 +46,9 @@ def slice_of(
     return kshare.Slice(*partition, (rectangle,))
 
 
-def wholes(logs: dict[TopicPartition, Log]) -> list[WantedSlice]:
+def wholes(logs: dict[TopicPartition, Log]) -> list[PlannedSlice]:
     return [
-        WantedSlice(slice_of(partition, held.start, held.end)) for partition, held in logs.items()
+        PlannedSlice(slice_of(partition, held.start, held.end)) for partition, held in logs.items()
     ]
 
 
@@ -152,8 +153,9 @@ def test_the_rows_and_the_end_of_each_slice_are_those_of_a_reader_of_its_own(
     expected: list[Rows] = []
     expected_ends, ends = Ends(), Ends()
     for number, (slice_, limit) in enumerate(zip(slices, limits, strict=True)):
-        alone = WantedSlice(slice_, limit, expected_ends.of(number))
-        expected.append(rows_of(read(ScriptedCluster(logs), [alone], **options)))
+        on_end = {slice_: expected_ends.of(number)}
+        alone = read(ScriptedCluster(logs), [PlannedSlice(slice_, limit)], on_end, **options)
+        expected.append(rows_of(alone))
 
     cluster = ScriptedCluster(logs, response_bytes=draw(st.sampled_from([1, 300, 1500, 1 << 20])))
     for node in (1, 2, 3):
@@ -162,11 +164,9 @@ def test_the_rows_and_the_end_of_each_slice_are_those_of_a_reader_of_its_own(
         cluster.throttles_ms[node] = draw(st.lists(st.sampled_from([0, 500]), max_size=3))
     for held in logs.values():
         held.errors = draw(st.lists(st.none() | st.sampled_from([3, 5, 6, 56, 74]), max_size=3))
-    wanted = [
-        WantedSlice(slice_, limit, ends.of(number))
-        for number, (slice_, limit) in enumerate(zip(slices, limits, strict=True))
-    ]
-    rows = rows_of(read(cluster, wanted, **options))
+    wanted = [PlannedSlice(slice_, limit) for slice_, limit in zip(slices, limits, strict=True)]
+    on_end = {slice_: ends.of(number) for number, slice_ in enumerate(slices)}
+    rows = rows_of(read(cluster, wanted, on_end, **options))
     for slice_, its_rows in zip(slices, expected, strict=True):
         assert [row for row in rows if belongs(row, slice_)] == its_rows
     assert len(rows) == sum(map(len, expected))
@@ -214,7 +214,7 @@ def test_the_next_request_is_under_way_while_a_response_is_delivered() -> None:
 def test_no_request_is_under_way_for_slices_that_are_likely_to_end_by_their_limits() -> None:
     logs = {part(n): log(1000) for n in range(3)}
     cluster = ScriptedCluster(logs)
-    wanted = [WantedSlice(each.slice, 5) for each in wholes(logs)]
+    wanted = [PlannedSlice(each.slice, 5) for each in wholes(logs)]
     assert len(rows_of(read(cluster, wanted))) == 15
     assert len(cluster.fetches) == 1
 
@@ -242,7 +242,7 @@ def test_a_partition_with_much_does_not_starve_the_others() -> None:
 
 def test_slices_of_one_partition_are_read_in_one_pass() -> None:
     logs = {part(0): log(300)}
-    wanted = [WantedSlice(slice_of(part(0), 0, 300, hashes)) for hashes in split(WHOLE, 4)]
+    wanted = [PlannedSlice(slice_of(part(0), 0, 300, hashes)) for hashes in split(WHOLE, 4)]
     cluster = ScriptedCluster(logs, response_bytes=2000)
     rows = rows_of(read(cluster, wanted))
     assert sorted(row["offset"] for row in rows) == list(range(300))
@@ -256,7 +256,7 @@ def test_slices_of_one_partition_that_want_other_offsets_are_read_in_turn() -> N
     pieces = [(600, 650), (100, 150), (620, 900)]
     halves = split(WHOLE, 3)
     wanted = [
-        WantedSlice(slice_of(part(0), *piece, hashes))
+        PlannedSlice(slice_of(part(0), *piece, hashes))
         for piece, hashes in zip(pieces, halves, strict=True)
     ]
     cluster = ScriptedCluster(logs, response_bytes=1)
@@ -288,10 +288,9 @@ def test_small_batches_are_joined_and_large_ones_are_not_copied_together() -> No
 def test_an_end_is_reported_when_the_last_row_was_taken() -> None:
     logs = {part(n): log(10 + 30 * n, leader=1 + n) for n in range(4)}
     cluster, ends, taken = ScriptedCluster(logs, response_bytes=300), Ends(), Rows()
-    wanted = [
-        WantedSlice(each.slice, None, ends.of(number)) for number, each in enumerate(wholes(logs))
-    ]
-    for batch in read(cluster, wanted):
+    wanted = wholes(logs)
+    on_end = {each.slice: ends.of(number) for number, each in enumerate(wanted)}
+    for batch in read(cluster, wanted, on_end):
         for number, end in ends.found.items():
             rows = [row for row in taken if row["partition"] == number]
             assert len(rows) == end.records == end.end == 10 + 30 * number
@@ -302,10 +301,9 @@ def test_an_end_is_reported_when_the_last_row_was_taken() -> None:
 def test_a_reader_that_is_closed_reports_only_what_was_read() -> None:
     logs = {part(0): log(10), part(1): log(500)}
     cluster, ends = ScriptedCluster(logs, response_bytes=1), Ends()
-    wanted = [
-        WantedSlice(each.slice, None, ends.of(number)) for number, each in enumerate(wholes(logs))
-    ]
-    reader = read(cluster, wanted)
+    wanted = wholes(logs)
+    on_end = {each.slice: ends.of(number) for number, each in enumerate(wanted)}
+    reader = read(cluster, wanted, on_end)
     for _ in range(4):
         next(reader)
     reader.close()  # type: ignore[attr-defined]
@@ -318,8 +316,8 @@ def test_nothing_wanted_is_nothing_read() -> None:
 
 
 def test_options_and_limits_are_checked_at_the_call() -> None:
-    wanted = [WantedSlice(slice_of(part(0), 0, 5)), WantedSlice(slice_of(part(0, "u"), 0, 5))]
+    wanted = [PlannedSlice(slice_of(part(0), 0, 5)), PlannedSlice(slice_of(part(0, "u"), 0, 5))]
     with pytest.raises(OptionsError, match="isolation"):
         read_slices(wanted, {"kafka.bootstrap.servers": "x:1", "kafka.isolation.level": "all"})
     with pytest.raises(ValueError, match="max_records is 0; wanted at least 1"):
-        WantedSlice(slice_of(part(0), 0, 5), 0)
+        read_slices([PlannedSlice(slice_of(part(0), 0, 5), 0)], {"kafka.bootstrap.servers": "x:1"})

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kshare.core.hashing import WHOLE, key_hash, split
+from kshare.core.tasks import PlannedSlice
 from kshare.errors import (
     AuthorizationError,
     CorruptRecordError,
@@ -14,7 +15,7 @@ from kshare.errors import (
 )
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
-from kshare.wire.reader.read_slice import WantedSlice, read_slice, read_slices
+from kshare.wire.reader.read_slice import read_slice, read_slices
 from tests.support.batches import ABORT, batch_of, control_batch
 from tests.support.scripted_cluster import Log, ScriptedCluster, read
 from tests.wire.reader.test_read_slices import (
@@ -94,8 +95,8 @@ def test_lost_offsets_are_lost_to_the_slices_that_want_them() -> None:
     logs = {part(0): log(100, start=40)}
     halves = split(WHOLE, 2)
     wanted = [
-        WantedSlice(slice_of(part(0), 10, 90, halves[0])),
-        WantedSlice(slice_of(part(0), 50, 100, halves[1])),
+        PlannedSlice(slice_of(part(0), 10, 90, halves[0])),
+        PlannedSlice(slice_of(part(0), 50, 100, halves[1])),
     ]
     rows = rows_of(read(ScriptedCluster(logs), wanted, failOnDataLoss="false"))
     assert [row["offset"] for row in rows if belongs(row, wanted[1].slice)] == [
@@ -110,7 +111,7 @@ def test_lost_offsets_are_lost_to_the_slices_that_want_them() -> None:
 
 def test_a_log_that_ends_too_early_is_told_from_one_that_is_late() -> None:
     logs = {part(0): log(100), part(1): log(100)}
-    wanted = [WantedSlice(slice_of(part(0), 0, 100)), WantedSlice(slice_of(part(1), 0, 120))]
+    wanted = [PlannedSlice(slice_of(part(0), 0, 100)), PlannedSlice(slice_of(part(1), 0, 120))]
     options = {"kafka__default__api__timeout__ms": "1000"}
     cluster = ScriptedCluster(logs, answer_seconds=0.1)
     with pytest.raises(DataLossError, match="t-1: offsets 100 to 120 are wanted"):
@@ -125,10 +126,9 @@ def test_a_slice_without_a_record() -> None:
     empty = Log([control_batch(0, 1, ABORT).encode(), batch_of([], base=1, last_delta=9).encode()])
     logs = {part(0): log(20), part(1): empty, part(2): log(20)}
     ends = Ends()
-    wanted = [
-        WantedSlice(each.slice, 5, ends.of(number)) for number, each in enumerate(wholes(logs))
-    ]
-    rows = rows_of(read(ScriptedCluster(logs), wanted))
+    wanted = [PlannedSlice(each.slice, 5) for each in wholes(logs)]
+    on_end = {each.slice: ends.of(number) for number, each in enumerate(wanted)}
+    rows = rows_of(read(ScriptedCluster(logs), wanted, on_end))
     assert offsets_by_partition(rows) == {part(0): [*range(5)], part(2): [*range(5)]}
     assert (ends.found[1].end, ends.found[1].records) == (11, 0)
 
@@ -140,7 +140,7 @@ def test_a_damaged_batch_names_its_partition() -> None:
     logs = {part(0): log(20), part(1): Log([good[0], bytes(bad)]), part(2): log(20)}
     with pytest.raises(CorruptRecordError, match=r"t-1, batch at offset 10 .*checksum"):
         list(read(ScriptedCluster(logs), wholes(logs)))
-    behind = [*wholes({part(0): logs[part(0)]}), WantedSlice(slice_of(part(1), 0, 20), 10)]
+    behind = [*wholes({part(0): logs[part(0)]}), PlannedSlice(slice_of(part(1), 0, 20), 10)]
     assert len(rows_of(read(ScriptedCluster(logs), behind))) == 30
 
 
@@ -191,7 +191,7 @@ def test_the_consumers_time_is_none_of_a_partition_that_waits() -> None:
             return super().answer(node, request, parts)
 
     cluster = Late(logs, response_bytes=1, answer_seconds=0.01)
-    wanted = [WantedSlice(slice_of(part(0), 0, 100)), WantedSlice(slice_of(part(1), 0, 20))]
+    wanted = [PlannedSlice(slice_of(part(0), 0, 100)), PlannedSlice(slice_of(part(1), 0, 20))]
     rows: Rows = []
     for batch in read(cluster, wanted, kafka__default__api__timeout__ms="1000"):
         rows += batch.to_pylist()
@@ -223,7 +223,7 @@ def test_over_sockets(cluster: FakeCluster) -> None:
     }
     slices = [slice_of(part(n), 0, 30) for n in range(12)] + [slice_of(part(0, "u"), 0, 1)]
     expected = {each: rows_of(read_slice(each, options)) for each in slices}
-    wanted = [WantedSlice(each) for each in slices]
+    wanted = [PlannedSlice(each) for each in slices]
     for moves in (False, True):
         rows = rows_of(read_slices(wanted, options))
         for each in slices:

@@ -12,8 +12,7 @@ import kshare
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import TopicPartition
-from kshare.core.tasks import fetch_groups
-from kshare.wire.reader.slice_records import WantedSlice
+from kshare.core.tasks import PlannedSlice, fetch_groups
 from kshare.wire.sharing import chunks
 from kshare.wire.sharing.files import opened_index
 from tests.support.batches import Rec, batch_of, numbered
@@ -37,7 +36,7 @@ def logs() -> dict[TopicPartition, Log]:
     return {TopicPartition("t", n): Log(batches, leader=1 + n % 2) for n in range(PARTITIONS)}
 
 
-def slices_of(numbers: Sequence[int], *, shared: bool = True) -> list[WantedSlice]:
+def slices_of(numbers: Sequence[int], *, shared: bool = True) -> list[PlannedSlice]:
     """Some of the ranges of every partition; three tasks or fewer read all of them."""
     found = []
     for partition in range(PARTITIONS):
@@ -46,11 +45,11 @@ def slices_of(numbers: Sequence[int], *, shared: bool = True) -> list[WantedSlic
         for number in numbers:
             rectangle = kshare.Rectangle(offsets, split(WHOLE, RANGES)[number])
             slice_ = kshare.Slice("t", partition, (rectangle,))
-            found.append(WantedSlice(slice_, None, None, groups[number] if shared else None))
+            found.append(PlannedSlice(slice_, fetch_group=groups[number] if shared else None))
     return found
 
 
-def rows(cluster: ScriptedCluster, wanted: Sequence[WantedSlice]) -> list[tuple[Any, ...]]:
+def rows(cluster: ScriptedCluster, wanted: Sequence[PlannedSlice]) -> list[tuple[Any, ...]]:
     columns = ("partition", "offset", "key", "value")
     found = [row for batch in read(cluster, wanted) for row in batch.to_pylist()]
     return sorted(tuple(row[name] for name in columns) for row in found)
