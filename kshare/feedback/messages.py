@@ -17,7 +17,7 @@ import socket
 import time
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from kshare.core.hashing import HASH_SPACE
@@ -69,13 +69,11 @@ class Done:
 
     Attributes:
         ticket: The task's ticket.
-        end: Where reading ended.
-        held: Whether the connection stays open until the task has ended.
+        end: Where reading ended; without the times, which the planner sees.
     """
 
     ticket: TicketId
     end: SliceEnd
-    held: bool
 
 
 Message: TypeAlias = Hello | Done
@@ -89,8 +87,8 @@ def encode(key: bytes, message: Message) -> bytes:
             fields |= {"kind": "hello"}
         case Hello(executor=Executor(name, slots)):
             fields |= {"kind": "hello", "executor": name, "slots": slots}
-        case Done(end=end, held=held):
-            fields |= {"kind": "done", "end": end.end, "records": end.records, "held": held}
+        case Done(end=end):
+            fields |= {"kind": "done", "end": end.end, "records": end.records, "held": end.held}
             fields["sample"] = list(end.sample)
             if end.hot_keys:
                 fields["keys"] = [
@@ -149,9 +147,10 @@ def _done(ticket: TicketId, fields: Mapping[str, Any]) -> Done:
         _integer(fields, "end", _OFFSET_MAX),
         records,
         tuple(sorted(sample)),
+        held=held,
         hot_keys=_hot_keys(fields.get("keys", [])),
     )
-    return Done(ticket, end, held)
+    return Done(ticket, end)
 
 
 def _hot_keys(pairs: Any) -> tuple[HotKey, ...]:
@@ -229,7 +228,7 @@ class TaskReport:
             held: Keep the connection open: this process ends with the task.
         """
         self._is_held |= held
-        self._send(Done(ticket.id, end, held))
+        self._send(Done(ticket.id, replace(end, held=held)))
         self._left.discard(ticket.id)
         if not self._left:
             self.close()

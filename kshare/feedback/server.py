@@ -228,8 +228,8 @@ class FeedbackServer:
                 peer.began[ticket] = time.monotonic()
                 if executor is not None:
                     self._ends.began(ticket, executor)
-            case Done(ticket, end, held) if ticket in peer.began:
-                self._ends.add(ticket, replace(end, held=held, began=peer.began[ticket]), peer)
+            case Done(ticket, end) if ticket in peer.began:
+                self._ends.add(ticket, replace(end, began=peer.began[ticket]), peer)
             case _:
                 raise ValueError("a message in the wrong order")
 

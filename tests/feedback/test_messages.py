@@ -16,15 +16,14 @@ ENDS = st.builds(
     st.integers(0, 2**62),
     st.integers(0, 2**62),
     st.lists(st.integers(0, HASH_SPACE - 1), max_size=SAMPLE_MAX).map(lambda s: tuple(sorted(s))),
+    held=st.booleans(),
     hot_keys=st.lists(
         st.builds(HotKey, st.binary(max_size=KEY_BYTES_MAX), st.floats(0, 1, exclude_min=True)),
         max_size=HOT_KEYS_MAX,
     ).map(tuple),
 )
 EXECUTORS = st.builds(Executor, st.text(min_size=1, max_size=300), st.integers(0, 1 << 15))
-MESSAGES = st.builds(Hello, TASKS, st.none() | EXECUTORS) | st.builds(
-    Done, TASKS, ENDS, st.booleans()
-)
+MESSAGES = st.builds(Hello, TASKS, st.none() | EXECUTORS) | st.builds(Done, TASKS, ENDS)
 
 
 @given(MESSAGES)
@@ -64,11 +63,11 @@ def test_other_bytes_are_no_message(data: bytes) -> None:
             b'{"batch":"b","executor":"1@h","kind":"hello","slots":2,"task":3}',
         ),
         (
-            Done(TicketId("b", 0), SliceEnd(9, 2, (4, 5)), False),
+            Done(TicketId("b", 0), SliceEnd(9, 2, (4, 5))),
             b'{"batch":"b","end":9,"held":false,"kind":"done","records":2,"sample":[4,5],"task":0}',
         ),
         (
-            Done(TicketId("b", 0), SliceEnd(9, 2, (4, 5), hot_keys=(HotKey(b"k", 0.5),)), False),
+            Done(TicketId("b", 0), SliceEnd(9, 2, (4, 5), hot_keys=(HotKey(b"k", 0.5),))),
             (
                 b'{"batch":"b","end":9,"held":false,"keys":[["aw==",0.5]],"kind":"done",'
                 b'"records":2,"sample":[4,5],"task":0}'

@@ -145,8 +145,9 @@ class SliceReader:
     Args:
         planned: The slices; no two of them hold the same record.
         options: Options of the source.
-        on_end: Who is told where the reading of a slice ended, after its last record was taken.
-        on_heads: Who looks at the heads of record batches of a slice, instead of its records.
+        on_end: By slice, a function to call with its end, once its last record was taken.
+        on_heads: By slice, a function to call with the heads of each response's record batches,
+            whose records are not read; it returns whether that was enough.
         count_only: Find where reading ends, and deliver nothing; each slice has a limit.
         brokers: The brokers of the cluster; None for those that the options name.
         clock: Source of time.
