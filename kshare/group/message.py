@@ -1,7 +1,9 @@
 """A record as an object: ``confluent_kafka.Message``'s methods over a row of Arrow columns.
 
 Cost: 0.2 us a message. A column is converted for all rows of a chunk when the first message is
-asked for it; values are converted ahead. A message keeps its chunk alive, 2,048 rows at most.
+asked for it; values are converted ahead. A message keeps its chunk alive, 2,048 rows at most, and
+the record batch that it was cut from. Whoever keeps rows for long takes them without their values
+(:attr:`Chunk.slim`).
 """
 
 import json
@@ -82,6 +84,7 @@ class Chunk:
 
     __slots__ = (
         "_columns",
+        "_slim",
         "acknowledged",
         "batch",
         "epochs",
@@ -105,6 +108,25 @@ class Chunk:
         self.offsets: npt.NDArray[np.int64] = int64_numbers(batch.column("offset"))
         self.release_count: Callable[[TopicPartition, int], int] | None = None
         self._columns: dict[str, list[Any]] = {}
+        self._slim: Chunk | None = None
+
+    @property
+    def slim(self) -> "Chunk":
+        """The same rows without their values: about 100 bytes a row, and its headers.
+
+        What is acknowledged of one is so of the other.
+        """
+        names = self.batch.schema.names
+        if "value" not in names:
+            return self
+        if self._slim is None:
+            batch = self.batch.select([name for name in names if name != "value"])
+            copied = batch.take(np.arange(batch.num_rows))  # a slice keeps what it is a slice of
+            slim = Chunk(self.topic_partition, copied, self.epochs)
+            slim.number, slim.acknowledged = self.number, self.acknowledged
+            slim.release_count = self.release_count
+            self._slim = slim
+        return self._slim
 
     def close_rows(self, first: int) -> None:
         """The rows from one on were not handed out, and never will be: they are no gap."""

@@ -65,6 +65,11 @@ def check_consumer(consumer: KeySharedConsumer, processor: Processor, *, subscri
         problems.append("transactional.id is set; a processor cannot run within transactions")
     if config.order != "key":
         problems.append(f"consumption.order is {config.order}; give order to Processor instead")
+    if processor.order == "partition" and config.individual:
+        problems.append(
+            "members share partitions by key, and the processor's order is that of partitions: set "
+            "allow.individual.commit=false, so that each has whole ones"
+        )
     needed: dict[str, tuple[str, ...]] = {"a handler is given them": ("key", "value", "offset")}
     if isinstance(processor.on_failure, DeadLetter):
         needed["a dead letter has them"] = ("timestamp", "headers")
@@ -89,15 +94,16 @@ def message_of(record: Record) -> Message:
 
 def records_of(processor: Processor, messages: Iterable[Message]) -> Iterable[Record]:
     """Records of messages, with the time of a header ``not-before``."""
-    chunk: Chunk | None = None
+    chunk, source = None, None
     keys, values, offsets, has_headers = [], [], [], False
     for message in messages:
         if message[0] is not chunk:
             chunk = message[0]
+            source = chunk.slim  # a record may wait for long, and would keep the others' values
             keys, values, offsets = map(chunk.column, ("key", "value", "offset"))
-            has_headers = _has_headers(chunk)
+            has_headers = _has_headers(source)
         row = message[1]
-        record = processor.record(chunk, row, offsets[row], keys[row], values[row])
+        record = processor.record(source, row, offsets[row], keys[row], values[row])
         if has_headers:
             record.due = not_before(record)
         yield record
@@ -208,7 +214,7 @@ class ConsumerEdge:
 
     def take_again(self, record: Record) -> None:
         """Let the key of a record go."""
-        self._releases.let_go(message_of(record))
+        self._releases.let_go(record.topic_partition, record.raw_key, record.offset)
 
     def unparked(self, lanes: Mapping[Hashable, Record]) -> list[Hashable]:
         """Those of some parked lanes whose keys an operator has unparked since.

@@ -122,6 +122,8 @@ def records_of_rows(
             rows[partition] = source = _Rows(batch, partition)
         record = processor.record(source, row, offset, _bytes(its_key), _bytes(value))
         record.key, record.value = its_key, value
+        if processor.order == "key" and record.raw_key is not None:
+            record.lane = record.raw_key  # the frame may have brought partitions together
         yield record
 
 

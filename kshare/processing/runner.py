@@ -52,6 +52,7 @@ _READ: Final = 500
 _WAIT_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 60.0
 _GATHER_SECONDS: Final = 0.01
+_CANCEL_SECONDS: Final = 1.0
 _FULL_SECONDS: Final = 1.0
 """After so long without room, partitions are paused and the group is followed meanwhile."""
 _Ranges = Mapping[TopicPartition, tuple[HashRange, ...]]
@@ -62,7 +63,37 @@ _Topics: TypeAlias = Iterable[str | re.Pattern[str]] | re.Pattern[str] | None
 
 def run(processor: Processor, consumer: KeySharedConsumer, topics: _Topics) -> None:
     """Process records until a signal or a fault ends it; closes the consumer."""
-    asyncio.run(Runner(processor, consumer, topics).run())
+    runner = Runner(processor, consumer, topics)
+    # Not asyncio.run: it waits for ever for a task that is cancelled and goes on, with signals
+    # caught, and so for a function of asyncio.to_thread.
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(runner.run())
+    finally:
+        try:
+            _end_tasks(loop)
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what handlers have begun, and wait a second for it."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, left = loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL_SECONDS))
+        if left:
+            _log.warning(
+                "%d tasks of handlers go on although they are cancelled, such as %r: they are left "
+                "behind",
+                len(left),
+                next(iter(left)).get_coro(),
+            )
+            return
+    loop.run_until_complete(loop.shutdown_asyncgens())
 
 
 class Runner:

@@ -101,6 +101,17 @@ def test_each_row_has_one_outcome_and_keys_keep_their_order(
     assert letters.is_closed
 
 
+def test_rows_of_a_key_go_one_after_another_whatever_partitions_they_come_from() -> None:
+    """As after ``repartition("customer").sortWithinPartitions("customer", "time")``."""
+    batch = rows([1, 1, 1, 2, 1, 1, 2, 1])
+    numbers = pa.array([0, 2, 1, 0, 2, 0, 1, 1], pa.int32())
+    batch = batch.set_column(1, "partition", numbers)
+    handler = Failing({1: 2, 4: 1})
+    list(process_rows([batch], Processor(handler, retry=QUICK)))
+    assert list(dict.fromkeys(handler.calls[b"1"])) == [0, 1, 2, 4, 5, 7]
+    assert handler.calls[b"2"] == [3, 6]
+
+
 def test_plain_functions_run_beside_each_other() -> None:
     """Four of them meet: none goes on before."""
     barrier = threading.Barrier(4, timeout=30)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from unittest.mock import Mock
 
@@ -207,6 +208,58 @@ def test_a_consumer_that_does_not_fit_is_refused(
     implicit = consumer(acknowledgement__mode="implicit")
     with pytest.raises(OptionsError, match=r"acknowledgement\.mode is implicit"):
         Runner(Processor(print), implicit, None)
+
+
+def test_the_order_of_partitions_needs_a_consumer_that_has_whole_ones(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    with pytest.raises(OptionsError, match=r"set allow\.individual\.commit=false"):
+        Runner(Processor(print, order="partition"), consumer(), None)
+    whole = consumer(allow__individual__commit=False)
+    Runner(Processor(print, order="partition"), whole, None)
+
+
+def test_a_record_keeps_no_value_of_others(consumer: Callable[..., KeySharedConsumer]) -> None:
+    """It may wait for an hour, one of each chunk."""
+    seen = list[Record]()
+    processor = Processor(seen.append, order="none")
+    run(processor, consumer(), lambda: len(seen) == RECORDS)
+    assert {record.value for record in seen} == {b"%d" % at for at in range(RECORDS)}
+    assert all(record.timestamp > 0 and record.headers == [] for record in seen)
+    for record in seen:
+        with pytest.raises(ValueError, match="value is not read"):
+            record.source.column("value")
+
+
+def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_process(
+    consumer: Callable[..., KeySharedConsumer], caplog: pytest.LogCaptureFixture
+) -> None:
+    is_over = threading.Event()
+
+    async def handler(record: Record) -> None:
+        if record.offset == 1:
+            raise ValueError("fails for good")
+        while not is_over.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    faults = list[BaseException]()
+
+    def process() -> None:
+        try:
+            processor = Processor(handler, retry=Retry(attempts=1), drain_timeout=0.1)
+            processor.run(consumer(), None)
+        except ProcessingError as error:
+            faults.append(error)
+
+    thread = threading.Thread(target=process, daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    is_alive = thread.is_alive()
+    is_over.set()
+    assert not is_alive
+    assert "fails for good" in str(faults[0])
+    assert "go on although they are cancelled" in caplog.text
 
 
 @pytest.mark.parametrize("topics", ["orders", re.compile("orders.*"), ["orders", "^returns"]])

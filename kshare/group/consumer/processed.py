@@ -70,11 +70,10 @@ class Releases:
             self._dispatcher.state.release(message, None)
         self._interrupt()
 
-    def let_go(self, message: Message) -> None:
-        """The records of its key come."""
+    def let_go(self, partition: TopicPartition, key: bytes | None, offset: int) -> None:
+        """The records come of the key that the one at an offset has."""
         with self._state.lock:
-            point = key_hash(message.key(), message.offset())
-            self._dispatcher.released.let_go(message.topic_partition, point)
+            self._dispatcher.released.let_go(partition, key_hash(key, offset))
         self._interrupt()
 
     def release(self, message: Message, delay: float) -> None:

@@ -46,6 +46,9 @@ class _Mark:
     chunks: list[tuple[Chunk, int]] = field(default_factory=list)
 
 
+_WHOLE = 8
+"""Chunks that are kept as they are: what is acknowledged soon is not worth a copy."""
+
 _Current: TypeAlias = tuple[Chunk, Rows, int, int]
 """The chunk of which rows are handed out, those that are left, and the positions around it."""
 
@@ -366,8 +369,9 @@ class OpenChunks:
         return milliseconds if milliseconds >= 0 else None
 
     def _sweep(self) -> None:
-        """Forget the chunks that are acknowledged."""
-        self._chunks = [chunk for chunk in self._chunks if _first_open(chunk) >= 0]
+        """Forget the chunks that are acknowledged, and the values of those that stay for long."""
+        chunks = [chunk for chunk in self._chunks if _first_open(chunk) >= 0]
+        self._chunks = [chunk.slim for chunk in chunks[:-_WHOLE]] + chunks[-_WHOLE:]
 
 
 def is_of(key: bytes | None, offset: int, hashes: Sequence[HashRange]) -> bool:

@@ -27,6 +27,15 @@ class Source(Protocol):
         """
 
 
+class _Place(NamedTuple):
+    """A source of which only the partition is known."""
+
+    topic_partition: TopicPartition
+
+    def column(self, name: str) -> list[Any]:
+        raise ValueError(f"{name} is not held any more")
+
+
 class Record:
     """A record of Kafka, and how often it was tried.
 
@@ -116,6 +125,11 @@ class Record:
         """The headers in their order."""
         headers = self.source.column("headers")[self.row] or ()
         return [(header["key"], header["value"]) for header in headers]
+
+    def without_rows(self) -> "Record":
+        """Its place and key, which keep nothing else in memory."""
+        place = _Place(self.topic_partition)
+        return Record(place, self.row, self.offset, self.raw_key, None, self.lane)
 
     @property
     def attempt(self) -> int:

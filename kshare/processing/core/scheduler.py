@@ -150,7 +150,7 @@ class Scheduler:
         records_max = max(settings.records_max // _WAITING_PART, 1)
         first = self._held.trim(lane, records_max, settings.bytes_max // _WAITING_PART)
         if first is not None:
-            lane.given_back = first
+            lane.given_back = first.without_rows()
             self.effects.append(GiveBack(first))
 
     def next_call(self, now: float) -> Call | None:
@@ -384,7 +384,7 @@ class Scheduler:
             self.effects.append(Forget(failed))
         first = next((each for each in lane.records if each not in lane.revoked), None)
         if first is not None:
-            self._parked[lane.key] = first
+            self._parked[lane.key] = first.without_rows()
             if self._settings.gives_back:
                 self.effects.append(GiveBack(first))
         return self._leave(lane, Status.PARKED)

@@ -16,7 +16,7 @@ from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartit
 from kshare.core.slice_end import Cursor
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.key_limit import KeyLimit
-from kshare.group.message import Chunk, Message
+from kshare.group.message import ACKNOWLEDGED, Chunk, Message
 from kshare.wire.decode.wanted import WantedRecords
 
 ORDERS = TopicPartition("orders", 0)
@@ -49,6 +49,26 @@ def test_what_was_committed_ahead_is_passed_to_once_all_before_it_is_handed_out(
     delivery.hand_out(chunk_of([0]), 1)
     delivery.pass_to(3)  # the end of a batch that it was fetched with
     assert delivery.position == 7
+
+
+def test_rows_that_stay_open_keep_no_values_and_are_acknowledged_as_before() -> None:
+    chunks = [chunk_of([at, at + 1]) for at in range(0, 10, 2)]
+    delivery = Delivery(ORDERS, Progress.at(0), [WHOLE], explicit=True)
+    for chunk in chunks:
+        delivery.hand_out(chunk, int(chunk.offsets[-1]) + 1)
+        chunk.acknowledged[1] = ACKNOWLEDGED  # as a user does, who has the messages
+    carried = delivery.carry([WHOLE])
+    assert carried is not None
+    assert ["value" in each.batch.schema.names for each in carried.chunks] == [*[False] * 4, True]
+    slim = carried.chunks[0]
+    assert slim.slim is slim
+    assert (slim.column("key"), slim.column("offset")) == ([b"k0", b"k1"], [0, 1])
+    assert slim.batch.nbytes < 100
+    chunks[0].acknowledged[0] = ACKNOWLEDGED
+    delivery.acknowledge(np.array([4]), {chunks[2].number})
+    assert delivery.processed(is_batch=True).position(WHOLE) == 2
+    assert chunks[2].acknowledged[0] == ACKNOWLEDGED
+    assert delivery.in_flight(is_batch=True) == 3
 
 
 @dataclass

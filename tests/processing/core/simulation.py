@@ -126,7 +126,7 @@ class Simulation:
 
     def _take_again(self, first: Record) -> None:
         again = self.back.pop(first.lane)
-        assert first in again
+        assert first.offset in [record.offset for record in again]
         self._offer(again)
 
     def at(self, seconds: float, act: Callable[[], None]) -> None:
