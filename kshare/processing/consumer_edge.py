@@ -94,12 +94,14 @@ def message_of(record: Record) -> Message:
 
 def records_of(processor: Processor, messages: Iterable[Message]) -> Iterable[Record]:
     """Records of messages, with the time of a header ``not-before``."""
-    chunk, source = None, None
+    chunk: Chunk | None = None
     keys, values, offsets, has_headers = [], [], [], False
     for message in messages:
         if message[0] is not chunk:
             chunk = message[0]
-            source = chunk.slim  # a record may wait for long, and would keep the others' values
+            source: Chunk = (
+                chunk.slim
+            )  # a record may wait for long, and would keep the others' values
             keys, values, offsets = map(chunk.column, ("key", "value", "offset"))
             has_headers = _has_headers(source)
         row = message[1]
@@ -149,6 +151,7 @@ class ConsumerEdge:
         self._processor = processor
         self._on_room = on_room
         self._releases = consumer.releases
+        self._receiver = consumer.receiver
         self.has_released = False
         kafka, group = consumer.config.kafka, consumer.config.group
         self.retry_log = RetryLog(log_table(kafka, consumer.config.log_topic, group), group)
@@ -160,6 +163,10 @@ class ConsumerEdge:
             self._letters = DeadLetters(kafka, processor.on_failure.topic)
         elif isinstance(processor.on_failure, Park):
             self._parked = ParkedKeys(kafka)
+
+    def seconds_left(self) -> float:
+        """Seconds for which the member may deliver, and so have its records handled."""
+        return self._receiver.seconds_to_deliver()
 
     def settle(self, outcomes: Sequence[Outcome]) -> None:
         """Acknowledge the records whose outcomes are final."""

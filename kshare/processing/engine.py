@@ -72,7 +72,7 @@ class Engine:
         self.scheduler = scheduler
         self.measures = Measures()
         self.failure: Halt | None = None
-        self.loop = EngineLoop(self._tick)
+        self.loop = EngineLoop(self._tick, edge.seconds_left)
         self._handler = handler
         self._edge = edge
         self._limit = limit
@@ -177,7 +177,7 @@ class Engine:
     def pump(self) -> None:
         """Begin as many calls as may run."""
         now, scheduler = self.loop.now(), self.scheduler
-        while call := scheduler.next_call(now):
+        while self.loop.may_begin() and (call := scheduler.next_call(now)):
             if self._handler.is_async:
                 call.handle = self.loop.spawn(self._work(call))
             else:
@@ -214,7 +214,7 @@ class Engine:
             if since is not None and now - since > _TURN_SECONDS:  # a flush comes each turn
                 await asyncio.sleep(0)
                 now = epoch + clock()
-            call = scheduler.next_call(now)
+            call = scheduler.next_call(now) if self.loop.may_begin() else None
         self.flush()
 
     def _begin_in_thread(self, call: Call) -> None:
@@ -384,6 +384,11 @@ class Engine:
     async def _end(self, effect: Deliver | ParkKey) -> None:
         """Write a dead letter or park a key, and tell the scheduler."""
         lane, record, error = effect.lane, effect.record, effect.error
+        await self.loop.wait(self.loop.may_begin)
+        if record in lane.revoked:  # others have got it meanwhile
+            self.scheduler.undelivered(lane, self.loop.now())
+            self.pump()
+            return
         try:
             if isinstance(effect, ParkKey):
                 await self._edge.park(record, error)

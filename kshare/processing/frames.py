@@ -11,6 +11,7 @@ Nothing here imports Spark: ``mapInArrow`` is a method of the frame, so those of
 """
 
 import asyncio
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -279,6 +280,9 @@ class _Task:
             yield from rows_of_outcomes(settled, self._result)
 
     # -- the engine's edge ------------------------------------------------------------------
+
+    def seconds_left(self) -> float:
+        return math.inf
 
     def settle(self, outcomes: Sequence[Outcome]) -> None:
         self._settled.extend([each for each in outcomes if each.status.is_final])

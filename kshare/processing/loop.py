@@ -5,15 +5,19 @@ when the process ends, also one that hangs. Here one that hangs is left behind, 
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from kshare.wire.protocol.retry import boot_time
 
 __all__ = ["EngineLoop"]
 
+_LOOK_SECONDS: Final = 0.05
 _Work: TypeAlias = Callable[[], Callable[[], Any]]
 
 
@@ -22,6 +26,7 @@ class EngineLoop:
 
     Args:
         ring: Called at the times that :meth:`ring_at` is given.
+        seconds_left: As :meth:`.Edge.seconds_left`.
 
     Attributes:
         epoch: What is added to ``time.monotonic()`` for the time: seconds since 1970, by a clock
@@ -30,17 +35,33 @@ class EngineLoop:
         threads: They run plain functions.
     """
 
-    def __init__(self, ring: Callable[[], object]) -> None:
+    def __init__(
+        self, ring: Callable[[], object], seconds_left: Callable[[], float] = lambda: math.inf
+    ) -> None:
         self.epoch = time.time() - time.monotonic()
         self.tasks: set[asyncio.Task[None]] = set()
         self.threads = Threads("kshare-handler")
         self._loop = asyncio.get_running_loop()
         self._alarm = _Alarm(self._loop, ring)
         self._changed = asyncio.Event()
+        self._seconds_left = seconds_left
+        self._may_begin_until = -math.inf  # on the clock that suspension counts on
 
     def now(self) -> float:
         """The time."""
         return self.epoch + time.monotonic()
+
+    def may_begin(self) -> bool:
+        """True if a handler may be called now; if not, it rings soon."""
+        now = boot_time()
+        if now < self._may_begin_until:
+            return True
+        left = self._seconds_left()
+        if left <= 0:
+            self.ring_at(self.now() + _LOOK_SECONDS)
+            return False
+        self._may_begin_until = now + min(left, _LOOK_SECONDS)
+        return True
 
     def ring_at(self, when: float) -> None:
         """Ring at a time; once, at the earliest one since it rang."""

@@ -29,6 +29,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import (
     AuthorizationError,
     ConsumerClosedError,
+    FencedError,
     KafkaError,
     UnknownTopicError,
 )
@@ -172,6 +173,11 @@ class Runner:
             await reading
         try:
             await self._loop.run_in_executor(thread, self._consumer.close)
+        except Exception as error:
+            if self._fault is None and self._engine.failure is None:
+                self._fault = error
+            else:
+                _log.exception("closing the consumer has failed, too")
         finally:
             await self._loop.run_in_executor(thread, self._edge.close)
             thread.shutdown(wait=False)
@@ -205,6 +211,8 @@ class Runner:
         except ConsumerClosedError:
             pass
         except BaseException as error:
+            if isinstance(error, FencedError):  # others have what is held
+                self._done(self._drop_all())
             self._fault = error
 
     def _follow(self, until: Callable[[], bool]) -> None:
@@ -292,6 +300,9 @@ class Runner:
     def _done(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for work in the event loop: then the consumer goes on with the rebalance."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _drop_all(self) -> None:
+        self._engine.revoke(lambda _: True)
 
     async def _drop(self, ranges: _Ranges) -> None:
         self._engine.revoke(partial(_is_in, ranges))

@@ -1,6 +1,7 @@
 """An engine with an edge in memory, for tests."""
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ class MemoryEdge:
     """Keeps what an engine asks for.
 
     Attributes:
+        left: Seconds for which handlers may be called.
         refuses: Says of a record why its letter cannot be written, or its key not be parked.
     """
 
@@ -38,6 +40,10 @@ class MemoryEdge:
         self.released: list[Record] = []
         self.remembered: dict[int, int] = {}
         self.refuses: Callable[[Record], Exception | None] = lambda record: None
+        self.left = math.inf
+
+    def seconds_left(self) -> float:
+        return self.left
 
     def settle(self, outcomes: Sequence[Outcome]) -> None:
         self.outcomes += outcomes
@@ -58,7 +64,7 @@ class MemoryEdge:
         self.released.append(record)
 
     def take_again(self, record: Record) -> None:
-        self.released.remove(record)
+        self.released = [each for each in self.released if each.offset != record.offset]
 
     def remember(self, record: Record) -> None:
         self.remembered[record.offset] = record.failures

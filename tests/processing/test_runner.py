@@ -195,6 +195,31 @@ def test_what_ends_the_process_ends_all_handlers_before_the_consumer(
         assert len(begun) == 5
 
 
+@pytest.mark.parametrize("kind", [SystemExit, ProcessingError])
+def test_a_fault_of_closing_hides_nothing_that_has_ended_it(
+    consumer: Callable[..., KeySharedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[BaseException],
+) -> None:
+    """Such as what a callback ``on_commit`` raises."""
+    made = consumer()
+    close = made.close
+
+    def fails() -> None:
+        monkeypatch.setattr(made, "close", close)
+        close()
+        raise RuntimeError("a callback fails")
+
+    async def handler(record: Record) -> None:
+        raise SystemExit(7) if kind is SystemExit else ValueError("no")
+
+    monkeypatch.setattr(made, "close", fails)
+    with pytest.raises(kind):
+        run(Processor(handler, retry=Retry(attempts=1)), made, lambda: False)
+    assert "a callback fails" in caplog.text
+
+
 def test_a_consumer_that_does_not_fit_is_refused(
     consumer: Callable[..., KeySharedConsumer],
 ) -> None:

@@ -1,21 +1,25 @@
 """Key hashes that go to others while a processor runs over a consumer."""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from kshare.core.hashing import WHOLE, HashRange, key_hash
+from kshare.errors import FencedError
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.processing import Processor, Record
+from kshare.processing import DeadLetter, Processor, Record, Retry, loop
 from kshare.processing.consumer_edge import records_of
 from kshare.processing.core.effects import GiveBack
 from kshare.processing.runner import Runner
-from tests.processing.engines import MemoryEdge
+from tests.processing.engines import MemoryEdge, comes
+from tests.processing.engines import records_of as records_of_keys
 from tests.processing.running import ORDERS
 from tests.support.clock import WAIT_S
 
@@ -141,3 +145,64 @@ def test_what_is_revoked_while_more_is_received_is_not_handled(
     monkeypatch.setattr(made, "consume", rebalances)
     assert [message.offset() for message in runner._received(3)] == [1, 2]
     assert [message.offset() for message in runner._received(3)] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_nothing_is_begun_while_others_may_have_the_records(
+    monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+) -> None:
+    """Neither handlers nor dead letters; what is under way cannot be helped."""
+    monkeypatch.setattr(loop, "_LOOK_SECONDS", 0.001)
+    edge, seen, looks = MemoryEdge(), list[int](), count()
+
+    def seconds_left() -> float:
+        next(looks)
+        return edge.left
+
+    async def handler(record: Record) -> None:
+        seen.append(record.offset)
+        if record.offset == 0:
+            edge.left = -1.0
+            await asyncio.sleep(0.01)  # what was allowed before is over
+            raise ValueError("no")
+
+    async def cut_off() -> None:
+        processor = Processor(
+            handler, concurrency=1, retry=Retry(attempts=1), on_failure=DeadLetter("dlq")
+        )
+        engine = processor.engine(edge)
+        engine.offer(records_of_keys(processor, [b"a", b"b", b"a"]))
+        await comes(lambda: bool(engine.scheduler.figures().ending))
+        before = next(looks)
+        await comes(lambda: next(looks) > before + 100)
+        assert (seen, edge.letters, edge.outcomes) == ([0], [], [])
+        if is_lost:
+            engine.revoke(lambda _: True)
+        edge.left = math.inf
+        await engine.loop.wait(lambda: engine.is_idle, WAIT_S)
+        await engine.close()
+
+    monkeypatch.setattr(edge, "seconds_left", seconds_left)
+    asyncio.run(cut_off())
+    assert seen == ([0] if is_lost else [0, 1, 2])
+    assert [record.offset for record in edge.letters] == ([] if is_lost else [0])
+
+
+def test_what_is_held_is_dropped_when_another_consumer_has_claimed_it(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    made, seen = consumer(), list[int]()
+    runner: Runner
+
+    async def handler(record: Record) -> None:
+        seen.append(record.offset)
+        if len(seen) == 1:
+            made._session.error = FencedError(  # type: ignore[attr-defined]
+                "another has it", topic="orders", partition=0, hashes=(), other=None
+            )
+            await comes(lambda: runner._fault is not None)
+
+    runner = Runner(Processor(handler, concurrency=1), made, None)
+    with pytest.raises(FencedError):
+        asyncio.run(runner.run())
+    assert len(seen) == 1

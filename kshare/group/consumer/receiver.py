@@ -433,6 +433,15 @@ class Receiver:
         seconds = min(seconds, self._commits.seconds_left, self._dispatcher.seconds_left)
         return self._took(take, seconds) and self._may_hand_out()
 
+    def seconds_to_deliver(self) -> float:
+        """For how long records that were returned are surely this member's; below 0: not now.
+
+        For any thread. A loss ends it until the callback for it has returned.
+        """
+        left = self._session.seconds_to_deliver()
+        subscriber = self.subscriber
+        return -1.0 if subscriber is not None and subscriber.member.is_losing else left
+
     def follow_group(self, *, continues: bool) -> bool:
         """Apply a rebalance; False if it has to wait for a call's records, or a transaction."""
         subscriber = self.subscriber

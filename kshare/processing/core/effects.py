@@ -94,6 +94,12 @@ class Edge(Protocol):
     Its methods are called in the event loop's thread.
     """
 
+    def seconds_left(self) -> float:
+        """Seconds for which handlers may be called; below 0: not now, others may have the records.
+
+        They get no less later, unless the records are revoked.
+        """
+
     def settle(self, outcomes: Sequence[Outcome]) -> None:
         """Records have outcomes: acknowledge those that are final."""
 
