@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from kshare.cluster.parked_keys import ParkedKeys
 from kshare.errors import KafkaError, OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.group.log.retry_log import Remembered, RetryLog
 from kshare.group.log.topic import log_table
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
@@ -38,13 +39,15 @@ _NOT_BEFORE: Final = "not-before"
 _YEAR_10000_MS: Final = 253_402_300_800_000
 
 
-def check_consumer(consumer: KeySharedConsumer, processor: Processor, *, subscribes: bool) -> None:
+def check_consumer(
+    consumer: KeySharedConsumer, processor: Processor, topics: SubscribedTopics | None
+) -> None:
     """Check that a processor may process what a consumer reads.
 
     Args:
         consumer: The consumer.
         processor: The processor.
-        subscribes: Whether the processor subscribes, with callbacks of its own.
+        topics: What the processor subscribes to, with callbacks of its own; None: nothing.
 
     Raises:
         OptionsError: It may not; every fault is listed.
@@ -77,14 +80,28 @@ def check_consumer(consumer: KeySharedConsumer, processor: Processor, *, subscri
         missing = [name for name in names if name not in config.columns]
         if missing:
             problems.append(f"columns has no {', '.join(missing)}; {why}")
-    if not subscribes and consumer.receiver.subscriber is not None:
-        problems.append(
+    problems += _faults_of_topics(consumer, processor, topics)
+    if problems:
+        raise OptionsError(problems, of="the consumer of Processor.run")
+
+
+def _faults_of_topics(
+    consumer: KeySharedConsumer, processor: Processor, topics: SubscribedTopics | None
+) -> Iterator[str]:
+    if isinstance(processor.on_failure, DeadLetter):
+        letters = processor.on_failure.topic
+        assigned = {tp.topic for tp in consumer.assignment()}
+        if letters in (assigned if topics is None else topics.among([letters])):
+            yield (
+                f"the processor would read {letters}, where on_failure=DeadLetter(...) puts its "
+                "own letters, again and again: subscribe to topics, or patterns, that leave it out"
+            )
+    if topics is None and consumer.receiver.subscriber is not None:
+        yield (
             "topics is None, and the consumer has subscribed itself, so nobody would tell the "
             "processor what goes to other members: give topics to Processor.run, and do not call "
             "subscribe(); or call assign() in its place"
         )
-    if problems:
-        raise OptionsError(problems, of="the consumer of Processor.run")
 
 
 def message_of(record: Record) -> Message:

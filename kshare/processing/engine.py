@@ -15,6 +15,7 @@ from typing import Any
 
 from kshare.errors import ProcessingError
 from kshare.processing.core.effects import (
+    Abandon,
     Cancel,
     Deliver,
     Edge,
@@ -210,6 +211,9 @@ class Engine:
                 self._succeeded(call, result, epoch + clock())
             if call.is_over and self._limit is not None:
                 self._adapt(call)
+            if call.is_cancelled:  # and so is the task, for good
+                self.loop.soon(self.pump)
+                break
             now, since = epoch + clock(), self._flush_due_since
             if since is not None and now - since > _TURN_SECONDS:  # a flush comes each turn
                 await asyncio.sleep(0)
@@ -232,6 +236,10 @@ class Engine:
     def _ended_in_thread(self, call: Call, result: Any, error: BaseException | None) -> None:
         if call.is_over:
             self.loop.threads.returned_late()
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            self.scheduler.abandoned(call)
+            self._halt(_Exit(call.records[0], error))
+        if call.is_over:
             return
         if error is not None:
             self._failed(call, error)
@@ -242,6 +250,9 @@ class Engine:
 
     def _succeeded(self, call: Call, result: Any, now: float) -> None:
         if call.is_over:  # too late, and counted already
+            return
+        if call.is_cancelled:
+            self._failed(call, TimeoutError())
             return
         no_result = unawaited(result, in_list=self._handler.takes_batches)
         if no_result is not None:
@@ -347,6 +358,8 @@ class Engine:
         match effect:
             case Cancel(call):
                 self._cancel(call)
+            case Abandon(call):
+                self._abandon(call)
             case Remember(record):
                 self._edge.remember(record)
             case Forget(record):
@@ -361,12 +374,20 @@ class Engine:
                 self.failure = self.failure or effect
 
     def _cancel(self, call: Call) -> None:
-        self.measures.called(self.loop.now() - call.started, is_failure=True)
         if self._limit is not None:
             self._limit.throttled()
+        if self._handler.is_async and not call.is_over:
+            call.handle.cancel()
+
+    def _abandon(self, call: Call) -> None:
+        self.measures.called(self.loop.now() - call.started, is_failure=True)
         self._adapt(call)
         if self._handler.is_async:
-            call.handle.cancel()
+            _log.warning(
+                "%s goes on although it was cancelled, with %r: another attempt may run beside it",
+                self._handler.name,
+                call.records[0],
+            )
             return
         self.loop.threads.give_up()
         _log.warning(

@@ -132,7 +132,7 @@ class DeadLetter:
     """A record that has failed for good goes to another topic, and its key goes on.
 
     Attributes:
-        topic: The topic; it has to exist.
+        topic: The topic; it has to exist, and the processor must not read it.
         sequence: Whether the key's later records follow it there, unhandled, in order, until the
             key is released.
     """
@@ -145,7 +145,8 @@ class DeadLetter:
 class Park:
     """The key of a record that has failed for good is parked: it waits, nothing of it is lost.
 
-    Unpark it, and within seconds it goes on with the record that has failed. If the order is not
+    All groups and queries leave the key out, as kshare's parked keys are those of a cluster. Unpark
+    it, and within seconds it goes on with the record that has failed. If the order is not
     that of keys, the process has to be restarted, too.
 
     Attributes:

@@ -26,6 +26,7 @@ __all__ = ["Processor"]
 _BATCH: Final = 500
 _RECORDS: Final = 10_000
 _RECORDS_OF_CALL: Final = 100
+_CANCEL_SECONDS: Final = 10.0
 _ORDERS: Final = ("key", "none", "partition")
 _FAILURES: Final = {
     DeadLetter: OnFailure.DEAD_LETTER,
@@ -47,7 +48,8 @@ class Processor:
             done. For a list it may return a list with a result, or an exception, for each.
         concurrency: Maximum number of calls at a time; ``"auto"`` adapts it to latencies, up to
             1,024.
-        timeout: Maximum time of an attempt, such as ``"30s"`` or seconds; None for no limit.
+        timeout: Maximum time of an attempt, such as ``"30s"`` or seconds; None for no limit. A
+            coroutine function is cancelled then, and has 10 s to end.
         retry: How often a failed record is tried, and when.
         on_failure: What becomes of one that has failed for good: ``DeadLetter(topic)``, ``Park()``
             or ``Stop()``.
@@ -127,6 +129,7 @@ class Processor:
             records_max=max_records,
             bytes_max=max_bytes,
             timeout_seconds=seconds,
+            cancel_seconds=_CANCEL_SECONDS if self.handler.is_async else 0.0,
             retry=plan,
             on_failure=_FAILURES[type(on_failure)],
             sequence=isinstance(on_failure, DeadLetter) and on_failure.sequence,

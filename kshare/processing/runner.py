@@ -34,6 +34,7 @@ from kshare.errors import (
     UnknownTopicError,
 )
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.group.message import Message
 from kshare.processing.consumer_edge import (
     ConsumerEdge,
@@ -110,13 +111,18 @@ class Runner:
     """
 
     def __init__(self, processor: Processor, consumer: KeySharedConsumer, topics: _Topics) -> None:
-        check_consumer(consumer, processor, subscribes=topics is not None)
+        if topics is not None and not isinstance(topics, str | re.Pattern):
+            topics = list(topics)
+        check_consumer(consumer, processor, None if topics is None else SubscribedTopics.of(topics))
         consumer.take_turns()
         self._processor = processor
         self._consumer = consumer
         self._topics = topics
         worth = min(_READ, max(processor.settings.records_max // 8, 1))
-        self._room = Room(lambda: self._engine.room, worth)
+        self._room = Room(
+            lambda: (self._engine.room, self._engine.scheduler.bytes_left),
+            worth,
+        )
         self._is_stopping = threading.Event()
         self._has_ended = threading.Event()
         self._fault: BaseException | None = None
@@ -237,7 +243,8 @@ class Runner:
         if first is None:
             return []
         self._gone.clear()
-        more = min(most, _READ) - 1
+        batch = first[0].batch
+        more = min(most, _READ, self._room.fits(batch.nbytes // batch.num_rows)) - 1
         others = self._retried(lambda: self._consumer.consume(more, 0.0), list[Message]())
         place = first.topic_partition, first.key(), first.offset()
         # A rebalance amid that was told to the engine, which does not know this one yet.
@@ -270,11 +277,11 @@ class Runner:
     def _send(self, messages: Sequence[Message]) -> None:
         records = list(records_of(self._processor, messages))
         self._retries.recall(records)
-        self._room.send(len(records))
+        self._room.send(records)
         self._loop.call_soon_threadsafe(self._take, records)
 
     def _take(self, records: Sequence[Record]) -> None:
-        self._room.take(len(records))
+        self._room.take(records)
         self._engine.settle()  # what is given back now may be of the same keys
         if self._edge.has_released:  # those that were on their way come again
             records = [each for each in records if not message_of(each).is_released()]
@@ -335,29 +342,39 @@ class Room:
     """Room for more records: the engine's, less those on their way to it.
 
     Args:
-        of_engine: The engine's room.
+        of_engine: How many records the engine may take, and of which size together.
         worth: Number of records that are worth a look at the consumer.
     """
 
-    def __init__(self, of_engine: Callable[[], int], worth: int) -> None:
+    def __init__(self, of_engine: Callable[[], tuple[int, int]], worth: int) -> None:
         self._of_engine = of_engine
         self._worth = worth
         self._has_changed = threading.Event()
-        self._sent = 0  # by the reader
-        self._taken = 0  # by the engine's thread
+        self._sent = self._sent_bytes = 0  # by the reader
+        self._taken = self._taken_bytes = 0  # by the engine's thread
 
     @property
     def left(self) -> int:
         """Number of records that may be read now."""
-        return self._of_engine() - (self._sent - self._taken)
+        records, size = self._of_engine()
+        if size <= self._sent_bytes - self._taken_bytes:
+            return 0
+        return records - (self._sent - self._taken)
 
-    def send(self, records: int) -> None:
+    def fits(self, size: int) -> int:
+        """Number of records of a size that there is room for; one fits always."""
+        left = self._of_engine()[1] - (self._sent_bytes - self._taken_bytes)
+        return max(left // max(size, 1), 1)
+
+    def send(self, records: Sequence[Record]) -> None:
         """Some records are on their way."""
-        self._sent += records
+        self._sent_bytes += sum([record.size for record in records])
+        self._sent += len(records)
 
-    def take(self, records: int) -> None:
+    def take(self, records: Sequence[Record]) -> None:
         """Some records have arrived: the engine counts them now."""
-        self._taken += records
+        self._taken_bytes += sum([record.size for record in records])
+        self._taken += len(records)
 
     def changed(self) -> None:
         """Have the reader look again, if it waits. From any thread."""

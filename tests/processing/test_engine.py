@@ -110,6 +110,33 @@ def test_a_handler_that_returns_after_its_timeout_is_not_heard() -> None:
     assert edge.offsets() == [0, 1]
 
 
+def test_a_handler_that_cleans_up_after_its_timeout_has_its_key_until_then() -> None:
+    running, seen = list[int](), list[tuple[int, int]]()
+
+    async def handler(record: Record) -> None:
+        assert not running
+        seen.append((record.offset, record.attempt))
+        running.append(record.offset)
+        try:
+            if record.offset == 0:
+                await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)  # such as a rollback
+            running.remove(record.offset)
+
+    processor = Processor(
+        handler,
+        concurrency=1,
+        timeout=0.1,
+        retry=Retry(attempts=2, first=0.001),
+        on_failure=DeadLetter("dlq"),
+    )
+    edge, engine = handle(processor, [b"a", b"a"])
+    assert seen == [(0, 1), (0, 2), (1, 1)]
+    assert edge.offsets(Status.DEAD_LETTERED) == [0]
+    assert (engine.measures.calls, engine.measures.failures) == (3, 2)
+
+
 def test_batches_of_a_key_and_of_many_keys() -> None:
     seen = list[list[Record]]()
 

@@ -209,6 +209,28 @@ def test_what_is_under_way_when_it_stops_is_ended(*, is_plain: bool) -> None:
     assert edge.offsets(Status.LEFT_OVER) == [4]
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_plain_function_may_end_the_process_as_a_coroutine_function_does(
+    *, is_late: bool
+) -> None:
+    def handler(record: Record) -> None:
+        if is_late:
+            time.sleep(0.1)
+        raise SystemExit(7)
+
+    processor = Processor(
+        handler,
+        timeout=0.01 if is_late else None,
+        retry=Retry(attempts=1),
+        on_failure=DeadLetter("dlq"),
+        concurrency=1,
+    )
+    edge, engine = handle(processor, [b"a", b"b"], until=lambda engine: engine.exits is not None)
+    assert isinstance(engine.exits, SystemExit)
+    assert engine.exits.code == 7
+    assert is_late or edge.offsets(Status.LEFT_OVER) == [0, 1]
+
+
 def test_a_dead_letter_that_is_under_way_when_it_stops_is_written() -> None:
     written = asyncio.Event()
 

@@ -23,7 +23,7 @@ from kshare.processing.core.effects import GiveBack, TakeAgain
 from kshare.processing.runner import Room, Runner
 from kshare.processing.watching import Measures
 from kshare.testing import FakeCluster
-from tests.processing.engines import MemoryEdge
+from tests.processing.engines import MemoryEdge, comes
 from tests.processing.running import ORDERS, RECORDS, SOON, run
 from tests.support.clock import WAIT_S
 from tests.support.fake_session import FakeSessions, fake_consumers
@@ -244,6 +244,35 @@ def test_the_order_of_partitions_needs_a_consumer_that_has_whole_ones(
     Runner(Processor(print, order="partition"), whole, None)
 
 
+def test_no_more_large_records_are_read_than_may_be_held(
+    consumer: Callable[..., KeySharedConsumer], cluster: FakeCluster
+) -> None:
+    size = 10_000
+    may_end, read = asyncio.Event(), list[int]()
+
+    async def handler(record: Record) -> None:
+        read.append(record.offset)
+        if record.size > size:
+            await may_end.wait()
+
+    async def all_wait() -> None:
+        task = asyncio.create_task(runner.run())
+        await comes(lambda: len(read) == RECORDS)
+        cluster.produce("orders", [(f"k{at}", b"v" * size) for at in range(200)], partition=0)
+        await comes(lambda: len(read) >= RECORDS + 5)
+        await asyncio.sleep(0.5)  # for what would be read beyond
+        large.append(runner._engine.measures.read - RECORDS)
+        may_end.set()
+        await comes(lambda: len(read) == RECORDS + 200)
+        runner.stop()
+        await task
+
+    large = list[int]()
+    runner = Runner(Processor(handler, max_bytes=60_000, concurrency=500), consumer(), None)
+    asyncio.run(all_wait())
+    assert 5 <= large[0] <= 7
+
+
 def test_a_record_keeps_no_value_of_others(consumer: Callable[..., KeySharedConsumer]) -> None:
     """It may wait for an hour, one of each chunk."""
     seen = list[Record]()
@@ -272,7 +301,9 @@ def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_process(
 
     def process() -> None:
         try:
-            processor = Processor(handler, retry=Retry(attempts=1), drain_timeout=0.1)
+            processor = Processor(
+                handler, concurrency=2, retry=Retry(attempts=1), drain_timeout=0.1
+            )
             processor.run(consumer(), None)
         except ProcessingError as error:
             faults.append(error)
@@ -313,6 +344,28 @@ def test_a_consumer_that_has_subscribed_itself_is_refused(
         Runner(Processor(print), made, None)
     Runner(Processor(print), made, "orders")
     made.receiver.subscriber = None
+
+
+@pytest.mark.parametrize(
+    ("topics", "is_read"),
+    [("orders", False), (["orders", "dlq"], True), ("^d", True), ([re.compile("l")], True)],
+)
+def test_the_topic_of_its_own_dead_letters_is_not_read(
+    consumer: Callable[..., KeySharedConsumer], topics: Any, *, is_read: bool
+) -> None:
+    processor, made = Processor(print, on_failure=DeadLetter("dlq")), consumer()
+    if not is_read:
+        Runner(processor, made, topics)
+        return
+    with pytest.raises(OptionsError, match="the processor would read dlq, where on_failure"):
+        Runner(processor, made, topics)
+
+
+def test_dead_letters_of_what_is_assigned_go_elsewhere(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    with pytest.raises(OptionsError, match="the processor would read orders"):
+        Runner(Processor(print, on_failure=DeadLetter("orders")), consumer(), None)
 
 
 def test_the_columns_that_a_dead_letter_has_are_read(
@@ -387,7 +440,7 @@ def test_releases_are_looked_at_while_there_is_no_room_but_not_while_it_ends(
     made = consumer()
     runner = Runner(Processor(print), made, None)
     calls = list[str]()
-    runner._room = Room(lambda: 0, 1)
+    runner._room = Room(lambda: (0, 1), 1)
     runner._retries = Mock(look_for_released=lambda: calls.append("look"))
     monkeypatch.setattr(made, "poll", lambda _: calls.append("poll"))
     runner._follow(lambda: calls.count("poll") == 2)

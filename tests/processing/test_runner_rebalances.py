@@ -17,10 +17,10 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import DeadLetter, Processor, Record, Retry, loop
 from kshare.processing.consumer_edge import records_of
 from kshare.processing.core.effects import GiveBack
-from kshare.processing.runner import Runner
+from kshare.processing.runner import Room, Runner
 from tests.processing.engines import MemoryEdge, comes
 from tests.processing.engines import records_of as records_of_keys
-from tests.processing.running import ORDERS
+from tests.processing.running import ORDERS, RECORDS
 from tests.support.clock import WAIT_S
 
 pytestmark = pytest.mark.usefixtures("each_loop")
@@ -134,6 +134,7 @@ def test_what_is_revoked_while_more_is_received_is_not_handled(
     """The consumer calls back while the reader has one record that the engine does not know."""
     made = consumer()
     runner = Runner(Processor(print), made, None)
+    runner._room = Room(lambda: (RECORDS, 1 << 20), 1)
     monkeypatch.setattr(runner, "_drop", Mock())
     monkeypatch.setattr(runner, "_done", Mock())
     consume, gone = made.consume, HashRange.of(key_hash(b"k0", 0))

@@ -7,6 +7,7 @@ from kshare.processing.core.lane import Call, Lane
 from kshare.processing.core.record import Outcome, Record
 
 __all__ = [
+    "Abandon",
     "Cancel",
     "Deliver",
     "Edge",
@@ -21,7 +22,13 @@ __all__ = [
 
 
 class Cancel(NamedTuple):
-    """End a call that took too long: what it answers counts no more."""
+    """Cancel a call that took too long."""
+
+    call: Call
+
+
+class Abandon(NamedTuple):
+    """A call that took too long has not ended in time: what it answers counts no more."""
 
     call: Call
 
@@ -85,7 +92,9 @@ class Halt(NamedTuple):
     error: BaseException
 
 
-Effect: TypeAlias = Cancel | Remember | Forget | Deliver | ParkKey | GiveBack | TakeAgain | Halt
+Effect: TypeAlias = (
+    Cancel | Abandon | Remember | Forget | Deliver | ParkKey | GiveBack | TakeAgain | Halt
+)
 
 
 class Edge(Protocol):

@@ -91,16 +91,18 @@ class Call:
         records: The records, lane after lane; each lane's :attr:`Lane.running` says how many.
         started: When it began.
         is_over: Whether its answer counts no more.
+        is_cancelled: Whether it took too long: whatever it answers, it has failed.
         handle: The driver's: what cancels it.
     """
 
-    __slots__ = ("handle", "is_over", "lanes", "records", "started")
+    __slots__ = ("handle", "is_cancelled", "is_over", "lanes", "records", "started")
 
     def __init__(self, lanes: list[Lane], records: list[Record], started: float) -> None:
         self.lanes = lanes
         self.records = records
         self.started = started
         self.is_over = False
+        self.is_cancelled = False
         self.handle: Any = None
 
 

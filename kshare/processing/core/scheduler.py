@@ -20,10 +20,11 @@ the settings say. Cost: 4 us a record.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from kshare.processing.core.effects import (
+    Abandon,
     Cancel,
     Deliver,
     Effect,
@@ -83,9 +84,14 @@ class Scheduler:
     @property
     def room(self) -> int:
         """How many records may be added now."""
-        if self._held.size >= self._settings.bytes_max or self._phase:
+        if self.bytes_left <= 0 or self._phase:
             return 0
         return self._settings.records_max - self._held.records
+
+    @property
+    def bytes_left(self) -> int:
+        """Size of the records that may be added now; one may be larger if none is held."""
+        return self._settings.bytes_max - self._held.size
 
     @property
     def is_idle(self) -> bool:
@@ -183,6 +189,8 @@ class Scheduler:
         Returns:
             Whether the answer counts; False if it came too late.
         """
+        if call.is_cancelled:
+            return self.failed(call, TimeoutError(), now)
         if not self._end(call):
             return False
         at = 0
@@ -219,6 +227,10 @@ class Scheduler:
         """
         if not self._end(call):
             return False
+        if call.is_cancelled:
+            seconds = self._settings.timeout_seconds
+            error = TimeoutError(f"the handler took longer than its timeout, {seconds:g} s")
+            is_final, after = False, None
         for lane in call.lanes:
             self._failed(call, lane, error, now, is_final=is_final, after=after)
         return True
@@ -245,6 +257,8 @@ class Scheduler:
         Returns:
             Whether the answer counts; False if it came too late.
         """
+        if call.is_cancelled:
+            return self.failed(call, TimeoutError(), now)
         if not self._end(call):
             return False
         at = 0
@@ -417,15 +431,14 @@ class Scheduler:
         """End what took too long, and let go on what has waited long enough."""
         timeout = self._settings.timeout_seconds
         if timeout is not None:
-            late = []
-            for call in self._running:
-                if call.started + timeout > now:
-                    break
-                late.append(call)
+            late = takewhile(lambda call: call.started + timeout <= now, list(self._running))
             for call in late:
-                self.effects.append(Cancel(call))
-                error = TimeoutError(f"the handler took longer than its timeout, {timeout:g} s")
-                self.failed(call, error, now)
+                if not call.is_cancelled:
+                    call.is_cancelled = True
+                    self.effects.append(Cancel(call))
+                if call.started + timeout + self._settings.cancel_seconds <= now:
+                    self.effects.append(Abandon(call))
+                    self.failed(call, TimeoutError(), now)
         while not self._phase and (lane := self._held.take_due(now)):
             if lane.trouble.is_exhausted or lane.key in self.sequences:
                 self._exhausted(lane, lane.trouble.error)
@@ -434,10 +447,15 @@ class Scheduler:
 
     def next_tick(self) -> float | None:
         """When :meth:`tick` has something to do; None if nothing waits for a time."""
-        due, first = self._held.next_due(), next(iter(self._running), None)
+        due, timeout = self._held.next_due(), self._settings.timeout_seconds
         times = [] if due is None or self._phase else [due]
-        if first is not None and self._settings.timeout_seconds is not None:
-            times.append(first.started + self._settings.timeout_seconds)
+        for call in self._running:
+            if timeout is None:
+                break
+            extra = self._settings.cancel_seconds if call.is_cancelled else 0.0
+            times.append(call.started + timeout + extra)
+            if not call.is_cancelled:  # those that began later are late later
+                break
         return min(times, default=None)
 
     def close(self, phase: Phase) -> None:

@@ -58,6 +58,8 @@ class Settings:
         records_max: Maximum number of records that are held: running, waiting or to be started.
         bytes_max: Maximum size of them; a larger one is taken when nothing else is held.
         timeout_seconds: Maximum time of an attempt; None for no limit.
+        cancel_seconds: How long a call that took longer may still take to end once it is cancelled:
+            so long its lane waits. 0 for calls that cannot be cancelled.
         retry: When a failed record is tried again.
         on_failure: What becomes of a record when all attempts have failed.
         sequence: Whether later records of its key follow a record into the dead-letter topic.
@@ -70,6 +72,7 @@ class Settings:
     records_max: int = 10_000
     bytes_max: int = 64 << 20
     timeout_seconds: float | None = None
+    cancel_seconds: float = 0.0
     retry: RetryPlan = field(default_factory=RetryPlan)
     on_failure: OnFailure = OnFailure.STOP
     sequence: bool = False

@@ -9,6 +9,7 @@ from typing import Any
 
 from kshare.core.progress import TopicPartition
 from kshare.processing.core.effects import (
+    Abandon,
     Cancel,
     Deliver,
     Forget,
@@ -58,6 +59,7 @@ class Simulation:
         started: Each start of a record: time, record and attempt.
         peak: The most records, bytes and calls that were held or ran at a time.
         todo: Records that are still to be added.
+        live: Lanes that have a call that has not ended, nor been given up.
         back: Records that were given back and do not come yet, by lane.
     """
 
@@ -75,6 +77,7 @@ class Simulation:
     ran: dict[Any, int] = field(default_factory=dict)
     todo: list[Record] = field(default_factory=list)
     back: dict[Any, list[Record]] = field(default_factory=dict)
+    live: set[Any] = field(default_factory=set)
     _taken: list[Record] = field(default_factory=list)
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _numbers: "count[int]" = field(default_factory=count)
@@ -136,12 +139,18 @@ class Simulation:
         attempts = [self.attempt(record) for record in call.records]
         for record in call.records:
             assert record.due <= self.now
+            assert record.lane not in self.live  # unless it was given up
             self.ran[record.lane] = self.ran.get(record.lane, 0)
             self.started.append((self.now, record, record.attempt))
         worst = next((each for each in attempts if each.fails), None)
         seconds = max(each.seconds for each in attempts)
 
+        lanes = {record.lane for record in call.records}
+        self.live |= lanes
+
         def end() -> None:
+            if not call.is_over:
+                self.live -= lanes
             if worst is None:
                 self.scheduler.done(call, self.now)
             else:
@@ -163,8 +172,10 @@ class Simulation:
         effects, self.scheduler.effects = self.scheduler.effects, []
         for effect in effects:
             match effect:
-                case Cancel(call):
-                    assert call.is_over
+                case Cancel(call) | Abandon(call):
+                    assert call.is_cancelled
+                    assert call.is_over or isinstance(effect, Cancel)
+                    self.live -= {record.lane for record in call.records if call.is_over}
                 case Remember(record):
                     self.remembered[record.offset] = record.failures
                 case Forget(record):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.processing.core.effects import Cancel, Deliver
+from kshare.processing.core.effects import Abandon, Cancel, Deliver
 from kshare.processing.core.lane import Lane, Phase
 from kshare.processing.core.record import Outcome, Record, Status
 from kshare.processing.core.scheduler import Scheduler
@@ -25,6 +25,7 @@ SETTINGS = st.builds(
     records_max=st.integers(1, 12),
     bytes_max=st.integers(1, 40),
     timeout_seconds=st.sampled_from([None, 1.0]),
+    cancel_seconds=st.sampled_from([0.0, 0.5]),
     retry=st.builds(RetryPlan, st.integers(1, 4), st.just(0.2), st.just(5.0), st.just(0.2)),
     on_failure=st.sampled_from(list(OnFailure)),
     sequence=st.booleans(),
@@ -237,6 +238,30 @@ def test_a_late_answer_does_not_count() -> None:
     assert again.records[0].attempt == 2
     assert scheduler.done(again, 1.6)
     assert [each.status for each in scheduler.outcomes] == [Status.DONE]
+
+
+def test_a_call_that_is_cancelled_keeps_its_lane_and_slot_until_it_ends() -> None:
+    settings = Settings(
+        concurrency=1, timeout_seconds=1.0, cancel_seconds=5.0, retry=RetryPlan(2, 0.5, 1.0, 0.0)
+    )
+    scheduler = Scheduler(settings)
+    scheduler.add([record_of(0, 0), record_of(1, 1)], 0.0)
+    call = scheduler.next_call(0.0)
+    assert call is not None
+    scheduler.tick(1.0)
+    assert scheduler.effects == [Cancel(call)]
+    assert scheduler.next_tick() == 6.0
+    assert scheduler.next_call(1.1) is None
+    assert scheduler.done(call, 3.0)  # it has ended, but too late
+    assert not scheduler.outcomes
+    assert scheduler.next_tick() == 3.5
+    other = scheduler.next_call(3.1)
+    assert other is not None
+    assert other.records[0].offset == 1
+    scheduler.tick(4.1)
+    scheduler.tick(9.1)
+    assert [each for each in scheduler.effects if isinstance(each, Abandon)] == [Abandon(other)]
+    assert not scheduler.done(other, 9.2)
 
 
 def test_a_batch_that_fails_is_tried_again_record_by_record() -> None:
