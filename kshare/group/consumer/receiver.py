@@ -414,6 +414,7 @@ class Receiver:
             if self._dispatcher.meter is not None:
                 self._dispatcher.meter.look(self._dispatcher.deliveries, self._dispatcher.end)
             is_batch = self._state.is_batch
+            self._dispatcher.retention.paused.look(self._dispatcher.state.paused)
             self._dispatcher.retention.look(lambda: self._dispatcher.metrics(is_batch=is_batch))
             if self._collected.was_stopped(self._dispatcher.deliveries):
                 self._give_back()

@@ -330,7 +330,9 @@ class Dispatcher:
         if delivery is None:
             return PartitionMetrics(hashes)
         log = self._reader.bounds(topic_partition)
-        bounds = (None if log is None else log[0], self._reader.end(topic_partition))
+        if log is None and topic_partition in self.state.paused:
+            log = self.retention.paused.bounds.get(topic_partition)
+        bounds = (None, None) if log is None else log
         waiting = self.out.waiting(topic_partition)
         return delivery_metrics(delivery, hashes, bounds, waiting, is_batch=is_batch)
 

@@ -1,15 +1,18 @@
-"""What is looked at beside a consumer, so that no call waits for brokers: parked keys, retention.
+"""What is looked at beside a consumer, so that no call waits for brokers.
 
 ::
 
     parked:     not known --read--> known: every 2 s, read again --> another set: the consumer looks
     retention:  once a minute: what was in the logs at the look before, and is pending still
                     +--> a thread asks the cluster: RetentionWatch warns
+    paused:     every 5 s, a thread asks where the logs begin and end, as nothing is fetched of them
 
-A consumer that is up to date asks for nothing of the latter: it has neither thread nor connections.
+A consumer that is up to date and pauses nothing asks for nothing of the latter two: it has neither
+thread nor connections for them.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -19,6 +22,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from kshare.cluster.cluster import Cluster
+from kshare.cluster.examination import log_bounds
 from kshare.cluster.parked_keys import EVERY_SECONDS, ParkedKey
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.listing import ParkedCount
@@ -30,11 +34,12 @@ from kshare.monitor.retention import RetentionWatch
 from kshare.options.model import KafkaConfig
 from kshare.wire.protocol.background import begin
 
-__all__ = ["ParkView", "Parking", "Retention"]
+__all__ = ["ParkView", "Parking", "PausedLogs", "Retention"]
 
 _log = logging.getLogger("kshare.group")
 
 _SOON_SECONDS: Final = 0.5
+_PAUSED_SECONDS: Final = 5.0
 
 
 class ParkView(Protocol):
@@ -115,15 +120,18 @@ class Parking:
             self._on_change()
 
 
-class Retention:
-    """Warns before retention deletes what a consumer has not processed. Nothing fails for it.
+class PausedLogs:
+    """Where the logs of paused partitions begin and end: no fetch says it. Nothing fails for it.
 
-    For the thread that polls, which looks from time to time.
+    For the thread that polls, which looks from time to time; :attr:`bounds` for any.
 
     Args:
         kafka: How to reach the cluster.
         cluster: The cluster; None to connect to it for each look.
         clock: Seconds.
+
+    Attributes:
+        bounds: First offset and end of each log, as of the last look.
     """
 
     def __init__(
@@ -133,6 +141,50 @@ class Retention:
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.bounds: Mapping[TopicPartition, tuple[int, int]] = {}
+        self._cluster = cluster or Cluster(kafka)
+        self._clock = clock
+        self._due = -math.inf
+        self._asking: Future[None] | None = None
+
+    def look(self, paused: Collection[TopicPartition]) -> None:
+        """Ask, if it is time to."""
+        is_asking = self._asking is not None and not self._asking.done()
+        if not paused or is_asking or self._clock() < self._due:
+            return
+        self._due = self._clock() + _PAUSED_SECONDS
+        self._asking = begin(partial(self._ask, tuple(paused)), "kshare paused", lambda: None)
+
+    def _ask(self, paused: Collection[TopicPartition]) -> None:
+        with closing(self._cluster):
+            try:
+                self.bounds = log_bounds(self._cluster, paused)
+            except KafkaError as error:
+                _log.info("cannot look where the logs of paused partitions end: %s", error)
+
+
+class Retention:
+    """Warns before retention deletes what a consumer has not processed. Nothing fails for it.
+
+    For the thread that polls, which looks from time to time.
+
+    Args:
+        kafka: How to reach the cluster.
+        cluster: The cluster; None to connect to it for each look.
+        clock: Seconds.
+
+    Attributes:
+        paused: The logs of which nothing is fetched.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        *,
+        cluster: Cluster | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.paused = PausedLogs(kafka, cluster=cluster, clock=clock)
         self._ends: dict[TopicPartition, int] = {}  # at the look before
         self._cluster = cluster or Cluster(kafka)
         self._watch = RetentionWatch(self._cluster, _log, clock=clock)

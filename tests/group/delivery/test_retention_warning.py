@@ -15,7 +15,7 @@ from kshare.monitor.retention import EVERY_SECONDS
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, Clock
 from tests.support.fake_session import FakeSessions, fake_consumers
-from tests.support.groups import T0
+from tests.support.groups import T0, eventually
 
 OLD = "orders-0: records from offset 3 on are pending and older than 80 %"
 
@@ -95,3 +95,31 @@ def test_a_cluster_is_asked_with_new_connections_each_time(cluster: FakeCluster)
                 assert asked.earliest([T0]) == {T0: 0}
                 assert asked.latest([T0]) == {T0: 10}
                 assert asked.at_timestamps({T0: 1}).keys() == {T0}
+
+
+def test_the_end_of_what_is_paused_is_asked_for_and_so_it_has_a_lag(cluster: FakeCluster) -> None:
+    clock = Clock(5.0)
+    with fake_consumers(cluster, FakeSessions()) as make:
+        consumer: KeySharedConsumer = make(acknowledgement__mode="explicit")
+        consumer._dispatcher.retention = retention = Retention(
+            consumer.config.kafka, clock=clock.monotonic
+        )
+
+        def lag() -> int | None:
+            consumer.poll(0.01)
+            return consumer.metrics().partitions[T0].lag
+
+        consumer.assign([T0])
+        assert len(consumer.consume(4, WAIT_S)) == 4
+        consumer.pause([T0])
+        eventually(lambda: lag() == 10)  # none is acknowledged
+        cluster.produce("orders", [(b"k", b"v")] * 5, partition=0)
+        clock.now += 4.9
+        for _ in range(3):
+            assert lag() == 10
+        clock.now += 0.2
+        eventually(lambda: lag() == 15)
+        consumer.resume([T0])
+        assert len(consumer.consume(11, WAIT_S)) == 11
+        retention.paused.bounds = {T0: (0, 99)}  # old ones count no more
+        assert lag() == 15
