@@ -198,7 +198,9 @@ class ConsumerEdge:
             for outcome in outcomes:
                 try:
                     on_outcome(outcome)
-                except Exception:
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException:  # a future's CancelledError is no Exception
                     _log.exception("on_outcome has failed with %r", outcome.record)
         self._on_room()
 

@@ -450,10 +450,12 @@ def test_releases_are_looked_at_while_there_is_no_room_but_not_while_it_ends(
     assert calls == ["look", "poll"] * 2 + ["poll"] * 2
 
 
+@pytest.mark.parametrize("kind", [LookupError, asyncio.CancelledError])
 def test_an_on_outcome_that_fails_stops_nothing(
     consumer: Callable[..., KeySharedConsumer],
     sessions: FakeSessions,
     caplog: pytest.LogCaptureFixture,
+    kind: type[BaseException],
 ) -> None:
     ended = list[int]()
 
@@ -462,7 +464,7 @@ def test_an_on_outcome_that_fails_stops_nothing(
 
     def on_outcome(outcome: Outcome) -> None:
         ended.append(outcome.record.offset)
-        raise LookupError("of the callback")
+        raise kind("of the callback")
 
     run(Processor(handler, on_outcome=on_outcome), consumer(), lambda: len(ended) == RECORDS)
     assert all(sessions.processed(ORDERS, at) for at in range(RECORDS))

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -27,6 +28,7 @@ from kshare.group.core.handing_out import Call
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.message import Message
 from kshare.group.metrics import ConsumerHealth, ConsumerMetrics
+from kshare.wire.protocol.background import begin
 
 __all__ = ["AsyncKeySharedConsumer"]
 
@@ -117,7 +119,7 @@ class AsyncKeySharedConsumer:
 
     async def release(self, message: Message, delay: float = 0.0) -> None:
         """A record cannot be processed now: it comes again, and those of its key behind it."""
-        await asyncio.to_thread(self._consumer.release, message, delay)
+        await _apart(self._consumer.release, message, delay)
 
     async def commit(
         self,
@@ -125,7 +127,7 @@ class AsyncKeySharedConsumer:
         offsets: Iterable[Any] | Mapping[Any, int] | None = None,
     ) -> dict[TopicPartition, int]:
         """Commit what is processed; return the stable offset of each partition."""
-        stable = await asyncio.to_thread(self._consumer.commit, message, offsets)
+        stable = await _apart(self._consumer.commit, message, offsets)
         assert stable is not None
         return stable
 
@@ -167,11 +169,11 @@ class AsyncKeySharedConsumer:
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The committed offsets of the assigned partitions, or of some."""
-        return await asyncio.to_thread(self._consumer.committed, partitions, timeout)
+        return await _apart(self._consumer.committed, partitions, timeout)
 
     async def assign(self, partitions: Mapping[Any, Sequence[Any]] | Sequence[Any]) -> None:
         """Claim key ranges of partitions, in place of what was claimed before."""
-        await asyncio.to_thread(self._consumer.assign, partitions)
+        await _apart(self._consumer.assign, partitions)
 
     async def unassign(self) -> None:
         """Give up all partitions."""
@@ -188,11 +190,11 @@ class AsyncKeySharedConsumer:
         """Join the group; the callbacks are plain functions, called by the thread that polls."""
         subscribe = self._consumer.subscribe
         listeners = on_assigned, on_revoked, on_lost, on_started
-        await asyncio.to_thread(subscribe, topics, *listeners)
+        await _apart(subscribe, topics, *listeners)
 
     async def unsubscribe(self) -> None:
         """Give up all partitions, and leave the group."""
-        await asyncio.to_thread(self._consumer.unsubscribe)
+        await _apart(self._consumer.unsubscribe)
 
     def assignment(self) -> dict[TopicPartition, tuple[HashRange, ...]]:
         """The key ranges that are claimed, by partition; ``()`` is the whole partition."""
@@ -200,15 +202,15 @@ class AsyncKeySharedConsumer:
 
     async def pause(self, partitions: Iterable[Any]) -> None:
         """Return no more records of some partitions, until they are resumed."""
-        await asyncio.to_thread(self._consumer.pause, partitions)
+        await _apart(self._consumer.pause, partitions)
 
     async def resume(self, partitions: Iterable[Any]) -> None:
         """Return records of paused partitions again."""
-        await asyncio.to_thread(self._consumer.resume, partitions)
+        await _apart(self._consumer.resume, partitions)
 
     async def seek(self, partition: Any, offset: int | None = None) -> None:
         """Go on at an offset."""
-        await asyncio.to_thread(self._consumer.seek, partition, offset)
+        await _apart(self._consumer.seek, partition, offset)
 
     def position(self, partitions: Iterable[Any] | None = None) -> dict[TopicPartition, int]:
         """The offset after the last record that was returned, of partitions that have started."""
@@ -221,7 +223,7 @@ class AsyncKeySharedConsumer:
     async def close(self) -> None:
         """Commit (with ``enable.auto.commit``), give up all claims, and end iterations."""
         try:
-            await asyncio.to_thread(self._consumer.close)
+            await _apart(self._consumer.close)
         finally:
             self._polling.shutdown(wait=False)
 
@@ -280,6 +282,17 @@ class AsyncKeySharedConsumer:
         except asyncio.CancelledError:
             self._left = future
             raise
+
+
+async def _apart(call: Callable[..., _Answer], *given: Any) -> _Answer:
+    """Call something in a thread of its own.
+
+    Handlers may fill those of ``asyncio.to_thread``, with calls that hang.
+    """
+    work = partial(copy_context().run, call, *given)
+    answer = asyncio.wrap_future(begin(work, "kshare-call", lambda: None))
+    answer.add_done_callback(_forget)
+    return await asyncio.shield(answer)
 
 
 def _forget(ended: "asyncio.Future[Any]") -> None:

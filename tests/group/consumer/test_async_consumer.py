@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -151,6 +152,29 @@ def test_an_iteration_ends_if_the_consumer_is_closed_before_it_polls(
         await asyncio.to_thread(consumer._consumer.close)
         is_closed.set()
         assert await waiting is None
+
+    run(test, FakeSessions())
+
+
+def test_calls_that_hang_in_the_threads_of_asyncio_keep_nothing_back(
+    cluster: FakeCluster, run: Callable[..., None]
+) -> None:
+    fill(cluster, 3)
+
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        release = threading.Event()
+        with ThreadPoolExecutor(1) as threads:
+            asyncio.get_running_loop().set_default_executor(threads)
+            hangs = asyncio.create_task(asyncio.to_thread(release.wait))
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    assert len(await consumer.consume(3, WAIT_S)) == 3
+                    assert await consumer.commit() == {ORDERS: 3}
+                    await consumer.pause([ORDERS])
+                    await consumer.close()
+            finally:
+                release.set()
+                await hangs
 
     run(test, FakeSessions())
 
