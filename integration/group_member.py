@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import closing
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError
@@ -45,7 +45,7 @@ class Worker:
     def run(self, end: int, pause: float) -> None:
         """Process all records below an offset."""
         with closing(_Closing(self._session)):
-            self._session.claim({self.partition: [self.hashes]})
+            self._session.claim({self.partition: KeyRanges([self.hashes])})
             while not self._pass(end, pause):
                 self._session.check()
                 time.sleep(0.01)

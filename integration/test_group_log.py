@@ -30,7 +30,7 @@ from integration.group_member import FENCED
 from integration.kafka import KafkaBroker
 from integration.members import eventually
 from integration.processes import PythonProcess
-from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group import KeySharedConsumer
@@ -66,7 +66,7 @@ def session(settings: ConsumerConfig, at: TopicPartition, *hashes: HashRange) ->
     """A member that has started."""
     member = GroupSession(settings)
     try:
-        member.claim({at: hashes})
+        member.claim({at: KeyRanges(hashes) or ALL_HASHES})
         eventually(lambda: starts(member, at))
         yield member
     finally:

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AclOperation
 from integration.group_log import starts, unique
 from integration.kafka import KafkaBroker
 from integration.members import eventually
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError
 from kshare.group import KeySharedConsumer
@@ -31,7 +32,7 @@ def test_no_right_to_write_to_the_log(secure_broker: KafkaBroker) -> None:
     )
     member = GroupSession(settings)
     try:
-        member.claim({TopicPartition(topic, 0): []})
+        member.claim({TopicPartition(topic, 0): ALL_HASHES})
         with pytest.raises(AuthorizationError, match=f"not authorized to write to {log}"):
             eventually(lambda: starts(member, TopicPartition(topic, 0)))
     finally:

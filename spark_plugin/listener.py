@@ -28,7 +28,6 @@ from pyspark.sql.streaming.listener import (
 
 from kshare.core.checkpoint import EXTRA_KEY, decode
 from kshare.core.checkpoint import BatchOffsets as OffsetDict
-from kshare.core.hashing import span
 from kshare.core.listing import join_names, show_key
 from kshare.core.progress import TopicPartition
 from kshare.errors import CheckpointError
@@ -343,7 +342,7 @@ def _log_partition(
     if _log.isEnabledFor(logging.DEBUG):
         for range_ in partition.ranges:
             facts = ", ".join(_range_facts(report, partition, range_))
-            _log.debug("%s, %s, %s: %s", query, tp, span(range_.hashes).as_percent(), facts)
+            _log.debug("%s, %s, %s: %s", query, tp, range_.hashes.span.as_percent(), facts)
 
 
 def _facts(report: QueryReport, partition: PartitionReport) -> Iterator[str]:
@@ -357,10 +356,10 @@ def _facts(report: QueryReport, partition: PartitionReport) -> Iterator[str]:
     slow, hot = slowest(ranges), hottest(ranges)
     if slow is not None and slow.seconds_per_record is not None:
         each = f"{1000 * slow.seconds_per_record:.3g} ms a record"
-        yield f"slowest {span(slow.hashes).as_percent()}: {each}{_keys(slow)}"
+        yield f"slowest {slow.hashes.span.as_percent()}: {each}{_keys(slow)}"
     rate = None if hot is None else report.records_per_second(hot)
     if hot is not None and rate is not None:
-        yield f"hottest {span(hot.hashes).as_percent()}: {rate:.3g} records/s{_keys(hot)}"
+        yield f"hottest {hot.hashes.span.as_percent()}: {rate:.3g} records/s{_keys(hot)}"
     yield f"{partition.gaps} gaps in {partition.entry_bytes} bytes"
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from kshare.core.hashing import WHOLE, span
+from kshare.core.hashing import ALL_HASHES
 from kshare.monitor.collectors import Collectors
 from kshare.monitor.report import RangeReport
 from spark_plugin.listener import QueryReport, SourceReport
@@ -163,9 +163,9 @@ def _add_range(
 ) -> None:
     if range_.is_parked:
         return  # it stands still as it should
-    if range_ == RangeReport((WHOLE,), range_.position, range_.lag):
+    if range_ == RangeReport(ALL_HASHES, range_.position, range_.lag):
         return  # it would only repeat the partition's series
-    hashes = span(range_.hashes)
+    hashes = range_.hashes.span
     values = {
         "range_position": range_.position,
         "range_offsets_behind_latest": None if end is None else range_.behind(end),

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kshare.cli.output import counted, text_table
 from kshare.cluster.parked_keys import ParkedInfo
-from kshare.core.hashing import HashRange, span
+from kshare.core.hashing import KeyRanges
 from kshare.core.listing import key_json, show_key
 from kshare.monitor.status import Checkpoint, ParkedStatus, PartitionStatus, RangeStatus, Status
 
@@ -76,7 +76,7 @@ def _partition_json(partition: PartitionStatus) -> dict[str, Any]:
         "bytes": partition.entry_bytes,
         "ranges": [
             {
-                "h": [[part.lo, part.hi] for part in range_.hashes],
+                "h": range_.hashes.pairs,
                 "position": range_.position,
                 "lag": range_.lag,
                 "reading_to": range_.limit.end if range_.limit else None,
@@ -186,11 +186,11 @@ def alarms(partition: PartitionStatus) -> list[str]:
     return texts
 
 
-def range_hashes_text(hashes: tuple[HashRange, ...]) -> str:
+def range_hashes_text(hashes: KeyRanges) -> str:
     """A range's key hashes, and how many parked keys are not among them."""
     without = len(hashes) - 1
     holes = f" but {counted(without, 'parked key')}" if without else ""
-    return f"{span(hashes).as_percent()}{holes}"
+    return f"{hashes.span.as_percent()}{holes}"
 
 
 def parked_status_text(parked: Sequence[ParkedStatus]) -> str:

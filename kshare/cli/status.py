@@ -19,7 +19,7 @@ from kshare.cli.show import as_json, as_text, range_hashes_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import log_bounds
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKeys
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import KeyRanges
 from kshare.core.listing import key_json, show_key
 from kshare.core.offsets import since
 from kshare.core.progress import Slice, TopicPartition
@@ -138,7 +138,7 @@ def _alone(status: Status, partition: PartitionStatus) -> Iterator[RangeStatus]:
     tp = partition.topic_partition
     for key in status.parked:
         if key.topic == tp.topic and key.key is None and tp.partition in key.positions:
-            hashes = (HashRange.of(key.hash),)
+            hashes = KeyRanges.each([key.hash])
             yield RangeStatus(hashes, key.positions[tp.partition], lag=None, limit=None)
 
 
@@ -179,7 +179,7 @@ def _slowest_json(slowest: SlowestRange) -> dict[str, Any]:
     return {
         "topic": slowest.partition.topic_partition.topic,
         "partition": slowest.partition.topic_partition.partition,
-        "h": [[part.lo, part.hi] for part in slowest.range.hashes],
+        "h": slowest.range.hashes.pairs,
         "position": slowest.range.position,
         "looked_at": {"records": slowest.records, "end": slowest.end},
         "keys": [

@@ -15,14 +15,16 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kshare.cli.connection import properties_of
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import NO_HASHES, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 from kshare.group import KeySharedConsumer, Message
-from kshare.group.protocol.holdings import assigned_minus, hashes_union
+from kshare.group.assignments import parse_assignment
+from kshare.group.protocol.holdings import assigned_minus
+from kshare.group.protocol.subscription import Assigned
 
 __all__ = ["run"]
 
@@ -31,6 +33,9 @@ _RECORDS: Final = 500
 _WAIT_SECONDS: Final = 0.2
 _PAUSE_SECONDS: Final = 0.1
 """Between calls that fail."""
+
+_Shown: TypeAlias = Mapping[TopicPartition, tuple[HashRange, ...]]
+"""Key hashes as the consumer says them: an empty tuple is the whole partition."""
 
 
 def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -78,7 +83,7 @@ class _VerifiableConsumer:
         self._left: int | None = arguments.max_messages if arguments.max_messages >= 0 else None
         self._is_ending = False
         self._told: tuple[int, object] = (0, None)  # the last rebalance
-        self._gained: dict[TopicPartition, tuple[HashRange, ...]] = {}  # in place, not printed
+        self._gained: dict[TopicPartition, KeyRanges] = {}  # in place, not printed
         self._is_revoked = False  # printed, and no assignment since
         self._fault: Exception | None = None
 
@@ -153,10 +158,10 @@ class _VerifiableConsumer:
         is_due = is_over and (bool(self._gained) or self._rebalance() != self._told)
         if is_due or (has_records and (self._gained or self._is_revoked)):
             self._told, self._is_revoked = self._rebalance(), False
-            gained: Mapping[TopicPartition, tuple[HashRange, ...]] = self._gained
+            gained: Assigned = self._gained
             self._gained = {}
             if self._is_eager:
-                gained = assigned_minus(self._consumer.assignment(), subscriber.starting)
+                gained = assigned_minus(_owned(self._consumer.assignment()), subscriber.starting)
             _print("partitions_assigned", partitions=_partitions(gained))
 
     def _rebalance(self) -> tuple[int, object]:
@@ -165,20 +170,19 @@ class _VerifiableConsumer:
         epoch = None if subscriber is None else subscriber.member.epoch
         return self._consumer.metrics().rebalances, epoch
 
-    def _started(self, gained: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
-        for partition, hashes in gained.items():
-            self._gained[partition] = hashes_union(self._gained.get(partition), hashes)
+    def _started(self, gained: _Shown) -> None:
+        for partition, hashes in _owned(gained).items():
+            self._gained[partition] = self._gained.get(partition, NO_HASHES) | hashes
 
-    def _lost(self, changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
+    def _lost(self, changed: _Shown) -> None:
         # Kafka's tool has no event of that name: its listener is told that they are revoked.
         self._given_up(changed, lost=True)
 
-    def _given_up(
-        self, changed: Mapping[TopicPartition, tuple[HashRange, ...]], **fields: Any
-    ) -> None:
-        self._gained = dict(assigned_minus(self._gained, changed))
+    def _given_up(self, changed: _Shown, **fields: Any) -> None:
+        gone = _owned(changed)
+        self._gained = dict(assigned_minus(self._gained, gone))
         self._is_revoked = True
-        _print("partitions_revoked", partitions=_partitions(changed), **fields)
+        _print("partitions_revoked", partitions=_partitions(gone), **fields)
 
     def _consumed(self, messages: Sequence[Message]) -> None:
         by_partition: dict[TopicPartition, list[int]] = {}
@@ -225,11 +229,13 @@ def _place(at: TopicPartition) -> dict[str, Any]:
     return {"topic": at.topic, "partition": at.partition}
 
 
-def _partitions(
-    changed: Mapping[TopicPartition, tuple[HashRange, ...]],
-) -> list[dict[str, Any]]:
+def _owned(shown: _Shown) -> Assigned:
+    return parse_assignment(shown, individual=True)[0]
+
+
+def _partitions(changed: Assigned) -> list[dict[str, Any]]:
     return [
-        {**_place(at), **({"hashes": [[each.lo, each.hi] for each in hashes]} if hashes else {})}
+        {**_place(at), **({} if hashes.is_all else {"hashes": hashes.pairs})}
         for at, hashes in sorted(changed.items())
     ]
 

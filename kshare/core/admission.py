@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeVar
 
-from kshare.core.hashing import HashRange, without
+from kshare.core.hashing import HashRange, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 
 __all__ = [
@@ -401,7 +401,7 @@ def surely_read(
     reached: Progress,
     end: int,
     limits: Iterable[tuple[HashRange, int]],
-    parked: frozenset[int],
+    parked: KeyRanges,
     ends: WindowEnds | None = None,
 ) -> int:
     """The offset below which a batch with record limits reads all that it may read.
@@ -418,7 +418,7 @@ def surely_read(
     """
     sure = end
     for hashes, records in limits:
-        parts = without((hashes,), parked)
+        parts = KeyRanges([hashes]) - parked
         if parts:
             at = reached.position_of(parts)
             sure = min(sure, at + records, end if ends is None else ends.end(at))

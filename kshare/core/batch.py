@@ -34,7 +34,7 @@ from typing import Protocol
 
 from kshare.core.admission import WindowEnds, admit
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
-from kshare.core.hashing import WHOLE, HashRange, without
+from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges
 from kshare.core.losses import (
     Loss,
     new_partitions,
@@ -69,14 +69,14 @@ __all__ = [
 class SelectedHashes(Protocol):
     """The key hashes of each partition that a query reads."""
 
-    def readable(self, partition: TopicPartition, /) -> tuple[HashRange, ...]:
-        """The hashes that it reads now: ascending, disjoint."""
+    def readable(self, partition: TopicPartition, /) -> KeyRanges:
+        """The hashes that it reads now."""
 
-    def parked(self, partition: TopicPartition, /) -> frozenset[int]:
+    def parked(self, partition: TopicPartition, /) -> KeyRanges:
         """The hashes of parked keys, which it will read later."""
 
-    def unassigned(self, partition: TopicPartition, /) -> tuple[HashRange, ...]:
-        """The hashes that it never reads: ascending, disjoint."""
+    def unassigned(self, partition: TopicPartition, /) -> KeyRanges:
+        """The hashes that it never reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def with_gaps(offsets: BatchOffsets, starts: Mapping[TopicPartition, Progress]) 
 
 def _nothing(progress: Progress) -> RangeLimit:
     """A limit below which nothing is pending."""
-    return RangeLimit((WHOLE,), progress.stable, 1)
+    return RangeLimit(ALL_HASHES, progress.stable, 1)
 
 
 def begin(
@@ -320,7 +320,7 @@ def limit_ranges(
     reached: Progress,
     end: int,
     ranges: Iterable[tuple[HashRange, int]],
-    parked: frozenset[int],
+    parked: KeyRanges,
     ends: WindowEnds | None = None,
 ) -> list[tuple[RangeLimit, PlannedSlice]]:
     """The limits of a partition's ranges, and what is read up to each.
@@ -337,7 +337,7 @@ def limit_ranges(
     """
     limited = []
     for hashes, records in ranges:
-        parts = without((hashes,), parked)
+        parts = KeyRanges([hashes]) - parked
         if parts:
             top = end if ends is None else min(end, ends.end(reached.position_of(parts)))
             limit = RangeLimit(parts, top, records)
@@ -389,7 +389,7 @@ def _below(slice_: Slice, end: int) -> list[Rectangle]:
 def progress_after(
     progress: Mapping[TopicPartition, Progress],
     read: Sequence[tuple[Slice, int]],
-    unassigned: Callable[[TopicPartition], Sequence[HashRange]],
+    unassigned: Callable[[TopicPartition], KeyRanges],
 ) -> dict[TopicPartition, Progress]:
     """Progress of the partitions of some slices once these are read.
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NoReturn, TypeVar
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, Bounds, pack, unpack
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
@@ -62,25 +62,23 @@ class RangeLimit:
     """The part of a batch with record limits that one task reads.
 
     Attributes:
-        hashes: The key hashes: ascending, disjoint, not adjacent, at least one range.
+        hashes: The key hashes; at least one.
         end: Only offsets below this one are read.
         records: Maximum number of records, the first ones that are pending; at least 1.
 
     Raises:
-        ValueError: The hash ranges are not such, ``end`` is negative, or ``records`` is below 1.
+        ValueError: There are no hashes, ``end`` is negative, or ``records`` is below 1.
     """
 
-    hashes: tuple[HashRange, ...]
+    hashes: KeyRanges
     end: int
     records: int
 
     def __post_init__(self) -> None:
-        if not self.hashes or any(one.hi >= two.lo for one, two in pairwise(self.hashes)):
-            shown = ", ".join(map(str, self.hashes[:3]))
-            raise ValueError(f"wanted ascending hash ranges with gaps between them, found: {shown}")
-        if self.end < 0 or self.records < 1:
+        if not self.hashes or self.end < 0 or self.records < 1:
             raise ValueError(
-                f"wanted end >= 0 and records >= 1, found end {self.end}, records {self.records}"
+                f"wanted hashes, end >= 0 and records >= 1, found {len(self.hashes)} hash ranges, "
+                f"end {self.end}, records {self.records}"
             )
 
 
@@ -178,7 +176,7 @@ def by_topic(entries: Mapping[TopicPartition, _Value]) -> dict[str, dict[str, _V
 def _encode_stripes(reached: Progress) -> list[dict[str, Any]]:
     return [
         {
-            "h": _encode_range(stripe.hashes),
+            "h": [stripe.hashes.lo, stripe.hashes.hi],
             "o": b64encode(pack(stripe.bounds, reached.stable)).decode(),
         }
         for stripe in reached.stripes
@@ -187,12 +185,7 @@ def _encode_stripes(reached: Progress) -> list[dict[str, Any]]:
 
 
 def _encode_limit(limit: RangeLimit) -> dict[str, Any]:
-    hashes = [_encode_range(part) for part in limit.hashes]
-    return {"h": hashes, "e": limit.end, "n": limit.records}
-
-
-def _encode_range(hashes: HashRange) -> list[int]:
-    return [hashes.lo, hashes.hi]
+    return {"h": limit.hashes.pairs, "e": limit.end, "n": limit.records}
 
 
 # -- decoding --------------------------------------------------------------------------------------
@@ -287,7 +280,9 @@ def _decode_limits(value: Any, where: str) -> tuple[RangeLimit, ...]:
         parts = _decode_list(hashes, f"{here}.h", "a list of [lo, hi]")
         try:
             limit = RangeLimit(
-                tuple(_decode_range(part, f"{here}.h[{k}]") for k, part in enumerate(parts)),
+                KeyRanges.canonical(
+                    _decode_range(part, f"{here}.h[{k}]") for k, part in enumerate(parts)
+                ),
                 _decode_offset(end, f"{here}.e"),
                 _decode_integer(records, f"{here}.n", "a number of records, at least 1", 1),
             )

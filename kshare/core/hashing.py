@@ -2,31 +2,29 @@
 
 Guarantees: the hash of a record depends on nothing but its key (its offset, if it has none), so a
 key is in exactly one of the ranges that a space is split into.
-Cost: one MurmurHash3 a key; a split is linear in its parts, and cached.
+Cost: one MurmurHash3 a key; a split is linear in its parts, and cached. Of sets of hashes, ``&`` is
+linear in the smaller one, and ``-`` in the left one, but for bisection.
 """
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from itertools import islice
-from typing import Final
+from operator import attrgetter
+from typing import Final, Self
 
 import mmh3
 
 __all__ = [
+    "ALL_HASHES",
     "HASH_SPACE",
+    "NO_HASHES",
     "WHOLE",
     "HashRange",
-    "common",
-    "complement",
+    "KeyRanges",
     "key_hash",
-    "merged",
-    "minus",
-    "span",
     "split",
-    "without",
 ]
 
 HASH_SPACE: Final = 1 << 63
@@ -73,11 +71,6 @@ class HashRange:
         """The range of one hash."""
         return cls(hash_, hash_ + 1)
 
-    @classmethod
-    def each(cls, hashes: Iterable[int]) -> "tuple[HashRange, ...]":
-        """The ranges of some hashes, each of one hash, ascending."""
-        return tuple(cls.of(hash_) for hash_ in sorted(hashes))
-
     def __str__(self) -> str:
         return f"[{self.lo},{self.hi})"
 
@@ -122,9 +115,129 @@ WHOLE: Final = HashRange(0, HASH_SPACE)
 """The whole hash space."""
 
 
-def span(hashes: Sequence[HashRange]) -> HashRange:
-    """From the first hash of ascending ranges to the last; there is at least one."""
-    return HashRange(hashes[0].lo, hashes[-1].hi)
+class KeyRanges(tuple[HashRange, ...]):
+    """A set of key hashes: disjoint ranges, ascending, of which no two touch.
+
+    Equal sets are equal, also to the tuple of the same ranges; ``&``, ``|`` and ``-`` are those of
+    sets. Parts of a partition that touch and are to stay apart are a ``tuple[HashRange, ...]``.
+
+    Args:
+        ranges: The ranges, in any order; they may overlap.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, ranges: Iterable[HashRange] = ()) -> Self:  # noqa: D102
+        if type(ranges) is cls:
+            return ranges
+        parts = list(ranges)
+        if len(parts) > 1:
+            parts.sort(key=_lo)
+            parts = _joined(parts)
+        return tuple.__new__(cls, parts)
+
+    @classmethod
+    def each(cls, hashes: Iterable[int]) -> "KeyRanges":
+        """Some hashes, in any order."""
+        return cls(map(HashRange.of, sorted(hashes)))  # at once: other threads may change them
+
+    @classmethod
+    def canonical(cls, ranges: Iterable[HashRange]) -> "KeyRanges":
+        """The same ranges, which are canonical already.
+
+        Raises:
+            ValueError: They are not.
+        """
+        given = tuple(ranges)
+        if (hashes := cls(given)) != given:
+            shown = ", ".join(map(str, given[:3]))
+            raise ValueError(f"wanted ascending hash ranges with gaps between them, found: {shown}")
+        return hashes
+
+    @property
+    def pairs(self) -> list[list[int]]:
+        """For JSON: ``[[lo, hi], ...]``."""
+        return [[part.lo, part.hi] for part in self]
+
+    @property
+    def width(self) -> int:
+        """The number of hashes."""
+        return sum(part.width for part in self)
+
+    @property
+    def is_all(self) -> bool:
+        """True if it is the whole hash space."""
+        return len(self) == 1 and self[0].is_whole
+
+    @property
+    def span(self) -> HashRange:
+        """From the first hash to the last; there is at least one."""
+        return HashRange(self[0].lo, self[-1].hi)
+
+    def holds(self, hash_: int) -> bool:
+        """True if a hash is in the set."""
+        i = bisect_right(self, hash_, key=_lo) - 1
+        return i >= 0 and hash_ < self[i].hi
+
+    def overlapping(self, part: HashRange) -> tuple[HashRange, ...]:
+        """The ranges that have hashes of another one, whole."""
+        first = bisect_right(self, part.lo, key=_hi)
+        return self[first : bisect_left(self, part.hi, first, key=_lo)]
+
+    def isdisjoint(self, others: "KeyRanges") -> bool:
+        """True if no hash is in both."""
+        return not any(map(others.overlapping, self))
+
+    def __and__(self, others: Iterable[HashRange]) -> "KeyRanges":
+        few, many = self, KeyRanges(others)
+        if len(many) < len(few):
+            few, many = many, few
+        return _canonical(
+            [
+                both
+                for part in few
+                for cut in many.overlapping(part)
+                if (both := part.intersect(cut)) is not None
+            ]
+        )
+
+    def __or__(self, others: Iterable[HashRange]) -> "KeyRanges":
+        return KeyRanges([*self, *others])
+
+    def __sub__(self, others: Iterable[HashRange]) -> "KeyRanges":
+        cuts, left = KeyRanges(others), list[HashRange]()
+        for part in self:
+            lo = part.lo
+            for cut in cuts.overlapping(part):
+                if lo < cut.lo:
+                    left.append(HashRange(lo, cut.lo))
+                lo = cut.hi
+            if lo < part.hi:
+                left.append(part if lo == part.lo else HashRange(lo, part.hi))
+        return _canonical(left)
+
+
+_lo, _hi = attrgetter("lo"), attrgetter("hi")
+
+
+def _canonical(parts: Iterable[HashRange]) -> KeyRanges:
+    """Ranges that are ascending, disjoint and do not touch, as what they are."""
+    return tuple.__new__(KeyRanges, parts)
+
+
+def _joined(ascending: Iterable[HashRange]) -> list[HashRange]:
+    """Ranges that overlap or touch as one."""
+    parts: list[HashRange] = []
+    for part in ascending:
+        if parts and part.lo <= parts[-1].hi:
+            parts[-1] = HashRange(parts[-1].lo, max(parts[-1].hi, part.hi))
+        else:
+            parts.append(part)
+    return parts
+
+
+ALL_HASHES: Final = KeyRanges((WHOLE,))
+NO_HASHES: Final = KeyRanges()
 
 
 @lru_cache(maxsize=256)
@@ -145,75 +258,3 @@ def split(hashes: HashRange, parts: int) -> tuple[HashRange, ...]:
         raise ValueError(f"cannot cut {hashes} into {parts} parts")
     cuts = [hashes.lo + hashes.width * i // parts for i in range(parts + 1)]
     return tuple(HashRange(cuts[i], cuts[i + 1]) for i in range(parts))
-
-
-def without(hashes: Sequence[HashRange], points: Collection[int]) -> tuple[HashRange, ...]:
-    """Remove single hashes from hash ranges.
-
-    Args:
-        hashes: Disjoint ranges, ascending.
-        points: Key hashes, in any order; those that are in no range change nothing.
-
-    Returns:
-        What is left, disjoint and ascending: ``[5, 9)`` without 7 is ``[5, 7)`` and ``[8, 9)``.
-    """
-    if not points:
-        return tuple(hashes)
-    cuts = sorted(set(points))
-    left: list[HashRange] = []
-    i = 0
-    for part in hashes:
-        i = bisect_left(cuts, part.lo, i)
-        lo = part.lo
-        while i < len(cuts) and cuts[i] < part.hi:
-            if lo < cuts[i]:
-                left.append(HashRange(lo, cuts[i]))
-            lo = cuts[i] + 1
-            i += 1
-        if lo < part.hi:
-            left.append(part if lo == part.lo else HashRange(lo, part.hi))
-    return tuple(left)
-
-
-def complement(hashes: Sequence[HashRange]) -> tuple[HashRange, ...]:
-    """The key hashes that are in none of some disjoint ranges, ascending."""
-    return minus((WHOLE,), hashes)
-
-
-def common(hashes: Sequence[HashRange], others: Sequence[HashRange]) -> tuple[HashRange, ...]:
-    """Key hashes that are in both."""
-    return tuple(
-        both for one in hashes for other in others if (both := one.intersect(other)) is not None
-    )
-
-
-def merged(hashes: Iterable[HashRange]) -> tuple[HashRange, ...]:
-    """Hash ranges that may overlap as disjoint ones: ascending, neighbours joined."""
-    ascending = sorted(hashes)
-    if len(ascending) < 2:
-        return tuple(ascending)
-    parts: list[HashRange] = []
-    for part in ascending:
-        if parts and part.lo <= parts[-1].hi:
-            parts[-1] = HashRange(parts[-1].lo, max(parts[-1].hi, part.hi))
-        else:
-            parts.append(part)
-    return tuple(parts)
-
-
-def minus(hashes: Iterable[HashRange], taken: Iterable[HashRange]) -> tuple[HashRange, ...]:
-    """Hash ranges without others, which may overlap; as of :func:`merged`."""
-    cuts, left, first = merged(taken), list[HashRange](), 0
-    for part in merged(hashes):
-        lo = part.lo
-        while first < len(cuts) and cuts[first].hi <= lo:
-            first += 1
-        for cut in islice(cuts, first, None):
-            if cut.lo >= part.hi:
-                break
-            if lo < cut.lo:
-                left.append(HashRange(lo, cut.lo))
-            lo = cut.hi
-        if lo < part.hi:
-            left.append(HashRange(lo, part.hi))
-    return tuple(left)

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import (
     Bounds,
     OffsetRange,
     complement,
-    from_pairs,
     since,
     subtract,
     union,
@@ -159,10 +158,7 @@ class Progress:
         """
         if end <= self.stable or not hashes:
             return ()
-        if len(hashes) > 1:
-            # Two that are adjacent are one, or there would be two tuples for one set.
-            bounds = from_pairs([part.lo for part in hashes], [part.hi for part in hashes])
-            hashes = list(map(HashRange, bounds[::2], bounds[1::2]))
+        hashes = KeyRanges(hashes)
         if not self.stripes:
             return tuple(Stripe(part, (self.stable, end)) for part in hashes)
         return filled(tile(self._gaps(end, hashes)))

@@ -1,6 +1,7 @@
 """Partitions and key ranges as users write them: tuples, or objects of confluent-kafka."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from operator import index
 from typing import Any, Final, TypeAlias
 
@@ -10,13 +11,15 @@ import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED
 
 from kshare.arrow_values import int64_numbers
-from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX
 from kshare.core.progress import TopicPartition
 from kshare.group.message import BatchMark, Message
+from kshare.group.protocol.subscription import Assigned
 from kshare.options.kinds import topic_fault
 
 __all__ = [
+    "as_assigned",
     "check_whole",
     "offset_to_start",
     "offsets_to_commit",
@@ -33,7 +36,7 @@ _PARTITIONS_MAX: Final = 1 << 31
 
 def parse_assignment(
     partitions: Mapping[Any, Sequence[Any]] | Sequence[Any], *, individual: bool
-) -> tuple[dict[TopicPartition, tuple[HashRange, ...]], dict[TopicPartition, int]]:
+) -> tuple[dict[TopicPartition, KeyRanges], dict[TopicPartition, int]]:
     """Parse what is to be assigned.
 
     Args:
@@ -41,14 +44,14 @@ def parse_assignment(
         individual: Whether key ranges are allowed.
 
     Returns:
-        The key hashes of each partition, ascending, and empty for all; and the offsets to start at,
-        as :func:`offset_to_start` has them.
+        The key hashes of each partition; and the offsets to start at, as :func:`offset_to_start`
+        has them.
 
     Raises:
         ValueError: A range or partition is wrong, or two ranges overlap.
     """
     offsets: dict[TopicPartition, int] = {}
-    assignment: dict[TopicPartition, tuple[HashRange, ...]] = {}
+    assignment: dict[TopicPartition, KeyRanges] = {}
     ranges = partitions if isinstance(partitions, Mapping) else {}
     for entry in partitions:
         topic_partition, offset = partition_and_offset(entry)
@@ -59,7 +62,7 @@ def parse_assignment(
             offsets[topic_partition] = starts
         wanted = ranges.get(entry, ())
         assignment[topic_partition] = _hash_ranges(topic_partition, wanted)
-        if assignment[topic_partition] and not individual:
+        if not (individual or assignment[topic_partition].is_all):
             raise ValueError(
                 f"{topic_partition}: key ranges need allow.individual.commit=true; [] is all of it"
             )
@@ -121,7 +124,7 @@ def _integer(given: Any) -> int | None:
 
 
 def check_whole(
-    assignment: Mapping[TopicPartition, Sequence[HashRange]], offsets: Mapping[TopicPartition, int]
+    assignment: Mapping[TopicPartition, KeyRanges], offsets: Mapping[TopicPartition, int]
 ) -> None:
     """Check an assignment of partitions without key order.
 
@@ -129,7 +132,7 @@ def check_whole(
         ValueError: There are key ranges in it, or offsets to start at.
     """
     for topic_partition, hashes in assignment.items():
-        if hashes:
+        if not hashes.is_all:
             raise ValueError(
                 f"{topic_partition}: with consumption.order=none, members share whole partitions; "
                 "give [] for the whole"
@@ -172,22 +175,22 @@ def partition_and_offset(partition: Any) -> tuple[TopicPartition, Any]:
     return TopicPartition(topic, number), offset
 
 
-def _hash_ranges(topic_partition: TopicPartition, wanted: Sequence[Any]) -> tuple[HashRange, ...]:
+def _hash_ranges(topic_partition: TopicPartition, wanted: Sequence[Any]) -> KeyRanges:
     try:
         ranges = sorted(
             part if isinstance(part, HashRange) else HashRange(*map(int, part)) for part in wanted
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{topic_partition}: {error}") from None
-    joined: list[HashRange] = []
-    for part in ranges:
-        if joined and part.lo < joined[-1].hi:
-            raise ValueError(f"{topic_partition}: key ranges {joined[-1]} and {part} overlap")
-        if joined and part.lo == joined[-1].hi:
-            joined[-1] = HashRange(joined[-1].lo, part.hi)
-        else:
-            joined.append(part)
-    return () if joined == [HashRange(0, HASH_SPACE)] else tuple(joined)
+    for lower, upper in pairwise(ranges):
+        if upper.lo < lower.hi:
+            raise ValueError(f"{topic_partition}: key ranges {lower} and {upper} overlap")
+    return KeyRanges(ranges) or ALL_HASHES
+
+
+def as_assigned(assignment: Assigned) -> dict[TopicPartition, tuple[HashRange, ...]]:
+    """An assignment as users see it: ``()`` is the whole partition."""
+    return {tp: () if hashes.is_all else tuple(hashes) for tp, hashes in assignment.items()}
 
 
 def offsets_to_commit(

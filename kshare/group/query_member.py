@@ -13,14 +13,14 @@ Cost: a thread that follows the group's log, one that commits, and two round tri
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError
 from kshare.group.config.table import ConsumerConfig
@@ -50,7 +50,7 @@ class QueryMember:
     Args:
         kafka: How to reach the cluster.
         group: Id of the group.
-        hashes: The key hashes that the query reads of a partition, ascending.
+        hashes: The key hashes that the query reads of a partition.
         log_topic: The topic of the group's log; None: the default.
         session: Makes the session with the log.
         clock: Seconds.
@@ -60,7 +60,7 @@ class QueryMember:
         self,
         kafka: KafkaConfig,
         group: str,
-        hashes: Callable[[TopicPartition], Sequence[HashRange]],
+        hashes: Callable[[TopicPartition], KeyRanges],
         *,
         log_topic: str | None = None,
         session: Callable[[ConsumerConfig], GroupSession] = GroupSession,
@@ -224,7 +224,7 @@ class QueryMember:
 
         Otherwise another query may be behind it with the other hashes.
         """
-        reads_all = tuple(self._hashes(partition)) == (WHOLE,)
+        reads_all = self._hashes(partition).is_all
         position = self._wanted.get(partition)
         return position.stable if reads_all and position is not None else None
 
@@ -235,18 +235,18 @@ class _Claims:
     def __init__(
         self,
         config: ConsumerConfig,
-        hashes: Callable[[TopicPartition], Sequence[HashRange]],
+        hashes: Callable[[TopicPartition], KeyRanges],
         make: Callable[[ConsumerConfig], GroupSession],
     ) -> None:
         self._config = config
         self._hashes = hashes
         self._make = make
         self._session: GroupSession | None = None
-        self._claimed: dict[TopicPartition, tuple[HashRange, ...]] = {}
+        self._claimed: dict[TopicPartition, KeyRanges] = {}
 
     def claim(self, partitions: Collection[TopicPartition], timeout_ms: int) -> GroupSession:
         """The session, with what the query reads of these partitions claimed."""
-        wanted = {tp: tuple(self._hashes(tp)) for tp in partitions}
+        wanted = {tp: self._hashes(tp) for tp in partitions}
         if self._session is None:
             config = replace(self._config, claim_timeout_ms=timeout_ms)
             self._session, self._claimed = self._make(config), {}

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from kshare.cluster.cluster import Cluster
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import DataLossError
@@ -56,7 +56,7 @@ class Restoration(Iterator[pa.RecordBatch]):
         batches: Iterator[pa.RecordBatch],
         progress: Progress,
         end: int,
-        ranges: Sequence[HashRange],
+        ranges: KeyRanges,
     ) -> None:
         self.progress = progress
         self.end = end
@@ -113,8 +113,7 @@ def restore(
     """
     kafka = _kafka_config(config)
     assignment, _ = parse_assignment({(changelog, partition): ranges}, individual=True)
-    ((topic_partition, parsed),) = assignment.items()
-    hashes = parsed or (WHOLE,)
+    ((topic_partition, hashes),) = assignment.items()
     first, end = _bounds(kafka, topic_partition)
     if done is not None:
         _check_done(topic_partition, done, hashes, (first, end))
@@ -131,7 +130,7 @@ def restore(
 def _check_done(
     partition: TopicPartition,
     done: Progress,
-    hashes: Sequence[HashRange],
+    hashes: KeyRanges,
     bounds: tuple[int, int],
 ) -> None:
     """Compare what a store has with the first offset and the end of the changelog.

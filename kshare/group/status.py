@@ -15,7 +15,7 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.examination import log_bounds
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC, TopicSpec
-from kshare.core.hashing import HashRange, complement
+from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import CommitLogError
 from kshare.group.description import (
@@ -244,13 +244,13 @@ def range_lags(
     for owner in owners:
         by_partition.setdefault(owner.partition, {})[owner.hashes] = owner.member
     for tp, members in sorted(by_partition.items()):
-        members.update(dict.fromkeys(complement([*members])))
+        members.update(dict.fromkeys(ALL_HASHES - members))
         done, end = progress.get(tp), ends.get(tp)
         for hashes, member in sorted(members.items(), key=lambda pair: pair[0]):
             position = None if done is None else done.position(hashes)
             behind = None
             if done is not None and end is not None and done.stable <= end:
-                behind = lag(done, end, (hashes,))
+                behind = lag(done, end, KeyRanges([hashes]))
             yield RangeLag(tp, hashes, member, position, behind)
 
 

@@ -22,12 +22,12 @@ answer of Spark's own source.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kshare.core.checkpoint import EXTRA_KEY, VERSION, BatchOffsets, RangeLimit, by_topic, encode
-from kshare.core.hashing import WHOLE, HashRange, span
+from kshare.core.hashing import NO_HASHES, WHOLE, KeyRanges
 from kshare.core.listing import ParkedCount, key_json
 from kshare.core.offsets import length, union
 from kshare.core.progress import Progress, TopicPartition
@@ -52,7 +52,7 @@ class RangeReport:
     """One range of key hashes, after the last batch.
 
     Attributes:
-        hashes: The range: ascending, disjoint, not empty; several if parked keys lie in it.
+        hashes: The range, not empty; several if parked keys lie in it.
         position: The first offset that is not processed for all of ``hashes``.
         lag: Number of pending offsets up to the partition's end: no fewer than the records.
         records: Number of records that the last batch delivered; None if that is not known.
@@ -63,7 +63,7 @@ class RangeReport:
         is_parked: Whether it holds parked keys alone, so that nothing of it is read.
     """
 
-    hashes: tuple[HashRange, ...]
+    hashes: KeyRanges
     position: int
     lag: int
     records: int | None = None
@@ -123,7 +123,7 @@ def partition_report(
     at_risk_from: int | None = None,
     gaps_max: int | None = None,
     parked: ParkedCount | None = None,
-    parked_hashes: Collection[int] = (),
+    parked_hashes: KeyRanges = NO_HASHES,
 ) -> PartitionReport:
     """Make the report of one partition.
 
@@ -141,13 +141,13 @@ def partition_report(
         parked_hashes: The hashes of parked keys.
     """
     known = {seen.hashes: seen for seen in observed}
-    limit_of = {span(limit.hashes): limit for limit in limits}
+    limit_of = {limit.hashes.span: limit for limit in limits}
     idle = {h for h in known if all(h.intersect(busy) is None for busy in limit_of)}
     ranges = []
     shown = limit_of.keys() | idle or {stripe.hashes for stripe in reached.stripes} or {WHOLE}
     for hashes in sorted(shown):
         seen, limit = known.get(hashes), limit_of.get(hashes)
-        parts = limit.hashes if limit else (hashes,)
+        parts = limit.hashes if limit else KeyRanges([hashes])
         ranges.append(
             RangeReport(
                 hashes=parts,
@@ -157,7 +157,7 @@ def partition_report(
                 seconds=seen.seconds if seen else None,
                 limit=limit.records if limit else None,
                 hot_keys=seen.hot_keys if seen else (),
-                is_parked=all(part.width == 1 and part.lo in parked_hashes for part in parts),
+                is_parked=not parts - parked_hashes,
             )
         )
     return PartitionReport(
@@ -238,13 +238,13 @@ def hottest(ranges: Iterable[RangeReport]) -> RangeReport | None:
     )[1]
 
 
-def lag(progress: Progress, end: int, hashes: Sequence[HashRange]) -> int:
+def lag(progress: Progress, end: int, hashes: KeyRanges) -> int:
     """Number of offsets below ``end`` with something pending: no fewer than the pending records.
 
     Args:
         progress: What is processed.
         end: The end of the log.
-        hashes: The key hashes that count: ascending, disjoint.
+        hashes: The key hashes that count.
     """
     return length(union(stripe.bounds for stripe in progress.pending_stripes(end, hashes)))
 
@@ -272,7 +272,7 @@ def _encode_partition(report: PartitionReport) -> dict[str, Any]:
         **{name: value for name, value in known.items() if value is not None},
         "ranges": [
             {
-                "h": [[part.lo, part.hi] for part in range_.hashes],
+                "h": range_.hashes.pairs,
                 "position": range_.position,
                 "lag": range_.lag,
                 "records": range_.records,

@@ -5,30 +5,26 @@ pydantic takes about 0.15 s, so this is imported where a report is read, and nev
 tasks.
 """
 
-from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from kshare.core.checkpoint import EXTRA_KEY
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import HashRange, KeyRanges
 from kshare.core.listing import ParkedCount, key_of_json
 from kshare.core.slice_end import HotKey
 
 __all__ = ["Latest", "parse_latest"]
 
 
-def _as_ranges(pairs: list[list[int]]) -> tuple[HashRange, ...]:
-    hashes = tuple(HashRange(*pair) for pair in pairs)
-    if any(before.hi > after.lo for before, after in pairwise(hashes)):
-        raise ValueError("hash ranges should be disjoint and ascend")
-    return hashes
+def _as_ranges(pairs: list[list[int]]) -> KeyRanges:
+    return KeyRanges.canonical(HashRange(*pair) for pair in pairs)
 
 
 _Count = Annotated[int, Field(ge=0)]
 _Number = Annotated[str, Field(pattern="^[0-9]+$")]
 _Pair = Annotated[list[int], Field(min_length=2, max_length=2)]
-# Pairs in JSON, and a tuple of HashRange when read.
+# Pairs in JSON, and KeyRanges when read.
 _Hashes = Annotated[list[_Pair], Field(min_length=1), AfterValidator(_as_ranges)]
 
 

@@ -6,14 +6,13 @@ of a batch that is not committed, or whose tasks have record limits, only what s
 Cost: two files of the checkpoint; the arithmetic is linear in the gaps.
 """
 
-from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
-from kshare.core.hashing import WHOLE, HashRange, complement, key_hash, span, without
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, WHOLE, HashRange, KeyRanges, key_hash
+from kshare.core.offsets import Bounds
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError
 from kshare.monitor.offset_log import OffsetLog
@@ -71,14 +70,14 @@ class RangeStatus:
     """A range of key hashes.
 
     Attributes:
-        hashes: ascending, disjoint.
+        hashes: its hashes.
         position: the first offset that is not processed for all of them.
         lag: Number of pending offsets, an upper bound on pending records; None if the log's end is
             unknown.
         limit: what the planned batch reads of it, if that has record limits.
     """
 
-    hashes: tuple[HashRange, ...]
+    hashes: KeyRanges
     position: int
     lag: int | None
     limit: RangeLimit | None
@@ -114,7 +113,7 @@ class PartitionStatus:
         """Offsets that are pending and not in the log any more."""
         if self.log is None or self.log[0] <= self.done.stable:
             return 0
-        return lag(self.done, self.log[0], (WHOLE,))
+        return lag(self.done, self.log[0], ALL_HASHES)
 
     @property
     def beyond_end(self) -> int:
@@ -214,9 +213,7 @@ def describe(
                 of_key = positions.setdefault((tp.topic, hash_), {})
                 position = done.position(HashRange.of(hash_))
                 of_key[tp.partition] = min(position, of_key.get(tp.partition, position))
-    hashes: dict[str, set[int]] = {topic: set() for topic in topics}
-    for topic, hash_ in keys:
-        hashes[topic].add(hash_)
+    hashes = {topic: KeyRanges.each(hash_ for at, hash_ in keys if at == topic) for topic in topics}
     partitions = tuple(
         _partition(source, tp, (logs or {}).get(tp), hashes[tp.topic])
         for source in checkpoint.sources
@@ -261,7 +258,7 @@ def _done(planned: BatchOffsets, begun: BatchOffsets | None) -> dict[TopicPartit
 
 
 def _partition(
-    source: Source, tp: TopicPartition, log: tuple[int, int] | None, parked: set[int]
+    source: Source, tp: TopicPartition, log: tuple[int, int] | None, parked: KeyRanges
 ) -> PartitionStatus:
     limits = source.planned.limits.get(tp, ())
     planned_to = max([source.planned.progress[tp].front, *(limit.end for limit in limits)])
@@ -284,7 +281,7 @@ def partition_status(
     source: int = 0,
     planned_to: int = 0,
     limits: Sequence[RangeLimit] = (),
-    parked: Collection[int] = (),
+    parked: KeyRanges = NO_HASHES,
 ) -> PartitionStatus:
     """The status of a partition, from what is processed of it.
 
@@ -305,7 +302,7 @@ def partition_status(
         done=done,
         planned_to=planned_to,
         log=log,
-        lag=None if end is None else lag(done, end, (WHOLE,)),
+        lag=None if end is None else lag(done, end, ALL_HASHES),
         entry_bytes=0 if level else entry_bytes(done, limits),
         ranges=tuple(
             RangeStatus(
@@ -320,48 +317,31 @@ def partition_status(
 
 
 def _ranges(
-    done: Progress, limits: Sequence[RangeLimit], parked: Collection[int]
-) -> list[tuple[tuple[HashRange, ...], RangeLimit | None]]:
+    done: Progress, limits: Sequence[RangeLimit], parked: KeyRanges
+) -> list[tuple[KeyRanges, RangeLimit | None]]:
     """The ranges of a batch and, of all other hashes, those at the same offsets; none is parked."""
     limited = [(limit.hashes, limit) for limit in limits]
-    others = without(complement([span(hashes) for hashes, _ in limited]), parked)
-    idle: list[tuple[list[HashRange], Stripe]] = []
-    for part, stripe in _cut(done.stripes or (Stripe(WHOLE, ()),), others):
-        last = idle[-1][0] if idle and idle[-1][1].bounds == stripe.bounds else None
-        if last is not None and last[-1].hi == part.lo:
-            last[-1] = HashRange(last[-1].lo, part.hi)
-        elif last is not None and last[-1].hi + 1 == part.lo and last[-1].hi in parked:
-            last.append(part)
-        else:
-            idle.append(([part], stripe))
-    ranges = [*limited, *((tuple(hashes), None) for hashes, _ in idle)]
+    others = ALL_HASHES - [hashes.span for hashes, _ in limited] - parked
+    idle: list[tuple[list[HashRange], Bounds]] = []
+    for stripe in done.stripes or (Stripe(WHOLE, ()),):
+        for part in others & [stripe.hashes]:
+            last = idle[-1][0] if idle and idle[-1][1] == stripe.bounds else None
+            gap = part.lo - last[-1].hi if last else None
+            if last and (gap == 0 or (gap == 1 and parked.holds(last[-1].hi))):
+                last.append(part)
+            else:
+                idle.append(([part], stripe.bounds))
+    ranges = [*limited, *((KeyRanges(hashes), None) for hashes, _ in idle)]
     return sorted(ranges, key=lambda pair: pair[0][0].lo)
-
-
-def _cut(
-    stripes: Sequence[Stripe], hashes: Sequence[HashRange]
-) -> Iterator[tuple[HashRange, Stripe]]:
-    """Hash ranges cut at the borders of stripes, in one sweep; both are ascending and disjoint."""
-    first = 0
-    for stripe in stripes:
-        while first < len(hashes) and hashes[first].hi <= stripe.hashes.lo:
-            first += 1
-        at = first
-        while at < len(hashes) and hashes[at].lo < stripe.hashes.hi:
-            shared = hashes[at].intersect(stripe.hashes)
-            assert shared is not None, "it ends above the stripe's start, and begins below its end"
-            yield shared, stripe
-            at += 1
 
 
 def _single_hashes(done: Progress, limits: Sequence[RangeLimit]) -> Iterator[int]:
     """Hashes that stay behind their neighbours, and that the planned batch does not read."""
     stripes = done.stripes
-    planned = sorted(part for limit in limits for part in limit.hashes)
+    planned = KeyRanges(part for limit in limits for part in limit.hashes)
     for i, stripe in enumerate(stripes):
         hash_ = stripe.hashes.lo
-        at = bisect_right(planned, hash_, key=attrgetter("lo")) - 1
-        if stripe.hashes.width > 1 or (at >= 0 and hash_ in planned[at]):
+        if stripe.hashes.width > 1 or planned.holds(hash_):
             continue
         position = done.position(stripe.hashes)
         neighbours = [*stripes[max(i - 1, 0) : i], *stripes[i + 1 : i + 2]]

@@ -24,7 +24,7 @@ from kshare.core.admission import (
 )
 from kshare.core.batch import BatchStart, batch_ends
 from kshare.core.checkpoint import BatchOffsets
-from kshare.core.hashing import WHOLE, common, without
+from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.core.rate import PlannedLimits
@@ -118,7 +118,7 @@ class BatchBounds:
         if self._alignment.take_cut() or self._gate.has_left(before, reached, keys):
             return False
         positions = {
-            tp: progress.position_of(keys.readable(tp) or (WHOLE,))
+            tp: progress.position_of(keys.readable(tp) or ALL_HASHES)
             for tp, progress in reached.items()
         }
         return self._gate.is_shut(positions or before.started, available)
@@ -282,7 +282,7 @@ def _positions(
         readable = keys.readable(partition)
         return [reached.position_of(readable)] if readable else []
     parked = keys.parked(partition)
-    parts = (without((hashes,), parked) for hashes, _ in ranges)
+    parts = (KeyRanges([hashes]) - parked for hashes, _ in ranges)
     return [reached.position_of(each) for each in parts if each]
 
 
@@ -384,9 +384,7 @@ class TriggerGate:
             keys: What the query reads.
         """
         return any(
-            reached[tp].pending_of(
-                self._ends.get(tp, limit.end), common(keys.readable(tp), limit.hashes)
-            )
+            reached[tp].pending_of(self._ends.get(tp, limit.end), keys.readable(tp) & limit.hashes)
             for tp, limits in before.limits.items()
             if tp in reached
             for limit in limits

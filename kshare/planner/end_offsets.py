@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from kshare.core.batch import progress_after
 from kshare.core.checkpoint import BatchOffsets
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import WHOLE, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
@@ -71,7 +71,7 @@ class EndOffsetResolver:
         self._keys = keys
         self._scan = scan
         self._compacted = compacted
-        self._first_parked: dict[TopicPartition, tuple[int, frozenset[int]]] = {}
+        self._first_parked: dict[TopicPartition, tuple[int, KeyRanges]] = {}
         self._moved: set[TopicPartition] = set()  # by the last look for parked keys
 
     def resolve(
@@ -216,9 +216,8 @@ class EndOffsetResolver:
         left = _PARKED_OFFSETS_MAX
         for tp in candidates:
             parked, reached = keys.parked(tp), progress[tp]
-            hashes = [HashRange(each, each + 1) for each in sorted(parked)]
-            start = reached.position_of(hashes) if hashes else reached.front
-            stripes = reached.pending_stripes(min(reached.front, start + left), hashes)
+            start = reached.position_of(parked) if parked else reached.front
+            stripes = reached.pending_stripes(min(reached.front, start + left), parked)
             if not stripes or self._first_parked.get(tp) == (start, parked):
                 continue
             slice_ = Slice(*tp, stripes=stripes)
@@ -232,7 +231,7 @@ class EndOffsetResolver:
                 self._first_parked[tp] = first, parked
             if first > start:
                 _log.info("%s: no record of a parked key in [%d,%d)", tp, start, first)
-                moved[tp] = reached.commit(reached.pending_of(first, hashes))
+                moved[tp] = reached.commit(reached.pending_of(first, parked))
         self._moved = set(moved)
         return moved
 

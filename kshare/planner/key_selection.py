@@ -6,10 +6,9 @@ parked key stay pending. Cost: linear in the parked keys of a topic, once a batc
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyView
-from kshare.core.hashing import WHOLE, HashRange, complement, key_hash, without
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges, key_hash
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.region import clip
 from kshare.errors import OptionsError, PolicyError
@@ -24,15 +23,18 @@ class KeySelection:
     """The key hashes that a query reads.
 
     Attributes:
-        assigned: The ranges of each partition, ``()`` being the whole; None if the query reads
-            whole partitions.
+        assigned: The ranges of each partition, as the user cut it, ``()`` being the whole; None if
+            the query reads whole partitions.
         always_parked: The hashes of the keys that ``parkedKeys`` names.
         parked_by_topic: The hashes of all parked keys; empty until :meth:`with_parked`.
     """
 
     assigned: Mapping[TopicPartition, tuple[HashRange, ...]] | None = None
-    always_parked: frozenset[int] = frozenset()
-    parked_by_topic: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    always_parked: KeyRanges = NO_HASHES
+    parked_by_topic: Mapping[str, KeyRanges] = field(default_factory=dict)
+    _readable: dict[tuple[str, KeyRanges], KeyRanges] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # mostly the same for all partitions of a topic
 
     @classmethod
     def of(cls, options: SourceOptions) -> "KeySelection":
@@ -40,7 +42,7 @@ class KeySelection:
         topics = options.topics
         return cls(
             topics.partitions if isinstance(topics, Assign) else None,
-            frozenset(key_hash(key, 0) for key in options.parked_keys),
+            KeyRanges.each(key_hash(key, 0) for key in options.parked_keys),
         )
 
     def with_parked(self, keys: Mapping[str, Iterable[bytes]]) -> "KeySelection":
@@ -50,15 +52,15 @@ class KeySelection:
             keys: The parked keys of each topic, also of those without any.
         """
         parked = {
-            topic: self.always_parked.union(key_hash(key, 0) for key in keys[topic])
+            topic: self.always_parked | KeyRanges.each(key_hash(key, 0) for key in keys[topic])
             for topic in keys
         }
-        by_topic = {topic: frozenset(hashes) for topic, hashes in parked.items()}
-        return KeySelection(self.assigned, self.always_parked, by_topic)
+        return KeySelection(self.assigned, self.always_parked, parked)
 
-    def allowed(self, partition: TopicPartition) -> tuple[HashRange, ...]:
-        """The hashes that the query reads, parked or not: ascending, disjoint."""
-        return self._assigned_of(partition) or (WHOLE,)
+    def allowed(self, partition: TopicPartition) -> KeyRanges:
+        """The hashes that the query reads, parked or not."""
+        assigned = self._assigned_of(partition)
+        return KeyRanges(assigned) if assigned else ALL_HASHES
 
     def chosen(self, partition: TopicPartition) -> tuple[HashRange, ...] | None:
         """The ranges that the user cut a partition by; None if the planner may choose."""
@@ -68,22 +70,26 @@ class KeySelection:
         """Those of the option; all of a partition that only a batch before a restart has."""
         return () if self.assigned is None else self.assigned.get(partition, ())
 
-    def parked(self, partition: TopicPartition) -> frozenset[int]:
+    def parked(self, partition: TopicPartition) -> KeyRanges:
         """The hashes of parked keys."""
-        return self.parked_by_topic.get(partition.topic, frozenset())
+        return self.parked_by_topic.get(partition.topic, NO_HASHES)
 
-    def readable(self, partition: TopicPartition) -> tuple[HashRange, ...]:
-        """The hashes that the query reads now: ascending, disjoint."""
-        return _without(self.allowed(partition), self.parked(partition))
+    def readable(self, partition: TopicPartition) -> KeyRanges:
+        """The hashes that the query reads now."""
+        allowed = self.allowed(partition)
+        known = self._readable.get((partition.topic, allowed))
+        if known is None:
+            known = self._readable[partition.topic, allowed] = allowed - self.parked(partition)
+        return known
 
-    def unassigned(self, partition: TopicPartition) -> tuple[HashRange, ...]:
-        """The hashes that the query never reads: ascending, disjoint.
+    def unassigned(self, partition: TopicPartition) -> KeyRanges:
+        """The hashes that the query never reads.
 
         None of a partition that it does not read at all: that was read before a restart only.
         """
         if self.assigned is not None and partition not in self.assigned:
-            return ()
-        return complement(self.allowed(partition))
+            return NO_HASHES
+        return ALL_HASHES - self.allowed(partition)
 
     def own(self, partition: TopicPartition, progress: Progress) -> Progress:
         """The progress of a query that goes on where a group is.
@@ -91,7 +97,7 @@ class KeySelection:
         Hashes that the query never reads stand where its fastest range does.
         """
         allowed = self.allowed(partition)
-        if allowed == (WHOLE,):
+        if allowed.is_all:
             return progress
         read = self.within(partition, progress.individual_commits)
         reached = Progress.of(progress.position_of(allowed), read)
@@ -102,13 +108,7 @@ class KeySelection:
     ) -> tuple[Rectangle, ...]:
         """The part of the pending work that this query reads, including parked keys."""
         allowed = self.allowed(partition)
-        return tuple(pending) if allowed == (WHOLE,) else clip(pending, allowed)
-
-
-@lru_cache(maxsize=64)
-def _without(hashes: tuple[HashRange, ...], points: frozenset[int]) -> tuple[HashRange, ...]:
-    """See :func:`~kshare.core.hashing.without`; mostly the same for many partitions."""
-    return without(hashes, points)
+        return tuple(pending) if allowed.is_all else clip(pending, allowed)
 
 
 def check_ranges(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kshare.core.admission import PartitionTimes, StampedOffset, time_bound
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import KeyRanges
 from kshare.core.listing import join_names
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.errors import UnknownTopicError
@@ -65,7 +65,7 @@ class _Looked(NamedTuple):
     """The part of a partition's log that was scanned."""
 
     start: int  # the stable offset, then
-    hashes: tuple[HashRange, ...]
+    hashes: KeyRanges
     bound: int
     end: int  # what is pending below it is not later than the bound
 
@@ -219,7 +219,7 @@ class TimeAlignment:
         self,
         partition: TopicPartition,
         progress: Progress,
-        hashes: tuple[HashRange, ...],
+        hashes: KeyRanges,
         bound: int,
         end: int,
     ) -> int:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedKey
-from kshare.core.hashing import WHOLE, HashRange, key_hash
+from kshare.core.hashing import ALL_HASHES, KeyRanges, key_hash
 from kshare.core.listing import ParkedCount
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.errors import KshareError, TransactionAbortedError
@@ -140,7 +140,7 @@ class Replay:
         known = set[tuple[str, int, int]]()
         config = consumer_config({**self.config, "group.id": group_of(self.topic)})
         options = read_options(config)
-        bounds, hashes = self._bounds(), self._hashes() or (WHOLE,)
+        bounds, hashes = self._bounds(), self._hashes()
         with closing(GroupOffsets(self.kafka, config.group, config.log_topic)) as offsets:
             committed = offsets.committed(list(bounds))
         for tp, (first, end) in sorted(bounds.items()):
@@ -197,8 +197,7 @@ class Replay:
         """Read the letters of the keys; the end of each partition now."""
         ends = {tp: end for tp, (_, end) in self._bounds().items()}
         if ends:
-            ranges = [(part.lo, part.hi) for part in self._hashes()]
-            consumer.assign(dict.fromkeys(ends, ranges))
+            consumer.assign(dict.fromkeys(ends, self._hashes()))
         return ends
 
     def _bounds(self) -> dict[TopicPartition, tuple[int, int]]:
@@ -208,9 +207,9 @@ class Replay:
             ends, first = cluster.latest(partitions), cluster.earliest(partitions)
         return {tp: (first[tp], end) for tp, end in ends.items() if first[tp] < end}
 
-    def _hashes(self) -> tuple[HashRange, ...]:
-        """The hashes of the keys, ascending; empty for all."""
-        return HashRange.each({key_hash(key, 0) for key in self.keys})
+    def _hashes(self) -> KeyRanges:
+        """The hashes of the keys; all if none are named."""
+        return KeyRanges.each(key_hash(key, 0) for key in self.keys) or ALL_HASHES
 
     def _is_over(self, consumer: KeySharedConsumer, ends: Mapping[TopicPartition, int]) -> bool:
         position = consumer.position() if ends else {}

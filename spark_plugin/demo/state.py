@@ -23,7 +23,6 @@ from rich.table import Table
 from rich.text import Text
 
 from kshare.core.checkpoint import decode
-from kshare.core.hashing import span
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.monitor.report import PartitionReport, decode_report, partition_report
@@ -124,7 +123,7 @@ def as_table(state: QueryState) -> Group:
             bar = ProgressBar(total=max(report.end, 1), completed=range_.position, width=30)
             table.add_row(
                 str(partition),
-                span(range_.hashes).as_percent(),
+                range_.hashes.span.as_percent(),
                 f"{range_.position:,}",
                 bar,
                 f"{range_.lag:,}",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kshare.cli import main
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.group.description import GroupDescription, JoinedMember
 from kshare.group.session.session import GroupSession
@@ -120,7 +121,7 @@ def two_topics(cluster: FakeCluster) -> None:
     cluster.produce("audit", [(b"k", b"v")] * 30, partition=0)
     with closing_session(GroupSession(group_config(cluster.bootstrap_servers))) as session:
         audit = TopicPartition("audit", 0)
-        session.claim({T0: (), audit: ()})
+        session.claim({T0: ALL_HASHES, audit: ALL_HASHES})
         start_of(session, audit)
         start_of(session, T0)
         done = (rectangle(0, 10), rectangle(20, 25))

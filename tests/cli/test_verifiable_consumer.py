@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from kshare.cli import main, verifiable_consumer
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 
@@ -73,7 +73,7 @@ class Rebalances:
     def __init__(self, consumer: Any, calls: Sequence[str]) -> None:
         self._consumer, self._calls = consumer, iter(calls)
         self._assigned: dict[TopicPartition, tuple[HashRange, ...]] = {}
-        self._starting: dict[TopicPartition, tuple[HashRange, ...]] = {}
+        self._starting: dict[TopicPartition, KeyRanges] = {}
         consumer.receiver.subscriber = Mock(has_work=False, starting=self._starting)
         consumer.metrics.return_value.rebalances = 0
         consumer.assignment.return_value = self._assigned
@@ -87,7 +87,7 @@ class Rebalances:
             case "assigned":
                 self._consumer.metrics.return_value.rebalances += 1
                 self._assigned |= partitions
-                self._starting |= partitions
+                self._starting |= dict.fromkeys(partitions, ALL_HASHES)
             case "started":
                 callbacks["on_started"](partitions)
                 self._drop(self._starting, partitions)

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from kshare.cluster.cluster import Cluster
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
 from kshare.options import Assign, Subscribe, SubscribePattern, parse_options
@@ -70,7 +70,7 @@ def test_partitions_of_each_kind_of_subscription(fake: FakeCluster, cluster: Clu
     assert cluster.partitions(Subscribe(("t", "t"))) == (T0, T1)
     assert cluster.partitions(SubscribePattern("[a-t]")) == (T0, T1)
     assert cluster.partitions(SubscribePattern("none")) == ()
-    chosen = Assign(FrozenMapping({T1: (WHOLE,), T0: ()}))
+    chosen = Assign(FrozenMapping({T1: ALL_HASHES, T0: ()}))
     assert cluster.partitions(chosen) == (T0, T1)
 
 

@@ -26,7 +26,7 @@ from kshare.core.admission import (
     time_bound,
     windows_of,
 )
-from kshare.core.hashing import WHOLE, split
+from kshare.core.hashing import NO_HASHES, WHOLE, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 
@@ -230,7 +230,7 @@ def test_what_is_surely_read_is_read(
     ]
     reached = Progress.of(0, done)
     end = max(min(end, len(owners)), reached.stable)
-    sure = surely_read(reached, end, zip(RANGES, limits, strict=True), frozenset())
+    sure = surely_read(reached, end, zip(RANGES, limits, strict=True), NO_HASHES)
     read = set()
     for number, (position, limit) in enumerate(zip(positions, limits, strict=True)):
         pending = [at for at in range(position, end) if at < len(owners) and owners[at] == number]
@@ -245,7 +245,7 @@ def test_what_is_surely_read_is_read(
 def test_parked_keys_and_ranges_that_hold_nothing_else_do_not_count() -> None:
     low, middle, _ = RANGES
     reached = Progress.of(0, [Rectangle(OffsetRange(0, 50), middle)])
-    parked = frozenset({low.lo})
+    parked = KeyRanges.each([low.lo])
     assert surely_read(reached, 90, [(middle, 7)], parked) == 57
     point = type(low)(low.lo, low.lo + 1)
     assert surely_read(reached, 90, [(point, 7)], parked) == 90

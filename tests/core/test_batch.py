@@ -23,7 +23,7 @@ from kshare.core.batch import (
     with_gaps,
 )
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, decode, encode
-from kshare.core.hashing import WHOLE, HashRange, complement, without
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.tasks import PlannedSlice
@@ -39,17 +39,17 @@ SINGLE = (0, 1, CUTS[-2])
 class Selected:
     """What a query reads: some ranges, without parked hashes."""
 
-    ranges: tuple[HashRange, ...] = (WHOLE,)
-    points: frozenset[int] = frozenset()
+    ranges: tuple[HashRange, ...] = ALL_HASHES
+    points: KeyRanges = NO_HASHES
 
-    def readable(self, partition: TopicPartition, /) -> tuple[HashRange, ...]:
-        return without(self.ranges, self.points)
+    def readable(self, partition: TopicPartition, /) -> KeyRanges:
+        return KeyRanges(self.ranges) - self.points
 
-    def parked(self, partition: TopicPartition, /) -> frozenset[int]:
+    def parked(self, partition: TopicPartition, /) -> KeyRanges:
         return self.points
 
-    def unassigned(self, partition: TopicPartition, /) -> tuple[HashRange, ...]:
-        return complement(self.ranges)
+    def unassigned(self, partition: TopicPartition, /) -> KeyRanges:
+        return ALL_HASHES - self.ranges
 
     @property
     def cells(self) -> set[int]:
@@ -67,8 +67,8 @@ tilings = st.sets(st.sampled_from(CUTS[1:-1])).map(
 
 @st.composite
 def selections(draw: st.DrawFn) -> Selected:
-    ranges = tuple(part for part in draw(tilings) if draw(st.integers(0, 3))) or (WHOLE,)
-    return Selected(ranges, draw(st.frozensets(st.sampled_from(SINGLE))))
+    ranges = tuple(part for part in draw(tilings) if draw(st.integers(0, 3))) or ALL_HASHES
+    return Selected(ranges, KeyRanges.each(draw(st.frozensets(st.sampled_from(SINGLE)))))
 
 
 def below(end: int, cells: set[int]) -> Cells:
@@ -179,7 +179,7 @@ def test_a_partition_that_is_new_in_a_batch_of_sparks_source() -> None:
     assert at == Progress(2)
     # Of other batches, dicts and options say it.
     assert unsaid_starts(BatchOffsets({}, {T0: 3}), {}, after) == []
-    said = BatchOffsets(after.progress, {T1: 0}, {T2: (RangeLimit((WHOLE,), 9, 1),)})
+    said = BatchOffsets(after.progress, {T1: 0}, {T2: (RangeLimit(ALL_HASHES, 9, 1),)})
     assert unsaid_starts(before, before.progress, said) == []
 
 
@@ -235,7 +235,7 @@ def test_an_end_is_within_its_bounds(
         (Progress.of(2, [Rectangle(OffsetRange(2, 6), CELLS[1])]), Selected((CELLS[0],)), 4),
         (
             Progress.of(2, [Rectangle(OffsetRange(2, 6), CELLS[1])]),
-            Selected((CELLS[0],), frozenset({0})),
+            Selected((CELLS[0],), KeyRanges.each([0])),
             4,
         ),
     ],
@@ -265,7 +265,7 @@ def test_a_batch_without_limits_reads_all_but_parked_keys(
     reached: Progress, end: int, selected: Selected
 ) -> None:
     after = advanced({T0: reached}, {T0: end}, selected)[T0]
-    parked = {CUTS.index(point) for point in selected.points}
+    parked = {cell for part in selected.points for cell in within(part)}
     read = below(end, set(range(len(CELLS))) - parked)
     unassigned = {cell for part in selected.unassigned(T0) for cell in within(part)}
     assert done(after) == done(reached) | read | below(end, unassigned)
@@ -283,7 +283,7 @@ def test_limits_tile_what_is_pending_and_say_it_completely(
     limited = limit_ranges(T0, reached, end, parts, selected.points)
     planned = [planned for _, planned in limited]
     pieces = [piece for each in planned for piece in each.slice.rectangles]
-    readable = {cell for part in without(ranges, selected.points) for cell in within(part)}
+    readable = {cell for part in KeyRanges(ranges) - selected.points for cell in within(part)}
     assert cells_of(pieces) == below(end, readable) - done(reached)
     assert len(tally(pieces)) == len(cells_of(pieces))  # nothing is read twice
     limits = tuple(limit for limit, _ in limited)
@@ -326,7 +326,7 @@ def test_what_tasks_have_read_is_processed_and_nothing_else(
 
 def test_a_batch_with_limits_that_end_nothing_reads_what_one_without_does() -> None:
     reached = Progress.of(2, [Rectangle(OffsetRange(4, 6), CELLS[0])])
-    selected = Selected(points=frozenset({1}))
+    selected = Selected(points=KeyRanges.each([1]))
     limited = limit_ranges(T0, reached, END, [(WHOLE, 1000)], selected.points)
     read = [(planned.slice, planned.slice.offsets.end) for _, planned in limited]
     after = progress_after({T0: reached}, read, selected.unassigned)
@@ -334,15 +334,16 @@ def test_a_batch_with_limits_that_end_nothing_reads_what_one_without_does() -> N
 
 
 def test_a_range_of_parked_keys_alone_has_no_limit() -> None:
-    rest = without((WHOLE,), frozenset({0}))
+    parked = KeyRanges.each([0])
+    rest = ALL_HASHES - parked
     ranges = [(CELLS[0], 5), *((part, 5) for part in rest)]
-    limited = limit_ranges(T0, Progress.at(0), END, ranges, frozenset({0}))
+    limited = limit_ranges(T0, Progress.at(0), END, ranges, parked)
     assert [limit.hashes for limit, _ in limited] == [(part,) for part in rest]
 
 
 def test_a_piece_that_a_task_did_not_reach_is_pending() -> None:
     reached = Progress.of(0, [Rectangle(OffsetRange(2, 4), WHOLE)])
-    ((_, planned),) = limit_ranges(T0, reached, END, [(WHOLE, 1000)], frozenset())
-    assert progress_after({T0: reached}, [(planned.slice, 1)], lambda _: ()) == {
+    ((_, planned),) = limit_ranges(T0, reached, END, [(WHOLE, 1000)], NO_HASHES)
+    assert progress_after({T0: reached}, [(planned.slice, 1)], lambda _: NO_HASHES) == {
         T0: Progress.of(1, [Rectangle(OffsetRange(2, 4), WHOLE)])
     }

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kshare.core import checkpoint
 from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, RangeLimit, decode, encode
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, NO_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange, from_pairs
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
@@ -51,7 +51,7 @@ def limits(draw: st.DrawFn) -> tuple[RangeLimit, ...]:
     first = draw(st.integers(1, len(ranges)))
     groups = [group for group in (ranges[:first], ranges[first:]) if group]
     return tuple(
-        RangeLimit(tuple(group), draw(offsets_), draw(st.integers(1, OFFSET_MAX)))
+        RangeLimit(KeyRanges(group), draw(offsets_), draw(st.integers(1, OFFSET_MAX)))
         for group in groups
     )
 
@@ -81,8 +81,8 @@ def uneven() -> BatchOffsets:
             Rectangle(OffsetRange(1000, 2_000_000), HashRange.of(HALF)),
         ],
     )
-    parts = (HashRange(0, 5), HashRange(6, HALF))
-    limited = (RangeLimit(parts, 200, 50), RangeLimit((HIGH,), 200, 7))
+    parts = KeyRanges([HashRange(0, 5), HashRange(6, HALF)])
+    limited = (RangeLimit(parts, 200, 50), RangeLimit(KeyRanges([HIGH]), 200, 7))
     return BatchOffsets(
         progress={T0: reached, T1: Progress.at(7), T10: Progress.at(0)},
         started={T1: 5},
@@ -244,7 +244,7 @@ def test_the_shape() -> None:
     reached = Progress.of(
         10, [Rectangle(OffsetRange(10, 20), LOW), Rectangle(OffsetRange(25, 30), LOW)]
     )
-    offsets = BatchOffsets({T0: reached}, {T0: 4}, {T0: (RangeLimit((HIGH,), 40, 5),)})
+    offsets = BatchOffsets({T0: reached}, {T0: 4}, {T0: (RangeLimit(KeyRanges([HIGH]), 40, 5),)})
     assert encode(offsets) == {
         "t": {"0": 10},
         EXTRA_KEY: {
@@ -422,15 +422,11 @@ def test_what_is_too_large_is_refused(
 @pytest.mark.parametrize(
     ("hashes", "end", "records", "wanted"),
     [
-        ((), 5, 5, "ascending hash ranges"),
-        ((HIGH, LOW), 5, 5, "ascending hash ranges"),
-        ((LOW, HIGH), 5, 5, "with gaps between them"),
-        ((LOW,), -1, 5, "end >= 0"),
-        ((LOW,), 5, 0, "records >= 1"),
+        (NO_HASHES, 5, 5, "wanted hashes"),
+        (ALL_HASHES, -1, 5, "end >= 0"),
+        (ALL_HASHES, 5, 0, "records >= 1"),
     ],
 )
-def test_what_is_no_limit(
-    hashes: tuple[HashRange, ...], end: int, records: int, wanted: str
-) -> None:
+def test_what_is_no_limit(hashes: KeyRanges, end: int, records: int, wanted: str) -> None:
     with pytest.raises(ValueError, match=wanted):
         RangeLimit(hashes, end, records)

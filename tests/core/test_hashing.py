@@ -1,5 +1,5 @@
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 
 import mmh3
@@ -8,17 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import (
+    ALL_HASHES,
     HASH_SPACE,
+    NO_HASHES,
     WHOLE,
     HashRange,
-    common,
-    complement,
+    KeyRanges,
     key_hash,
-    merged,
-    minus,
-    span,
     split,
-    without,
 )
 
 HASHES = st.integers(0, HASH_SPACE)
@@ -78,9 +75,6 @@ def test_hash_ranges() -> None:
     assert WHOLE.is_whole
     assert not HashRange(0, 5).is_whole
     assert not HashRange(5, HASH_SPACE).is_whole
-    assert span([HashRange(3, 5), HashRange(8, 9)]) == HashRange(3, 9)
-    assert HashRange.each([8, 3]) == (HashRange(3, 4), HashRange(8, 9))
-    assert HashRange.each(iter(())) == ()
     assert pickle.loads(pickle.dumps(WHOLE)) == WHOLE
 
 
@@ -114,63 +108,87 @@ def test_a_range_has_no_more_parts_than_hashes(parts: int) -> None:
         split(HashRange(5, 8), parts)
 
 
-small_ranges = st.sets(st.integers(0, 20), max_size=8).map(
-    lambda cuts: [
-        HashRange(lo, hi) for lo, hi in zip(sorted(cuts)[::2], sorted(cuts)[1::2], strict=False)
-    ]
-)
+SPACE = 20
+"""Laws are looked at where hashes are few; the space goes on behind them."""
 
-
-@given(small_ranges, st.lists(st.integers(0, 20)))
-def test_without(hashes: list[HashRange], points: list[int]) -> None:
-    left = without(hashes, points)
-    wanted = {n for part in hashes for n in range(part.lo, part.hi)} - set(points)
-    assert [n for part in left for n in range(part.lo, part.hi)] == sorted(wanted)
-
-
-def test_without_a_hash_in_the_middle() -> None:
-    assert without([HashRange(5, 9)], [7]) == (HashRange(5, 7), HashRange(8, 9))
-
-
-@given(small_ranges)
-def test_complement(hashes: list[HashRange]) -> None:
-    others = complement(hashes[::-1])
-    tiling = sorted([*hashes, *others])
-    assert (tiling[0].lo, tiling[-1].hi) == (0, HASH_SPACE)
-    assert all(one.hi == two.lo for one, two in pairwise(tiling))
-    assert complement(complement([WHOLE])) == (WHOLE,)
-
-
-overlapping = st.lists(
-    st.tuples(st.integers(0, 12), st.integers(1, 6)).map(lambda r: HashRange(r[0], r[0] + r[1])),
+few_ranges = st.lists(
+    st.tuples(st.integers(0, SPACE - 6), st.integers(1, 6)).map(
+        lambda pair: HashRange(pair[0], pair[0] + pair[1])
+    ),
     max_size=6,
 )
+some_hashes = few_ranges.map(KeyRanges)
 
 
 def hashes_of(parts: Iterable[HashRange]) -> set[int]:
-    return {hashed for part in parts for hashed in range(part.lo, part.hi)}
+    """The twin of key ranges: the hashes one by one."""
+    return {hashed for part in parts for hashed in range(part.lo, min(part.hi, SPACE))}
 
 
-def is_merged(parts: Sequence[HashRange]) -> bool:
-    return all(one.hi < two.lo for one, two in pairwise(parts))
+def is_canonical(hashes: KeyRanges) -> bool:
+    return type(hashes) is KeyRanges and all(one.hi < two.lo for one, two in pairwise(hashes))
 
 
-@given(overlapping)
-def test_merged(hashes: list[HashRange]) -> None:
-    parts = merged(hashes)
-    assert hashes_of(parts) == hashes_of(hashes)
-    assert is_merged(parts)
+@given(few_ranges)
+def test_key_ranges_are_the_union_of_ranges_in_any_order(ranges: list[HashRange]) -> None:
+    hashes = KeyRanges(ranges)
+    assert is_canonical(hashes)
+    assert hashes_of(hashes) == hashes_of(ranges)
+    assert hashes == KeyRanges(ranges[::-1]) == KeyRanges(tuple(hashes)) == tuple(hashes)
+    assert hash(hashes) == hash(tuple(hashes))
+    assert KeyRanges(hashes) is hashes
+    assert is_canonical(pickle.loads(pickle.dumps(hashes)))
+    assert pickle.loads(pickle.dumps(hashes)) == hashes
 
 
-@given(small_ranges, small_ranges)
-def test_common(hashes: list[HashRange], others: list[HashRange]) -> None:
-    both = common(hashes, others)
-    assert hashes_of(both) == hashes_of(hashes) & hashes_of(others)
-    assert list(both) == sorted(both)
+@given(some_hashes, some_hashes)
+def test_key_ranges_are_sets(one: KeyRanges, two: KeyRanges) -> None:
+    both, either, left = one & two, one | two, one - two
+    assert hashes_of(both) == hashes_of(one) & hashes_of(two)
+    assert hashes_of(either) == hashes_of(one) | hashes_of(two)
+    assert hashes_of(left) == hashes_of(one) - hashes_of(two)
+    assert all(map(is_canonical, (both, either, left)))
+    assert one.isdisjoint(two) == (not both)
+    assert (ALL_HASHES - one) & (ALL_HASHES - two) == ALL_HASHES - either
+    assert one - tuple(two) == left
+    assert one & list(two) == both
+    assert one | iter(two) == either
 
 
-@given(overlapping, overlapping)
-def test_minus(hashes: list[HashRange], taken: list[HashRange]) -> None:
-    left = minus(hashes, taken)
-    assert hashes_of(left) == hashes_of(hashes) - hashes_of(taken)
-    assert is_merged(left)
+@given(some_hashes, st.sets(st.integers(0, SPACE)))
+def test_single_hashes_of_key_ranges(hashes: KeyRanges, points: set[int]) -> None:
+    assert hashes_of(KeyRanges.each(points)) == points - {SPACE}
+    assert is_canonical(KeyRanges.each(points))
+    assert {at for at in range(SPACE) if hashes.holds(at)} == hashes_of(hashes)
+
+
+@given(some_hashes, st.integers(0, SPACE - 1), st.integers(1, 6))
+def test_what_overlaps_a_range(hashes: KeyRanges, lo: int, wide: int) -> None:
+    sought = HashRange(lo, lo + wide)
+    wanted = [part for part in hashes if part.intersect(sought) is not None]
+    assert list(hashes.overlapping(sought)) == wanted
+
+
+@given(some_hashes)
+def test_what_key_ranges_say_of_themselves(hashes: KeyRanges) -> None:
+    assert hashes.width == len(hashes_of(hashes))
+    assert (ALL_HASHES - hashes).width == HASH_SPACE - hashes.width
+    assert hashes.pairs == [[part.lo, part.hi] for part in hashes]
+    assert KeyRanges.canonical(iter(hashes)) == hashes
+    assert not hashes.is_all
+    assert (hashes | (ALL_HASHES - hashes)).is_all
+    if hashes:
+        at = hashes_of(hashes)
+        assert hashes.span == HashRange(min(at), max(at) + 1)
+
+
+def test_examples_of_key_ranges() -> None:
+    assert KeyRanges([HashRange(5, 9)]) - KeyRanges.each([7]) == (HashRange(5, 7), HashRange(8, 9))
+    assert KeyRanges(split(WHOLE, 3)) == ALL_HASHES
+    assert ALL_HASHES - ALL_HASHES == NO_HASHES
+
+
+@pytest.mark.parametrize("ranges", [[(5, 9), (0, 3)], [(0, 5), (5, 9)], [(0, 5), (4, 9)]])
+def test_what_is_not_canonical(ranges: list[tuple[int, int]]) -> None:
+    with pytest.raises(ValueError, match="wanted ascending hash ranges with gaps between them"):
+        KeyRanges.canonical(HashRange(lo, hi) for lo, hi in ranges)

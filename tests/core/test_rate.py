@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
 from kshare.core.range_speed import RangeSpeed
 from kshare.core.rate import LastBatch, PlannedLimits, learn_from, plan_limits
@@ -194,7 +194,7 @@ def blind_limits(taken: Callable[[int, int], float], batches: int) -> list[int]:
     """
     last, found = LastBatch(), []
     for number in range(batches):
-        limits = plan_limits(last, {T0: (WHOLE,)}, target_seconds=TARGET, max_records=None)
+        limits = plan_limits(last, {T0: ALL_HASHES}, target_seconds=TARGET, max_records=None)
         ((_, limit),) = limits.by_range(T0)
         seen = RangeObservation(WHOLE, limit, limit, None, limit=limit)
         seconds = taken(number, limit)
@@ -269,7 +269,7 @@ def after(last: LastBatch, *observed: RangeObservation, tasks: int = 2) -> LastB
 
 def test_without_a_target_every_limit_is_that_of_the_user() -> None:
     limits = plan_limits(
-        LastBatch(seconds=100.0), {T0: (A, B), T1: (WHOLE,)}, target_seconds=None, max_records=7
+        LastBatch(seconds=100.0), {T0: (A, B), T1: ALL_HASHES}, target_seconds=None, max_records=7
     )
     assert (limits.by_range(T0), limits.by_range(T1)) == (((A, 7), (B, 7)), ((WHOLE, 7),))
     assert not limits.measured

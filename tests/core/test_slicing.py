@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.assignment import RANGE_ASSIGNORS, lag_weighted, round_robin
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.region import Rectangle
@@ -299,22 +299,22 @@ def test_a_partition_in_two_loads_is_refused() -> None:
     [
         (None, "must return a mapping of partitions to hash ranges, and returned None"),
         ([], "must return a mapping"),
-        ({T0: (WHOLE,)}, "the plan of t-1 cannot be used: the range assignor gave it no ranges"),
-        ({T0: (WHOLE,), T1: (WHOLE,), T2: (WHOLE,)}, "partition=2.*was not asked about"),
-        ({T0: (WHOLE,), T1: ()}, rf"t-1 .*no range of .* has the hashes \[0,{HASH_SPACE}\)"),
-        ({T0: (LOW,), T1: (WHOLE,)}, rf"t-0 .*no range .* hashes \[{HALF},{HASH_SPACE}\)"),
-        ({T0: (HIGH,), T1: (WHOLE,)}, rf"t-0 .*no range .* the hashes \[0,{HALF}\)"),
+        ({T0: ALL_HASHES}, "the plan of t-1 cannot be used: the range assignor gave it no ranges"),
+        ({T0: ALL_HASHES, T1: ALL_HASHES, T2: ALL_HASHES}, "partition=2.*was not asked about"),
+        ({T0: ALL_HASHES, T1: ()}, rf"t-1 .*no range of .* has the hashes \[0,{HASH_SPACE}\)"),
+        ({T0: (LOW,), T1: ALL_HASHES}, rf"t-0 .*no range .* hashes \[{HALF},{HASH_SPACE}\)"),
+        ({T0: (HIGH,), T1: ALL_HASHES}, rf"t-0 .*no range .* the hashes \[0,{HALF}\)"),
         (
-            {T0: (WHOLE,), T1: (HashRange(0, 7), HashRange(9, HASH_SPACE))},
+            {T0: ALL_HASHES, T1: (HashRange(0, 7), HashRange(9, HASH_SPACE))},
             r"t-1 .*no range of the range assignor has the hashes \[7,9\)",
         ),
         (
-            {T0: (WHOLE,), T1: (HashRange(0, 9), HashRange(7, HASH_SPACE))},
+            {T0: ALL_HASHES, T1: (HashRange(0, 9), HashRange(7, HASH_SPACE))},
             r"t-1 .*two ranges of the range assignor have the hashes \[7,9\)",
         ),
-        ({T0: (LOW, WHOLE), T1: (WHOLE,)}, rf"t-0 .*two ranges .* hashes \[0,{HALF}\)"),
-        ({T0: 5, T1: (WHOLE,)}, "t-0 .*wanted hash ranges of the range assignor, found 5"),
-        ({T0: ((0, HASH_SPACE),), T1: (WHOLE,)}, "t-0 .*wanted hash ranges"),
+        ({T0: (LOW, WHOLE), T1: ALL_HASHES}, rf"t-0 .*two ranges .* hashes \[0,{HALF}\)"),
+        ({T0: 5, T1: ALL_HASHES}, "t-0 .*wanted hash ranges of the range assignor, found 5"),
+        ({T0: ((0, HASH_SPACE),), T1: ALL_HASHES}, "t-0 .*wanted hash ranges"),
     ],
 )
 def test_what_an_assignor_must_not_answer(answer: Any, fault: str) -> None:
@@ -330,7 +330,7 @@ def test_plain_tuples_are_partitions_too() -> None:
         min_tasks=None,
         key_ranges=None,
     )
-    assert ranges == {T0: (WHOLE,)}
+    assert ranges == {T0: ALL_HASHES}
 
 
 # -- faults of plans -----------------------------------------------------------------------------
@@ -392,6 +392,6 @@ def test_observations_reach_the_assignor() -> None:
 
     def assign(request: RangeRequest) -> dict[TopicPartition, tuple[HashRange, ...]]:
         assert request.loads[0].observed == (seen,)
-        return {T0: (WHOLE,)}
+        return {T0: ALL_HASHES}
 
     assert plan_ranges([level(T0, 0, 5, observed=(seen,))], assign, min_tasks=1, key_ranges=1)

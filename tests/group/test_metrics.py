@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash, split
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges, key_hash, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
@@ -91,12 +91,12 @@ pieces = st.lists(
 def test_the_lag_counts_offsets_with_something_pending(
     before: list[Rectangle], since: list[Rectangle], end: int, owned: set[HashRange]
 ) -> None:
-    start, hashes = Progress.of(2, before), tuple(sorted(owned))
+    start, hashes = Progress.of(2, before), KeyRanges(owned)
     done = [Rectangle(OffsetRange(0, 2), WHOLE), *before, *since]
     naive = sum(
         not all(
             any(offset in piece.offsets and part.lo in piece.hashes for piece in done)
-            for part in hashes
+            for part in owned
         )
         for offset in range(end)
     )
@@ -137,7 +137,7 @@ def test_records_in_flight_are_those_that_are_not_acknowledged(make: Make) -> No
         consumer.acknowledge(message)
     partition = consumer.metrics().partitions[T0]
     assert (len(messages), partition.position, partition.in_flight) == (40, 40, 10)
-    assert (partition.lag, partition.hashes) == (70, (WHOLE,))
+    assert (partition.lag, partition.hashes) == (70, ALL_HASHES)
 
 
 def test_what_individual_commits_leave_open_is_measured(cluster: FakeCluster, make: Make) -> None:
@@ -276,7 +276,9 @@ def test_prometheus_metrics() -> None:
         oldest_unacknowledged_ms=1_000_000,
         retention_margin=2,
     )
-    consumer = Measured("m1", {T0: halves, TopicPartition("orders", 1): PartitionMetrics((WHOLE,))})
+    consumer = Measured(
+        "m1", {T0: halves, TopicPartition("orders", 1): PartitionMetrics(ALL_HASHES)}
+    )
     register_metrics(consumer, registry)
     member = ("billing", "m1")
     first, second = (*member, "orders", "0"), (*member, "orders", "1")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from kshare.core.hashing import HashRange, key_hash
+from kshare.core.hashing import ALL_HASHES, HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownTopicError
 from kshare.group import GroupOwners, HostInfo, KeySharedConsumer, owner
@@ -84,7 +84,7 @@ def test_a_partition_that_others_choose(cluster: FakeCluster) -> None:
     third = TopicPartition("wide", 3)
     session_config = group_config(servers, application_server="pod-3:8080")
     with closing_session(GroupSession(session_config)) as session:
-        session.claim({third: ()})
+        session.claim({third: ALL_HASHES})
         start_of(session, third)
         assert owner(GROUP, "wide", b"a", config, partition=3) == ("pod-3", 8080)
         assert owner(GROUP, "wide", b"a", config, partition=4) is None
@@ -109,7 +109,7 @@ def test_a_member_that_has_joined(cluster: FakeCluster) -> None:
 
 def test_a_member_that_the_coordinator_does_not_know_owns_nothing() -> None:
     log = GroupLog(GROUP)
-    epoch = Epoch(1, "a", (EpochMember("a", "A", "pod-1:80", ((T0, ()),)),))
+    epoch = Epoch(1, "a", (EpochMember("a", "A", "pod-1:80", ((T0, ALL_HASHES),)),))
     log.apply(0, key_of(epoch), epoch)
     known = OwnerTable.of(log, describing("A"))
     assert known.member(T0, 7) == known.members["a"]
@@ -118,7 +118,7 @@ def test_a_member_that_the_coordinator_does_not_know_owns_nothing() -> None:
 
 def test_a_plain_consumer_owns_what_the_coordinator_says() -> None:
     log = GroupLog(GROUP)
-    epoch = Epoch(1, "a", (EpochMember("a", "A", "pod-1:80", ((T0, ()),)),))
+    epoch = Epoch(1, "a", (EpochMember("a", "A", "pod-1:80", ((T0, ALL_HASHES),)),))
     log.apply(0, key_of(epoch), epoch)
     plain = JoinedMember("P", "client", "10.0.0.1", partitions=(T0,))
     idle = JoinedMember("A", "client", "10.0.0.1")

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError, ConsumerClosedError, FencedError
 from kshare.group.offsets import GroupOffsets
@@ -48,7 +48,9 @@ def servers(cluster: FakeCluster) -> str:
 
 
 def query(servers: str, *hashes: HashRange) -> QueryMember:
-    return QueryMember(group_config(servers).kafka, GROUP, lambda _: hashes or (WHOLE,))
+    return QueryMember(
+        group_config(servers).kafka, GROUP, lambda _: KeyRanges(hashes) or ALL_HASHES
+    )
 
 
 def offsets(servers: str) -> GroupOffsets:
@@ -171,7 +173,7 @@ def fake_query(sessions: Sessions, *hashes: HashRange, clock: Clock | None = Non
     return QueryMember(
         KAFKA,
         GROUP,
-        lambda _: hashes or (WHOLE,),
+        lambda _: KeyRanges(hashes) or ALL_HASHES,
         session=sessions.of,
         clock=(clock or Clock()).monotonic,
     )
@@ -252,7 +254,7 @@ def test_closing_publishes_what_is_left() -> None:
 
 def test_closing_says_what_was_not_written_in_time(caplog: pytest.LogCaptureFixture) -> None:
     spark = QueryMember(
-        KAFKA, GROUP, lambda _: (WHOLE,), session=lambda _: cast("Any", SilentSession())
+        KAFKA, GROUP, lambda _: ALL_HASHES, session=lambda _: cast("Any", SilentSession())
     )
     spark.commit({T0: Progress.at(5)})
     spark.flush(0.0)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, encode
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, HashRange, KeyRanges
 from kshare.core.listing import ParkedCount
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
@@ -35,7 +35,7 @@ LOW, HIGH = HashRange(0, HALF), HashRange(HALF, HASH_SPACE)
 T0 = TopicPartition("t", 0)
 counts = st.integers(0, 2**63 - 1)
 hash_sets = st.sets(st.integers(0, HASH_SPACE), min_size=2, max_size=6).map(
-    lambda cuts: tuple(
+    lambda cuts: KeyRanges(
         HashRange(lo, hi) for lo, hi in zip(sorted(cuts)[::2], sorted(cuts)[1::2], strict=False)
     )
 )
@@ -76,7 +76,9 @@ def test_there_and_back_through_json(told: dict[TopicPartition, PartitionReport]
 
 
 def test_the_shape() -> None:
-    told = PartitionReport(9, 5, 1, 30, True, (RangeReport((LOW, HIGH), 5, 4, 3, 1.5, 10),))
+    told = PartitionReport(
+        9, 5, 1, 30, True, (RangeReport(ALL_HASHES - KeyRanges.each([HALF]), 5, 4, 3, 1.5, 10),)
+    )
     assert encode_report({T0: told}, ends={TopicPartition("t", 10): 7, T0: 1}) == {
         "t": {"0": 9, "10": 7},
         "@kshare": {
@@ -90,7 +92,7 @@ def test_the_shape() -> None:
                         "retention_at_risk": True,
                         "ranges": [
                             {
-                                "h": [[0, HALF], [HALF, HASH_SPACE]],
+                                "h": [[0, HALF], [HALF + 1, HASH_SPACE]],
                                 "position": 5,
                                 "lag": 4,
                                 "records": 3,
@@ -195,17 +197,17 @@ def test_only_who_reads_a_report_loads_pydantic() -> None:
     ],
 )
 def test_a_range_of_another_shape_is_refused(field: str, value: Any) -> None:
-    told = encode_report({T0: PartitionReport(9, 5, ranges=(RangeReport((WHOLE,), 5, 4),))})
+    told = encode_report({T0: PartitionReport(9, 5, ranges=(RangeReport(ALL_HASHES, 5, 4),))})
     told["@kshare"]["report"]["t"]["0"]["ranges"][0][field] = value
     with pytest.raises(ValueError, match=rf"^@kshare.report.t.0.ranges.0.{field}(\.0)?(\.1)?: "):
         decode_report(told)
 
 
 def test_slowest_and_hottest() -> None:
-    slow = RangeReport((LOW,), 0, 0, 10, 5.0)
-    hot = RangeReport((HIGH,), 0, 0, 1000, 5.0)
-    unmeasured = RangeReport((WHOLE,), 0, 0, 500, None)
-    nothing = RangeReport((WHOLE,), 0, 0, 0, 3.0)
+    slow = RangeReport(KeyRanges([LOW]), 0, 0, 10, 5.0)
+    hot = RangeReport(KeyRanges([HIGH]), 0, 0, 1000, 5.0)
+    unmeasured = RangeReport(ALL_HASHES, 0, 0, 500, None)
+    nothing = RangeReport(ALL_HASHES, 0, 0, 0, 3.0)
     every = [hot, nothing, slow, unmeasured]
     assert (slowest(every), hottest(every)) == (slow, hot)
     assert slow.seconds_per_record == 0.5
@@ -214,16 +216,16 @@ def test_slowest_and_hottest() -> None:
 
 def test_lag_counts_an_offset_once() -> None:
     progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
-    assert lag(progress, 30, (LOW,)) == 10
-    assert lag(progress, 30, (WHOLE,)) == 20
-    assert lag(progress, 30, (HashRange(0, 1), HIGH)) == 20
-    assert lag(progress, 5, (WHOLE,)) == 0
+    assert lag(progress, 30, KeyRanges([LOW])) == 10
+    assert lag(progress, 30, ALL_HASHES) == 20
+    assert lag(progress, 30, KeyRanges([HashRange(0, 1), HIGH])) == 20
+    assert lag(progress, 5, ALL_HASHES) == 0
 
 
 def test_entry_bytes_are_those_of_the_dict() -> None:
     assert entry_bytes(Progress.at(7)) == 0
     progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
-    limits = (RangeLimit((HIGH,), 30, 5),)
+    limits = (RangeLimit(KeyRanges([HIGH]), 30, 5),)
     for kept in ((), limits):
         told = encode(
             BatchOffsets(
@@ -237,14 +239,17 @@ def test_entry_bytes_are_those_of_the_dict() -> None:
 
 def test_the_ranges_of_a_level_partition() -> None:
     assert partition_report(30, Progress.at(7)) == PartitionReport(
-        30, 7, ranges=(RangeReport((WHOLE,), 7, 23),)
+        30, 7, ranges=(RangeReport(ALL_HASHES, 7, 23),)
     )
 
 
 def test_the_ranges_of_an_uneven_partition() -> None:
     progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
     told = partition_report(30, progress, at_risk_from=7)
-    assert told.ranges == (RangeReport((LOW,), 20, 10), RangeReport((HIGH,), 10, 20))
+    assert told.ranges == (
+        RangeReport(KeyRanges([LOW]), 20, 10),
+        RangeReport(KeyRanges([HIGH]), 10, 20),
+    )
     assert (told.stable, told.gaps, told.entry_bytes) == (10, 1, entry_bytes(progress))
     assert (told.retention_at_risk, told.at_risk_from) == (True, 7)
 
@@ -252,15 +257,15 @@ def test_the_ranges_of_an_uneven_partition() -> None:
 def test_ranges_with_limits_and_ranges_that_had_a_task() -> None:
     """A parked key lies in the limited range; the other one has nothing to do in this batch."""
     progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
-    parts = (HashRange(0, 5), HashRange(6, HALF))
+    parts = KeyRanges([HashRange(0, 5), HashRange(6, HALF)])
     observed = (RangeObservation(LOW, 4, 9, 2.0), RangeObservation(HIGH, 3, 9))
     told = partition_report(30, progress, (RangeLimit(parts, 30, 8),), observed)
     assert told.ranges == (
         RangeReport(parts, 20, 10, records=4, seconds=2.0, limit=8),
-        RangeReport((HIGH,), 10, 20, records=3),
+        RangeReport(KeyRanges([HIGH]), 10, 20, records=3),
     )
 
 
 def test_behind_latest() -> None:
-    assert RangeReport((LOW,), 5, 2).behind(9) == 4
-    assert RangeReport((LOW,), 5, 0).behind(3) == 0
+    assert RangeReport(KeyRanges([LOW]), 5, 2).behind(9) == 4
+    assert RangeReport(KeyRanges([LOW]), 5, 0).behind(3) == 0

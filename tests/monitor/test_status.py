@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kshare.cli.show import as_json, as_text, parked_json, parked_text
 from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, complement, key_hash, without
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, HashRange, KeyRanges, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
@@ -84,7 +84,7 @@ def test_a_first_batch_of_sparks_own_source_does_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("committed", [0, 1])
 def test_of_a_limited_batch_only_its_begin_is_done(tmp_path: Path, committed: int) -> None:
-    limits = {T0: (RangeLimit((LOW,), 30, 5), RangeLimit((HIGH,), 30, 7))}
+    limits = {T0: (RangeLimit(KeyRanges([LOW]), 30, 5), RangeLimit(KeyRanges([HIGH]), 30, 7))}
     limited = BatchOffsets({T0: AHEAD}, limits=limits)
     assert done(tmp_path, [at(p0=5), limited], committed) == {T0: AHEAD}
 
@@ -183,7 +183,7 @@ def test_ranges_tile_what_is_not_parked(progress: Progress, end: int, keys: list
     assert points >= {key_hash(key, 0) for key in keys}
     tiles = [part for range_ in partition.ranges for part in range_.hashes]
     assert tiles == sorted(tiles)
-    gaps = complement(tiles)
+    gaps = ALL_HASHES - tiles
     assert sorted(gaps) == sorted(HashRange.of(point) for point in points)
     positions = [range_.position for range_ in partition.ranges]
     positions += [progress.position(HashRange.of(point)) for point in points]
@@ -205,7 +205,7 @@ def test_ranges_tile_what_is_not_parked(progress: Progress, end: int, keys: list
 
 
 def test_a_limited_batch_is_in_progress_up_to_its_end() -> None:
-    limits = (RangeLimit((LOW,), 30, 5), RangeLimit((HIGH,), 40, 7))
+    limits = (RangeLimit(KeyRanges([LOW]), 30, 5), RangeLimit(KeyRanges([HIGH]), 40, 7))
     (partition,) = status_of(AHEAD, limits).partitions
     assert partition.planned_to == 40
     assert [(r.hashes, r.position, r.lag, r.limit) for r in partition.ranges] == [
@@ -219,7 +219,7 @@ def test_a_limited_batch_is_in_progress_up_to_its_end() -> None:
 
 
 def test_ranges_beside_a_limited_one_are_shown() -> None:
-    (partition,) = status_of(AHEAD, (RangeLimit((HIGH,), 40, 7),)).partitions
+    (partition,) = status_of(AHEAD, (RangeLimit(KeyRanges([HIGH]), 40, 7),)).partitions
     assert [(r.hashes, r.limit and r.limit.end) for r in partition.ranges] == [
         ((LOW,), None),
         ((HIGH,), 40),
@@ -248,7 +248,7 @@ def test_pending_offsets_that_are_gone() -> None:
 
 def parked_at(key: bytes, stable: int = 10, front: int = 20) -> Progress:
     point = key_hash(key, 0)
-    others = without((WHOLE,), {point})
+    others = ALL_HASHES - KeyRanges.each([point])
     return Progress.of(stable, [Rectangle(OffsetRange(stable, front), part) for part in others])
 
 
@@ -283,14 +283,14 @@ def test_a_single_hash_that_is_ahead_or_read_now_is_not_parked() -> None:
     alone = HashRange.of(point)
     ahead = Progress.of(10, [Rectangle(OffsetRange(10, 20), alone)])
     assert status_of(ahead).parked == ()
-    assert status_of(parked_at(b"k"), (RangeLimit((alone,), 30, 5),)).parked == ()
+    assert status_of(parked_at(b"k"), (RangeLimit(KeyRanges([alone]), 30, 5),)).parked == ()
 
 
 @pytest.mark.parametrize("limited", [False, True], ids=["unlimited", "limited"])
 def test_four_times_the_parked_keys_take_four_times_the_steps(limited: bool) -> None:
     def steps(count: int) -> int:
         keys = [b"%d" % number for number in range(count)]
-        others = without((WHOLE,), {key_hash(key, 0) for key in keys})
+        others = ALL_HASHES - KeyRanges.each(key_hash(key, 0) for key in keys)
         progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), part) for part in others])
         limits = (RangeLimit(others, 30, 5),) if limited else ()
         parked = {("t", key): INFO for key in keys}
@@ -312,7 +312,7 @@ def test_several_sources() -> None:
 
 
 def test_the_json() -> None:
-    limits = (RangeLimit((HIGH,), 40, 7),)
+    limits = (RangeLimit(KeyRanges([HIGH]), 40, 7),)
     told = as_json(status_of(AHEAD, limits, parked={("t", b"\xff"): INFO}))
     (partition,) = told["partitions"]
     assert partition["ranges"][1] == {
@@ -381,7 +381,9 @@ def test_no_bar_hides_what_is_pending(cuts: list[int], start: int, size: int, do
 @pytest.mark.parametrize(("name", "magic"), [("x.png", b"\x89PNG"), ("X.SVG", b"<?xml")])
 def test_a_picture(tmp_path: Path, name: str, magic: bytes) -> None:
     status = status_of(
-        parked_at(b"k"), (RangeLimit((HashRange(0, 5),), 30, 5),), parked={("t", b"k"): INFO}
+        parked_at(b"k"),
+        (RangeLimit(KeyRanges([HashRange(0, 5)]), 30, 5),),
+        parked={("t", b"k"): INFO},
     )
     draw(status, tmp_path / name)
     written = (tmp_path / name).read_bytes()

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from kshare.core.checkpoint import decode
-from kshare.core.hashing import HASH_SPACE, WHOLE, key_hash, split, without
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, KeyRanges, key_hash, split
 from tests.support.planner import KEYS, T0, Log, Query, grown
 
 # -- parked keys ----------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_with_too_many_gaps_those_that_lag_go_first() -> None:
         query.trigger()
         begin = decode(query.at)
         reached = begin.progress[T0]
-        readable = without((WHOLE,), [key_hash(key, 0) for key in parked])
+        readable = ALL_HASHES - KeyRanges.each(key_hash(key, 0) for key in parked)
         if reached.gaps >= 4 and reached.pending_of(reached.front, readable):
             held += 1
             assert max(limit.end for limit in begin.limits[T0]) <= reached.front

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kshare.core.batch import limit_ranges, progress_after
 from kshare.core.checkpoint import BatchOffsets
-from kshare.core.hashing import WHOLE, split
+from kshare.core.hashing import NO_HASHES, WHOLE, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice
 from kshare.core.slice_end import SliceEnd
@@ -62,7 +62,7 @@ def alone(log: Log, slice_: Slice, max_records: int) -> int:
         return min(max(log.first[T0], slice_.offsets.start), slice_.offsets.end)
 
 
-LIMITS = limit_ranges(T0, REACHED, 90, [(part, 5) for part in split(WHOLE, 4)], frozenset())
+LIMITS = limit_ranges(T0, REACHED, 90, [(part, 5) for part in split(WHOLE, 4)], NO_HASHES)
 LIMITED = [planned for _, planned in LIMITS]
 OFFSETS = BatchOffsets({T0: REACHED}, limits={T0: tuple(limit for limit, _ in LIMITS)})
 
@@ -106,7 +106,7 @@ def test_whatever_is_reported_the_answer_is_that_of_the_log(
 def test_reports_are_joined_by_the_slice_and_not_by_its_number() -> None:
     log = grown(100)
     reported = dict(reversed(ends(log).items()))
-    other = limit_ranges(T0, REACHED, 91, [(WHOLE, 7)], frozenset())[0][1].slice
+    other = limit_ranges(T0, REACHED, 91, [(WHOLE, 7)], NO_HASHES)[0][1].slice
     scans = Scans(log)
     found = resolver(scans).resolve("b", OFFSETS, LIMITED, {other: SliceEnd(11, 1), **reported})
     assert scans.slices == []
@@ -140,7 +140,7 @@ def test_each_range_has_its_own_answer_if_the_log_has_lost_some(
             if front > 10
         ],
     )
-    limits = limit_ranges(T0, reached, 90, [(hashes, 5) for hashes in ranges], frozenset())
+    limits = limit_ranges(T0, reached, 90, [(hashes, 5) for hashes in ranges], NO_HASHES)
     limited = [planned for _, planned in limits]
     slices = [planned.slice for planned in limited]
     scans = Scans(log)
@@ -160,7 +160,7 @@ def test_a_slice_that_was_trimmed_does_not_hide_that_another_was_compacted() -> 
     log = grown(100)
     low, high = split(WHOLE, 2)
     reached = Progress.of(10, [Rectangle(OffsetRange(10, 20), high)])
-    limits = limit_ranges(T0, reached, 90, [(low, 5), (high, 5)], frozenset())
+    limits = limit_ranges(T0, reached, 90, [(low, 5), (high, 5)], NO_HASHES)
     limited = [planned for _, planned in limits]
     offsets = BatchOffsets({T0: reached}, limits={T0: tuple(limit for limit, _ in limits)})
     log.first[T0], log.vanished = 15, set(range(25, 60))

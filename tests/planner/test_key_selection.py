@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash
+from kshare.core.hashing import (
+    ALL_HASHES,
+    HASH_SPACE,
+    NO_HASHES,
+    WHOLE,
+    HashRange,
+    KeyRanges,
+    key_hash,
+)
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, TopicPartition
 from kshare.errors import OptionsError, PolicyError
@@ -39,10 +47,10 @@ def assigned(**more: str) -> KeySelection:
 
 def test_without_options_everything_is_read() -> None:
     keys = KeySelection.of(options())
-    assert keys.allowed(T0) == keys.readable(T0) == (WHOLE,)
+    assert keys.allowed(T0) == keys.readable(T0) == ALL_HASHES
     assert keys.chosen(T0) is None
     assert keys.unassigned(T0) == ()
-    assert keys.parked(T0) == frozenset()
+    assert keys.parked(T0) == NO_HASHES
     pending = (Rectangle(OffsetRange(0, 9), WHOLE),)
     assert keys.within(T0, pending) == pending
 
@@ -51,7 +59,7 @@ def test_assigned_ranges() -> None:
     keys = assigned()
     assert keys.allowed(T0) == keys.chosen(T0) == (LOW,)
     assert keys.unassigned(T0) == (HIGH,)
-    assert keys.allowed(T1) == (WHOLE,)
+    assert keys.allowed(T1) == ALL_HASHES
     assert keys.chosen(T1) is None
     assert keys.unassigned(T1) == ()
     assert keys.unassigned(U0) == ()  # read before a restart only
@@ -69,11 +77,11 @@ def test_a_parked_key_is_not_read(parked: set[tuple[str, bytes]], is_always: boo
     wanted = {key for topic, key in parked if topic == "t"} | ({b"key-3"} if is_always else set())
     for key in KEYS:
         hash_ = key_hash(key, 0)
-        assert any(hash_ in part for part in now.readable(T0)) == (key not in wanted)
-    assert now.parked(T0) == {key_hash(key, 0) for key in wanted}
+        assert now.readable(T0).holds(hash_) == (key not in wanted)
+    assert now.parked(T0) == KeyRanges.each(key_hash(key, 0) for key in wanted)
     assert now.unassigned(T0) == ()
-    assert now.allowed(T0) == (WHOLE,)
-    assert now.parked(U0) == frozenset()  # was not asked about
+    assert now.allowed(T0) == ALL_HASHES
+    assert now.parked(U0) == NO_HASHES  # was not asked about
 
 
 DENIED = Policy(RANGE_FETCH, "t")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kshare.core.batch import limited_slices
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, decode
-from kshare.core.hashing import WHOLE, split
+from kshare.core.hashing import WHOLE, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.slice_end import SliceEnd
@@ -411,7 +411,7 @@ def test_keys_after_a_batch_whose_tasks_have_counted_all_keys(runs_again: bool) 
 def test_tasks_are_in_the_order_of_partitions_then_of_ranges() -> None:
     low, high = split(WHOLE, 2)
     places = [TopicPartition("u", 0), TopicPartition("t", 10), TopicPartition("t", 2)]
-    limits = (RangeLimit((low,), 9, 3), RangeLimit((high,), 9, 4))
+    limits = (RangeLimit(KeyRanges([low]), 9, 3), RangeLimit(KeyRanges([high]), 9, 4))
     offsets = BatchOffsets(
         dict.fromkeys(places, Progress.at(5)), limits=dict.fromkeys(places, limits)
     )

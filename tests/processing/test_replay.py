@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kshare.cluster.parked_keys import ParkWatch
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import ALL_HASHES
 from kshare.errors import TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
@@ -67,7 +67,7 @@ def test_letters_come_again_after_the_last_transaction_was_aborted(
     def aborts_once(
         self: TransactionLog, state: TransactionState, work: Work, *rest: Any, **named: Any
     ) -> Todo:
-        has_all = any(each.position_of((WHOLE,)) >= LETTERS for each in work.processed.values())
+        has_all = any(each.position_of(ALL_HASHES) >= LETTERS for each in work.processed.values())
         if has_all and not aborted:
             aborted.append(1)
             raise TransactionAbortedError("the coordinator did not answer")

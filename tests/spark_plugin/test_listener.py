@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import (
 
 import spark_plugin
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, encode
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, HashRange, KeyRanges
 from kshare.core.listing import ParkedCount
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
@@ -32,8 +32,8 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 QUERY = "7b2e3ec0-0000-4000-8000-000000000001"
 AHEAD = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
 CUSTOMER = (HotKey(b"customer-7", 0.75),)
-SLOW = RangeReport((LOW,), 20, 10, records=10, seconds=5.0, limit=10, hot_keys=CUSTOMER)
-HOT = RangeReport((HIGH,), 10, 20, records=1000, seconds=1.0, limit=1000)
+SLOW = RangeReport(KeyRanges([LOW]), 20, 10, records=10, seconds=5.0, limit=10, hot_keys=CUSTOMER)
+HOT = RangeReport(KeyRanges([HIGH]), 10, 20, records=1000, seconds=1.0, limit=1000)
 ENDED = QueryTerminatedEvent.fromJson(
     {"id": QUERY, "runId": QUERY, "exception": None, "errorClassOnException": None}
 )
@@ -102,18 +102,18 @@ def test_a_report() -> None:
 
 @pytest.mark.parametrize("latest", [None, {"t": {"0": 30, "1": 9}}, {"t": 1}, "5"])
 def test_without_a_report_there_are_positions(latest: Any) -> None:
-    limits = {T1: (RangeLimit((WHOLE,), 9, 5),)}
+    limits = {T1: (RangeLimit(ALL_HASHES, 9, 5),)}
     report = heard((encode(BatchOffsets({T0: AHEAD, T1: Progress.at(3)}, limits=limits)), latest))
     assert report is not None
     known = isinstance(latest, dict) and latest["t"] != 1
     end = 30 if known else 20
     first, second = report.partitions[T0], report.partitions[T1]
     assert first.ranges == (
-        RangeReport((LOW,), 20, end - 20),
-        RangeReport((HIGH,), 10, end - 10),
+        RangeReport(KeyRanges([LOW]), 20, end - 20),
+        RangeReport(KeyRanges([HIGH]), 10, end - 10),
     )
     assert (first.end, first.stable, first.gaps, first.entry_bytes > 0) == (end, 10, 1, True)
-    assert second.ranges == (RangeReport((WHOLE,), 3, 6 if known else 0, limit=5),)
+    assert second.ranges == (RangeReport(ALL_HASHES, 3, 6 if known else 0, limit=5),)
     assert (report.slowest, report.hottest) == (None, None)
 
 
@@ -122,7 +122,7 @@ def test_a_partition_without_a_report_stands_beside_one_with() -> None:
     report = heard((encode(BatchOffsets({T0: AHEAD, T1: Progress.at(3)})), latest))
     assert report is not None
     assert report.partitions[T0] == TOLD[T0]
-    assert report.partitions[T1].ranges == (RangeReport((WHOLE,), 3, 5),)
+    assert report.partitions[T1].ranges == (RangeReport(ALL_HASHES, 3, 5),)
 
 
 def test_other_sources_are_no_concern() -> None:
@@ -352,7 +352,7 @@ def test_a_query_of_too_many_ranges_has_series_of_partitions(
 
 def test_parked_ranges_have_no_series() -> None:
     registry = CollectorRegistry()
-    parked = RangeReport((HashRange(7, 8),), 3, 1, is_parked=True)
+    parked = RangeReport(KeyRanges([HashRange(7, 8)]), 3, 1, is_parked=True)
     told = {T0: PartitionReport(30, 3, ranges=(parked, SLOW))}
     KshareListener(prometheus=registry).onQueryProgress(
         event((encode(BatchOffsets({T0: AHEAD})), encode_report(told)))

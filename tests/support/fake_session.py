@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from threading import Lock
 from typing import Any
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
@@ -14,6 +14,7 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.membership.planner import WholeTopics
+from kshare.group.protocol.subscription import Assigned
 from kshare.testing import FakeCluster
 from tests.support.parked_keys import FakeParked
 from tests.support.policies import FakePolicies
@@ -37,7 +38,7 @@ class FakeSession:
         self._group = group
         self._on_change = on_change
         self._started: dict[TopicPartition, Progress] = {}
-        self._claimed: dict[TopicPartition, tuple[HashRange, ...]] = {}
+        self._claimed: dict[TopicPartition, KeyRanges] = {}
 
     def use_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
         self.leader_epochs = of
@@ -52,19 +53,19 @@ class FakeSession:
 
     def claim(
         self,
-        assignment: Mapping[TopicPartition, Sequence[HashRange]],
+        assignment: Assigned,
         *,
         epoch: tuple[int, str] | None = None,
     ) -> None:
         started = {}
         for tp, hashes in assignment.items():
-            if tp in self._started and self._claimed[tp] == tuple(hashes):
+            if tp in self._started and self._claimed[tp] == hashes:
                 started[tp] = self._started[tp]
             else:
                 done = self._group.done.get(tp, Progress.at(self._group.initial.get(tp, 0)))
                 started[tp] = Progress(done.stable, done.stripes)
         self._started = started
-        self._claimed = {tp: tuple(hashes) for tp, hashes in assignment.items()}
+        self._claimed = dict(assignment)
         self.change()
 
     def started(self) -> Mapping[TopicPartition, Progress]:
@@ -144,8 +145,8 @@ class FakeSessions:
     def processed(self, tp: TopicPartition, offset: int) -> bool:
         """Whether an offset counts as processed for all hashes."""
         done = self.done.get(tp, Progress.at(0))
-        return not done.pending_of(offset + 1, (WHOLE,)) or all(
-            offset not in piece.offsets for piece in done.pending_of(offset + 1, (WHOLE,))
+        return not done.pending_of(offset + 1, ALL_HASHES) or all(
+            offset not in piece.offsets for piece in done.pending_of(offset + 1, ALL_HASHES)
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.config.consumer_config import consumer_config
@@ -63,7 +63,7 @@ def join_together(cluster: FakeCluster) -> None:
 def member(servers: str, *hashes: HashRange, **given: Any) -> Iterator[GroupSession]:
     """A session that owns some hashes of T0, and has started."""
     with closing_session(GroupSession(group_config(servers, **given))) as session:
-        session.claim({T0: hashes})
+        session.claim({T0: KeyRanges(hashes) or ALL_HASHES})
         start_of(session)
         yield session
 

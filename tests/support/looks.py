@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kshare.cli.live.snapshot import RangeLine, Snapshot, of_query
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import HashRange, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KshareError
 from kshare.monitor.status import Status, describe, partition_status, read_checkpoint
@@ -46,7 +46,7 @@ def made_up(
     status = partition_status(partition, done, None if end is None else (0, end))
     lines = [RangeLine(0, partition, r.hashes, r.position, r.lag) for r in status.ranges]
     if ranges is not None:
-        lines = [RangeLine(0, partition, (h,), done.position(h), None) for h in ranges]
+        lines = [RangeLine(0, partition, KeyRanges([h]), done.position(h), None) for h in ranges]
     facts = "batch 6 planned, 5 committed"
     return Snapshot("query", "made-up", facts, at, (status,), tuple(lines))
 

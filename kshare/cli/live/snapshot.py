@@ -21,7 +21,7 @@ from kshare.cli.show import (
 )
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
 from kshare.core.checkpoint import RangeLimit
-from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
+from kshare.core.hashing import HASH_SPACE, HashRange, KeyRanges, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group.status import GroupStatus, MemberLoad, MemberStatus
 from kshare.monitor.plot import Panel, chosen, panel, window
@@ -39,7 +39,7 @@ class RangeLine:
     Attributes:
         source: Number of the query's source; 0 of a group.
         partition: The partition.
-        hashes: Its key hashes, ascending.
+        hashes: Its key hashes.
         position: The first offset that is not processed for all of them; None if not known.
         lag: Number of offsets with something pending of it; None if not known.
         member: Who owns it, in a group; None if nobody does, and in a query.
@@ -50,7 +50,7 @@ class RangeLine:
 
     source: int
     partition: TopicPartition
-    hashes: tuple[HashRange, ...]
+    hashes: KeyRanges
     position: int | None
     lag: int | None
     member: str | None = None
@@ -61,7 +61,7 @@ class RangeLine:
     @property
     def share(self) -> float:
         """Its share of the hash space."""
-        return sum(part.width for part in self.hashes) / HASH_SPACE
+        return self.hashes.width / HASH_SPACE
 
     @property
     def hashes_text(self) -> str:
@@ -186,7 +186,7 @@ def of_group(
             RangeLine(
                 source=0,
                 partition=each.partition,
-                hashes=(each.hashes,),
+                hashes=KeyRanges([each.hashes]),
                 position=each.position,
                 lag=each.lag,
                 member=each.member,
@@ -272,7 +272,7 @@ def _range_json(each: RangeLine, partition: PartitionStatus | None) -> dict[str,
     return {
         "source": each.source,
         **each.partition._asdict(),
-        "h": [[part.lo, part.hi] for part in each.hashes],
+        "h": each.hashes.pairs,
         "hashes": each.hashes_text,
         "bar": bar_of(each, partition),
         "position": each.position,

@@ -20,6 +20,7 @@ from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError
 from kshare.group.assignments import (
+    as_assigned,
     offset_to_start,
     offsets_to_commit,
     parse_partition,
@@ -528,7 +529,7 @@ class KeySharedConsumer:
             RuntimeError: The consumer is closed.
         """
         self._state.check_open()
-        return dict(self._dispatcher.assignment)
+        return as_assigned(self._dispatcher.assignment)
 
     def pause(self, partitions: Iterable[Any]) -> None:
         """Return no more records of some partitions, until they are resumed."""

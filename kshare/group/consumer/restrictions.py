@@ -8,10 +8,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyView
-from kshare.core.hashing import WHOLE
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import PolicyError
-from kshare.group.core.ownerships import claimed_hashes
 from kshare.group.protocol.subscription import Assigned
 
 __all__ = ["Restrictions"]
@@ -40,7 +38,7 @@ class Restrictions:
             KafkaError: The policies cannot be read.
         """
         for tp, hashes in sorted(assignment.items()):
-            if claimed_hashes(hashes) == (WHOLE,):
+            if hashes.is_all:
                 continue
             for policy in (Policy(INDIVIDUAL_COMMIT), Policy(RANGE_FETCH, tp.topic)):
                 if not self._policies.accepts(policy):
@@ -108,7 +106,7 @@ class Restrictions:
         own = {tp: assignment[tp] for tp in processed if tp in assignment}
         if not is_subscribed:
             self.check(own)
-        elif any(claimed_hashes(hashes) != (WHOLE,) for hashes in own.values()):
+        elif not all(hashes.is_all for hashes in own.values()):
             return dict(processed)
         if self._policies.accepts(Policy(INDIVIDUAL_COMMIT)):
             self._warned = False

@@ -8,7 +8,7 @@
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -16,14 +16,15 @@ from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import NO_HASHES, HashRange, KeyRanges
 from kshare.core.listing import join_names
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError
+from kshare.group.assignments import as_assigned
 from kshare.group.consumer.call_state import raise_first
 from kshare.group.consumer.topic_lookup import SubscribedTopics, TopicPatterns
 from kshare.group.membership.handle import MemberHandle
-from kshare.group.protocol.holdings import Change, assigned_minus, hashes_union
+from kshare.group.protocol.holdings import Change, assigned_minus
 from kshare.group.protocol.subscription import Assigned
 from kshare.options import KafkaConfig
 
@@ -31,7 +32,7 @@ __all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only"]
 
 _log = logging.getLogger("kshare.group")
 
-Listener: TypeAlias = Callable[[Assigned], None]
+Listener: TypeAlias = Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]
 """Takes key hashes by partition: only what has changed; an empty tuple is the whole partition."""
 
 _Consumer = TypeVar("_Consumer")
@@ -111,7 +112,7 @@ class Subscriber:
         self._step: Callable[[], None] | None = None  # that was interrupted, and is to be done
         self._told: Assigned = {}  # was revoked or lost, by the change that is not applied yet
         self._faults: list[Exception] = []  # of callbacks, of that change
-        self._starting: dict[TopicPartition, tuple[HashRange, ...]] = {}  # gained, not in place
+        self._starting: dict[TopicPartition, KeyRanges] = {}  # gained, not in place
         self._patterns: TopicPatterns | None = None
 
     @property
@@ -210,7 +211,7 @@ class Subscriber:
         if listener is None:
             return
         try:
-            listener(changed)
+            listener(as_assigned(changed))
         except Exception as error:  # raised by poll, once the rebalance is done
             self._faults.append(error)
 
@@ -223,7 +224,7 @@ class Subscriber:
         epoch = None if change.epoch is None else (change.epoch, change.topic_id)
         self._host.take_over(change.assigned, epoch)
         for tp, hashes in change.gained.items():
-            self._starting[tp] = hashes_union(self._starting.get(tp), hashes)
+            self._starting[tp] = self._starting.get(tp, NO_HASHES) | hashes
         self.member.applied()
         self._step, self._told = None, {}
         if change.gained:
@@ -254,7 +255,7 @@ class Subscriber:
         if self.callbacks.on_started is not None:
             self.is_rebalancing = True
             try:
-                self.callbacks.on_started(started)  # if it fails, it is told again
+                self.callbacks.on_started(as_assigned(started))  # if it fails, it is told again
             finally:
                 self.is_rebalancing = False
         for topic_partition in started:
@@ -268,7 +269,7 @@ class Subscriber:
             why = "; others may have them. What was not committed is delivered again"
         names = (
             f"{tp} {' '.join(map(str, ranges))}" if ranges else str(tp)
-            for tp, ranges in sorted(changed.items())
+            for tp, ranges in sorted(as_assigned(changed).items())
         )
         _log.log(level, "group %s: %s: %s%s", self._group, what, join_names(names), why)
 
@@ -280,7 +281,7 @@ class Subscriber:
         if owned and listener is not None:
             self.is_rebalancing = True
             try:
-                listener(owned)
+                listener(as_assigned(owned))
             finally:
                 self.is_rebalancing = False
 
@@ -316,7 +317,7 @@ class _PartitionsOnly:
     listener: Callable[..., None]
     consumer: Any
 
-    def __call__(self, changed: Assigned) -> None:
+    def __call__(self, changed: Collection[TopicPartition]) -> None:
         partitions = sorted(changed)
         if self.consumer is None:
             self.listener(partitions)

@@ -12,12 +12,12 @@ A partition is listed as to be read anew before anything of it changes, and unti
 begun: after an interrupt at any moment it is read from where delivery is.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from kshare.core.hashing import WHOLE, HashRange, common, key_hash
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, KeyRanges, key_hash
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets, OpenChunks
@@ -53,7 +53,7 @@ class Deliveries:
     """
 
     def __init__(self, left_out: LeftOut, *, explicit: bool, is_transactional: bool) -> None:
-        self.assignment: dict[TopicPartition, tuple[HashRange, ...]] = {}
+        self.assignment: dict[TopicPartition, KeyRanges] = {}
         self.paused: set[TopicPartition] = set()
         self.by_partition: dict[TopicPartition, Delivery] = {}
         self.stops = 0
@@ -70,7 +70,7 @@ class Deliveries:
         before = self.assignment
         self.assign(assignment, keeps=True)
         for tp, hashes in assignment.items():
-            is_narrowed = (before.get(tp) or (WHOLE,)) != (hashes or (WHOLE,))
+            is_narrowed = before.get(tp, ALL_HASHES) != hashes
             if is_narrowed and tp not in self.by_partition:  # should it start before that
                 self._next[tp] = replace(self._next.get(tp, NextDelivery()), is_provisional=True)
 
@@ -83,9 +83,8 @@ class Deliveries:
                 out again.
         """
         limits = self.left_out.limits
-        owned = {tp: hashes or (WHOLE,) for tp, hashes in assignment.items()}
         before, self._next = self._next, {}
-        for topic_partition, hashes in owned.items() if keeps else ():
+        for topic_partition, hashes in assignment.items() if keeps else ():
             if topic_partition in self.by_partition:
                 self._keep(topic_partition, hashes)
             elif topic_partition in before:
@@ -98,11 +97,11 @@ class Deliveries:
         for topic_partition in self.by_partition.keys() - assignment.keys():
             self._stop(topic_partition)
         for topic_partition in self.assignment:
-            self.left_out.released.keep(topic_partition, owned.get(topic_partition, ()))
+            self.left_out.released.keep(topic_partition, assignment.get(topic_partition, NO_HASHES))
         self.paused &= assignment.keys()
         self.assignment = dict(assignment)
 
-    def _keep(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+    def _keep(self, topic_partition: TopicPartition, hashes: KeyRanges) -> None:
         """The key hashes of a partition change: go on with those that stay.
 
         Nobody else gets them, so there is no need to wait until they are claimed again. But for
@@ -112,7 +111,7 @@ class Deliveries:
         if delivery.owned == hashes:
             return
         self._carry(topic_partition, hashes)
-        stay = common(delivery.owned, hashes)
+        stay = delivery.owned & hashes
         if stay and topic_partition in self._next and not self._is_transactional:
             self._start(topic_partition, delivery.start, stay)
             self.by_partition[topic_partition].is_provisional = True
@@ -127,7 +126,7 @@ class Deliveries:
         delivery = self.by_partition.get(topic_partition)
         return delivery is not None and not delivery.is_provisional
 
-    def _carry(self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+    def _carry(self, topic_partition: TopicPartition, hashes: KeyRanges) -> None:
         """End a delivery; the next one goes on where it was."""
         limits = self.left_out.limits
         delivery, limit = self.by_partition[topic_partition], limits.of(topic_partition)
@@ -141,9 +140,7 @@ class Deliveries:
         # Last: what is kept back counts as handed out, and after an interrupt it is to be there.
         self._next[topic_partition] = NextDelivery(carried)
 
-    def _start(
-        self, topic_partition: TopicPartition, start: Progress, hashes: tuple[HashRange, ...]
-    ) -> None:
+    def _start(self, topic_partition: TopicPartition, start: Progress, hashes: KeyRanges) -> None:
         begins = self._next.get(topic_partition, NextDelivery())
         if begins.carried is None or begins.sought is not None:
             self.left_out.limits.begin(topic_partition)
@@ -161,10 +158,10 @@ class Deliveries:
         self,
         topic_partition: TopicPartition,
         start: Progress,
-        hashes: tuple[HashRange, ...],
+        hashes: KeyRanges,
         carried: Carried | None,
     ) -> Delivery:
-        parked = self.left_out.hashes(topic_partition, hashes or (WHOLE,))
+        parked = self.left_out.hashes(topic_partition, hashes)
         return Delivery(
             topic_partition, start, hashes, explicit=self._explicit, carried=carried, parked=parked
         )
@@ -227,11 +224,11 @@ class Deliveries:
             is_batch: As for :meth:`.Delivery.processed`.
         """
         delivery = self.by_partition.get(topic_partition)
-        hashes = self.assignment[topic_partition] or (WHOLE,)
+        hashes = self.assignment[topic_partition]
         if delivery is not None and not delivery.is_provisional:
             self._seek(topic_partition, offset, hashes, is_batch=is_batch)
             return
-        self.left_out.released.keep(topic_partition, ())
+        self.left_out.released.keep(topic_partition, NO_HASHES)
         awaits_claim = False
         if delivery is not None:  # hashes that were gained go there too
             awaits_claim = started.get(topic_partition) is delivery.start
@@ -251,7 +248,7 @@ class Deliveries:
         self,
         topic_partition: TopicPartition,
         offset: int,
-        hashes: tuple[HashRange, ...],
+        hashes: KeyRanges,
         *,
         is_batch: bool,
     ) -> None:
@@ -261,7 +258,7 @@ class Deliveries:
         # amid this, another one begins there.
         self._next[topic_partition] = NextDelivery(sought=offset, sought_of=hashes)
         delivery = self.by_partition.pop(topic_partition)
-        self.left_out.released.keep(topic_partition, ())
+        self.left_out.released.keep(topic_partition, NO_HASHES)
         self.left_out.limits.begin(topic_partition)
         if self.left_out.hashes(topic_partition, delivery.owned) != delivery.parked:
             delivery = self._next_of(delivery)  # what was put aside goes there, too
@@ -340,11 +337,9 @@ class Deliveries:
             if delivery is not None and delivery.is_provisional:
                 if start is None or start is delivery.start or continues:
                     continue  # its next claim is not in place, or not even made
-                self._carry(topic_partition, hashes or (WHOLE,))
+                self._carry(topic_partition, hashes)
                 delivery = None
-            elif delivery is not None and (
-                start is not delivery.start or delivery.owned != (hashes or (WHOLE,))
-            ):
+            elif delivery is not None and (start is not delivery.start or delivery.owned != hashes):
                 self._stop(topic_partition)
                 delivery = None
             if delivery is None and start is not None and self.left_out.parked is not None:
@@ -358,8 +353,8 @@ class Deliveries:
         left_out.parked = parked
         for topic_partition, delivery in list(self.by_partition.items()):
             if left_out.hashes(topic_partition, delivery.owned) != delivery.parked:
-                of_topic = (parked or {}).get(topic_partition.topic, ())
-                self._take_out(topic_partition, common(delivery.owned, of_topic))
+                of_topic = (parked or {}).get(topic_partition.topic, NO_HASHES)
+                self._take_out(topic_partition, delivery.owned & of_topic)
         left_out.obeyed = parked  # last: after an interrupt, the others follow
 
     def _make_room(self, now: float) -> None:
@@ -384,7 +379,7 @@ class Deliveries:
                 # Last: after an interrupt amid this, it has still to follow.
                 released.followed(topic_partition)
 
-    def _take_out(self, topic_partition: TopicPartition, hashes: Sequence[HashRange]) -> None:
+    def _take_out(self, topic_partition: TopicPartition, hashes: KeyRanges) -> None:
         """Go on, keeping nothing back of some key hashes any more: it is pending again."""
         limit = self.left_out.limits.of(topic_partition)
         self._put_back_rows(topic_partition)

@@ -23,11 +23,11 @@ Guarantees: no record counts as processed that was not handed out, or that was a
 acknowledged. Cost: a byte a record until all of its chunk are acknowledged.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from kshare.core.hashing import HashRange, key_hash
+from kshare.core.hashing import NO_HASHES, HashRange, KeyRanges, key_hash
 from kshare.core.offsets import OFFSET_MAX, Bounds, from_pairs, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import overlay
@@ -46,7 +46,7 @@ class Delivery:
     Args:
         topic_partition: The partition.
         start: What had been processed when delivery started.
-        hashes: The key hashes that the consumer owns; empty for all.
+        owned: The key hashes that the consumer owns.
         explicit: Whether records are acknowledged one by one.
         carried: What was handed out before, of hashes that the consumer has kept.
         parked: The key hashes of parked keys that the consumer owns.
@@ -61,17 +61,17 @@ class Delivery:
         self,
         topic_partition: TopicPartition,
         start: Progress,
-        hashes: Sequence[HashRange],
+        owned: KeyRanges,
         *,
         explicit: bool,
         carried: Carried | None = None,
-        parked: tuple[HashRange, ...] = (),
+        parked: KeyRanges = NO_HASHES,
     ) -> None:
         carried = carried or Carried(())
         self.topic_partition = topic_partition
         self.explicit = explicit
         self.is_provisional = False
-        self._scope = Scope.of(start, hashes, carried, parked)
+        self._scope = Scope.of(start, owned, carried, parked)
         self._first = self._scope.first
         self._settled = self._scope.position
         self._handed_out = HandedOut(self._settled)
@@ -84,12 +84,12 @@ class Delivery:
         return self._scope.start
 
     @property
-    def owned(self) -> tuple[HashRange, ...]:
-        """The key hashes that the consumer owns, ascending, parked or not."""
+    def owned(self) -> KeyRanges:
+        """The key hashes that the consumer owns, parked or not."""
         return self._scope.owned
 
     @property
-    def parked(self) -> tuple[HashRange, ...]:
+    def parked(self) -> KeyRanges:
         """The owned key hashes of parked keys."""
         return self._scope.parked
 
@@ -114,7 +114,7 @@ class Delivery:
         """What is still to be read of the offsets below ``end``; empty if all keys are parked."""
         return self._scope.wanted(self.position, end)
 
-    def carry(self, hashes: Sequence[HashRange]) -> Carried | None:
+    def carry(self, hashes: KeyRanges) -> Carried | None:
         """What a delivery of other key hashes takes over from this one, which has ended.
 
         Args:
@@ -272,8 +272,7 @@ class Delivery:
         return [
             offset
             for offset, point in records.items()
-            if any(point in part for part in self.owned)
-            and not self._scope.is_pending(offset, point, done, again)
+            if self.owned.holds(point) and not self._scope.is_pending(offset, point, done, again)
         ]
 
     def acknowledge(

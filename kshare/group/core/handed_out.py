@@ -8,7 +8,7 @@
          +------- take_back() -------+
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from kshare.core.hashing import HashRange, key_hash
+from kshare.core.hashing import NO_HASHES, KeyRanges, key_hash
 from kshare.core.offsets import Bounds
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk, Rows
 
@@ -278,7 +278,7 @@ class OpenChunks:
             values = np.frombuffer(chunk.acknowledged, np.uint8)
             yield chunk, rows[values[rows] == 0]
 
-    def acknowledge_between(self, start: int, end: int, but: Sequence[HashRange] = ()) -> None:
+    def acknowledge_between(self, start: int, end: int, but: KeyRanges = NO_HASHES) -> None:
         """All records with offsets ``[start, end)`` are acknowledged, but those of some hashes."""
         for chunk in self._chunks:
             first, last = np.searchsorted(chunk.offsets, (start, end)).tolist()
@@ -374,10 +374,9 @@ class OpenChunks:
         self._chunks = [chunk.slim for chunk in chunks[:-_WHOLE]] + chunks[-_WHOLE:]
 
 
-def is_of(key: bytes | None, offset: int, hashes: Sequence[HashRange]) -> bool:
+def is_of(key: bytes | None, offset: int, hashes: KeyRanges) -> bool:
     """Return True if a record with this key and offset is of some key hashes."""
-    point = key_hash(key, offset)
-    return any(point in part for part in hashes)
+    return hashes.holds(key_hash(key, offset))
 
 
 def is_open(chunk: Chunk) -> npt.NDArray[np.bool_]:

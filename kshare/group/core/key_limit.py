@@ -14,11 +14,11 @@ each key that is put aside.
 """
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, TypeAlias
 
-from kshare.core.hashing import HashRange, key_hash
+from kshare.core.hashing import KeyRanges, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group.core.handed_out import is_of
 from kshare.group.core.in_hand import InHand
@@ -88,9 +88,9 @@ class KeyLimit:
         return len(self._waiting)
 
     @property
-    def aside(self) -> tuple[HashRange, ...]:
-        """The hashes of the keys that are put aside, each once, ascending."""
-        return HashRange.each({key_hash(key, 0) for key in self._aside})
+    def aside(self) -> KeyRanges:
+        """The hashes of the keys that are put aside."""
+        return KeyRanges.each(key_hash(key, 0) for key in self._aside)
 
     def let_out(self, hand: InHand) -> None:
         """Have all in hand that may go out now; nothing is in hand."""
@@ -155,7 +155,7 @@ class KeyLimit:
                 if each.offset() not in known and not each[0].acknowledged[each[1]] & ACKNOWLEDGED
             ]
 
-    def keep(self, hashes: Sequence[HashRange]) -> None:
+    def keep(self, hashes: KeyRanges) -> None:
         """Forget what is not of some key hashes: it is not this consumer's any more."""
         with self._lock:
             self.ready = deque(m for m in self.ready if is_of(m.key(), m.offset(), hashes))
@@ -176,7 +176,7 @@ class KeyLimit:
         forgotten, self._forgotten, self.is_changed = self._forgotten, [], False
         return forgotten
 
-    def take_out(self, hashes: Sequence[HashRange]) -> None:
+    def take_out(self, hashes: KeyRanges) -> None:
         """Forget what is kept back of some key hashes; those in flight stay so."""
         with self._lock:
             self.is_changed = True

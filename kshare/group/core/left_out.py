@@ -10,11 +10,11 @@ What is left out stays pending, and memory holds nothing of it. Times are of any
 never set.
 """
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from kshare.core.hashing import HashRange, common, key_hash, minus
+from kshare.core.hashing import NO_HASHES, HashRange, KeyRanges, key_hash
 from kshare.core.offsets import OFFSET_MAX, Bounds, union
 from kshare.core.progress import TopicPartition
 from kshare.group.core.delivery import Delivery
@@ -85,18 +85,18 @@ class Released:
         # No generator: an interrupt as it is closed would be passed over.
         return bool([each for each in self._partitions.values() if each.is_changed])
 
-    def hashes(self, partition: TopicPartition) -> tuple[HashRange, ...]:
-        """The hashes of the keys that wait, ascending, one hash each."""
+    def hashes(self, partition: TopicPartition) -> KeyRanges:
+        """The hashes of the keys that wait."""
         waiting = self._partitions.get(partition)
-        return () if waiting is None else HashRange.each(waiting.due)
+        return NO_HASHES if waiting is None else KeyRanges.each(waiting.due)
 
-    def unfollowed(self, partition: TopicPartition) -> tuple[HashRange, ...]:
+    def unfollowed(self, partition: TopicPartition) -> KeyRanges:
         """Those, and the ones that wait no more, until the delivery has followed.
 
         What is read of them before that is behind what is read again after it.
         """
         waiting = self._partitions.get(partition)
-        return () if waiting is None else HashRange.each(waiting.due.keys() | waiting.over)
+        return NO_HASHES if waiting is None else KeyRanges.each(waiting.due.keys() | waiting.over)
 
     def due(self, now: float) -> None:
         """Let go the keys whose time has come."""
@@ -123,22 +123,18 @@ class Released:
         waiting.is_changed = False
         waiting.over.clear()
 
-    def keep(self, partition: TopicPartition, hashes: Sequence[HashRange]) -> None:
+    def keep(self, partition: TopicPartition, hashes: KeyRanges) -> None:
         """Forget what is not of some key hashes: it is not this consumer's any more."""
         waiting = self._partitions.get(partition)
         if waiting is None:
             return
-        waiting.due = {
-            point: due
-            for point, due in waiting.due.items()
-            if common(hashes, (HashRange.of(point),))
-        }
+        waiting.due = {point: due for point, due in waiting.due.items() if hashes.holds(point)}
         if not waiting.due and not waiting.is_changed:
             del self._partitions[partition]
 
 
-ParkedHashes: TypeAlias = Mapping[str, tuple[HashRange, ...]]
-"""The hashes of parked keys by topic: ranges of one hash each, ascending."""
+ParkedHashes: TypeAlias = Mapping[str, KeyRanges]
+"""The hashes of parked keys by topic."""
 
 _ASIDE_SECONDS: Final = 0.1
 """Keys are put aside, or read again, so often at most: what is on its way is fetched anew."""
@@ -165,16 +161,12 @@ class LeftOut:
         self.obeyed: ParkedHashes | None = None
         self._aside_until = self._released_until = 0.0
 
-    def hashes(
-        self, partition: TopicPartition, owned: Sequence[HashRange]
-    ) -> tuple[HashRange, ...]:
+    def hashes(self, partition: TopicPartition, owned: KeyRanges) -> KeyRanges:
         """The owned hashes that are not read."""
-        out = (self.parked or {}).get(partition.topic, ())
+        parked = (self.parked or {}).get(partition.topic, NO_HASHES)
         limit = self.limits.of(partition)
-        for more in (limit.aside if limit is not None else (), self.released.hashes(partition)):
-            if more:
-                out = (*out, *minus(more, out))
-        return tuple(sorted(common(owned, out)))
+        aside = NO_HASHES if limit is None else limit.aside
+        return owned & (parked | aside | self.released.hashes(partition))
 
     def come_again(self, partition: TopicPartition, delivery: Delivery) -> dict[HashRange, Bounds]:
         """The offsets of keys that are handed out again, for :meth:`.Delivery.park`.
@@ -203,7 +195,7 @@ class LeftOut:
             return
         held = self.released.unfollowed(chunk.topic_partition)
         for key in set(chunk.column("key")):
-            if key is not None and common(held, (HashRange.of(key_hash(key, 0)),)):
+            if key is not None and held.holds(key_hash(key, 0)):
                 OpenChunks((chunk,)).release(key, int(chunk.offsets[0]))
 
     # -- what changes with time ---------------------------------------------------------------

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kshare.core.backoff import Backoff, Uniform
-from kshare.core.hashing import WHOLE, HashRange, common
+from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import AuthorizationError
 from kshare.group.protocol.actions import Action, Append, Delete, Unblock
@@ -16,6 +16,7 @@ from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.plain_owner import PlainOwner
 from kshare.group.protocol.records import Block, Claim
 from kshare.group.protocol.start import Reason
+from kshare.group.protocol.subscription import Assigned
 
 __all__ = [
     "AskedCommits",
@@ -159,12 +160,12 @@ class Inheritance:
         processed: What was processed before delivery has begun; None if nothing was.
     """
 
-    starts: tuple[tuple[Progress, tuple[HashRange, ...]], ...] = ()
+    starts: tuple[tuple[Progress, KeyRanges], ...] = ()
     processed: Progress | None = None
 
-    def kept(self, start: Progress | None) -> tuple[HashRange, ...]:
-        """The hashes that were kept since a start; empty if there are none."""
-        return next((hashes for each, hashes in self.starts if each is start), ())
+    def kept(self, start: Progress | None) -> KeyRanges:
+        """The hashes that were kept since a start."""
+        return next((hashes for each, hashes in self.starts if each is start), NO_HASHES)
 
 
 @dataclass(slots=True)
@@ -247,7 +248,7 @@ class Ownership:
         starts = former.inherited.starts
         if former.start is not None:
             starts = (*starts, (former.start, former.owner.hashes))
-        kept = ((start, common(hashes, self.owner.hashes)) for start, hashes in starts[-2:])
+        kept = ((start, hashes & self.owner.hashes) for start, hashes in starts[-2:])
         self.inherited.starts = tuple((start, hashes) for start, hashes in kept if hashes)
 
     def processed_since(self, start: Progress | None, what: ProcessedWork) -> bool:
@@ -397,7 +398,7 @@ class Claimant:
         """Claim under another name from now on: nothing late is taken for a new claim's."""
         self._claims += 1
 
-    def claim(self, partition: TopicPartition, hashes: tuple[HashRange, ...]) -> Claim:
+    def claim(self, partition: TopicPartition, hashes: KeyRanges) -> Claim:
         """A claim under the present name."""
         return Claim(partition, f"{self.member}#{self._claims}", hashes)
 
@@ -421,7 +422,7 @@ class Claimant:
             return Cooperator(shared, topic_id, chunk_records=self._lease_records)
         return Owner(replace(claim, transactional_id=self._transactional_id), topic_id)
 
-    def check(self, assignment: Mapping[TopicPartition, Sequence[HashRange]]) -> None:
+    def check(self, assignment: Assigned) -> None:
         """Check that these key hashes of partitions may be owned.
 
         Raises:
@@ -429,6 +430,6 @@ class Claimant:
         """
         is_plain = self._transactional_id is None and self._lease_records is None
         needs_claims = self._individual and not self.self_fencing  # nothing else keeps others away
-        is_whole = all(tuple(hashes) == (WHOLE,) for hashes in assignment.values())
+        is_whole = all(hashes.is_all for hashes in assignment.values())
         if self.denied and assignment and (needs_claims or not (is_plain and is_whole)):
             raise self.denied

@@ -1,11 +1,9 @@
 """What a session owns: an owner for each partition, and what is new."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from itertools import pairwise
 
 from kshare.core.backoff import Uniform
-from kshare.core.hashing import WHOLE, HashRange, common, merged
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
 from kshare.core.offsets import Bounds
 from kshare.core.progress import Progress, TopicPartition
@@ -20,7 +18,7 @@ from kshare.group.protocol.start import Reason
 from kshare.group.protocol.subscription import Assigned
 from kshare.group.protocol.takeover import session_of
 
-__all__ = ["LeaseClock", "Ownerships", "claimed_hashes"]
+__all__ = ["LeaseClock", "Ownerships"]
 
 
 class Ownerships:
@@ -334,7 +332,7 @@ class Ownerships:
 
     def _fenced(self, partition: TopicPartition, owner: Owner) -> FencedError:
         later = list(self.log.of(partition).taken_from(owner.member, owner.hashes))
-        taken = common([part for placed in later for part in placed.claim.hashes], owner.hashes)
+        taken = owner.hashes & [part for placed in later for part in placed.claim.hashes]
         shown = ", ".join(map(str, taken or owner.hashes))
         other = session_of(later[-1].claim.member) if later else None
         own = session_of(owner.member)
@@ -360,18 +358,6 @@ class Ownerships:
                 f"group {self.log.group}, {owner.partition}: {start.reason.value}; it goes on from "
                 f"offset {owner.done.stable}: {what}"
             )
-
-
-def claimed_hashes(hashes: Sequence[HashRange]) -> tuple[HashRange, ...]:
-    """Key hashes as a claim holds them: ascending, neighbours joined; all of them if none given.
-
-    Raises:
-        ValueError: Two ranges overlap.
-    """
-    for lower, upper in pairwise(sorted(hashes)):
-        if upper.lo < lower.hi:
-            raise ValueError(f"key hashes {lower} and {upper} overlap")
-    return merged(hashes) or (WHOLE,)
 
 
 class LeaseClock:

@@ -5,12 +5,12 @@
     Scope of a delivery --carried_on--> Carried --NextDelivery, until it starts--> the next Scope
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kshare.core.hashing import WHOLE, HashRange, common, merged, minus
+from kshare.core.hashing import NO_HASHES, HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, Bounds, OffsetRange, intersect, since, subtract, union
 from kshare.core.progress import Progress, Rectangle, Stripe
 from kshare.core.region import canonical, clip, overlay
@@ -34,7 +34,7 @@ class Sought:
             come again, and is processed once it is acknowledged.
     """
 
-    hashes: tuple[HashRange, ...]
+    hashes: KeyRanges
     offset: int
     position: int
     passed: tuple[Stripe, ...] = ()
@@ -59,12 +59,12 @@ class Sought:
         Args:
             again: As of :meth:`.Delivery.park`.
         """
-        held = [part for part in again if common(self.hashes, (part,))]
-        rest = self.within(minus(self.hashes, held))
+        held = [part for part in again if self.hashes.overlapping(part)]
+        rest = self.within(self.hashes - held)
         if rest is not None:
             yield rest
         for part in held:
-            of_key = self.within((part,))
+            of_key = self.within(KeyRanges([part]))
             assert of_key is not None
             # Their rows do not wait to be acknowledged any more, and are not processed.
             rest_of = [(each.hashes, subtract(each.bounds, again[part])) for each in of_key.earlier]
@@ -95,14 +95,14 @@ class Sought:
         start = max(start, self.position)
         return subtract((start, end), self.ahead) if start < end else ()
 
-    def within(self, hashes: Sequence[HashRange]) -> "Sought | None":
+    def within(self, hashes: KeyRanges) -> "Sought | None":
         """The part of it that is of some key hashes; None if there is none."""
-        kept = common(self.hashes, hashes)
+        kept = self.hashes & hashes
         passed, earlier = (
             tuple(
                 Stripe(part, stripe.bounds)
                 for stripe in stripes
-                for part in common((stripe.hashes,), hashes)
+                for part in hashes & [stripe.hashes]
             )
             for stripes in (self.passed, self.earlier)
         )
@@ -123,7 +123,7 @@ class Carried:
     chunks: tuple[Chunk, ...] = ()
     sought: tuple[Sought, ...] = ()
 
-    def within(self, hashes: Sequence[HashRange]) -> "Carried":
+    def within(self, hashes: KeyRanges) -> "Carried":
         """The part of it that is of some key hashes; rows of others will not be acknowledged."""
         for chunk in self.chunks:
             for row in np.flatnonzero(is_open(chunk)).tolist():
@@ -145,7 +145,7 @@ class Carried:
         return replace(self, pieces=canonical(pieces), sought=sought)
 
 
-def within(sought: Iterable[Sought], hashes: Sequence[HashRange]) -> tuple[Sought, ...]:
+def within(sought: Iterable[Sought], hashes: KeyRanges) -> tuple[Sought, ...]:
     """The parts of some seeks that are of some key hashes."""
     return tuple(part for each in sought if (part := each.within(hashes)) is not None)
 
@@ -159,7 +159,7 @@ def joined(sought: Iterable[Sought]) -> list[Sought]:
         if one is not None:
             each = replace(  # noqa: PLW2901
                 each,
-                hashes=merged([*one.hashes, *each.hashes]),
+                hashes=one.hashes | each.hashes,
                 passed=(*one.passed, *each.passed),
                 earlier=(*one.earlier, *each.earlier),
             )
@@ -170,7 +170,7 @@ def joined(sought: Iterable[Sought]) -> list[Sought]:
 def _without(piece: Rectangle, again: Mapping[HashRange, Bounds]) -> Iterator[Rectangle]:
     """A piece without some offsets of some hashes."""
     cut = [part for part in again if piece.hashes.intersect(part) is not None]
-    for part in minus((piece.hashes,), cut):
+    for part in KeyRanges([piece.hashes]) - cut:
         yield Rectangle(piece.offsets, part)
     for part in cut:
         for start, end in ranges(subtract((piece.offsets.start, piece.offsets.end), again[part])):
@@ -194,7 +194,7 @@ class Scope:
 
     Attributes:
         start: What had been processed when delivery started.
-        owned: The key hashes that the consumer owns, ascending, parked or not.
+        owned: The key hashes that the consumer owns, parked or not.
         parked: Those of parked keys.
         unsought: Those that go on from what is committed.
         sought: Those that go on from a seek.
@@ -204,9 +204,9 @@ class Scope:
     """
 
     start: Progress
-    owned: tuple[HashRange, ...]
-    parked: tuple[HashRange, ...]
-    unsought: tuple[HashRange, ...]
+    owned: KeyRanges
+    parked: KeyRanges
+    unsought: KeyRanges
     sought: tuple[Sought, ...]
     sought_before: tuple[Sought, ...]
     pieces: tuple[Rectangle, ...]
@@ -216,20 +216,19 @@ class Scope:
     def of(
         cls,
         start: Progress,
-        hashes: Sequence[HashRange],
+        owned: KeyRanges,
         carried: Carried,
-        parked: tuple[HashRange, ...],
+        parked: KeyRanges,
     ) -> "Scope":
         """The scope of a new delivery; for its arguments, see :class:`.Delivery`."""
-        owned = tuple(sorted(hashes)) or (WHOLE,)
-        unparked = minus(owned, parked) if parked else owned
+        unparked = owned - parked
         sought = within(carried.sought, unparked)
         ends = [stripe.bounds[-1] for stripe in start.stripes if stripe.bounds]
         return cls(
             start=start,
             owned=owned,
             parked=parked,
-            unsought=minus(unparked, [part for each in sought for part in each.hashes]),
+            unsought=unparked - [part for each in sought for part in each.hashes],
             sought=sought,
             sought_before=within(carried.sought, parked),
             pieces=carried.pieces,
@@ -244,12 +243,12 @@ class Scope:
             passed: What was processed before it.
             returned: What was returned before it, since the start or the last seek.
         """
-        hashes = minus(self.owned, self.parked)
+        hashes = self.owned - self.parked
         before = [stripe for each in self.sought for stripe in each.earlier]
         earlier = overlay(_below([*before, *returned], offset))
         return replace(
             self,
-            unsought=(),
+            unsought=NO_HASHES,
             sought=within((Sought(self.owned, offset, offset, passed, earlier=earlier),), hashes),
             pieces=clip(self.pieces, self.parked),  # of the others, it is handed out again
         )
@@ -382,26 +381,22 @@ class Scope:
 
     def _ahead(self, position: int, waiting: Callable[[], Bounds]) -> Iterator[Stripe]:
         """What the delivery before has handed out beyond the position, and is processed."""
-        ahead: list[tuple[Bounds, Sequence[HashRange], Sequence[HashRange]]] = [
-            (
-                (max(piece.offsets.start, position), piece.offsets.end),
-                (piece.hashes,),
-                self.unsought,
-            )
+        ahead: list[tuple[Bounds, KeyRanges]] = [
+            ((max(piece.offsets.start, position), piece.offsets.end), hashes)
             for piece in self.pieces
-            if piece.offsets.end > position
+            if piece.offsets.end > position and (hashes := self.unsought & [piece.hashes])
         ]
         ahead += [
-            (bounds, each.hashes, each.hashes)
+            (bounds, each.hashes)
             for each in self.sought
             if (bounds := since(each.handed_out, position))
         ]
         if not ahead:
             return
         open_offsets = waiting()
-        for handed_out, hashes, of in ahead:
+        for handed_out, hashes in ahead:
             bounds = subtract(handed_out, open_offsets)
-            for part in common(hashes, of) if bounds else ():
+            for part in hashes if bounds else ():
                 yield Stripe(part, bounds)
 
     def is_pending(self, offset: int, point: int, done: Progress, again: Progress) -> bool:
@@ -413,12 +408,11 @@ class Scope:
             done: What is processed, if no seek hands it out again.
             again: What is processed of what a seek hands out again.
         """
-        hashes = (HashRange.of(point),)
         is_sought = any(
-            offset >= each.offset and any(point in part for part in each.hashes)
+            offset >= each.offset and each.hashes.holds(point)
             for each in (*self.sought, *self.sought_before)
         )
-        pending = (again if is_sought else done).pending_of(offset + 1, hashes)
+        pending = (again if is_sought else done).pending(offset + 1, HashRange.of(point))
         return any(offset in piece.offsets for piece in pending)
 
 
@@ -435,7 +429,7 @@ class NextDelivery:
 
     carried: Carried | None = None
     sought: int | None = None
-    sought_of: tuple[HashRange, ...] = ()
+    sought_of: KeyRanges = NO_HASHES
     is_provisional: bool = False
 
     def acknowledge(self, offsets: Offsets, chunks: Collection[int], tell: Tell) -> None:
@@ -443,8 +437,8 @@ class NextDelivery:
         handed_out = OpenChunks(() if self.carried is None else self.carried.chunks)
         handed_out.acknowledge(offsets, chunks, tell)
 
-    def within(self, hashes: tuple[HashRange, ...]) -> "NextDelivery":
+    def within(self, hashes: KeyRanges) -> "NextDelivery":
         """The same for some key hashes; a seek does not hold for quite different ones."""
-        sought = self.sought if common(self.sought_of, hashes) else None
+        sought = None if hashes.isdisjoint(self.sought_of) else self.sought
         carried = self.carried and self.carried.within(hashes)
         return replace(self, carried=carried, sought=sought, is_provisional=False)

@@ -10,13 +10,13 @@ any partition is (:class:`.Delivery`). It is forgotten when the log says that it
 I/O, no clock.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges
 from kshare.core.offsets import Bounds, complement, intersect, subtract, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.core.deliveries import Deliveries
@@ -70,7 +70,7 @@ class SharedDelivery(Delivery):
     """
 
     def __init__(self, topic_partition: TopicPartition, start: Progress, *, explicit: bool) -> None:
-        super().__init__(topic_partition, start, (WHOLE,), explicit=explicit)
+        super().__init__(topic_partition, start, ALL_HASHES, explicit=explicit)
         self.finished = 0
         self._parts: list[_Part] = []  # all but the last one are handed out
         self._new: Bounds = ()  # held, and of no part
@@ -114,7 +114,7 @@ class SharedDelivery(Delivery):
         others = complement(new, new[0], new[-1])
         layers = [*self._done.stripes, *([Stripe(WHOLE, others)] if others else [])]
         start = Progress.of_stripes(max(new[0], self._done.stable), layers)
-        delivery = Delivery(self.topic_partition, start, (WHOLE,), explicit=self.explicit)
+        delivery = Delivery(self.topic_partition, start, ALL_HASHES, explicit=self.explicit)
         self._parts.append(_Part(new, delivery))
 
     def wanted(self, end: int) -> tuple[Stripe, ...]:
@@ -124,7 +124,7 @@ class SharedDelivery(Delivery):
         part = self._parts[-1]
         return part.delivery.wanted(min(end, part.end))
 
-    def carry(self, hashes: Sequence[HashRange]) -> Carried | None:  # noqa: ARG002
+    def carry(self, hashes: KeyRanges) -> Carried | None:  # noqa: ARG002
         """Nothing: leases are taken again."""
         return None
 
@@ -276,7 +276,7 @@ class SharedDeliveries(Deliveries):
         self,
         topic_partition: TopicPartition,
         start: Progress,
-        hashes: tuple[HashRange, ...],  # noqa: ARG002
+        hashes: KeyRanges,  # noqa: ARG002
         carried: Carried | None,  # noqa: ARG002
     ) -> Delivery:
         return SharedDelivery(topic_partition, start, explicit=self._explicit)

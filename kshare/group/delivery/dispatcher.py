@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import KeyRanges
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Slice, Stripe, TopicPartition
 from kshare.group.config.table import ConsumerConfig
@@ -319,12 +319,12 @@ class Dispatcher:
             is_batch: As for :meth:`.Delivery.processed`.
         """
         return {
-            topic_partition: self._metrics(topic_partition, hashes or (WHOLE,), is_batch=is_batch)
+            topic_partition: self._metrics(topic_partition, hashes, is_batch=is_batch)
             for topic_partition, hashes in self.state.assignment.items()
         }
 
     def _metrics(
-        self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...], *, is_batch: bool
+        self, topic_partition: TopicPartition, hashes: KeyRanges, *, is_batch: bool
     ) -> PartitionMetrics:
         delivery = self.deliveries.get(topic_partition)
         if delivery is None:
@@ -345,7 +345,7 @@ class Dispatcher:
 
 def delivery_metrics(
     delivery: Delivery,
-    hashes: tuple[HashRange, ...],
+    hashes: KeyRanges,
     bounds: tuple[int | None, int | None],
     waiting: int,
     *,

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.core.slice_end import KeySample
 from kshare.group.config.table import ConsumerConfig
@@ -119,7 +119,7 @@ class _Meter:
         before: The window before; None if there is none.
     """
 
-    hashes: tuple[HashRange, ...]
+    hashes: KeyRanges
     delivery: Delivery
     handed_out: int
     position: int

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import WHOLE, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, Stripe, TopicPartition
 from kshare.errors import KshareError
@@ -84,7 +84,7 @@ class SharedDispatcher(Dispatcher):
         )
 
     def _metrics(
-        self, topic_partition: TopicPartition, hashes: tuple[HashRange, ...], *, is_batch: bool
+        self, topic_partition: TopicPartition, hashes: KeyRanges, *, is_batch: bool
     ) -> PartitionMetrics:
         metrics = super()._metrics(topic_partition, hashes, is_batch=is_batch)
         # What others have done is not known here.

@@ -24,7 +24,7 @@ from typing import Final, Protocol
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import log_bounds
 from kshare.cluster.parked_keys import EVERY_SECONDS, ParkedKey
-from kshare.core.hashing import HashRange, key_hash
+from kshare.core.hashing import KeyRanges, key_hash
 from kshare.core.listing import ParkedCount
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
@@ -114,7 +114,7 @@ class Parking:
         by_topic: dict[str, set[int]] = {}
         for topic, key in keys:
             by_topic.setdefault(topic, set()).add(key_hash(key, 0))
-        hashes = {topic: HashRange.each(points) for topic, points in sorted(by_topic.items())}
+        hashes = {topic: KeyRanges.each(points) for topic, points in sorted(by_topic.items())}
         if hashes != self.hashes:
             self.hashes = hashes
             self._on_change()

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias
 
-from kshare.core.hashing import WHOLE, HashRange, complement
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import Bounds, since, subtract, within
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import overlay
@@ -91,7 +91,7 @@ def blocks_to_write(
     partition: TopicPartition,
     log: PartitionLog,
     member: str,
-    owned: Sequence[HashRange],
+    owned: KeyRanges,
     done: Progress,
 ) -> list[Block]:
     """The blocks that say what the log does not say yet.
@@ -100,7 +100,7 @@ def blocks_to_write(
         partition: The partition.
         log: What the log says.
         member: The member that commits.
-        owned: Its key hashes, ascending.
+        owned: Its key hashes.
         done: What it has processed, or knows to be processed.
     """
     incarnation, stable = log.incarnation, _stable_of(log)
@@ -167,7 +167,7 @@ def keys_to_delete(
     partition: TopicPartition,
     log: PartitionLog,
     member: str,
-    owned: Sequence[HashRange],
+    owned: KeyRanges,
     done: Progress,
 ) -> list[Key]:
     """The keys of blocks whose facts are covered by what the log says besides.
@@ -176,7 +176,7 @@ def keys_to_delete(
         partition: The partition.
         log: What the log says, read at least through the last records of this member.
         member: The member that deletes.
-        owned: The hashes that are its own by this log, ascending.
+        owned: The hashes that are its own by this log.
         done: What it has processed, or knows to be processed.
     """
     stable = _stable_of(log)
@@ -195,7 +195,7 @@ def keys_to_delete(
         left = since(bounds, stable)
         if key in kept and left:
             continue
-        is_inherited = author in gone and _within(hashes, owned)
+        is_inherited = author in gone and not KeyRanges([hashes]) - owned
         if (
             (author == member and _covers(cover, hashes, left))
             or (is_inherited and _covers(cover, hashes, left))
@@ -239,9 +239,7 @@ def past_to_delete(partition: TopicPartition, log: PartitionLog, member: str) ->
     claims = [
         Key(0, "claim", partition, (other,))
         for other, placed in log.claims.items()
-        if mine is not None
-        and mine.excludes(placed)
-        and all(_within(part, owned) for part in placed.claim.hashes)
+        if mine is not None and mine.excludes(placed) and not placed.claim.hashes - owned
     ]
     if log.lead != member:
         return claims
@@ -261,7 +259,7 @@ def _stable_of(log: PartitionLog) -> int:
 
 
 def _wanted(
-    member: str, owned: Sequence[HashRange], done: Progress, stable: int
+    member: str, owned: KeyRanges, done: Progress, stable: int
 ) -> Iterator[tuple[BlockKey, Bounds]]:
     """The blocks that hold what is processed of some hashes, from the stable offset on."""
     tiling = done.stripes or (Stripe(WHOLE, ()),)
@@ -292,15 +290,6 @@ def _by_stretch(bounds: Bounds) -> Iterator[tuple[int, Bounds]]:
         piece = within(bounds, first, first + STRETCH)
         if piece:
             yield stretch, piece
-
-
-def _within(hashes: HashRange, owned: Sequence[HashRange]) -> bool:
-    """True if some hashes lie in ranges that are ascending; neighbours may touch."""
-    at = hashes.lo
-    for part in owned:
-        if part.lo <= at < part.hi:
-            at = part.hi
-    return at >= hashes.hi
 
 
 def _covers(cover: Sequence[Stripe], hashes: HashRange, bounds: Bounds) -> bool:
@@ -338,8 +327,8 @@ class TransactionChunk:
     """
 
     start: int | None
-    hashes: tuple[HashRange, ...]
-    owned: tuple[HashRange, ...]
+    hashes: KeyRanges
+    owned: KeyRanges
     known: Progress
 
 
@@ -371,10 +360,10 @@ def admission(chunks: Iterable[TransactionChunk], purgatory: Purgatory) -> Admis
 def _admission_of(chunk: TransactionChunk) -> Admission:
     if chunk.start is None:
         return Admission.OPEN
-    gap = chunk.known.pending_of(chunk.start, tuple(complement(chunk.hashes)))
+    gap = chunk.known.pending_of(chunk.start, ALL_HASHES - chunk.hashes)
     if not gap:
         return Admission.OPEN
-    is_own = any(piece.hashes.intersect(part) for piece in gap for part in chunk.owned)
+    is_own = any(chunk.owned.overlapping(piece.hashes) for piece in gap)
     return Admission.LOST if is_own else Admission.CLOSED
 
 
@@ -408,7 +397,7 @@ def transaction_records(
     partition: TopicPartition,
     log: PartitionLog,
     member: str,
-    hashes: Sequence[HashRange],
+    hashes: KeyRanges,
     done: Progress,
 ) -> tuple[list[Block], list[Key]]:
     """What a transaction writes to the log: blocks, and tombstones of the member's own blocks.
@@ -417,7 +406,7 @@ def transaction_records(
         partition: The partition.
         log: What the log says.
         member: The member.
-        hashes: The key hashes that it owns, ascending.
+        hashes: The key hashes that it owns.
         done: What it has processed, or knows to be processed, with this transaction.
     """
     blocks = blocks_to_write(partition, log, member, hashes, done)

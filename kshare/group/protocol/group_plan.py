@@ -29,10 +29,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from kshare.core.hashing import WHOLE, HashRange, minus
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeRequest
-from kshare.group.protocol.parts import Hashes, Overlaps, divided, let_meet, width
+from kshare.group.protocol.parts import Overlaps, divided, let_meet
 from kshare.group.protocol.subscription import Assigned, Subscription
 from kshare.ranges.pending import round_robin
 
@@ -49,14 +49,14 @@ __all__ = [
     "separated",
 ]
 
-HeldHashes: TypeAlias = Mapping[TopicPartition, Mapping[str, Hashes]]
+HeldHashes: TypeAlias = Mapping[TopicPartition, Mapping[str, KeyRanges]]
 """The hashes that members had before, disjoint."""
 
-Dealt: TypeAlias = Iterable[tuple[str, TopicPartition, Hashes]]
-"""Who gets what of each partition; an empty tuple is all of it."""
+Dealt: TypeAlias = Iterable[tuple[str, TopicPartition, KeyRanges]]
+"""Who gets what of each partition."""
 
 Divide: TypeAlias = Callable[
-    [TopicPartition, Sequence[str], Mapping[str, Hashes]], Sequence[Hashes]
+    [TopicPartition, Sequence[str], Mapping[str, KeyRanges]], Sequence[KeyRanges]
 ]
 """Divides a partition among members, who had some of it: a part for each, which tile it."""
 
@@ -71,7 +71,7 @@ class GroupPlan:
     """What the leader assigns, by member.
 
     Attributes:
-        target: What each member shall have; an empty tuple is the whole partition.
+        target: What each member shall have.
         now: The part of it that no other member owns.
     """
 
@@ -82,8 +82,8 @@ class GroupPlan:
 def even_parts(
     partition: TopicPartition,  # noqa: ARG001
     members: Sequence[str],
-    held: Mapping[str, Hashes],
-) -> Sequence[Hashes]:
+    held: Mapping[str, KeyRanges],
+) -> Sequence[KeyRanges]:
     """Equal parts of a partition, so that members keep what they had."""
     return divided(members, held)
 
@@ -107,7 +107,7 @@ def plan_group(
     deal_to = deal_shared or partial(deal, instances=instances_of(subscriptions))
     members = sorted(subscriptions, key=lambda member: (subscriptions[member].name, member))
     holdings = _holdings(members, subscriptions)
-    target: dict[str, dict[TopicPartition, Hashes]] = {member: {} for member in members}
+    target: dict[str, dict[TopicPartition, KeyRanges]] = {member: {} for member in members}
     by_subscribers: dict[tuple[tuple[str, ...], bool], list[str]] = defaultdict(list)
     topics = {member: set(subscriptions[member].topics) for member in members}
     for topic in sorted({topic for own in topics.values() for topic in own}):
@@ -117,7 +117,7 @@ def plan_group(
         listed = [TopicPartition(name, i) for name in names for i in range(partitions.get(name, 0))]
         if not any(subscriptions[member].ordered for member in subscribers):
             for member in subscribers:  # each leases what it reads
-                target[member] |= dict.fromkeys(listed, ())
+                target[member] |= dict.fromkeys(listed, ALL_HASHES)
             continue
         sharers = {m for m in subscribers if subscriptions[m].individual and not is_whole}
         for member, partition, hashes in deal_to(listed, subscribers, sharers, holdings):
@@ -198,7 +198,7 @@ def _dealt(
     others = [member for member in members if member not in sharers]
     alone = _alone(partitions, others, holdings, len(partitions) - 1)
     for member, partition in alone.items():
-        yield member, partition, ()
+        yield member, partition, ALL_HASHES
     taken = set(alone.values())
     shared = [partition for partition in partitions if partition not in taken]
     sharing = [member for member in members if member in sharers]
@@ -206,7 +206,7 @@ def _dealt(
     for partition, seated in seats.items():
         parts = divide(partition, seated, holdings.get(partition, {}))
         for member, hashes in zip(seated, parts, strict=True):
-            yield member, partition, () if hashes == (WHOLE,) else hashes
+            yield member, partition, hashes
 
 
 # -- what members had --------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def _dealt(
 
 def _holdings(members: Sequence[str], subscriptions: Mapping[str, Subscription]) -> HeldHashes:
     """What members were to have; of two, the one of the later epoch has it."""
-    held: dict[TopicPartition, dict[str, Hashes]] = defaultdict(dict)
+    held: dict[TopicPartition, dict[str, KeyRanges]] = defaultdict(dict)
     taken: dict[TopicPartition, list[HashRange]] = defaultdict(list)  # disjoint, ascending
 
     def epoch_of(member: str) -> int:
@@ -225,7 +225,7 @@ def _holdings(members: Sequence[str], subscriptions: Mapping[str, Subscription])
         subscription = subscriptions[member]
         wanted = subscription.owned if subscription.target is None else subscription.target
         for partition, hashes in wanted:
-            free = _without(hashes or (WHOLE,), taken[partition])
+            free = _without(hashes, taken[partition])
             if free:
                 held[partition][member] = free
                 for part in free:
@@ -233,13 +233,13 @@ def _holdings(members: Sequence[str], subscriptions: Mapping[str, Subscription])
     return held
 
 
-def _without(hashes: Hashes, taken: Sequence[HashRange]) -> Hashes:
+def _without(hashes: KeyRanges, taken: Sequence[HashRange]) -> KeyRanges:
     """Key hashes without others, which are disjoint and ascending."""
     near: list[HashRange] = []
     for part in hashes if taken else ():
         first = bisect_right(taken, part.lo, key=lambda other: other.hi)
         near += taken[first : bisect_left(taken, part.hi, key=lambda other: other.lo)]
-    return minus(hashes, near)
+    return hashes - near
 
 
 def _without_others(
@@ -250,12 +250,12 @@ def _without_others(
     owners = {ordered: _Owners(subscriptions, ordered=ordered) for ordered in orders}
     now: dict[str, Assigned] = {}
     for member, assigned in target.items():
-        free: dict[TopicPartition, Hashes] = {}
+        free: dict[TopicPartition, KeyRanges] = {}
         foreign = owners[subscriptions[member].ordered]
         for partition, hashes in assigned.items():
             left = foreign.left(partition, hashes, member)
-            if left is not None:
-                free[partition] = () if left == (WHOLE,) else left
+            if left:
+                free[partition] = left
         now[member] = free
     return now
 
@@ -273,17 +273,17 @@ class _Owners:
         self._indexes: dict[TopicPartition, Overlaps[str]] = {}
         for member, subscription in subscriptions.items():
             for partition, hashes in subscription.owned if ordered or subscription.ordered else ():
-                self._owned[partition] += [(part, member) for part in hashes or (WHOLE,)]
+                self._owned[partition] += [(part, member) for part in hashes]
 
-    def left(self, partition: TopicPartition, hashes: Hashes, member: str) -> Hashes | None:
-        """What other members do not own of some hashes; None if they own all of them."""
+    def left(self, partition: TopicPartition, hashes: KeyRanges, member: str) -> KeyRanges:
+        """What other members do not own of some hashes."""
         owned = self._owned.get(partition, ())
         if all(owner == member for _, owner in owned):
             return hashes
         if partition not in self._indexes:
             self._indexes[partition] = Overlaps(owned)
-        near = [pair for part in hashes or (WHOLE,) for pair in self._indexes[partition].of(part)]
-        return minus(hashes or (WHOLE,), [part for part, owner in near if owner != member]) or None
+        near = [pair for part in hashes for pair in self._indexes[partition].of(part)]
+        return hashes - [part for part, owner in near if owner != member]
 
 
 # -- whole partitions --------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def _whole(
     kept: dict[str, list[TopicPartition]] = {}
     for member in sorted(members, key=lambda member: (-len(held[member]), order[member])):
         may_have = least + (extra > 0)
-        mine = sorted(held[member], key=lambda tp: (-width(holdings[tp][member]), tp))[:may_have]
+        mine = sorted(held[member], key=lambda tp: (-holdings[tp][member].width, tp))[:may_have]
         extra -= len(mine) > least
         kept[member] = mine
     taken = {partition for mine in kept.values() for partition in mine}
@@ -316,7 +316,7 @@ def _whole(
             heapq.heappush(heap, (count + 1, rank, member))
     for member in members:
         for partition in kept[member]:
-            yield member, partition, ()
+            yield member, partition, ALL_HASHES
 
 
 def _alone(
@@ -328,7 +328,7 @@ def _alone(
     for partition in partitions:
         held = {m: hashes for m, hashes in holdings.get(partition, {}).items() if m in members}
         for member, hashes in held.items():
-            if hashes == (WHOLE,) and member not in alone and len(alone) < most:
+            if hashes.is_all and member not in alone and len(alone) < most:
                 alone[member] = partition
                 free.pop(partition, None)
     for member in members:
@@ -381,11 +381,11 @@ def _seats(
     seats = {partition: _Seats(count_of[partition]) for partition in partitions}
     for partition, seat in seats.items():
         held = holdings.get(partition, {})
-        ranked = sorted(incumbents[partition], key=lambda m: (-width(held[m]), order[m]))
+        ranked = sorted(incumbents[partition], key=lambda m: (-held[m].width, order[m]))
         seat.members = sorted(ranked[: seat.count], key=order.__getitem__)
     _seat_others(seats, members, instances)
     seated = {partition: seat.members for partition, seat in seats.items()}
-    let_meet(seated, instances, lambda m, tp: width(holdings.get(tp, {}).get(m, ())))
+    let_meet(seated, instances, lambda m, tp: holdings.get(tp, {}).get(m, NO_HASHES).width)
     return seated
 
 
@@ -425,13 +425,13 @@ def _homes(
     homes: dict[str, tuple[int, TopicPartition]] = {}
     for partition in partitions:
         for member, hashes in holdings.get(partition, {}).items():
-            wide = width(hashes)
+            wide = hashes.width
             if member in order and (member not in homes or wide > homes[member][0]):
                 homes[member] = (wide, partition)
     ranked = sorted(homes, key=order.__getitem__)
     return {member: homes[member][1] for member in ranked}
 
 
-def _largest_holder(held: Mapping[str, Hashes], order: Mapping[str, int]) -> str | None:
+def _largest_holder(held: Mapping[str, KeyRanges], order: Mapping[str, int]) -> str | None:
     among = [member for member in held if member in order]
-    return min(among, key=lambda member: (-width(held[member]), order[member]), default=None)
+    return min(among, key=lambda member: (-held[member].width, order[member]), default=None)

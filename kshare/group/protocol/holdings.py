@@ -10,12 +10,11 @@ as owned once the change is applied. What is lost goes the same way: all of it i
 
 from dataclasses import dataclass, field, replace
 
-from kshare.core import hashing
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import NO_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.subscription import Assigned, MemberAssignment
 
-__all__ = ["Change", "Holdings", "assigned_minus", "hashes_union"]
+__all__ = ["Change", "Holdings", "assigned_minus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class Change:
     """What the thread that polls has to do: revoke, commit, claim, assign.
 
     Attributes:
-        revoked: What the member owns no longer; an empty tuple is the whole partition.
+        revoked: What the member owns no longer.
         gained: Ranges newly assigned to the member.
         assigned: All that it owns from now on.
         epoch: The epoch of that.
@@ -112,7 +111,7 @@ class Holdings:
             return self.owned
         named = dict(self.owned)
         for partition, hashes in self.change.gained.items():
-            named[partition] = hashes_union(named.get(partition), hashes)
+            named[partition] = named.get(partition, NO_HASHES) | hashes
         return named
 
     def may_commit(self, partition: TopicPartition) -> bool:
@@ -122,25 +121,6 @@ class Holdings:
 
 
 def assigned_minus(owned: Assigned, other: Assigned) -> Assigned:
-    """What is in one assignment and not in another; an empty tuple is the whole partition."""
-    left: dict[TopicPartition, tuple[HashRange, ...]] = {}
-    for partition, hashes in owned.items():
-        if partition not in other:
-            left[partition] = hashes
-            continue
-        rest = hashing.minus(hashes or (WHOLE,), other[partition] or (WHOLE,))
-        if rest:
-            left[partition] = rest
-    return left
-
-
-def hashes_union(
-    hashes: tuple[HashRange, ...] | None, others: tuple[HashRange, ...]
-) -> tuple[HashRange, ...]:
-    """Hashes that are in one of two parts of a partition; an empty tuple is all of it."""
-    if hashes is None:
-        return others
-    if not hashes or not others:
-        return ()
-    both = hashing.merged([*hashes, *others])
-    return () if both == (WHOLE,) else both
+    """What is in one assignment and not in another."""
+    left = ((tp, hashes - other.get(tp, NO_HASHES)) for tp, hashes in owned.items())
+    return {tp: rest for tp, rest in left if rest}

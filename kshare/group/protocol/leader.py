@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError
 from kshare.group.protocol.consumer_protocol import COMPRESSED, decode_topics, encode_partitions
@@ -280,7 +281,7 @@ def plan_range(
     }
     for member, mine in range_assignment(topics, partitions, instances).items():
         hidden = denied_to(topics[member], denied)
-        whole = MemberAssignment(in_order(dict.fromkeys(mine, ())), None, denied=hidden)
+        whole = MemberAssignment(in_order(dict.fromkeys(mine, ALL_HASHES)), None, denied=hidden)
         sent[member] = encode_partitions(mine) if member in plain else encode_assignment(whole)
     return RangePlan(sent, tuple(sorted(plain)), refusals)
 

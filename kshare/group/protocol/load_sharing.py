@@ -29,19 +29,19 @@ busiest member. What is cut becomes whole again when it has half the work that m
 Without loads of all members, those that stay among themselves keep what they have.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Final, TypeAlias
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, merged
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, NO_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import TopicPartition
 from kshare.core.region import Rectangle
 from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeObservation, plan_ranges
 from kshare.errors import PlanError
 from kshare.group.protocol.group_plan import Dealt, HeldHashes, deal, instances_of, separated
-from kshare.group.protocol.parts import Hashes, divided, keeping_most, shared_width, tiles, width
+from kshare.group.protocol.parts import divided, keeping_most, shared_width, tiles
 from kshare.group.protocol.report import RANGES_MAX, ROUND_ROBIN, MemberReport
 from kshare.group.protocol.subscription import Assignment, Subscription
 from kshare.ranges.adaptive import adaptive, disjoint, hot_above, is_enough, is_even
@@ -104,8 +104,8 @@ class LoadSharing:
             yield from dealt
 
     def divide(
-        self, partition: TopicPartition, members: Sequence[str], held: Mapping[str, Hashes]
-    ) -> Sequence[Hashes]:
+        self, partition: TopicPartition, members: Sequence[str], held: Mapping[str, KeyRanges]
+    ) -> Sequence[KeyRanges]:
         """Divide a partition among members: one range each, as the range assignor cuts it.
 
         Args:
@@ -131,7 +131,7 @@ class LoadSharing:
         except Exception as fault:  # the range assignor may be the user's
             self.faults.append(f"rangeAssignor {self._name}: {fault!r}")
             return parts
-        return keeping_most(ranges[partition], [held.get(member, ()) for member in members])
+        return keeping_most(ranges[partition], [held.get(member, NO_HASHES) for member in members])
 
     def _observed(self, partition: TopicPartition, member: str) -> tuple[RangeObservation, ...]:
         return dict(self._subscriptions[member].report.loads).get(partition, ())
@@ -176,7 +176,7 @@ def unfinished(
     members: Sequence[str],
     sharers: Collection[str],
     subscriptions: Mapping[str, Subscription],
-) -> list[tuple[str, TopicPartition, Hashes]] | None:
+) -> list[tuple[str, TopicPartition, KeyRanges]] | None:
     """What members were to have, if all of them are amid the same rebalance; else None.
 
     They are if all have been assigned something in the same epoch, some do not own yet what they
@@ -188,15 +188,15 @@ def unfinished(
     targets = [_of(partitions, each.owned if each.target is None else each.target) for each in said]
     if targets == [_of(partitions, each.owned) for each in said]:
         return None
-    parts: dict[TopicPartition, list[Hashes]] = {partition: [] for partition in partitions}
+    parts: dict[TopicPartition, list[KeyRanges]] = {partition: [] for partition in partitions}
     for member, target in zip(members, targets, strict=True):
         for partition, hashes in target.items():
-            if hashes and member not in sharers:
+            if not hashes.is_all and member not in sharers:
                 return None
-            parts[partition].append(hashes or (WHOLE,))
+            parts[partition].append(hashes)
     for of_members in parts.values():
         together = [part for hashes in of_members for part in hashes]
-        if not tiles(of_members) or merged(together) != (WHOLE,):
+        if not tiles(of_members) or not KeyRanges(together).is_all:
             return None
     return [
         (member, partition, hashes)
@@ -207,7 +207,7 @@ def unfinished(
 
 def _of(
     partitions: Collection[TopicPartition], assigned: Assignment
-) -> dict[TopicPartition, Hashes]:
+) -> dict[TopicPartition, KeyRanges]:
     wanted = set(partitions)
     return {partition: hashes for partition, hashes in assigned if partition in wanted}
 
@@ -219,7 +219,7 @@ _FULL: Final = 1.1
 _IDLE: Final = 0.05
 """The part of all work that is dealt as if partitions shared it evenly: idle ones spread, too."""
 
-_Held: TypeAlias = Mapping[TopicPartition, Mapping[str, Hashes]]
+_Held: TypeAlias = Mapping[TopicPartition, Mapping[str, KeyRanges]]
 _Item: TypeAlias = tuple[float, TopicPartition, HashRange]
 """The work of some key hashes."""
 
@@ -238,20 +238,19 @@ class _Work:
     observed: tuple[RangeObservation, ...] = ()
     is_sure: bool = False
 
-    def of(self, hashes: Iterable[HashRange]) -> float:
+    def of(self, hashes: KeyRanges) -> float:
         """The work of some key hashes, by the samples of their keys."""
-        parts, found, seen_width = tuple(hashes), 0.0, 0
-        if parts == (WHOLE,):
+        if hashes.is_all:
             return self.amount
+        found, seen_width = 0.0, 0
         for seen in self.observed:
-            seen_width += (shared := shared_width(seen.hashes, parts))
+            seen_width += (shared := shared_width(seen.hashes, hashes))
             share = shared / seen.hashes.width
             if seen.sample:
-                inside = sum(any(hashed in part for part in parts) for hashed in seen.sample)
-                share = inside / len(seen.sample)
+                share = sum(map(hashes.holds, seen.sample)) / len(seen.sample)
             found += share * _amount(seen)
-        covered = width(seen.hashes for seen in self.observed)
-        unseen = (width(parts) - seen_width) / max(HASH_SPACE - covered, 1)
+        covered = sum(seen.hashes.width for seen in self.observed)
+        unseen = (hashes.width - seen_width) / max(HASH_SPACE - covered, 1)
         return found + unseen * (self.amount - sum(map(_amount, self.observed)))
 
 
@@ -281,7 +280,7 @@ def deal_by_work(
         partition: {m: h for m, h in holdings.get(partition, {}).items() if m in reports}
         for partition in partitions
     }
-    cut = {tp for tp, of in held.items() if any(hashes != (WHOLE,) for hashes in of.values())}
+    cut = {tp for tp, of in held.items() if not all(hashes.is_all for hashes in of.values())}
     stays = all(tiles(of.values()) for of in held.values()) and len(
         {member for of in held.values() for member in of}
     ) == len(members)
@@ -312,9 +311,9 @@ def deal_by_work(
     return dealt if busiest <= (whole if cut else _WORTH * whole) else None
 
 
-def _kept(held: _Held) -> list[tuple[str, TopicPartition, Hashes]]:
+def _kept(held: _Held) -> list[tuple[str, TopicPartition, KeyRanges]]:
     return [
-        (member, partition, () if hashes == (WHOLE,) else hashes)
+        (member, partition, hashes)
         for partition, of in held.items()
         for member, hashes in of.items()
     ]
@@ -326,7 +325,7 @@ def _totals(
     """The work of each member."""
     totals = dict.fromkeys(members, 0.0)
     for member, partition, hashes in dealt:
-        totals[member] += works[partition].of(hashes or (WHOLE,))
+        totals[member] += works[partition].of(hashes)
     return list(totals.values())
 
 
@@ -368,7 +367,7 @@ def _works(
     for partition in partitions:
         observed = tuple(disjoint(coming.get(partition, ())))
         if observed:
-            covered = width(seen.hashes for seen in observed)
+            covered = sum(seen.hashes.width for seen in observed)
             amount = sum(map(_amount, observed)) * HASH_SPACE / covered
             works[partition] = _Work(amount, observed, is_enough(raw[partition], timed=is_timed))
     mean = sum(work.amount for work in works.values()) / max(len(works), 1)
@@ -393,13 +392,13 @@ def _items(
     mean = sum(work.amount for work in works.values()) / count
     items: list[_Item] = []
     for partition, work in works.items():
-        parts: Sequence[HashRange] = (WHOLE,)
+        parts: Sequence[HashRange] = ALL_HASHES
         if partition in wanted:
             number = min(max(ceil(work.amount / mean), 2), count)
             pending = (Rectangle(OffsetRange(0, 1), WHOLE),)
             load = PartitionLoad(*partition, pending, observed=work.observed)
             parts = plan_ranges((load,), adaptive, min_tasks=number, key_ranges=number)[partition]
-        items += [(work.of((part,)), partition, part) for part in parts]
+        items += [(work.of(KeyRanges([part])), partition, part) for part in parts]
     idle = _IDLE * mean * count / len(items)
     ranked = [(work + idle, partition, part) for work, partition, part in items]
     return sorted(ranked, key=lambda item: (-item[0], item[1], item[2]))
@@ -407,21 +406,21 @@ def _items(
 
 def _dealt(
     items: Sequence[_Item], members: Sequence[str], held: _Held
-) -> list[tuple[str, TopicPartition, Hashes]]:
+) -> list[tuple[str, TopicPartition, KeyRanges]]:
     """Deal out the most work first: what has room stays, else it goes to who has least.
 
     A member has one part of a partition at most, and each has something.
     """
     full = _FULL * sum(work for work, _, _ in items) / len(members)
     loads = dict.fromkeys(members, 0.0)
-    has: dict[str, dict[TopicPartition, Hashes]] = {member: {} for member in members}
+    has: dict[str, dict[TopicPartition, KeyRanges]] = {member: {} for member in members}
     left: list[_Item] = []
     without = set(members)  # anything
 
     def give(member: str, item: _Item) -> None:
         work, partition, part = item
         loads[member] += work
-        has[member][partition] = () if part == WHOLE else (part,)
+        has[member][partition] = KeyRanges([part])
         without.discard(member)
 
     for at, item in enumerate(items):

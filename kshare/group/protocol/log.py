@@ -6,11 +6,11 @@ a later one of the same key replaces.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias
 
-from kshare.core.hashing import WHOLE, HashRange, minus
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges
 from kshare.core.offsets import Bounds, OffsetRange, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.protocol.records import (
@@ -132,19 +132,18 @@ class PartitionLog:
         layers = (Stripe(hashes, union(parts)) for hashes, parts in by_hashes.items())
         return Progress.of_stripes(stable, layers)
 
-    def owned_by(self, member: str) -> tuple[HashRange, ...]:
-        """The key hashes that a member has claimed and nobody has claimed since, ascending."""
+    def owned_by(self, member: str) -> KeyRanges:
+        """The key hashes that a member has claimed and nobody has claimed since."""
         mine = self.claims.get(member)
         if mine is None:
-            return ()
+            return NO_HASHES
         later = [
             part
             for other in self.claims.values()
             if other.excludes(mine)
             for part in other.claim.hashes
         ]
-        hashes = mine.claim.hashes
-        return minus(hashes, later) if later or len(hashes) > 1 else hashes
+        return mine.claim.hashes - later
 
     def is_fenced(self, member: str) -> bool:
         """True if a member has no claim, or others have claimed some of its hashes since."""
@@ -163,7 +162,7 @@ class PartitionLog:
         self._ranked = None
         placed = self.claims[claim.member] = PlacedClaim(claim, position)
         for name, other in self.claims.items():
-            if any(part.intersect(own) for part in other.claim.hashes for own in claim.hashes):
+            if not other.claim.hashes.isdisjoint(claim.hashes):
                 if placed.excludes(other):
                     self.overtaken.add(name)
                 elif other.excludes(placed):
@@ -175,23 +174,21 @@ class PartitionLog:
         self.claims.pop(member, None)
         self.overtaken.discard(member)
 
-    def unclaimed_by(self, counts: Callable[[str], bool]) -> tuple[HashRange, ...]:
-        """The key hashes that no member has claimed of those that count, ascending."""
-        claimed = [
+    def unclaimed_by(self, counts: Callable[[str], bool]) -> KeyRanges:
+        """The key hashes that no member has claimed of those that count."""
+        return ALL_HASHES - [
             part
             for member, placed in self.claims.items()
             if counts(member)
             for part in placed.claim.hashes
         ]
-        return minus((WHOLE,), claimed)
 
-    def taken_from(self, member: str, hashes: Sequence[HashRange]) -> Iterator[PlacedClaim]:
+    def taken_from(self, member: str, hashes: KeyRanges) -> Iterator[PlacedClaim]:
         """The claims of others on some key hashes that are later than the claim of a member."""
         mine = self.claims.get(member)
         for other, placed in self.claims.items():
             is_later = other != member and (mine is None or placed.excludes(mine))
-            parts = placed.claim.hashes
-            if is_later and any(part.intersect(own) for part in parts for own in hashes):
+            if is_later and not hashes.isdisjoint(placed.claim.hashes):
                 yield placed
 
     @property

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from kshare.core.hashing import HashRange, common, minus
+from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol.actions import (
@@ -118,8 +118,8 @@ class Owner:
         return self.claim.member
 
     @property
-    def hashes(self) -> tuple[HashRange, ...]:
-        """The key hashes that it claims, ascending, not adjacent."""
+    def hashes(self) -> KeyRanges:
+        """The key hashes that it claims."""
         return self.claim.hashes
 
     @property
@@ -212,8 +212,7 @@ class Owner:
 
         The log may have been lost, so that it does not say it.
         """
-        kept = common(former.hashes, self.hashes)
-        self._evidence = Evidence(known=former.known()).knowing(kept)
+        self._evidence = Evidence(known=former.known()).knowing(former.hashes & self.hashes)
 
     def known(self) -> tuple[int, Progress] | None:
         """What it knows to be processed, and in which incarnation; None if that is nothing."""
@@ -287,7 +286,7 @@ class Owner:
         mine = log.claims.get(self.member)
         if self._evidence.known is not None:
             # Others that have had the hashes may have delivered again what is known.
-            free = minus(self.hashes, taken_by_others(log, self.claim))
+            free = self.hashes - taken_by_others(log, self.claim)
             self._evidence = self._evidence.knowing(free)
         if self.phase is Phase.CLAIMING:
             if mine is None:
@@ -295,7 +294,7 @@ class Owner:
             self.phase, self._pending = Phase.WAITING, ()
         if self.phase is not Phase.FENCED and log.was_fenced(self.member):
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()
-            self._evidence = self._evidence.knowing(())
+            self._evidence = self._evidence.knowing(NO_HASHES)
         may_go_on = self.phase is Phase.WAITING and not self._takeover.waits
         if may_go_on and is_alone(log, self.claim, self.peers):
             self.phase = Phase.STARTING

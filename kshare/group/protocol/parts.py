@@ -25,11 +25,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, complement, merged, split
+from kshare.core.hashing import (
+    ALL_HASHES,
+    HASH_SPACE,
+    NO_HASHES,
+    WHOLE,
+    HashRange,
+    KeyRanges,
+    split,
+)
 from kshare.core.progress import TopicPartition
 
 __all__ = [
-    "Hashes",
     "Overlaps",
     "by_overlap",
     "divided",
@@ -37,7 +44,6 @@ __all__ = [
     "let_meet",
     "shared_width",
     "tiles",
-    "width",
 ]
 
 _PIECES_MAX: Final = 16
@@ -45,17 +51,14 @@ _PIECES_MAX: Final = 16
 
 _What = TypeVar("_What")
 
-Hashes: TypeAlias = tuple[HashRange, ...]
-"""Key hashes: ascending and disjoint."""
 
-
-def divided(members: Sequence[str], held: Mapping[str, Hashes]) -> tuple[Hashes, ...]:
+def divided(members: Sequence[str], held: Mapping[str, KeyRanges]) -> tuple[KeyRanges, ...]:
     """The hash space in equal parts, so that members keep what they had."""
     fresh = split(WHOLE, len(members))
     if not any(member in held for member in members):
-        return tuple((part,) for part in fresh)
-    had = [held.get(member, ()) for member in members]
-    goals = _goals([width(hashes) for hashes in had])
+        return tuple(KeyRanges([part]) for part in fresh)
+    had = [held.get(member, NO_HASHES) for member in members]
+    goals = _goals([hashes.width for hashes in had])
     kept = [_trimmed(hashes, goal) for hashes, goal in zip(had, goals, strict=True)]
     parts = _filled(kept, goals)
     if max(map(len, parts)) <= _PIECES_MAX:
@@ -71,9 +74,9 @@ def _goals(widths: Sequence[int]) -> list[int]:
     return [least + (i in wider) for i in range(len(widths))]
 
 
-def _trimmed(hashes: Hashes, most: int) -> Hashes:
+def _trimmed(hashes: KeyRanges, most: int) -> KeyRanges:
     """Up to a number of hashes of some ranges; the smallest ranges go first."""
-    over = width(hashes) - most
+    over = hashes.width - most
     if over <= 0:
         return hashes
     kept = []
@@ -83,18 +86,18 @@ def _trimmed(hashes: Hashes, most: int) -> Hashes:
         else:
             kept.append(HashRange(part.lo, part.hi - over))
             over = 0
-    return tuple(sorted(kept))
+    return KeyRanges(kept)
 
 
-def _filled(kept: Sequence[Hashes], goals: Sequence[int]) -> tuple[Hashes, ...]:
+def _filled(kept: Sequence[KeyRanges], goals: Sequence[int]) -> tuple[KeyRanges, ...]:
     """Give the hashes that are free to those who have less than their goal."""
     parts = [list(hashes) for hashes in kept]
-    needs = [goal - width(hashes) for goal, hashes in zip(goals, kept, strict=True)]
+    needs = [goal - hashes.width for goal, hashes in zip(goals, kept, strict=True)]
     ends = {part.hi: i for i, hashes in enumerate(kept) for part in hashes}
     starts = {part.lo: i for i, hashes in enumerate(kept) for part in hashes}
     heap = [(-need, i) for i, need in enumerate(needs)]
     heapq.heapify(heap)
-    for free in complement([part for hashes in kept for part in hashes]):
+    for free in ALL_HASHES - [part for hashes in kept for part in hashes]:
         lo = free.lo
         while lo < free.hi:
             left = ends.get(lo)
@@ -109,7 +112,7 @@ def _filled(kept: Sequence[Hashes], goals: Sequence[int]) -> tuple[Hashes, ...]:
             parts[i].append(HashRange(lo, hi))
             needs[i] -= hi - lo
             lo = hi
-    return tuple(merged(hashes) for hashes in parts)
+    return tuple(map(KeyRanges, parts))
 
 
 def _neediest(needs: Sequence[int], heap: list[tuple[int, int]]) -> int:
@@ -125,9 +128,9 @@ def _neediest(needs: Sequence[int], heap: list[tuple[int, int]]) -> int:
     return heap[0][1]
 
 
-def by_overlap(fresh: Sequence[HashRange], had: Sequence[Hashes]) -> tuple[Hashes, ...]:
+def by_overlap(fresh: Sequence[HashRange], had: Sequence[KeyRanges]) -> tuple[KeyRanges, ...]:
     """Whole parts, each to the member that had most of it, as far as it is free."""
-    return tuple((fresh[j],) for j in _by_overlap(_shares(fresh, had), len(fresh)))
+    return tuple(KeyRanges([fresh[j]]) for j in _by_overlap(_shares(fresh, had), len(fresh)))
 
 
 def _by_overlap(shares: Sequence[Mapping[int, int]], parts: int) -> list[int]:
@@ -146,7 +149,7 @@ def _by_overlap(shares: Sequence[Mapping[int, int]], parts: int) -> list[int]:
     return [chosen[i] if i in chosen else next(left) for i in range(len(shares))]
 
 
-def _shares(parts: Sequence[HashRange], had: Sequence[Hashes]) -> list[dict[int, int]]:
+def _shares(parts: Sequence[HashRange], had: Sequence[KeyRanges]) -> list[dict[int, int]]:
     """How many hashes each member had of parts, by the part's number; of those that it had any."""
     index = Overlaps((part, j) for j, part in enumerate(parts))
     shares: list[dict[int, int]] = []
@@ -159,7 +162,7 @@ def _shares(parts: Sequence[HashRange], had: Sequence[Hashes]) -> list[dict[int,
     return shares
 
 
-def keeping_most(ranges: Sequence[HashRange], had: Sequence[Hashes]) -> list[Hashes]:
+def keeping_most(ranges: Sequence[HashRange], had: Sequence[KeyRanges]) -> list[KeyRanges]:
     """A range for each member, so that no two would keep more hashes by changing theirs.
 
     Args:
@@ -191,7 +194,7 @@ def keeping_most(ranges: Sequence[HashRange], had: Sequence[Hashes]) -> list[Has
                     chosen[i], chosen[j] = its, mine
                     holders[its], holders[mine] = i, j
                     is_better, lower = True, rivals(i, j)
-    return [(ranges[part],) for part in chosen]
+    return [KeyRanges([ranges[part]]) for part in chosen]
 
 
 class Overlaps(Generic[_What]):
@@ -213,19 +216,14 @@ class Overlaps(Generic[_What]):
         return [pair for pair in self._ranges[first:end] if pair[0].hi > part.lo]
 
 
-def width(hashes: Iterable[HashRange]) -> int:
-    """Number of key hashes of disjoint ranges."""
-    return sum(part.width for part in hashes)
+def shared_width(part: HashRange, hashes: KeyRanges) -> int:
+    """Number of key hashes that are in a range and in some others."""
+    return sum(min(part.hi, own.hi) - max(part.lo, own.lo) for own in hashes.overlapping(part))
 
 
-def shared_width(part: HashRange, hashes: Hashes) -> int:
-    """Number of key hashes that are in a range and in some disjoint ones."""
-    return width(both for own in hashes if (both := part.intersect(own)) is not None)
-
-
-def tiles(parts: Iterable[Hashes]) -> bool:
+def tiles(parts: Iterable[KeyRanges]) -> bool:
     """True if disjoint parts leave no hash out."""
-    return sum(map(width, parts)) == HASH_SPACE
+    return sum(part.width for part in parts) == HASH_SPACE
 
 
 _Node: TypeAlias = str | TopicPartition

@@ -20,7 +20,7 @@ Cost: for each partition, quadratic in the claims.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kshare.core.hashing import WHOLE, HashRange, complement
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.cooperator import ChunkShare, chunk_shares
 from kshare.group.protocol.log import GroupLog, members_seen
@@ -135,21 +135,19 @@ def range_owners(log: GroupLog, alive: Mapping[str, LivingMember]) -> tuple[Rang
         log: What the group's log says.
         alive: The members that are alive, by the names of their sessions.
     """
-    assigned: dict[TopicPartition, list[tuple[str, HashRange]]] = {}
+    assigned: dict[TopicPartition, list[tuple[str, KeyRanges]]] = {}
     for member in _last_epoch(log):
         for partition, hashes in member.assigned if member.name in alive else ():
-            ranges = assigned.setdefault(partition, [])
-            ranges += ((member.name, part) for part in hashes or (WHOLE,))
+            assigned.setdefault(partition, []).append((member.name, hashes))
     owners: list[RangeOwner] = []
     for partition in log.partitions.keys() | assigned.keys():
         claimed = list(_claimed(log, partition, alive))
         owners += claimed
-        free = complement([owner.hashes for owner in claimed])
+        free = ALL_HASHES - [owner.hashes for owner in claimed]
         if _is_shared(log, partition):
             continue
-        for name, part in assigned.get(partition, ()):
-            shared = (part.intersect(gap) for gap in free)
-            owners += (RangeOwner(partition, each, name) for each in shared if each is not None)
+        for name, hashes in assigned.get(partition, ()):
+            owners += (RangeOwner(partition, part, name) for part in free & hashes)
     return tuple(_joined(sorted(owners)))
 
 

@@ -8,11 +8,10 @@ keys and values is that of :mod:`kshare.group.protocol.records`.
 import json
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, OffsetRange, pack, unpack
 from kshare.core.progress import TopicPartition
 from kshare.errors import CommitLogError, LaterVersionError
@@ -149,7 +148,7 @@ def _value_of(record: Record) -> dict[str, Any]:  # noqa: PLR0911
     match record:
         case Claim():
             return {
-                "hashes": [[part.lo, part.hi] for part in record.hashes],
+                "hashes": record.hashes.pairs,
                 "epoch": record.epoch,
                 "transactional_id": record.transactional_id,
                 **({"self_fencing": True} if record.self_fencing else {}),
@@ -182,9 +181,8 @@ def _value_of(record: Record) -> dict[str, Any]:  # noqa: PLR0911
 
 
 def _claim(key: Key, fields: Mapping[str, Any]) -> Claim:
-    hashes = tuple(HashRange(lo, hi) for lo, hi in fields["hashes"])
-    if any(lower.hi >= upper.lo for lower, upper in pairwise(hashes)) or len(hashes) > _HASHES_MAX:
-        raise ValueError("hashes are not ascending, with gaps between them")
+    hashes = _hashes_of(fields["hashes"])
+    _check(len(hashes) <= _HASHES_MAX, "number of hash ranges", len(hashes))
     epoch, transactional_id = fields["epoch"], fields["transactional_id"]
     _check(epoch is None or _is_offset(epoch), "epoch", epoch)
     is_id = transactional_id is None or isinstance(transactional_id, str)
@@ -250,13 +248,13 @@ def _epoch(_: Key, fields: Mapping[str, Any]) -> Epoch:
 
 
 def assignment_value(
-    assigned: Iterable[tuple[TopicPartition, Sequence[HashRange]]],
+    assigned: Iterable[tuple[TopicPartition, KeyRanges]],
 ) -> list[list[Any]]:
-    """Key hashes by partition, for JSON: ``[topic, partition, [[lo, hi], ...]]`` each."""
-    return [[*tp, [[part.lo, part.hi] for part in hashes]] for tp, hashes in assigned]
+    """Key hashes by partition, for JSON: ``[topic, partition, [[lo, hi], ...]]``; [] for all."""
+    return [[*tp, [] if hashes.is_all else hashes.pairs] for tp, hashes in assigned]
 
 
-def assignment_of(value: Any) -> tuple[tuple[TopicPartition, tuple[HashRange, ...]], ...]:
+def assignment_of(value: Any) -> tuple[tuple[TopicPartition, KeyRanges], ...]:
     """Key hashes by partition, from JSON.
 
     Raises:
@@ -265,11 +263,12 @@ def assignment_of(value: Any) -> tuple[tuple[TopicPartition, tuple[HashRange, ..
     assigned = []
     for topic, number, ranges in value:
         _check(_is_partition(topic, number), "partition", [topic, number])
-        hashes = tuple(HashRange(lo, hi) for lo, hi in ranges)
-        if any(lower.hi >= upper.lo for lower, upper in pairwise(hashes)):
-            raise ValueError("hashes are not ascending, with gaps between them")
-        assigned.append((TopicPartition(topic, number), hashes))
+        assigned.append((TopicPartition(topic, number), _hashes_of(ranges) or ALL_HASHES))
     return tuple(assigned)
+
+
+def _hashes_of(pairs: Any) -> KeyRanges:
+    return KeyRanges.canonical(HashRange(lo, hi) for lo, hi in pairs)
 
 
 _VALUES: Final[dict[str, Callable[[Key, Mapping[str, Any]], Record]]] = {

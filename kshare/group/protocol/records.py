@@ -37,7 +37,7 @@ after a failure. So compaction, which keeps the last record of a key, keeps the 
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import HashRange, KeyRanges
 from kshare.core.offsets import Bounds, OffsetRange
 from kshare.core.progress import TopicPartition
 
@@ -89,7 +89,7 @@ class Claim:
     Attributes:
         partition: The partition.
         member: Name of the claim, ``session#n``.
-        hashes: The key hashes: ascending, disjoint, not adjacent.
+        hashes: The key hashes.
         epoch: The group's epoch in which they were assigned; None for a standalone consumer.
         transactional_id: Transactional id of the member; None if it has none.
         self_fencing: Whether the member delivers no more before the group's coordinator drops it,
@@ -100,7 +100,7 @@ class Claim:
 
     partition: TopicPartition
     member: str
-    hashes: tuple[HashRange, ...]
+    hashes: KeyRanges
     epoch: int | None = None
     transactional_id: str | None = None
     self_fencing: bool = False
@@ -210,13 +210,13 @@ class EpochMember:
         name: Name of its session, which begins the names of its claims.
         member_id: Its id at the group's coordinator.
         host: Where it runs: ``application.server``, or the host's name.
-        assigned: The key hashes of each partition that it was assigned, in order; empty for all.
+        assigned: The key hashes of each partition that it was assigned, in order.
     """
 
     name: str
     member_id: str
     host: str
-    assigned: tuple[tuple[TopicPartition, tuple[HashRange, ...]], ...] = ()
+    assigned: tuple[tuple[TopicPartition, KeyRanges], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.hashing import HASH_SPACE, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
 from kshare.group.protocol.consumer_protocol import count_of, text_of
@@ -60,7 +60,7 @@ NO_REPORT: Final = MemberReport()
 
 
 def by_range(
-    hashes: Sequence[HashRange],
+    hashes: KeyRanges,
     records: int,
     offsets: int,
     seconds: float | None,
@@ -71,18 +71,17 @@ def by_range(
     Each range has the part of it that it has of the sample, or of the hashes if there is no sample.
 
     Args:
-        hashes: The ranges, ascending.
+        hashes: The ranges.
         records: Number of records of all of them.
         offsets: Number of offsets that they came from.
         seconds: How long they took; None if that was not measured.
         sample: Key hashes of some of them, in any order.
     """
     found = []
-    wide = sum(part.width for part in hashes)
     samples = [tuple(sorted(hashed for hashed in sample if hashed in part)) for part in hashes]
     sampled = sum(map(len, samples))
     for part, inside in zip(hashes, samples, strict=True):
-        share = len(inside) / sampled if sampled else part.width / wide
+        share = len(inside) / sampled if sampled else part.width / hashes.width
         part_seconds = None if seconds is None else round(seconds * share, 3)
         found.append(RangeObservation(part, round(records * share), offsets, part_seconds, inside))
     return tuple(found)

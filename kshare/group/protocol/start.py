@@ -6,12 +6,11 @@ position and id of the log's topic. Individual commits count only under their an
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import KeyRanges
 from kshare.core.progress import Progress
 from kshare.group.protocol.log import PartitionLog
 
@@ -153,9 +152,9 @@ class Evidence:
         """What is left when brokers have to be asked again."""
         return replace(self, primary=None, initial=None)
 
-    def knowing(self, hashes: Sequence[HashRange]) -> "Evidence":
+    def knowing(self, hashes: KeyRanges) -> "Evidence":
         """What is left when nothing is known to be processed but of these key hashes."""
-        if self.known is None or tuple(hashes) == (WHOLE,):
+        if self.known is None or hashes.is_all:
             return self
         incarnation, progress = self.known
         known = (incarnation, progress.within(hashes)) if hashes else None

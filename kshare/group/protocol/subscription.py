@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError, KshareError
 from kshare.group.protocol.consumer_protocol import (
@@ -56,11 +56,10 @@ RANGE: Final = "range"
 
 _DAMAGE: Final = (KeyError, TypeError, ValueError, RecursionError, zlib.error, KshareError)
 
-Assigned: TypeAlias = Mapping[TopicPartition, tuple[HashRange, ...]]
-"""Key hashes of each partition, ascending, not adjacent; empty for all."""
+Assigned: TypeAlias = Mapping[TopicPartition, KeyRanges]
+"""Key hashes of each partition."""
 
-
-Assignment: TypeAlias = tuple[tuple[TopicPartition, tuple[HashRange, ...]], ...]
+Assignment: TypeAlias = tuple[tuple[TopicPartition, KeyRanges], ...]
 """The same as pairs, in the order of the partitions."""
 
 
@@ -107,7 +106,7 @@ class MemberAssignment:
     """What the leader assigns to a member.
 
     Attributes:
-        assigned: The key hashes of each partition, in order; empty for all.
+        assigned: The key hashes of each partition, in order.
         target: With those that others have still to give up; None if no other round follows.
         epoch: Log offset of the epoch's record; None if there is none, or the member is refused.
         topic_id: Id of the log's topic; empty if brokers give none.
@@ -230,7 +229,9 @@ def decode_assignment(data: bytes, *, is_plain_allowed: bool = False) -> MemberA
         fields = fields_of(user_data)
         # librdkafka's assignors send each member the user data of its own subscription.
         if is_plain_allowed and (fields is None or "assigned" not in fields):
-            return MemberAssignment(in_order(dict.fromkeys(partitions, ())), None, is_plain=True)
+            return MemberAssignment(
+                in_order(dict.fromkeys(partitions, ALL_HASHES)), None, is_plain=True
+            )
         if fields is None:
             raise ForeignMemberError(
                 "the group's leader assigns no key ranges: it is another client than kshare, or "

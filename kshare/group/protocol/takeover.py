@@ -3,10 +3,10 @@
 Pure functions of the log and of the own claim.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from kshare.core.hashing import HashRange, common, merged
+from kshare.core.hashing import KeyRanges
 from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.records import Claim
 
@@ -57,13 +57,13 @@ def is_alone(log: PartitionLog, claim: Claim, peers: frozenset[str] | None) -> b
     """
     mine = log.claims.get(claim.member)
     return mine is not None and not any(
-        _overlap(other.claim.hashes, claim.hashes)
+        not claim.hashes.isdisjoint(other.claim.hashes)
         for other in log.claims.values()
         if mine.excludes(other) and not is_of_the_past(other.claim, claim, peers)
     )
 
 
-def taken_by_others(log: PartitionLog, claim: Claim) -> tuple[HashRange, ...]:
+def taken_by_others(log: PartitionLog, claim: Claim) -> KeyRanges:
     """The key hashes of a claim that other sessions claim as well, before it or after it."""
     session = session_of(claim.member)
     others = (
@@ -71,7 +71,7 @@ def taken_by_others(log: PartitionLog, claim: Claim) -> tuple[HashRange, ...]:
         for name, placed in log.claims.items()
         if session_of(name) != session and not (placed.claim.shared and claim.shared)
     )
-    return common(claim.hashes, merged(part for other in others for part in other.hashes))
+    return claim.hashes & [part for other in others for part in other.hashes]
 
 
 def is_of_the_past(claim: Claim, later: Claim, peers: frozenset[str] | None) -> bool:
@@ -104,7 +104,7 @@ def former_ids(log: PartitionLog, claim: Claim) -> frozenset[str]:
         if other.claim.transactional_id is not None
         and session_of(name) != session
         and (mine is None or other.age < mine.age)
-        and _overlap(other.claim.hashes, claim.hashes)
+        and not claim.hashes.isdisjoint(other.claim.hashes)
     )
 
 
@@ -125,7 +125,3 @@ def dropped_ids(log: GroupLog, names: Collection[str]) -> frozenset[str]:
             if claim.transactional_id is not None and claim.epoch is not None:
                 (living if session_of(name) in names else former).add(claim.transactional_id)
     return frozenset(former - living)
-
-
-def _overlap(hashes: Sequence[HashRange], others: Sequence[HashRange]) -> bool:
-    return any(part.intersect(other) is not None for part in hashes for other in others)

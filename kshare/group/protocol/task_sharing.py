@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import TypeAlias
 
 from kshare.assignment import (
     ApplicationState,
@@ -33,16 +34,19 @@ from kshare.assignment import (
     TaskTopicPartition,
 )
 from kshare.assignment.loading import ask
-from kshare.core.hashing import WHOLE, HashRange, merged, minus
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeAssignor, plan_ranges
 from kshare.group.protocol.group_plan import Dealt, HeldHashes, deal
 from kshare.group.protocol.load_sharing import partition_load, unfinished
-from kshare.group.protocol.parts import Hashes, shared_width, tiles
+from kshare.group.protocol.parts import shared_width, tiles
 from kshare.group.protocol.subscription import Subscription
 from kshare.ranges import round_robin
 
 __all__ = ["TaskPlanning", "TaskSharing"]
+
+_Ranges: TypeAlias = tuple[HashRange, ...]
+"""The ranges that a partition is cut into, ascending."""
 
 _PROBING_MS_MIN = 60_000  # of Kafka's AssignmentConfigs
 
@@ -120,7 +124,7 @@ class TaskSharing:
             ranges = self._ranges(partitions, members, sharers, holdings)
         except Exception as fault:  # the range assignor may be the user's
             self.faults.append(f"rangeAssignor: {fault!r}")
-            ranges = dict.fromkeys(partitions, (WHOLE,))
+            ranges = dict.fromkeys(partitions, ALL_HASHES)
         assigned = self._assigned(ranges, members, holdings)
         if assigned is None:
             self.has_failed = True
@@ -129,8 +133,7 @@ class TaskSharing:
             return
         for member, parts in assigned.items():
             for partition, hashes in parts.items():
-                together = merged(hashes)
-                yield member, partition, () if together == (WHOLE,) else together
+                yield member, partition, KeyRanges(hashes)
 
     def _want(self, followup_ms: int | None) -> None:
         deadlines = [ms for ms in (self.followup_ms, followup_ms) if ms is not None]
@@ -142,10 +145,10 @@ class TaskSharing:
         members: Sequence[str],
         sharers: Collection[str],
         holdings: HeldHashes,
-    ) -> Mapping[TopicPartition, Hashes]:
+    ) -> Mapping[TopicPartition, _Ranges]:
         """The ranges that each partition is cut into; whole if one of the members cannot share."""
         if not sharers or set(members) - set(sharers):
-            return dict.fromkeys(partitions, (WHOLE,))
+            return dict.fromkeys(partitions, ALL_HASHES)
         said = {member: self._subscriptions[member] for member in members}
         loads = [partition_load(partition, said) for partition in partitions]
         cut = self._cut(loads, len(members))
@@ -156,9 +159,9 @@ class TaskSharing:
         min_tasks = max(self._planning.min_ranges or 0, len(members))
         return plan_ranges(loads, assign_ranges, min_tasks=min_tasks, key_ranges=None)
 
-    def _cut(self, loads: Sequence[PartitionLoad], members: int) -> dict[TopicPartition, Hashes]:
+    def _cut(self, loads: Sequence[PartitionLoad], members: int) -> dict[TopicPartition, _Ranges]:
         """Equal ranges, topic by topic: of each as many as there are members, or partitions."""
-        least, cut = self._planning.min_ranges or 0, dict[TopicPartition, Hashes]()
+        least, cut = self._planning.min_ranges or 0, dict[TopicPartition, _Ranges]()
         for _, group in groupby(loads, key=lambda load: load.topic_partition.topic):
             of_topic = tuple(group)
             share = -(-least * len(of_topic) // len(loads))
@@ -169,7 +172,7 @@ class TaskSharing:
 
     def _assigned(
         self,
-        ranges: Mapping[TopicPartition, Hashes],
+        ranges: Mapping[TopicPartition, _Ranges],
         members: Sequence[str],
         holdings: HeldHashes,
     ) -> dict[str, dict[TopicPartition, list[HashRange]]] | None:
@@ -253,7 +256,7 @@ def _kept(
     members: Sequence[str],
     sharers: Collection[str],
     holdings: HeldHashes,
-) -> list[tuple[str, TopicPartition, Hashes]] | None:
+) -> list[tuple[str, TopicPartition, KeyRanges]] | None:
     """What members have, and what nobody has; None if they have nothing, or may not keep it."""
     owned = {
         partition: {m: hashes for m, hashes in holdings.get(partition, {}).items() if m in members}
@@ -264,20 +267,17 @@ def _kept(
     widths = dict.fromkeys(members, 0)
     for held in owned.values():
         for member, hashes in held.items():
-            widths[member] += sum(part.width for part in hashes)
+            widths[member] += hashes.width
     kept = []
     for partition, held in owned.items():
-        parts: dict[str, Hashes] = dict(held)
-        for free in minus((WHOLE,), [part for hashes in held.values() for part in hashes]):
+        parts: dict[str, KeyRanges] = dict(held)
+        for free in ALL_HASHES - [part for hashes in held.values() for part in hashes]:
             member = min(held or members, key=lambda each: (widths[each], each))
-            parts[member] = merged([*parts.get(member, ()), free])
+            parts[member] = parts.get(member, NO_HASHES) | [free]
             widths[member] += free.width
         if len(parts) > 1 and not parts.keys() <= set(sharers):
             return None
-        kept += [
-            (member, partition, () if hashes == (WHOLE,) else hashes)
-            for member, hashes in parts.items()
-        ]
+        kept += [(member, partition, hashes) for member, hashes in parts.items()]
     return kept
 
 
@@ -295,7 +295,7 @@ def _as_cut(
 
 
 def _tasks(
-    ranges: Mapping[TopicPartition, Hashes],
+    ranges: Mapping[TopicPartition, _Ranges],
 ) -> dict[TaskId, tuple[TopicPartition, HashRange]]:
     """The partition and the hashes of each task: topics are the subtopologies, in order."""
     topics = {name: i for i, name in enumerate(sorted({partition.topic for partition in ranges}))}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.config.table import ConsumerConfig
@@ -146,7 +146,7 @@ class Watchdog:
     def __init__(self, ownerships: Ownerships) -> None:
         self._ownerships = ownerships
         self._starting: dict[TopicPartition, float] = {}
-        self._unclaimed: dict[TopicPartition, tuple[float, tuple[HashRange, ...]]] = {}
+        self._unclaimed: dict[TopicPartition, tuple[float, KeyRanges]] = {}
 
     def warn_of_starts(self, now: float, trouble: str) -> None:
         """Warn of partitions whose delivery has not begun for a while.
@@ -185,7 +185,7 @@ class Watchdog:
             free = self._ownerships.log.of(partition).unclaimed_by(
                 lambda member: session_of(member) in living
             )
-            since, seen = self._unclaimed.get(partition, (now, ()))
+            since, seen = self._unclaimed.get(partition, (now, NO_HASHES))
             if free != seen:
                 self._unclaimed[partition] = (now, free)
             elif free and now - since >= _PATIENCE_SECONDS:

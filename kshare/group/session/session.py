@@ -14,18 +14,17 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kshare.core.hashing import HashRange
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import ConsumerClosedError, FetchTimeoutError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership, ProcessedWork
-from kshare.group.core.ownerships import claimed_hashes
 from kshare.group.log.primary import OffsetAndMetadata, committed_offset
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.membership.planner import WholeTopics
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.subscription import Assigned
 from kshare.group.session.thread import SessionThread
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.wire.protocol.retry import boot_time
@@ -140,11 +139,11 @@ class GroupSession:
 
     def claim(
         self,
-        assignment: Mapping[TopicPartition, Sequence[HashRange]],
+        assignment: Assigned,
         *,
         epoch: tuple[int, str] | None = None,
     ) -> None:
-        """Own these key hashes from now on, and no others; an empty sequence is all hashes.
+        """Own these key hashes from now on, and no others.
 
         Returns at once; :meth:`started` says when delivery may begin. Partitions whose hashes do
         not change go on undisturbed. Hashes that are given up are free at once, so commit before.
@@ -155,14 +154,12 @@ class GroupSession:
 
         Raises:
             ConsumerClosedError: The session is closed.
-            ValueError: Hash ranges of a partition overlap.
         """
-        hashes = {tp: claimed_hashes(parts) for tp, parts in assignment.items()}
         with self._shared.changed:
             self._raise_if_closing()
             member = self._shared.member
             fences = member is not None and not member.is_static
-            self._shared.ownerships.claim(hashes, epoch=epoch, self_fencing=fences)
+            self._shared.ownerships.claim(assignment, epoch=epoch, self_fencing=fences)
             is_first, self._is_started = not self._is_started, True
         if is_first:
             self._thread.start()

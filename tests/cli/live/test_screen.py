@@ -11,7 +11,7 @@ from kshare.cli.live.screen import SORTS, View, render
 from kshare.cli.live.snapshot import RangeLine, Snapshot, bar_of
 from kshare.cli.live.watch import Latest
 from kshare.cli.top import key_pressed
-from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.hashing import WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress
 from kshare.core.region import Rectangle
@@ -74,7 +74,7 @@ lines_of_ranges = st.lists(
         RangeLine,
         source=st.integers(0, 1),
         partition=st.just(ORDERS),
-        hashes=st.sampled_from([(each,) for each in split(WHOLE, 16)]),
+        hashes=st.sampled_from([KeyRanges([each]) for each in split(WHOLE, 16)]),
         position=st.none() | st.integers(0, 9),
         lag=st.none() | st.integers(0, 9),
         member=st.none() | st.sampled_from(["a", "b"]),
@@ -97,9 +97,9 @@ def test_each_order_shows_every_range(
 
 def test_the_orders() -> None:
     low, high = HashRange(0, 8), HashRange(8, 1 << 63)
-    slow = RangeLine(0, ORDERS, (low,), 5, 95, "b", speed=1.0)
-    fast = RangeLine(0, ORDERS, (high,), 90, 10, "a", speed=9.0)
-    unknown = RangeLine(1, ORDERS, (low,), None, None)
+    slow = RangeLine(0, ORDERS, KeyRanges([low]), 5, 95, "b", speed=1.0)
+    fast = RangeLine(0, ORDERS, KeyRanges([high]), 90, 10, "a", speed=9.0)
+    unknown = RangeLine(1, ORDERS, KeyRanges([low]), None, None)
     look = dataclasses.replace(made_up(Progress.at(0), 9), ranges=(unknown, fast, slow))
     wanted = {
         "h": [slow, fast, unknown],

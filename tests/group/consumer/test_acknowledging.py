@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from kshare.core.hashing import WHOLE, key_hash, split
+from kshare.core.hashing import WHOLE, KeyRanges, key_hash, split
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
@@ -129,11 +129,11 @@ def test_a_batch_counts_while_nothing_is_read_after_a_seek_amid_a_rebalance() ->
         consumer.assign([ORDERS])
         batch = batch_of(consumer)
         (session,) = group.members
-        consumer._reading.keep({ORDERS: (lower,)})
+        consumer._reading.keep({ORDERS: KeyRanges([lower])})
         session.waiting = {ORDERS}
         consumer.seek(ORDERS, RECORDS)
         consumer.acknowledge_batch(batch)
-        consumer._reading.take_over({ORDERS: (lower,)}, None)
+        consumer._reading.take_over({ORDERS: KeyRanges([lower])}, None)
         session.waiting = set()
         session.change()
         consumer.poll(0.1)

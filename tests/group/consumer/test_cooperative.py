@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
 from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.errors import FencedError, KafkaError, KshareError, OptionsError, PolicyError
 from kshare.group import KeySharedConsumer
@@ -219,7 +219,7 @@ def test_what_a_dead_member_has_leased_is_delivered_once_it_is_silent(
 ) -> None:
     write(
         cluster,
-        Claim(T0, "dead#1", (WHOLE,), shared=True),
+        Claim(T0, "dead#1", ALL_HASHES, shared=True),
         Reset(T0, 1, 0),
         Lease(T0, 1, "dead#1", 1, OffsetRange(0, 50)),
     )
@@ -256,7 +256,7 @@ def test_a_member_with_key_order_takes_over(
     consumer = make()
     consumer.assign({T0: []})
     consumer.consume(1, WAIT_S)
-    write(cluster, Claim(T0, "ordered", (LOWER,)))
+    write(cluster, Claim(T0, "ordered", KeyRanges([LOWER])))
     with pytest.raises(FencedError, match="ordered"):
         eventually(lambda: consumer.poll(0.1) is None and False)
 

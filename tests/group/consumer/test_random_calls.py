@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kshare.core.hashing import WHOLE, HashRange, key_hash, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
@@ -29,7 +29,7 @@ MODES: dict[str, dict[str, Any]] = {
     "limited": {"acknowledgement__mode": "explicit", "max__in__flight__per__key": 2},
     "put aside": {"acknowledgement__mode": "explicit", "max__in__flight__per__key": 1},
 }
-PARTS = tuple(split(WHOLE, 3))
+PARTS = split(WHOLE, 3)
 STEPS = 40
 SEEDS = range(2)
 FOUND = [71, 93, 113, 142, 269]
@@ -56,8 +56,8 @@ class Walk:
         self._due: dict[tuple[TopicPartition, bytes], list[int]] = {}
         self._done: dict[TopicPartition, set[int]] = {tp: set() for tp in PARTITIONS}
         self._paused = set[TopicPartition]()
-        self._owned: dict[TopicPartition, tuple[HashRange, ...]] = dict.fromkeys(PARTITIONS, PARTS)
-        self._change: tuple[TopicPartition, tuple[HashRange, ...]] | None = None
+        self._owned: dict[TopicPartition, KeyRanges] = dict.fromkeys(PARTITIONS, ALL_HASHES)
+        self._change: tuple[TopicPartition, KeyRanges] | None = None
         self._stale: list[Message] = []  # of key hashes that were given up since, or released
         self._releases = Counter[tuple[TopicPartition, int]]()
         self._forgettable = Counter[tuple[TopicPartition, int]]()  # as it was processed
@@ -131,11 +131,11 @@ class Walk:
             return
         if self._change is None:
             tp = self.random.choice(PARTITIONS)
-            hashes = tuple(part for part in PARTS if self.random.random() < 0.6)
+            hashes = KeyRanges(part for part in PARTS if self.random.random() < 0.6)
             if hashes == self._owned[tp]:
                 return
             self._change = tp, hashes
-            stays = tuple(part for part in hashes if part in self._owned[tp])
+            stays = hashes & self._owned[tp]
 
             def keeps(_: object) -> None:
                 if self.random.random() < 0.5:
@@ -255,7 +255,7 @@ class Walk:
         self._interrupted(lambda _: self._claimed())
         self._interrupted(lambda _: None)  # the deliveries begin
         for tp in PARTITIONS:
-            self._own(tp, PARTS)
+            self._own(tp, ALL_HASHES)
         self.consumer._reading.take_over(self._assignment(), None)
         self._interrupted(lambda _: None)  # what was gained is to be read, too
         self.consumer.resume(PARTITIONS)
@@ -279,7 +279,7 @@ class Walk:
         self._session.waiting.clear()
         self._session.change()
 
-    def _assignment(self) -> dict[TopicPartition, tuple[HashRange, ...]]:
+    def _assignment(self) -> dict[TopicPartition, KeyRanges]:
         return {tp: hashes for tp, hashes in self._owned.items() if hashes}
 
     def _is_regrouping(self, tp: TopicPartition) -> bool:
@@ -287,9 +287,9 @@ class Walk:
         return is_under_way or not self._owned[tp]
 
     def _owns(self, tp: TopicPartition, key: bytes) -> bool:
-        return any(key_hash(key, 0) in part for part in self._owned[tp])
+        return self._owned[tp].holds(key_hash(key, 0))
 
-    def _own(self, tp: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+    def _own(self, tp: TopicPartition, hashes: KeyRanges) -> None:
         """What is given up is due no more; what is gained begins from what is committed."""
         before = {key: self._owns(tp, key) for key in self._keys[tp]}
         self._owned[tp] = hashes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from kshare.core.hashing import WHOLE, HashRange, key_hash, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, key_hash, split
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.topic import log_partition
@@ -58,9 +58,7 @@ def received(consumer: KeySharedConsumer, count: int) -> list[Message]:
     return messages
 
 
-def take_over(
-    consumer: KeySharedConsumer, group: FakeSessions, hashes: tuple[HashRange, ...]
-) -> None:
+def take_over(consumer: KeySharedConsumer, group: FakeSessions, hashes: KeyRanges) -> None:
     """The group assigns other hashes; their claim is not in place before ``holds_back`` ends."""
     session = group.members[0]
     claim = session.claim
@@ -90,9 +88,9 @@ def test_hashes_that_stay_are_read_while_others_are_claimed(
     consumer.assign({ORDERS: before})
     first = consumer.consume(40, WAIT_S)
     assert len(first) == 40
-    owned = {i for part in before or (WHOLE,) for i in of(part)}
-    kept = {i for part in after or (WHOLE,) for i in of(part)} & owned
-    take_over(consumer, group, after)
+    owned = {i for part in before or ALL_HASHES for i in of(part)}
+    kept = {i for part in after or ALL_HASHES for i in of(part)} & owned
+    take_over(consumer, group, KeyRanges(after) or ALL_HASHES)
     meanwhile = received(consumer, len(kept - set(offsets(first))))
     assert set(offsets(meanwhile)) == kept - set(offsets(first))
     assert offsets(meanwhile) == sorted(offsets(meanwhile))
@@ -100,14 +98,14 @@ def test_hashes_that_stay_are_read_while_others_are_claimed(
     assert group.done.get(ORDERS) is None  # no claim is in place
     group.holds_back = False
     group.members[0].change()
-    gained = {i for part in after or (WHOLE,) for i in of(part)} - owned
+    gained = {i for part in after or ALL_HASHES for i in of(part)} - owned
     last = received(consumer, len(gained))
     assert set(offsets(last)) == gained
     for message in [*first, *meanwhile, *last]:
         consumer.acknowledge(message)
     consumer.commit()
     done = group.done[ORDERS]
-    for part in after or (WHOLE,):
+    for part in after or ALL_HASHES:
         assert done.position_of((part,)) > max(of(part))
 
 
@@ -122,10 +120,10 @@ def test_what_is_read_on_is_committed_before_it_closes(cluster: FakeCluster, how
         first = consumer.consume(5, WAIT_S)
         assert consumer.commit() == {ORDERS: 0}
         producer = Producer({"bootstrap.servers": servers})
-        key_of_claim, claim = encode(GROUP, Claim(ORDERS, "killed", (UPPER,)))
+        key_of_claim, claim = encode(GROUP, Claim(ORDERS, "killed", KeyRanges([UPPER])))
         producer.produce(LOG, claim, key_of_claim, log_partition(GROUP, 1))
         assert producer.flush(WAIT_S) == 0
-        consumer._reading.take_over({ORDERS: ()}, None)
+        consumer._reading.take_over({ORDERS: ALL_HASHES}, None)
         meanwhile = consumer.consume(len(of(LOWER)) - len(first), WAIT_S)
         assert offsets([*first, *meanwhile]) == of(LOWER)
         producer.produce(LOG, None, key_of_claim, log_partition(GROUP, 1))  # as if it was silent
@@ -166,14 +164,14 @@ def test_a_seek_holds_for_the_hashes_that_stay(
     consumer.commit()
     consumer.seek(ORDERS, sought)
     again = consumer.consume(10, WAIT_S)
-    owned = {i for part in before or (WHOLE,) for i in of(part)}
+    owned = {i for part in before or ALL_HASHES for i in of(part)}
     assert offsets(again) == sorted(i for i in owned if i >= sought)[:10]
     for message in again:
         consumer.acknowledge(message)
-    take_over(consumer, group, after)
+    take_over(consumer, group, KeyRanges(after) or ALL_HASHES)
     group.holds_back = False
     group.members[0].change()
-    wanted = {i for part in after or (WHOLE,) for i in of(part)}
+    wanted = {i for part in after or ALL_HASHES for i in of(part)}
     stay, gained = wanted & owned, wanted - owned
     rest = {i for i in stay if i >= sought} - set(offsets(again))
     last = received(consumer, len(rest | gained))
@@ -181,7 +179,7 @@ def test_a_seek_holds_for_the_hashes_that_stay(
     for message in last:
         consumer.acknowledge(message)
     consumer.commit()
-    pending = group.done[ORDERS].pending_of(RECORDS, after or (WHOLE,))
+    pending = group.done[ORDERS].pending_of(RECORDS, after or ALL_HASHES)
     left = {
         i
         for i in wanted
@@ -197,7 +195,7 @@ def test_a_seek_before_the_start_holds_when_hashes_go(
     consumer = make()
     consumer.assign({ORDERS: []})
     consumer.seek(ORDERS, 90)
-    take_over(consumer, group, (LOWER,))
+    take_over(consumer, group, KeyRanges([LOWER]))
     group.holds_back = False
     group.members[0].change()
     wanted = [i for i in of(LOWER) if i >= 90]
@@ -212,7 +210,7 @@ def test_a_seek_in_a_callback_is_one_of_all_that_is_assigned(
     consumer = make(acknowledgement__mode=mode)
     consumer.assign({ORDERS: (LOWER,)})
     consumer.consume(10, WAIT_S)
-    take_over(consumer, group, ())
+    take_over(consumer, group, ALL_HASHES)
     consumer.seek(ORDERS, 90)
     group.holds_back = False
     group.members[0].change()
@@ -226,7 +224,7 @@ def test_a_seek_before_the_start_is_none_of_quite_other_hashes(
     consumer = make()
     consumer.assign({ORDERS: (LOWER,)})
     consumer.seek(ORDERS, 90)
-    take_over(consumer, group, (UPPER,))
+    take_over(consumer, group, KeyRanges([UPPER]))
     group.holds_back = False
     group.members[0].change()
     assert offsets(received(consumer, len(of(UPPER)))) == of(UPPER)
@@ -239,7 +237,7 @@ def test_a_key_that_comes_back_waits_for_no_record_of_before(
     consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
     consumer.assign({ORDERS: []})
     consumer.consume(20, WAIT_S)  # one of each key, and none is acknowledged
-    for hashes in ((LOWER,), ()):
+    for hashes in (KeyRanges([LOWER]), ALL_HASHES):
         take_over(consumer, group, hashes)
         group.holds_back = False
         group.members[0].change()
@@ -256,7 +254,7 @@ def test_hashes_change_before_there_is_a_record(
     consumer = make(acknowledgement__mode=mode)
     consumer.assign({empty: []})
     assert consumer.consume(1, 0.2) == []
-    for hashes in ((LOWER,), (), (UPPER,)):
+    for hashes in (KeyRanges([LOWER]), ALL_HASHES, KeyRanges([UPPER])):
         consumer._reading.take_over({empty: hashes}, None)
         assert consumer.consume(1, 0.2) == []
     cluster.produce("empty", [(key(i), str(i)) for i in range(RECORDS)], partition=0)
@@ -270,7 +268,7 @@ def test_what_a_call_has_not_returned_yet_is_not_processed(
     consumer = make(enable__auto__commit=True, auto__commit__interval__ms=10)
     consumer.assign({ORDERS: []})
     assert consumer.poll(WAIT_S) is not None
-    take_over(consumer, group, (LOWER,))
+    take_over(consumer, group, KeyRanges([LOWER]))
 
     def claimed() -> None:
         group.holds_back = False

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from kshare.cluster.cluster import Cluster
-from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, ConsumerClosedError
 from kshare.group.consumer import subscriber as subscriber_module
@@ -115,14 +115,24 @@ def test_what_is_gained_has_started_once_its_claim_is_in_place(
     )
     in_place: set[TopicPartition] = set()
     apply(
-        subscriber, member, Change({}, {ORDERS: (LOWER,), AUDIT: ()}, {ORDERS: (LOWER,), AUDIT: ()})
+        subscriber,
+        member,
+        Change(
+            {},
+            {ORDERS: KeyRanges([LOWER]), AUDIT: ALL_HASHES},
+            {ORDERS: KeyRanges([LOWER]), AUDIT: ALL_HASHES},
+        ),
     )
     subscriber.started(in_place.__contains__)
     assert told == [("assigned", {ORDERS: (LOWER,), AUDIT: ()})]
     in_place.add(AUDIT)
     subscriber.started(in_place.__contains__)
     assert told[1:] == [("started", {AUDIT: ()})]
-    apply(subscriber, member, Change({}, {ORDERS: (UPPER,)}, {ORDERS: (), AUDIT: ()}))
+    apply(
+        subscriber,
+        member,
+        Change({}, {ORDERS: KeyRanges([UPPER])}, {ORDERS: ALL_HASHES, AUDIT: ALL_HASHES}),
+    )
     in_place.add(ORDERS)
     for _ in range(2):
         subscriber.started(in_place.__contains__)
@@ -134,8 +144,12 @@ def test_what_goes_before_it_has_started_never_starts(
 ) -> None:
     told: list[Hashes] = []
     subscriber.callbacks = Callbacks(on_started=told.append)
-    gained = Change({}, {ORDERS: (), AUDIT: ()}, {ORDERS: (), AUDIT: ()})
-    revoked = Change({ORDERS: (LOWER,), AUDIT: ()}, {}, {ORDERS: (UPPER,)})
+    gained = Change(
+        {}, {ORDERS: ALL_HASHES, AUDIT: ALL_HASHES}, {ORDERS: ALL_HASHES, AUDIT: ALL_HASHES}
+    )
+    revoked = Change(
+        {ORDERS: KeyRanges([LOWER]), AUDIT: ALL_HASHES}, {}, {ORDERS: KeyRanges([UPPER])}
+    )
     apply(subscriber, member, gained, revoked)
     subscriber.started(lambda _: True)
     assert told == [{ORDERS: (UPPER,)}]
@@ -150,7 +164,7 @@ def test_what_is_lost_is_revoked_for_those_who_make_no_difference(
         on_revoked=lambda _: told.append("revoked"),
         on_lost=(lambda _: told.append("lost")) if has_on_lost else None,
     )
-    apply(subscriber, member, Change({ORDERS: ()}, {}, {}, is_lost=True))
+    apply(subscriber, member, Change({ORDERS: ALL_HASHES}, {}, {}, is_lost=True))
     assert told == ["lost" if has_on_lost else "revoked"]
 
 
@@ -165,7 +179,7 @@ def test_the_end_of_a_member_that_is_lost_is_a_loss(
         on_revoked=lambda owned: told.append(("revoked", owned)),
         on_lost=(lambda owned: told.append(("lost", owned))) if has_on_lost else None,
     )
-    member.owns = {ORDERS: ()}
+    member.owns = {ORDERS: ALL_HASHES}
     member.is_lost = lost == "member"
     cast("FakeHost", subscriber._host).has_lost = lost == "session"
     for _ in range(2):
@@ -187,8 +201,8 @@ def test_what_was_revoked_when_the_consumer_closes_is_not_revoked_again(
 
     subscriber.callbacks = Callbacks(on_revoked=on_revoked)
     cast("FakeHost", subscriber._host).faults = [ConsumerClosedError()]
-    member.owns = {ORDERS: (), AUDIT: ()}
-    member.changes.append(Change({AUDIT: ()}, {}, {ORDERS: ()}))
+    member.owns = {ORDERS: ALL_HASHES, AUDIT: ALL_HASHES}
+    member.changes.append(Change({AUDIT: ALL_HASHES}, {}, {ORDERS: ALL_HASHES}))
     with pytest.raises(OSError if fails else ConsumerClosedError):
         subscriber.follow()
     with suppress(OSError):
@@ -204,7 +218,11 @@ def test_of_two_callbacks_that_raise_one_is_raised_and_the_other_is_logged(
 
     subscriber.callbacks = Callbacks(on_assigned=fail, on_revoked=fail)
     with pytest.raises(OSError, match="not orders-1"):
-        apply(subscriber, member, Change({AUDIT: ()}, {ORDERS: ()}, {ORDERS: ()}))
+        apply(
+            subscriber,
+            member,
+            Change({AUDIT: ALL_HASHES}, {ORDERS: ALL_HASHES}, {ORDERS: ALL_HASHES}),
+        )
     (logged,) = [each for each in caplog.records if each.exc_info]
     assert "not orders-0" in logged.message
     apply(subscriber, member)
@@ -220,7 +238,9 @@ def test_partitions_of_which_some_hashes_stay_are_assigned_again(
         on_assigned=partitions_only(lambda some: told.append(("assigned", some))),
         on_revoked=partitions_only(lambda some: told.append(("revoked", some))),
     )
-    change = Change({ORDERS: (UPPER,), AUDIT: ()}, {}, {ORDERS: (LOWER,)})
+    change = Change(
+        {ORDERS: KeyRanges([UPPER]), AUDIT: ALL_HASHES}, {}, {ORDERS: KeyRanges([LOWER])}
+    )
     apply(subscriber, member, change)
     assert told == [("revoked", [ORDERS, AUDIT]), ("assigned", [ORDERS])]
 
@@ -236,7 +256,7 @@ def test_a_start_that_a_callback_did_not_bear_is_told_again(
             raise OSError("the state cannot be read")
 
     subscriber.callbacks = Callbacks(on_started=on_started)
-    apply(subscriber, member, Change({}, {ORDERS: ()}, {ORDERS: ()}))
+    apply(subscriber, member, Change({}, {ORDERS: ALL_HASHES}, {ORDERS: ALL_HASHES}))
     with pytest.raises(OSError, match="cannot be read"):
         subscriber.started(lambda _: True)
     for _ in range(2):
@@ -252,7 +272,7 @@ def test_what_cannot_be_claimed_is_tried_again(
     subscriber.callbacks = Callbacks(on_assigned=told.append)
     host = cast("FakeHost", subscriber._host)
     host.faults = [fault, fault]
-    member.changes.append(Change({}, {ORDERS: ()}, {ORDERS: ()}))
+    member.changes.append(Change({}, {ORDERS: ALL_HASHES}, {ORDERS: ALL_HASHES}))
     for _ in range(2):
         assert subscriber.has_work
         with pytest.raises(type(fault)):
@@ -261,7 +281,8 @@ def test_what_cannot_be_claimed_is_tried_again(
     assert subscriber.has_work
     subscriber.follow()
     assert member.is_applied
-    assert told == host.claimed == [{ORDERS: ()}]
+    assert told == [{ORDERS: ()}]
+    assert host.claimed == [{ORDERS: ALL_HASHES}]
     assert not subscriber.has_work
 
 
@@ -275,7 +296,7 @@ def test_an_interrupt_in_a_callback_leaves_the_change_to_the_next_call(
             raise faults.pop()
 
     subscriber.callbacks = Callbacks(on_revoked=revoked)
-    member.changes.append(Change({ORDERS: ()}, {}, {}))
+    member.changes.append(Change({ORDERS: ALL_HASHES}, {}, {}))
     with pytest.raises(KeyboardInterrupt):
         subscriber.follow()
     assert subscriber.has_work
@@ -285,7 +306,7 @@ def test_an_interrupt_in_a_callback_leaves_the_change_to_the_next_call(
 
 @pytest.mark.parametrize("commits", [False, True])
 def test_a_change_is_applied_wherever_an_interrupt_comes(commits: bool) -> None:
-    before, after = {AUDIT: ()}, {ORDERS: (LOWER,)}
+    before, after = {AUDIT: ALL_HASHES}, {ORDERS: KeyRanges([LOWER])}
     number, is_over = 0, False
     while not is_over:
         host, started = FakeHost(), list[Hashes]()

@@ -13,7 +13,7 @@ and reads on, commits, claims that, and then another one claims the rest.
 import random
 from collections import Counter
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.group.core.handing_out import Call
 from kshare.group.core.ownerships import Ownerships
@@ -28,7 +28,7 @@ from kshare.group.protocol.actions import (
 )
 from kshare.group.protocol.records import Member, key_of
 from kshare.group.protocol.start import Primary
-from tests.group.core.calling import ALL, LOG, PARTITIONS, RECORDS, Hashes, Held, Process
+from tests.group.core.calling import LOG, PARTITIONS, RECORDS, Held, Process
 from tests.group.core.driver import Driver
 from tests.group.protocol.process import Log, replay
 from tests.group.protocol.world import LawBrokenError, Step
@@ -58,9 +58,9 @@ class CallWorld:
             right = Right(name, TIMEOUT, by_beats=False)
             driver = Driver(LOG, LOG, explicit=explicit)
             self.processes[name] = Process(name, explicit, owned, right, driver)
-        self.claim(self.processes["m0"], ALL)
+        self.claim(self.processes["m0"], ALL_HASHES)
 
-    def claim(self, process: Process, hashes: Hashes, *, keeps: bool = False) -> None:
+    def claim(self, process: Process, hashes: KeyRanges, *, keeps: bool = False) -> None:
         """Claim some hashes of both partitions, in place of what is claimed."""
         self.claims += 1
         process.give_back()
@@ -72,11 +72,11 @@ class CallWorld:
     def others(self, process: Process) -> list[Process]:
         return [other for other in self.processes.values() if other is not process]
 
-    def free(self, process: Process) -> list[HashRange]:
-        """The halves that a group may assign to a member: no other one has them, or is to."""
-        taken = {part for each in self.others(process) for part in halves(each.hashes)}
-        taken |= {part for each in self.others(process) for part in each.target or ()}
-        return [half for half in (LOWER, UPPER) if half not in taken]
+    def free(self, process: Process) -> KeyRanges:
+        """The hashes that a group may assign to a member: no other one has them, or is to."""
+        taken = KeyRanges(part for each in self.others(process) for part in each.hashes)
+        taken |= (part for each in self.others(process) for part in each.target or ())
+        return ALL_HASHES - taken
 
     def check_return(
         self, process: Process, messages: list[Message], *, is_cancelled: bool
@@ -89,10 +89,6 @@ class CallWorld:
         self.returned["records"] += len(messages)
         settled = process.driver.state.is_settled()
         self.returned["provisional"] += 0 if settled else len(messages)
-
-
-def halves(hashes: Hashes) -> tuple[HashRange, ...]:
-    return (LOWER, UPPER) if hashes == ALL else hashes
 
 
 # -- what happens ----------------------------------------------------------------------------------
@@ -139,8 +135,8 @@ def _verbs_of_group(world: CallWorld, each: Process) -> list[str]:
         return verbs
     if each.target is not None:
         return [*verbs, "hand"]
-    verbs += ["keep 0", "keep 1"] * (each.hashes == ALL)
-    verbs += ["gain"] * (len(world.free(each)) > len(halves(each.hashes)))
+    verbs += ["keep 0", "keep 1"] * (each.hashes == ALL_HASHES)
+    verbs += ["gain"] * (world.free(each).width > each.hashes.width)
     return verbs
 
 
@@ -236,12 +232,12 @@ def _answer(_: CallWorld, process: Process) -> None:
 
 
 def _claim(world: CallWorld, process: Process) -> None:
-    world.claim(process, ALL)
+    world.claim(process, ALL_HASHES)
 
 
 def _lose(world: CallWorld, process: Process) -> None:
     """It is closed, or was dropped: what it has collected by then was not returned."""
-    world.claim(process, ())
+    world.claim(process, NO_HASHES)
     world.claims -= 1
 
 
@@ -254,23 +250,21 @@ def _rewind(world: CallWorld, process: Process) -> None:
 
 def _keep(world: CallWorld, process: Process, half: int) -> None:
     """The group takes a half away: what was processed is committed, and the other one read on."""
-    _change(world, process, ((LOWER, UPPER)[half],))
+    _change(world, process, KeyRanges([(LOWER, UPPER)[half]]))
 
 
 def _gain(world: CallWorld, process: Process) -> None:
     """The group assigns what is free: the next claim is of all."""
-    target = tuple(world.free(process))
-    _change(world, process, ALL if len(target) == 2 else target)
+    _change(world, process, world.free(process))
 
 
-def _change(world: CallWorld, process: Process, target: Hashes) -> None:
+def _change(world: CallWorld, process: Process, target: KeyRanges) -> None:
     process.settle()
     _work(world, process)
     _commit(world, process)
     process.target = target
-    stay = tuple(half for half in halves(process.hashes) if half in halves(target))
     if process.hashes:
-        process.assign(ALL if len(stay) == 2 else stay, keeps=True, is_kept=True)
+        process.assign(process.hashes & target, keeps=True, is_kept=True)
 
 
 def _hand(world: CallWorld, process: Process) -> None:
@@ -410,10 +404,10 @@ def finish(world: CallWorld) -> None:
     process = world.processes["m0"]
     state = process.driver.state
     has_all = all(tp in process.ownerships.started() for tp in PARTITIONS)
-    if process.hashes != ALL or process.target is not None or not has_all:
+    if process.hashes != ALL_HASHES or process.target is not None or not has_all:
         for each in world.processes.values():
-            world.claim(each, ())
-        world.claim(process, ALL)
+            world.claim(each, NO_HASHES)
+        world.claim(process, ALL_HASHES)
         settle(world, rounds=12)
     for partition in PARTITIONS if world.is_group else ():
         process.seek(partition, 0)  # what was passed over comes, too

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.core.handing_out import Call
 from kshare.group.core.ownership import Ownership
@@ -28,9 +28,6 @@ PARTITIONS = (T0, T1)
 LOG = [LOW[0], HIGH[0], LOW[1], HIGH[0], LOW[0], HIGH[1], LOW[0], HIGH[0]]
 KEYS = sorted({*LOG})
 RECORDS = len(LOG)
-ALL: tuple[HashRange, ...] = (WHOLE,)
-
-Hashes = tuple[HashRange, ...]
 Which: TypeAlias = "Callable[[Held], bool]"
 
 
@@ -59,19 +56,19 @@ class User:
         sought: Where the next start begins, and of which hashes that was asked.
     """
 
-    hashes: Hashes = ()
+    hashes: KeyRanges = NO_HASHES
     start: Progress | None = None
     carries: bool = False
     out: dict[str, set[int]] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
-    sought: tuple[int, Hashes] | None = None
+    sought: tuple[int, KeyRanges] | None = None
 
-    def assign(self, hashes: Hashes, *, keeps: bool) -> None:
+    def assign(self, hashes: KeyRanges, *, keeps: bool) -> None:
         """Other hashes are assigned."""
         self.hashes, self.carries = hashes, keeps and bool(hashes)
-        self.out = {key: out for key, out in self.out.items() if owns_any(hashes, key)}
+        self.out = {key: out for key, out in self.out.items() if owns(hashes, key)}
         if self.sought is not None:
-            stays = any(owns_any(self.sought[1], k) and owns_any(hashes, k) for k in KEYS)
+            stays = any(owns(self.sought[1], k) and owns(hashes, k) for k in KEYS)
             self.sought = self.sought if keeps and stays else None
 
     def begin(self, start: Progress) -> bool:
@@ -80,7 +77,7 @@ class User:
         if not carried:
             self.out, self.done = {}, set()
         for key in KEYS:
-            if owns_any(self.hashes, key) and key not in self.out:
+            if owns(self.hashes, key) and key not in self.out:
                 self.out[key] = {at for at in offsets(key) if not is_pending(start, at, point(key))}
         return not carried
 
@@ -107,11 +104,6 @@ def offsets(key: str) -> list[int]:
     return [at for at, other in enumerate(LOG) if other == key]
 
 
-def owns_any(hashes: Hashes, key: str) -> bool:
-    """Whether a key is one of some hashes; of none, if there are none."""
-    return bool(hashes) and owns(hashes, key)
-
-
 @dataclass
 class Process:
     """A member, and what its user has got and done."""
@@ -129,7 +121,7 @@ class Process:
     answers: list[tuple[Ownership, int, Primary | None, int]] = field(default_factory=list)
     call: Call = field(default_factory=Call)
     is_open: bool = False
-    target: Hashes | None = None  # what the group assigns next, while the rest is kept
+    target: KeyRanges | None = None  # what the group assigns next, while the rest is kept
     users: dict[TopicPartition, User] = field(
         default_factory=lambda: {tp: User() for tp in PARTITIONS}
     )
@@ -141,7 +133,7 @@ class Process:
     work: tuple[dict[TopicPartition, Progress], dict[TopicPartition, Progress]] | None = None
 
     @property
-    def hashes(self) -> Hashes:
+    def hashes(self) -> KeyRanges:
         """What is assigned to it, of both partitions alike."""
         return self.users[T0].hashes
 
@@ -157,7 +149,7 @@ class Process:
 
     # -- as the consumer does ----------------------------------------------------------------
 
-    def assign(self, hashes: Hashes, *, keeps: bool, is_kept: bool = False) -> None:
+    def assign(self, hashes: KeyRanges, *, keeps: bool, is_kept: bool = False) -> None:
         """Other hashes are assigned; what was collected goes back before.
 
         Args:
@@ -174,7 +166,7 @@ class Process:
         self.driver.read_anew()
         for user in self.users.values():
             user.assign(hashes, keeps=keeps)
-        self.void(lambda held: not owns_any(hashes, LOG[held.message.offset()]))
+        self.void(lambda held: not owns(hashes, LOG[held.message.offset()]))
 
     def look(self, now: float) -> None:
         """Follow the session, as each look of a call does; what it has stopped goes back."""
@@ -274,7 +266,7 @@ class Process:
             for other in others:
                 if other.delivers(partition, key, now):
                     raise LawBrokenError(f"{message} of {self.name} is with {other.name}")
-            if not owns_any(user.hashes, key):
+            if not owns(user.hashes, key):
                 raise LawBrokenError(f"{message} is not of what is assigned")
             if partition not in started and not user.carries:
                 raise LawBrokenError(f"{message} is returned without a start")

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from kshare.core.hashing import WHOLE, HashRange, key_hash
+from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges, key_hash
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.core import deliveries, delivery, handing_out, in_hand, left_out, scope
 from kshare.group.core.deliveries import Deliveries
@@ -25,8 +25,8 @@ def point(key: str) -> int:
     return key_hash(key.encode(), 0)
 
 
-def owns(hashes: Sequence[HashRange], key: str) -> bool:
-    return any(point(key) in part for part in hashes or (WHOLE,))
+def owns(hashes: KeyRanges, key: str) -> bool:
+    return hashes.holds(point(key))
 
 
 def chunk_of(partition: TopicPartition, offsets: list[int], log: list[str]) -> Chunk:
@@ -56,7 +56,7 @@ class Driver:
 
     def start(self, *hashes: HashRange) -> None:
         """Claim some hashes of all partitions, and have it in place."""
-        self.state.assign(dict.fromkeys(self.logs, hashes))
+        self.state.assign(dict.fromkeys(self.logs, KeyRanges(hashes) or ALL_HASHES))
         self.started = {partition: Progress.at(0) for partition in self.logs}
         self.look()
 
@@ -133,7 +133,7 @@ class Driver:
         self.state.acknowledged(message)
 
     def park(self, *keys: str) -> None:
-        self.parked = {"orders": HashRange.each({point(key) for key in keys})} if keys else {}
+        self.parked = {"orders": KeyRanges.each(point(key) for key in keys)} if keys else {}
 
 
 def _is_wanted(stripes: Sequence[Stripe], offset: int, key: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.group.core import handing_out
 from kshare.group.core.deliveries import Deliveries
@@ -119,7 +119,7 @@ def stops_what_stays(patch: pytest.MonkeyPatch) -> None:
     """The next claim begins without what was handed out before."""
     real = Deliveries._carry
 
-    def carry(self: Deliveries, at: TopicPartition, hashes: tuple[HashRange, ...]) -> None:
+    def carry(self: Deliveries, at: TopicPartition, hashes: KeyRanges) -> None:
         real(self, at, hashes)
         self._next.pop(at, None)
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import Progress
 from kshare.group import message as message_module
 from kshare.group.core import handed_out, key_limit
@@ -21,7 +21,7 @@ OF_LOW, OF_HIGH = [0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]
 
 def test_nothing_is_read_before_it_has_started_and_nothing_after_it_is_given_up() -> None:
     driver = Driver(MIXED, MIXED)
-    driver.state.assign({T0: (), T1: (LOWER,)})
+    driver.state.assign({T0: ALL_HASHES, T1: KeyRanges([LOWER])})
     driver.look()
     assert driver.reading == {}
     driver.started = {T0: Progress.at(3), T1: Progress.at(2)}
@@ -30,7 +30,7 @@ def test_nothing_is_read_before_it_has_started_and_nothing_after_it_is_given_up(
         *((T0, at) for at in range(3, 12)),
         *((T1, at) for at in (2, 4, 6, 8, 10)),
     ]
-    driver.state.assign({T1: (LOWER,)}, keeps=True)
+    driver.state.assign({T1: KeyRanges([LOWER])}, keeps=True)
     driver.read_anew()
     assert driver.reading.keys() == driver.state.by_partition.keys() == {T1}
     assert driver.state.stops == 1
@@ -50,11 +50,11 @@ def test_hashes_that_stay_are_read_on_and_what_is_in_hand_of_the_others_is_not_h
     driver = Driver(MIXED)
     driver.start(WHOLE)
     assert driver.offsets(3) == [0, 1, 2]
-    driver.state.keep({T0: (LOWER,)})
+    driver.state.keep({T0: KeyRanges([LOWER])})
     assert not driver.state.is_settled()
     assert driver.offsets(1) == [4]
     driver.started = {}  # its next claim is not in place
-    driver.state.assign({T0: (LOWER,)}, keeps=True)
+    driver.state.assign({T0: KeyRanges([LOWER])}, keeps=True)
     driver.look()
     assert driver.offsets(1) == [6]
     driver.started = {T0: Progress.at(0)}
@@ -67,7 +67,7 @@ def test_hashes_that_stay_are_read_on_and_what_is_in_hand_of_the_others_is_not_h
 def test_amid_a_call_that_holds_records_a_provisional_delivery_goes_on() -> None:
     driver = Driver(MIXED)
     driver.start(WHOLE)
-    driver.state.keep({T0: (LOWER,)})
+    driver.state.keep({T0: KeyRanges([LOWER])})
     driver.look()
     before = driver.state.by_partition[T0]
     driver.started = {T0: Progress.at(0)}
@@ -81,7 +81,7 @@ def test_with_transactions_nothing_is_read_that_is_not_claimed() -> None:
     driver = Driver(MIXED, is_transactional=True)
     driver.start(WHOLE)
     assert driver.offsets(2) == [0, 1]
-    driver.state.keep({T0: (LOWER,)})
+    driver.state.keep({T0: KeyRanges([LOWER])})
     driver.read_anew()
     assert driver.offsets() == []
     driver.started = {T0: Progress.at(0)}
@@ -96,15 +96,15 @@ def test_with_transactions_nothing_is_read_that_is_not_claimed() -> None:
 
 def test_a_seek_before_the_start_holds_and_one_for_other_hashes_does_not() -> None:
     driver = Driver(MIXED)
-    driver.state.assign({T0: (WHOLE,)})
+    driver.state.assign({T0: ALL_HASHES})
     driver.state.seek(T0, 9, {})
     driver.started = {T0: Progress.at(0)}
     driver.look()
     assert driver.offsets() == [9, 10, 11]
     driver = Driver(MIXED)
-    driver.state.assign({T0: (LOWER,)})
+    driver.state.assign({T0: KeyRanges([LOWER])})
     driver.state.seek(T0, 9, {})
-    driver.state.assign({T0: (UPPER,)}, keeps=True)
+    driver.state.assign({T0: KeyRanges([UPPER])}, keeps=True)
     driver.started = {T0: Progress.at(0)}
     driver.look()
     assert driver.offsets() == OF_HIGH
@@ -295,7 +295,7 @@ def begins_again(driver: Driver) -> None:
 
 
 CHANGES: dict[str, Callable[[Driver], None]] = {
-    "keep": lambda driver: driver.state.keep({T0: (LOWER,), T1: (WHOLE,)}),
+    "keep": lambda driver: driver.state.keep({T0: KeyRanges([LOWER]), T1: ALL_HASHES}),
     "seek": lambda driver: driver.state.seek(T0, 0, driver.started),
     "parks": parks,
     "take back": lambda driver: driver.state.take_back(T0, []),
@@ -329,7 +329,7 @@ def sought_amid_a_rebalance() -> Driver:
     driver = Driver(MIXED, explicit=True)
     driver.start(WHOLE)
     assert len(driver.take(8)) == 8
-    driver.state.keep({T0: (LOWER,)})
+    driver.state.keep({T0: KeyRanges([LOWER])})
     driver.read_anew()
     driver.state.seek(T0, 4, driver.started)
     driver.started = {}

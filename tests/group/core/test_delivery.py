@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
 from kshare.core.slice_end import Cursor
@@ -31,7 +31,7 @@ def chunk_of(offsets: list[int]) -> Chunk:
 
 
 def test_what_holds_no_wanted_record_is_passed_to() -> None:
-    delivery = Delivery(ORDERS, Progress.at(3), [HALF], explicit=False)
+    delivery = Delivery(ORDERS, Progress.at(3), KeyRanges([HALF]), explicit=False)
     delivery.pass_to(0)
     assert delivery.position == 3
     delivery.hand_out(chunk_of([4, 7]), 9)
@@ -43,7 +43,7 @@ def test_what_holds_no_wanted_record_is_passed_to() -> None:
 
 def test_what_was_committed_ahead_is_passed_to_once_all_before_it_is_handed_out() -> None:
     ahead = Rectangle(OffsetRange(1, 7), WHOLE)
-    delivery = Delivery(ORDERS, Progress.at(0).commit([ahead]), [HALF], explicit=False)
+    delivery = Delivery(ORDERS, Progress.at(0).commit([ahead]), KeyRanges([HALF]), explicit=False)
     delivery.pass_to(0)
     assert delivery.position == 0
     delivery.hand_out(chunk_of([0]), 1)
@@ -53,11 +53,11 @@ def test_what_was_committed_ahead_is_passed_to_once_all_before_it_is_handed_out(
 
 def test_rows_that_stay_open_keep_no_values_and_are_acknowledged_as_before() -> None:
     chunks = [chunk_of([at, at + 1]) for at in range(0, 10, 2)]
-    delivery = Delivery(ORDERS, Progress.at(0), [WHOLE], explicit=True)
+    delivery = Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=True)
     for chunk in chunks:
         delivery.hand_out(chunk, int(chunk.offsets[-1]) + 1)
         chunk.acknowledged[1] = ACKNOWLEDGED  # as a user does, who has the messages
-    carried = delivery.carry([WHOLE])
+    carried = delivery.carry(ALL_HASHES)
     assert carried is not None
     assert ["value" in each.batch.schema.names for each in carried.chunks] == [*[False] * 4, True]
     slim = carried.chunks[0]
@@ -211,7 +211,7 @@ def test_processed_is_what_was_returned_and_is_acknowledged(
     explicit: bool,
     chunk_rows: int,
 ) -> None:
-    delivery = Delivery(ORDERS, Progress.at(start), [HALF], explicit=explicit)
+    delivery = Delivery(ORDERS, Progress.at(start), KeyRanges([HALF]), explicit=explicit)
     model = Model(delivery, sorted(offset for offset in log if offset >= start), chunk_rows)
     for step, number in steps:
         getattr(model, step)(number)
@@ -224,7 +224,7 @@ def test_processed_is_what_was_returned_and_is_acknowledged(
 
 
 def test_what_is_passed_over_by_a_seek_is_pending_and_what_was_processed_stays_so() -> None:
-    delivery = Delivery(ORDERS, Progress.at(0), [HALF], explicit=True)
+    delivery = Delivery(ORDERS, Progress.at(0), KeyRanges([HALF]), explicit=True)
     messages = list(delivery.begin(chunk_of(list(range(10))), 10).messages)
     for message in messages[:4]:
         message[0].acknowledged[message[1]] = 1
@@ -252,10 +252,11 @@ def test_seeks_of_different_hashes_are_told_apart() -> None:
         }
 
     def following(delivery: Delivery, *parts: HashRange) -> Delivery:
-        carried = delivery.carry(parts)
-        return Delivery(ORDERS, Progress.at(10), parts, explicit=False, carried=carried)
+        hashes = KeyRanges(parts)
+        carried = delivery.carry(hashes)
+        return Delivery(ORDERS, Progress.at(10), hashes, explicit=False, carried=carried)
 
-    one = Delivery(ORDERS, Progress.at(10), quarters[:1], explicit=False)
+    one = Delivery(ORDERS, Progress.at(10), KeyRanges(quarters[:1]), explicit=False)
     one.hand_out(chunk_of([10, 11]), 20)
     one.settle()
     one.seek(40)
@@ -280,12 +281,12 @@ def test_what_was_handed_out_of_hashes_that_stay_is_processed_also_ahead_of_the_
 ) -> None:
     """Hashes come that are behind: until they have caught up, nothing is forgotten."""
     lower, upper = split(WHOLE, 2)
-    one = Delivery(ORDERS, Progress.at(10), [upper], explicit=explicit)
+    one = Delivery(ORDERS, Progress.at(10), KeyRanges([upper]), explicit=explicit)
     one.hand_out(chunk_of([30, 31, 40]), 45)
     one.acknowledge(np.array([30, 31]))
     one.settle()
-    carried = one.carry((lower, upper))
-    two = Delivery(ORDERS, Progress.at(10), (lower, upper), explicit=explicit, carried=carried)
+    carried = one.carry(ALL_HASHES)
+    two = Delivery(ORDERS, Progress.at(10), ALL_HASHES, explicit=explicit, carried=carried)
     two.hand_out(chunk_of([12]), 20)
     two.acknowledge(np.array([12]))
     two.settle()
@@ -310,7 +311,7 @@ def test_a_gap_is_no_object_on_its_way_from_the_log_to_the_scan() -> None:
     start = Progress.of_stripes(0, [Stripe(WHOLE, bounds)])
     gc.collect()
     before = len(gc.get_objects())
-    delivery = Delivery(ORDERS, start, [], explicit=True)
+    delivery = Delivery(ORDERS, start, ALL_HASHES, explicit=True)
     slice_ = Slice(*ORDERS, stripes=delivery.wanted(1 << 62))
     cursor, wanted = Cursor(slice_.bounds), WantedRecords(slice_.stripes)
     delivery.hand_out(chunk_of([0, 2, 4]), 6)
@@ -322,7 +323,7 @@ def test_a_gap_is_no_object_on_its_way_from_the_log_to_the_scan() -> None:
 
 def test_what_is_processed_before_the_start_is_not_wanted() -> None:
     start = Progress.at(5).commit(Progress.at(20).minus(Progress.at(10)))
-    delivery = Delivery(ORDERS, start, [HALF], explicit=False)
+    delivery = Delivery(ORDERS, start, KeyRanges([HALF]), explicit=False)
     assert [stripe.bounds for stripe in delivery.wanted(30)] == [(5, 10, 20, 30)]
     rows = delivery.begin(chunk_of([5, 22]), 23).messages
     assert next(rows).offset() == 5
@@ -333,7 +334,7 @@ def test_what_is_processed_before_the_start_is_not_wanted() -> None:
 
 
 def test_only_returned_offsets_can_be_committed() -> None:
-    delivery = Delivery(ORDERS, Progress.at(0), [], explicit=True)
+    delivery = Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=True)
     list(delivery.begin(chunk_of([0, 1, 5]), 6).messages)
     delivery.acknowledge_below(2)
     assert delivery.processed(is_batch=False) == Progress.at(5)
@@ -383,7 +384,7 @@ def test_a_key_has_so_many_records_in_flight_and_they_come_in_order(
 
 def test_what_many_seeks_have_passed_is_one_set() -> None:
     """A handler that seeks back after each failure does not make commits slow."""
-    delivery = Delivery(ORDERS, Progress.at(0), (), explicit=False)
+    delivery = Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=False)
     for offset in range(0, 2_000, 2):
         delivery.hand_out(chunk_of([offset, offset + 1]), offset + 2)
         delivery.settle()

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import Progress
 from kshare.group.core import handed_out as handed_out_module
 from kshare.group.core.delivery import Delivery
@@ -61,7 +61,7 @@ def test_a_commit_of_another_thread_counts_nothing_of_a_chunk_that_begins_meanwh
 def test_a_commit_of_another_thread_counts_nothing_of_a_chunk_that_is_handed_out_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    delivery, seen = Delivery(ORDERS, Progress.at(0), (WHOLE,), explicit=True), list[Progress]()
+    delivery, seen = Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=True), list[Progress]()
 
     def looking(of: type[Any], name: str) -> None:
         real = getattr(of, name)
@@ -91,7 +91,7 @@ def test_no_interrupt_lets_count_what_is_not_processed(
     number, is_over = 0, False
     while not is_over:
         delivery, chunk = (
-            Delivery(ORDERS, Progress.at(0), (), explicit=explicit),
+            Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=explicit),
             chunk_of([*range(4)]),
         )
         rows = delivery.begin(chunk, 4)
@@ -102,7 +102,7 @@ def test_no_interrupt_lets_count_what_is_not_processed(
             change(delivery)
         processed = delivery.processed(is_batch=False)
         possible = 1 if explicit else taken - 1  # the last record is not processed
-        pending = processed.pending_of(12, (WHOLE,))
+        pending = processed.pending_of(12, ALL_HASHES)
         for at in range(possible, 12):
             assert any(at in piece.offsets for piece in pending), (raised, at)
         number, is_over = number + 1, not raised
@@ -113,7 +113,10 @@ def test_no_interrupt_lets_count_what_is_not_processed(
 def test_what_an_interrupt_has_left_of_a_chunk_is_no_gap(taken: int) -> None:
     number, is_over = 0, False
     while not is_over:
-        delivery, chunk = Delivery(ORDERS, Progress.at(0), (), explicit=True), chunk_of([*range(4)])
+        delivery, chunk = (
+            Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=True),
+            chunk_of([*range(4)]),
+        )
         rows = delivery.begin(chunk, 4)
         found = list(islice(rows.messages, taken))
         with suppress(Interrupt), interrupt(number, *OF_DELIVERY, handed_out_module) as raised:
@@ -130,7 +133,7 @@ def test_what_an_interrupt_has_left_of_a_chunk_is_no_gap(taken: int) -> None:
 def test_a_chunk_that_begins_after_an_interrupt_has_the_rows_that_were_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    delivery = Delivery(ORDERS, Progress.at(0), (), explicit=True)
+    delivery = Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=True)
     list(islice(delivery.begin(chunk_of([0, 1]), 2).messages, 1))
     with monkeypatch.context() as patched, suppress(Interrupt):
         patched.setattr(Chunk, "close_rows", Mock(side_effect=Interrupt))

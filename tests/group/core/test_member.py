@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.backoff import Backoff
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.group.core.member import GroupMember, MemberSchedule
 from kshare.group.core.right import Liveness
@@ -48,7 +49,7 @@ def stable(now: float = 0.0, *, owns: bool = True) -> GroupMember:
     assert isinstance(beat, Heartbeat)
     assert isinstance(sync, Sync)
     member.heartbeat_answered(beat, None, now, is_refused=False)
-    assigned = ((T0, ()),) if owns else ()
+    assigned = ((T0, ALL_HASHES),) if owns else ()
     member.synced(encode_assignment(MemberAssignment(assigned, 7, None, "log")), now)
     if member.membership.take() is not None:
         member.membership.applied()

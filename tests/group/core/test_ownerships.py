@@ -1,14 +1,12 @@
 """What a session owns: claims as they are given, and commits that are asked for."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.group.core.ownership import Ownership
-from kshare.group.core.ownerships import Ownerships, claimed_hashes
+from kshare.group.core.ownerships import Ownerships
 from kshare.group.protocol.actions import FetchPrimary, Write
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Claim, Key, key_of
@@ -36,33 +34,11 @@ def claim_written(owned: Ownerships, now: float = 0.0) -> Claim:
     return claim
 
 
-@pytest.mark.parametrize(
-    ("given_hashes", "claimed"),
-    [
-        ((), (WHOLE,)),
-        ((UPPER, LOWER), (WHOLE,)),
-        ((QUARTERS[2], QUARTERS[0]), (QUARTERS[0], QUARTERS[2])),
-        ((QUARTERS[1], QUARTERS[0], QUARTERS[3]), (LOWER, QUARTERS[3])),
-    ],
-)
-def test_hashes_of_a_claim(
-    given_hashes: tuple[HashRange, ...], claimed: tuple[HashRange, ...]
-) -> None:
-    assert claimed_hashes(given_hashes) == claimed
-
-
-@given(st.permutations(QUARTERS), st.integers(0, 4))
-def test_hashes_that_overlap_are_refused(parts: list[HashRange], count: int) -> None:
-    claimed_hashes(parts[:count])
-    with pytest.raises(ValueError, match="overlap"):
-        claimed_hashes([*parts, parts[0]])
-
-
 def test_each_claim_has_a_name_of_its_own() -> None:
     owned = ownerships()
-    owned.claim({T0: (LOWER,), T1: (WHOLE,)})
+    owned.claim({T0: KeyRanges([LOWER]), T1: ALL_HASHES})
     first = owned.by_partition[T0].owner.member
-    owned.claim({T0: (WHOLE,), T1: (WHOLE,)})
+    owned.claim({T0: ALL_HASHES, T1: ALL_HASHES})
     assert owned.by_partition[T0].owner.member != first
     assert owned.by_partition[T1].owner.member == first
     assert owned.give_up() == [Key(0, "claim", T0, (first,))]
@@ -71,8 +47,8 @@ def test_each_claim_has_a_name_of_its_own() -> None:
 
 def test_it_waits_for_former_owners_as_long_as_the_timeout() -> None:
     owned = ownerships()
-    write(owned, Claim(T0, "other#1", (UPPER,)))
-    owned.claim({T0: (WHOLE,)})
+    write(owned, Claim(T0, "other#1", KeyRanges([UPPER])))
+    owned.claim({T0: ALL_HASHES})
     claim_written(owned)
     assert list(owned.advance(5.0)) == []
     assert owned.by_partition[T0].owner.phase is Phase.WAITING
@@ -84,7 +60,7 @@ def test_it_waits_for_former_owners_as_long_as_the_timeout() -> None:
 
 def test_a_failure_is_tried_again_after_a_pause() -> None:
     owned = ownerships()
-    owned.claim({T0: (WHOLE,)})
+    owned.claim({T0: ALL_HASHES})
     claim_written(owned)
     ((each, _),) = owned.advance(0.0)
     each.failed(each.action_number - 1, "of old", 0.0)  # late news of earlier actions
@@ -117,7 +93,7 @@ def run(owned: Ownerships, primary: Primary | None = None) -> None:
 def test_a_rewind_amid_a_start_asks_again() -> None:
     """A transaction may be aborted while the partition starts, or twice in a row."""
     owned = ownerships()
-    owned.claim({T0: (WHOLE,)})
+    owned.claim({T0: ALL_HASHES})
     claim_written(owned)
     each = owned.by_partition[T0]
     numbers = []
@@ -137,7 +113,7 @@ def test_a_rewind_amid_a_start_asks_again() -> None:
 
 def test_a_rewind_while_the_claim_is_written_forgets_no_failure() -> None:
     owned = ownerships()
-    owned.claim({T0: (WHOLE,)})
+    owned.claim({T0: ALL_HASHES})
     ((each, (write_it,)),) = owned.advance(0.0)
     number = each.action_number
     each.rewind()
@@ -148,7 +124,7 @@ def test_a_rewind_while_the_claim_is_written_forgets_no_failure() -> None:
 
 def test_after_a_lost_log_it_claims_and_commits_again() -> None:
     owned = ownerships()
-    owned.claim({T0: (WHOLE,)})
+    owned.claim({T0: ALL_HASHES})
     run(owned)
     assert owned.next_time() == float("inf")
     owned.lost("new", "log-0, read up to offset 7: it was deleted")
@@ -163,7 +139,7 @@ def test_after_a_lost_log_it_claims_and_commits_again() -> None:
 
 def loses_log(owned: Ownerships) -> None:
     """Run with the whole partition, process two rectangles, and lose the log before a commit."""
-    owned.claim({T0: (WHOLE,)})
+    owned.claim({T0: ALL_HASHES})
     run(owned)
     owned.by_partition[T0].processed(
         [Rectangle(OffsetRange(0, 5), LOWER), Rectangle(OffsetRange(0, 7), UPPER)]
@@ -181,10 +157,10 @@ def test_what_is_processed_of_hashes_that_stay_is_known_under_the_next_claim() -
     """The log was lost, and the group rebalances before this member runs again."""
     owned = ownerships()
     loses_log(owned)
-    owned.claim({T0: (LOWER,)})
+    owned.claim({T0: KeyRanges([LOWER])})
     claim_written(owned)
     assert run_again(owned) == Progress.of(0, [Rectangle(OffsetRange(0, 5), LOWER)])
-    owned.claim({T0: (WHOLE,)})  # what is committed is in the log; the rest was given up
+    owned.claim({T0: ALL_HASHES})  # what is committed is in the log; the rest was given up
     claim_written(owned)
     assert run_again(owned) == Progress.of(0, [Rectangle(OffsetRange(0, 5), LOWER)])
 
@@ -193,7 +169,7 @@ def test_what_another_session_has_had_in_between_is_known_no_more() -> None:
     """It may have delivered some of it again, so the last outputs of a key were older ones."""
     owned = ownerships()
     loses_log(owned)
-    write(owned, Claim(T0, "other#1", (UPPER,)))
+    write(owned, Claim(T0, "other#1", KeyRanges([UPPER])))
     claim_written(owned)
     assert run_again(owned) == Progress.of(0, [Rectangle(OffsetRange(0, 5), LOWER)])
 
@@ -205,10 +181,10 @@ FIVE = Rectangle(OffsetRange(0, 5), LOWER)
 
 def replaced(owned: Ownerships, *hashes: HashRange) -> Progress:
     """Run with the whole partition, then claim some of it; the start of before."""
-    owned.claim({T0: (WHOLE,)})
+    owned.claim({T0: ALL_HASHES})
     run(owned)
     since = owned.started()[T0]
-    owned.claim({T0: hashes})
+    owned.claim({T0: KeyRanges(hashes)})
     return since
 
 
@@ -222,7 +198,7 @@ def test_what_is_read_on_is_committed_once_the_next_claim_is_in_place(claims: in
     owned = ownerships()
     since = replaced(owned, LOWER)
     if claims == 2:  # before the first one was in place
-        owned.claim({T0: (QUARTERS[0], QUARTERS[2])})
+        owned.claim({T0: KeyRanges([QUARTERS[0], QUARTERS[2]])})
     asked = owned.ask_commits({T0: [Rectangle(OffsetRange(0, 5), WHOLE)]}, {T0: since})
     assert not is_done(asked)
     run(owned, Primary(0, Anchor(1, 0, "")))
@@ -254,7 +230,7 @@ def test_what_is_read_on_counts_no_more_after_a_reset() -> None:
     since = replaced(owned, WHOLE)
     owned.ask_commits({T0: [FIVE]}, {T0: since})
     run(owned)
-    owned.claim({T0: (LOWER,)})
+    owned.claim({T0: KeyRanges([LOWER])})
     owned.ask_commits({T0: [Rectangle(OffsetRange(0, 9), LOWER)]}, {T0: since})
     run(owned, Primary(2))  # by Kafka's own tool
     assert owned.ask_commits({T0: [FIVE]}, {T0: since}) == []
@@ -266,20 +242,20 @@ def test_what_is_read_on_is_refused_once_another_has_claimed_it() -> None:
     owned = ownerships()
     since = replaced(owned, LOWER)
     claim_written(owned)
-    write(owned, Claim(T0, "other#1", (WHOLE,)))
+    write(owned, Claim(T0, "other#1", ALL_HASHES))
     list(owned.advance(0.0))
     ((each, _),) = owned.ask_commits({T0: [FIVE]}, {T0: since})
     assert each.owner.phase is Phase.FENCED
-    owned.claim({T0: (LOWER,)})
+    owned.claim({T0: KeyRanges([LOWER])})
     assert owned.ask_commits({T0: [FIVE]}, {T0: since}) == []
 
 
 def test_a_lease_of_a_partition_that_is_given_up_is_not_waited_for() -> None:
     owned = Ownerships("m", "g", 1.0, lease_records=5, lease_timeout=45.0)
-    owned.claim({T0: (WHOLE,), T1: (WHOLE,)})
+    owned.claim({T0: ALL_HASHES, T1: ALL_HASHES})
     assert not owned._leases.is_over(T1, "m#1", {0: (0, 5)}, now=100.0)
     assert owned._leases.next_time() == 145.0
-    owned.claim({T0: (WHOLE,)})
+    owned.claim({T0: ALL_HASHES})
     assert owned._leases.next_time() == float("inf")
 
 
@@ -287,13 +263,13 @@ def test_a_lease_of_a_partition_that_is_given_up_is_not_waited_for() -> None:
 def test_a_later_claim_is_seen_in_the_pause_after_a_fault(lease_records: int | None) -> None:
     """The pause may be longer than the claim timeout, after which the other one delivers."""
     owned = Ownerships("m", "g", 0.5, lease_records=lease_records)
-    owned.claim({T0: (WHOLE,)})
+    owned.claim({T0: ALL_HASHES})
     run(owned)
     each = owned.by_partition[T0]
     for _ in range(7):  # each pause is longer
         each.failed(each.action_number, "timed out", 100.0)
     assert owned.next_time() > 100.5
-    write(owned, Claim(T0, "other#1", (WHOLE,)))
+    write(owned, Claim(T0, "other#1", ALL_HASHES))
     assert list(owned.advance(100.0)) == []
     assert each.owner.phase is Phase.FENCED
     assert owned.started() == {}

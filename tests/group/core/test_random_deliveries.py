@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.core.deliveries import Deliveries
@@ -23,7 +23,7 @@ from tests.support.groups import LOWER, T0, T1, UPPER
 from tests.support.interrupts import Interrupt, interrupt
 
 KEYS = [*LOW, *HIGH]
-OWNED = [(WHOLE,), (LOWER,), (UPPER,)]
+OWNED = [ALL_HASHES, KeyRanges([LOWER]), KeyRanges([UPPER])]
 
 
 PARTITIONS = (T0, T1)
@@ -42,8 +42,8 @@ class Walk:
 
     driver: Driver
     logs: dict[TopicPartition, list[str]]
-    owned: tuple[HashRange, ...] = (WHOLE,)
-    claimed: tuple[HashRange, ...] = (WHOLE,)
+    owned: KeyRanges = ALL_HASHES
+    claimed: KeyRanges = ALL_HASHES
     done: set[At] = field(default_factory=set)
     passed: set[At] = field(default_factory=set)  # what does not come, as far as it was
     held: dict[At, Message] = field(default_factory=dict)
@@ -149,8 +149,8 @@ class Walk:
 
     def keep(self, number: int) -> None:
         """Some hashes are given up, and their owner claims the others."""
-        owned = self.owned if self.owned != (WHOLE,) else OWNED[number % 3]
-        self.claimed = self.claimed if owned == self.owned else ()
+        owned = self.owned if self.owned != ALL_HASHES else OWNED[number % 3]
+        self.claimed = self.claimed if owned == self.owned else NO_HASHES
         self.owned = owned
         self.change(lambda: self.driver.state.keep(dict.fromkeys(PARTITIONS, owned)))
         self.forget()

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from kshare.core.hashing import WHOLE, HashRange, key_hash, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.core import (
     deliveries,
@@ -70,14 +70,14 @@ def offsets(dispatcher: Dispatcher) -> list[int]:
 def test_what_starts_amid_a_rebalance_is_read_on_under_the_next_claim() -> None:
     """As after a lost log: a claim is in place only when some of its hashes are given up."""
     with reading() as (dispatcher, session):
-        dispatcher.assign({T0: (WHOLE,)})
-        dispatcher.keep({T0: (LOWER,)})
+        dispatcher.assign({T0: ALL_HASHES})
+        dispatcher.keep({T0: KeyRanges([LOWER])})
         session.at = {T0: Progress.at(0)}
         dispatcher.refresh()
         assert not dispatcher.state.is_settled()
         assert offsets(dispatcher) == OF_LOWER
         session.at = {}
-        dispatcher.assign({T0: (LOWER,)}, keeps=True)
+        dispatcher.assign({T0: KeyRanges([LOWER])}, keeps=True)
         dispatcher.refresh()
         assert T0 in dispatcher.deliveries  # nobody else gets them
         session.at = {T0: Progress.at(0)}
@@ -98,14 +98,14 @@ def test_what_waits_for_its_key_is_forgotten_with_its_hashes_while_nothing_is_re
         with closing(
             Dispatcher(config, cast("GroupSession", session), Waker().open())
         ) as dispatcher:
-            dispatcher.assign({T0: (LOWER,)})
+            dispatcher.assign({T0: KeyRanges([LOWER])})
             start = session.at[T0] = Progress.at(0)
             dispatcher.refresh()
             assert eventually(lambda: dispatcher.next_rows(0.1))
             assert [message.offset() for message in dispatcher.rows.messages] == [0]
-            dispatcher.keep({T0: (quarter,)})
+            dispatcher.keep({T0: KeyRanges([quarter])})
             dispatcher.seek(T0, 1)
-            dispatcher.assign({T0: (UPPER,)}, keeps=True)
+            dispatcher.assign({T0: KeyRanges([UPPER])}, keeps=True)
             session.at[T0] = replace(start)
             dispatcher.refresh()
             dispatcher.state.left_out.limits.acknowledge(T0, [0])
@@ -121,14 +121,14 @@ def test_a_partition_that_is_given_up_while_nothing_is_read_holds_nothing_up() -
         with closing(
             Dispatcher(config, cast("GroupSession", session), Waker().open())
         ) as dispatcher:
-            dispatcher.assign({T0: (WHOLE,), T1: (WHOLE,)})
+            dispatcher.assign({T0: ALL_HASHES, T1: ALL_HASHES})
             session.at = {T0: Progress.at(0), T1: Progress.at(0)}
             dispatcher.refresh()
             assert eventually(lambda: dispatcher.next_rows(0.1))
             assert [message.offset() for message in dispatcher.rows.messages] == [0]
-            dispatcher.keep({T0: (LOWER,), T1: (WHOLE,)})
+            dispatcher.keep({T0: KeyRanges([LOWER]), T1: ALL_HASHES})
             dispatcher.seek(T0, 1)
-            dispatcher.assign({T1: (WHOLE,)}, keeps=True)
+            dispatcher.assign({T1: ALL_HASHES}, keeps=True)
             dispatcher.refresh()
             assert not dispatcher.is_blocked()
 
@@ -147,7 +147,7 @@ def test_a_call_waits_for_nothing_of_a_partition_that_is_put_aside_as_a_whole(
         with closing(
             Dispatcher(config, cast("GroupSession", session), Waker().open())
         ) as dispatcher:
-            dispatcher.assign({T0: (HashRange.of(point),), T1: ()})
+            dispatcher.assign({T0: KeyRanges([HashRange.of(point)]), T1: ALL_HASHES})
             session.at = {T0: Progress.at(0), T1: Progress.at(0)}
             dispatcher.refresh()
             assert eventually(lambda: dispatcher.next_rows(0.1))
@@ -166,15 +166,15 @@ def test_a_call_waits_for_nothing_of_a_partition_that_is_put_aside_as_a_whole(
 @pytest.mark.parametrize("polls", [False, True])
 def test_a_seek_while_hashes_are_given_up_holds_under_the_next_claim(polls: bool) -> None:
     with reading() as (dispatcher, session):
-        dispatcher.assign({T0: (WHOLE,)})
+        dispatcher.assign({T0: ALL_HASHES})
         session.at = {T0: Progress.at(0)}
         dispatcher.refresh()
-        dispatcher.keep({T0: (LOWER,)})
+        dispatcher.keep({T0: KeyRanges([LOWER])})
         dispatcher.seek(T0, 20)
         if polls:
             dispatcher.refresh()
         dispatcher.refresh()  # when the commit is done
-        dispatcher.assign({T0: (LOWER,)}, keeps=True)
+        dispatcher.assign({T0: KeyRanges([LOWER])}, keeps=True)
         session.at = {T0: Progress.at(3)}
         dispatcher.refresh()
         assert offsets(dispatcher) == [offset for offset in OF_LOWER if offset >= 20]
@@ -190,7 +190,7 @@ def test_a_key_that_is_given_back_while_another_is_read_again_keeps_what_is_held
         config = group_config(cluster.bootstrap_servers, **explicit)
         made = Dispatcher(config, cast("GroupSession", session), Waker().open())
         with closing(made) as dispatcher:
-            dispatcher.assign({T0: (WHOLE,)})
+            dispatcher.assign({T0: ALL_HASHES})
             session.at = {T0: Progress.at(0)}
             dispatcher.refresh()
             assert eventually(lambda: dispatcher.next_rows(0.1))
@@ -246,13 +246,13 @@ class Parks:
     """Parked keys that the test sets."""
 
     def __init__(self) -> None:
-        self.hashes: Mapping[str, tuple[HashRange, ...]] = {}
+        self.hashes: Mapping[str, KeyRanges] = {}
 
     def close(self) -> None:
         pass
 
     def toggle(self, key: str) -> None:
-        self.hashes = {} if self.hashes else {"orders": (HashRange.of(key_hash(key.encode(), 0)),)}
+        self.hashes = {} if self.hashes else {"orders": KeyRanges.each([key_hash(key.encode(), 0)])}
 
 
 @contextmanager
@@ -267,7 +267,7 @@ def interrupted(
         with closing(made) as dispatcher:
             dispatcher.parking = cast("Any", parks)
             all_of_it = [TopicPartition("orders", number) for number in range(partitions)]
-            dispatcher.assign(dict.fromkeys(all_of_it, (WHOLE,)))
+            dispatcher.assign(dict.fromkeys(all_of_it, ALL_HASHES))
             session.at = {tp: Progress.at(0) for tp in all_of_it}
             dispatcher.refresh()
             yield dispatcher, cluster, parks

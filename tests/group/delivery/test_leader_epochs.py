@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kshare.cluster.coordinator import offsets_to_send
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.leader_epochs import NO_EPOCHS
 from kshare.group import KeySharedConsumer
 from kshare.group.log.primary import StoredOffset, committed_offset
@@ -66,7 +66,7 @@ def test_a_commit_names_the_epoch_of_the_last_processed_record(
     kind: type[Owner], end: int, epoch: int | None
 ) -> None:
     world = Log(Primary(0, ANCHOR))
-    owner = kind(Claim(T0, "m#1", (WHOLE,)), leader_epochs=EPOCHS)
+    owner = kind(Claim(T0, "m#1", ALL_HASHES), leader_epochs=EPOCHS)
     world.run(owner)
     world.commit(owner, rectangle(0, end))
     assert (world.primary.offset, world.primary.leader_epoch) == (end, epoch)
@@ -76,8 +76,8 @@ def test_a_commit_names_the_epoch_of_the_last_processed_record(
 
 def test_the_lead_names_the_epoch_also_if_another_member_was_the_last() -> None:
     world = Log(Primary(0, ANCHOR))
-    lead = Owner(Claim(T0, "a#1", (LOWER,)), leader_epochs=EPOCHS)
-    other = Owner(Claim(T0, "b#1", (UPPER,)))
+    lead = Owner(Claim(T0, "a#1", KeyRanges([LOWER])), leader_epochs=EPOCHS)
+    other = Owner(Claim(T0, "b#1", KeyRanges([UPPER])))
     for owner in (lead, other):
         world.run(owner)
     world.commit(lead, rectangle(0, 14, LOWER))
@@ -88,7 +88,7 @@ def test_the_lead_names_the_epoch_also_if_another_member_was_the_last() -> None:
 
 def test_the_offset_of_a_plain_consumer_keeps_its_epoch_when_it_gets_an_anchor() -> None:
     world = Log(Primary(7, None, 2))
-    owner = Owner(Claim(T0, "m#1", (WHOLE,)))
+    owner = Owner(Claim(T0, "m#1", ALL_HASHES))
     world.run(owner)
     assert world.primary.anchor is not None
     assert (world.primary.offset, world.primary.leader_epoch) == (7, 2)
@@ -121,8 +121,8 @@ def test_the_epoch_that_is_listed(said: Stable | None, primary: Primary, epoch: 
 def test_facts_beyond_the_stable_offset_that_is_named_have_no_known_epoch() -> None:
     world = Log(Primary(0, ANCHOR))
     one, other = (
-        Owner(Claim(T0, "a#1", (LOWER,)), leader_epochs=EPOCHS),
-        Owner(Claim(T0, "b#1", (UPPER,))),
+        Owner(Claim(T0, "a#1", KeyRanges([LOWER])), leader_epochs=EPOCHS),
+        Owner(Claim(T0, "b#1", KeyRanges([UPPER]))),
     )
     for owner in (one, other):
         world.run(owner)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash, split
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.slicing import RangeObservation
 from kshare.group.core.delivery import Delivery
@@ -34,7 +34,9 @@ class Owned:
     def start(
         self, partition: TopicPartition, *hashes: HashRange, explicit: bool = False, at: int = 0
     ) -> Delivery:
-        delivery = Delivery(partition, Progress.at(at), hashes, explicit=explicit)
+        delivery = Delivery(
+            partition, Progress.at(at), KeyRanges(hashes) or ALL_HASHES, explicit=explicit
+        )
         self.deliveries[partition] = delivery
         return delivery
 

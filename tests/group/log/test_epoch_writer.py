@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.group.log.link import EpochWriter, LogLink
 from kshare.group.protocol.log import GroupLog
@@ -63,11 +63,11 @@ def test_what_a_former_member_has_left_open_does_not_hide_the_epoch() -> None:
     at = TopicPartition("orders", 0)
     for position, claim in enumerate(
         (
-            Claim(at, "m#1", (WHOLE,), 0, "stays"),
-            Claim(at, "gone#2", (WHOLE,), 0, "gone"),
-            Claim(at, "alone", (WHOLE,), None, "no member"),
-            Claim(at, "plain#1", (WHOLE,), 0),
-            Claim(at, "before#1", (WHOLE,), 0, "stays"),  # its process has started again, as m
+            Claim(at, "m#1", ALL_HASHES, 0, "stays"),
+            Claim(at, "gone#2", ALL_HASHES, 0, "gone"),
+            Claim(at, "alone", ALL_HASHES, None, "no member"),
+            Claim(at, "plain#1", ALL_HASHES, 0),
+            Claim(at, "before#1", ALL_HASHES, 0, "stays"),  # its process has started again, as m
         ),
         1,
     ):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KshareError
 from kshare.group.core.member import GroupMember, Level
@@ -18,7 +19,7 @@ from tests.support.clock import Clock, until
 from tests.support.groups import group_config
 from tests.support.silent import SilentConnection, silent_connections
 
-ASSIGNED = MemberAssignment(((TopicPartition("t", 0), ()),), 7, None, "log")
+ASSIGNED = MemberAssignment(((TopicPartition("t", 0), ALL_HASHES),), 7, None, "log")
 FINE = SimpleNamespace(error_code=0)
 MOVED = SimpleNamespace(error_code=16)
 GONE = ConnectionResetError("one:1 is gone")

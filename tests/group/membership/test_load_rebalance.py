@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, key_hash, split
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, key_hash, split
 from kshare.group import KeySharedConsumer
 from kshare.testing import FakeCluster
 from tests.support.groups import LOG, T0, eventually, join_together, quick_settings
@@ -62,7 +62,7 @@ class Worker:
         owned = self.consumer.assignment().get(T0)
         if owned is None:
             return 0.0
-        both = (part.intersect(hashes) for part in owned or (WHOLE,))
+        both = (part.intersect(hashes) for part in owned or ALL_HASHES)
         return sum(part.width for part in both if part is not None) / HASH_SPACE
 
     def end(self) -> None:

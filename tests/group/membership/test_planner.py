@@ -15,7 +15,7 @@ from kshare.assignment import (
     TaskAssignment,
     TaskAssignor,
 )
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation, RangeRequest
 from kshare.errors import TaskAssignmentException
@@ -188,7 +188,7 @@ def test_the_deadline_survives_a_change_of_the_leader_between_two_rounds() -> No
     global DEADLINES  # noqa: PLW0603 - the assignor is found by its path
     DEADLINES = iter([5_000])
     first = Leader("a", "b", taskAssignor=f"{__name__}:Asking")
-    first.members["b"] = replace(first.members["b"], owned=((T0, ()),), epoch=0)
+    first.members["b"] = replace(first.members["b"], owned=((T0, ALL_HASHES),), epoch=0)
     planned = first.plan()
     assert planned.plan.now != planned.plan.target
     second = Leader("a", "b", taskAssignor=f"{__name__}:Asking")
@@ -219,7 +219,7 @@ def test_a_leader_with_adaptive_looks_again_at_whole_partitions_by_its_interval(
             report = replace(said.report, loads=((at, (seen,)),), lags=lags, spans=(60.0,))
             leader.members[name] = replace(said, report=report)
         target = leader.plan().plan.target
-        assert any(assigned.get(T0) for assigned in target.values()) is is_cut
+        assert all(assigned.get(T0) != ALL_HASHES for assigned in target.values()) is is_cut
 
 
 def test_what_is_told_is_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kshare.core.hashing import KeyRanges
 from tests.group.protocol.interleavings import Broken, interleavings
 from tests.group.protocol.world import (
     HALVES,
@@ -26,7 +27,7 @@ def new_world(records: int = 4) -> World:
     keys = tuple(HALVES[i % 2].lo + 5 for i in range(records))
     world = World(keys)
     for half in HALVES:
-        world.start((half,))
+        world.start(KeyRanges([half]))
     return world
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle
 from kshare.group.protocol.actions import Append, Delete
@@ -143,7 +143,7 @@ class LeaseWorld(World):
         """Claim the partition, as a member of the last epoch if there are some."""
         process.epoch = self.epoch[0] if self.by_epochs else None
         epoch = (self.epoch[0], self.log.topic_id) if self.by_epochs else None
-        process.claim({T0: (WHOLE,)}, epoch=epoch, self_fencing=self.by_epochs)
+        process.claim({T0: ALL_HASHES}, epoch=epoch, self_fencing=self.by_epochs)
 
     def leave(self, name: str) -> None:
         """The coordinator drops a member, or it falls silent."""

@@ -11,7 +11,6 @@ from typing import Any, Protocol, Self
 
 from kshare.core.hashing import WHOLE
 from kshare.group.core.member import GroupMember
-from kshare.group.core.ownerships import claimed_hashes
 from kshare.group.protocol.actions import WritePrimary
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.leader import Generation, plan_generation, plan_range
@@ -376,9 +375,8 @@ def apply_change(world: GroupWorld, process: MemberProcess, change: Change) -> N
 
 def claim_assigned(process: MemberProcess, change: Change) -> None:
     """As its consumer: own what is assigned, and nothing else."""
-    assigned = {tp: claimed_hashes(hashes) for tp, hashes in change.assigned.items()}
     epoch = None if change.epoch is None else (change.epoch, change.topic_id)
-    process.claim(assigned, epoch=epoch, self_fencing=True)
+    process.claim(change.assigned, epoch=epoch, self_fencing=True)
 
 
 def _act_as_member(world: InGroup, process: MemberProcess) -> None:

@@ -1,6 +1,6 @@
 """The core of one member, which gets what the coordinator would answer."""
 
-from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.hashing import WHOLE, KeyRanges, split
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.membership import Membership, State
 from kshare.group.protocol.requests import Join, Sync
@@ -24,22 +24,20 @@ def new_member(*, is_static: bool = False, protocols: tuple[str, ...] = (PROTOCO
     return Membership("g", Subscription("me", ("t",)), is_static=is_static, protocols=protocols)
 
 
-def stable(
-    assigned: dict[TopicPartition, tuple[HashRange, ...]], *, is_static: bool = False
-) -> Membership:
+def stable(assigned: dict[TopicPartition, KeyRanges], *, is_static: bool = False) -> Membership:
     """A member that owns what it was assigned."""
     member = new_member(is_static=is_static)
     assign(member, assigned)
     return member
 
 
-def assign(member: Membership, assigned: dict[TopicPartition, tuple[HashRange, ...]]) -> None:
+def assign(member: Membership, assigned: dict[TopicPartition, KeyRanges]) -> None:
     receive(member, assigned)
     if member.take() is not None:
         member.applied()
 
 
-def receive(member: Membership, assigned: dict[TopicPartition, tuple[HashRange, ...]]) -> None:
+def receive(member: Membership, assigned: dict[TopicPartition, KeyRanges]) -> None:
     assert isinstance(member.action(), Join)
     member.joined("id-1", member.generation + 1, "leader", {})
     assert member.action() == Sync("id-1", member.generation, {})

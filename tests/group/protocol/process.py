@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final, Self, TypeVar
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
@@ -29,7 +29,7 @@ from tests.group.protocol.owning import (
 T0 = TopicPartition("orders", 0)
 
 
-NOBODY: Final = Owner(Claim(T0, "", ()), phase=Phase.FENCED)
+NOBODY: Final = Owner(Claim(T0, "", NO_HASHES), phase=Phase.FENCED)
 """The owner of a process that owns nothing."""
 
 
@@ -163,7 +163,7 @@ class Process:
         return NOBODY if each is None else each.owner
 
     @property
-    def hashes(self) -> tuple[HashRange, ...]:
+    def hashes(self) -> KeyRanges:
         return self.owner.hashes
 
     @property
@@ -254,9 +254,7 @@ class Process:
 
     # -- as the session does -----------------------------------------------------------------
 
-    def claim(
-        self, assignment: Mapping[TopicPartition, tuple[HashRange, ...]], **given: Any
-    ) -> None:
+    def claim(self, assignment: Mapping[TopicPartition, KeyRanges], **given: Any) -> None:
         """Own these key hashes, and no others."""
         before = self.ownership
         self.ownerships.claim(assignment, **given)

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from kshare.core.hashing import WHOLE, HashRange
+from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.core.ownership import AskedCommits, Ownership
 from kshare.group.protocol import commit, log, owner, start
@@ -93,7 +93,7 @@ def test_whatever_happens_living_members_process_all(seed: int) -> None:
             world.crash(name)
         else:
             owned.add(process.hashes)
-    for half in {(half,) for half in world_module.HALVES} - owned:
+    for half in {KeyRanges([half]) for half in world_module.HALVES} - owned:
         world.start(half)
     finish(world)
     said = log.GroupLog("g")
@@ -108,7 +108,7 @@ def test_whatever_happens_living_members_process_all(seed: int) -> None:
 def test_a_primary_offset_that_a_former_lead_has_set_back_is_written_again() -> None:
     """It is stopped between its decision and the coordinator, which does not ask who it is."""
     world = World((0,) * 4)
-    world.start((WHOLE,))
+    world.start(ALL_HASHES)
     finish(world, until=0)
     old = world.processes["m0"]
     take(world, ("deliver", "m0"))
@@ -118,7 +118,7 @@ def test_a_primary_offset_that_a_former_lead_has_set_back_is_written_again() -> 
         take(world, ("act", "m0"))
         take(world, ("read", "m0"))
     stopped = world.processes.pop("m0")
-    world.start((WHOLE,))
+    world.start(ALL_HASHES)
     finish(world)
     assert world.primary is not None
     assert world.primary.offset == 4
@@ -211,7 +211,7 @@ def commits_for_all_hashes(patch: pytest.MonkeyPatch) -> None:
 def _of_all(
     real: Callable[..., object], member: str, _: object, done: Progress, stable: int
 ) -> object:
-    return real(member, (WHOLE,), done, stable)
+    return real(member, ALL_HASHES, done, stable)
 
 
 def commits_the_front(patch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def deletes_what_living_members_write(patch: pytest.MonkeyPatch) -> None:
         at: TopicPartition,
         said: log.PartitionLog,
         member: str,
-        owned: tuple[HashRange, ...],
+        owned: KeyRanges,
         done: Progress,
     ) -> list[Key]:
         stable = said.stable.offset if said.stable else 0

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
+from kshare.core.hashing import (
+    ALL_HASHES,
+    HASH_SPACE,
+    NO_HASHES,
+    WHOLE,
+    HashRange,
+    KeyRanges,
+    split,
+)
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.group_plan import GroupPlan, plan_group
 from kshare.group.protocol.subscription import Assigned, Subscription, in_order
@@ -28,30 +36,20 @@ def tp(number: int, topic: str = "t") -> TopicPartition:
     return TopicPartition(topic, number)
 
 
-def ranges(hashes: tuple[HashRange, ...]) -> tuple[HashRange, ...]:
-    return hashes or (WHOLE,)
-
-
 def width(assigned: Assigned) -> int:
-    return sum(part.width for hashes in assigned.values() for part in ranges(hashes))
+    return sum(hashes.width for hashes in assigned.values())
 
 
 def both(one: Assigned, other: Assigned) -> int:
     """How many hashes are in two assignments."""
-    return sum(
-        shared.width
-        for partition in one.keys() & other.keys()
-        for mine in ranges(one[partition])
-        for its in ranges(other[partition])
-        if (shared := mine.intersect(its)) is not None
-    )
+    return sum((one[partition] & other[partition]).width for partition in one.keys() & other.keys())
 
 
 def check_tiles(target: Mapping[str, Assigned], partitions: Mapping[str, int]) -> None:
     parts: dict[TopicPartition, list[HashRange]] = {}
     for assigned in target.values():
         for partition, hashes in assigned.items():
-            parts.setdefault(partition, []).extend(ranges(hashes))
+            parts.setdefault(partition, []).extend(hashes)
             assert all(a.hi < b.lo for a, b in pairwise(hashes))
     assert parts.keys() == {tp(i, topic) for topic, n in partitions.items() for i in range(n)}
     for listed in parts.values():
@@ -70,7 +68,7 @@ def check_balance(group: Group, target: Mapping[str, Assigned], partitions: int)
     seats: dict[TopicPartition, list[int]] = {}
     for assigned in target.values():
         ((partition, hashes),) = assigned.items()
-        seats.setdefault(partition, []).append(sum(part.width for part in ranges(hashes)))
+        seats.setdefault(partition, []).append(sum(part.width for part in hashes))
     numbers = [len(widths) for widths in seats.values()]
     assert max(numbers) - min(numbers) <= 1
     assert all(max(widths) - min(widths) <= 1 for widths in seats.values())
@@ -96,14 +94,7 @@ def given_up(group: Group, plan: GroupPlan) -> Group:
         return {
             partition: shared
             for partition, hashes in owned.items()
-            if (
-                shared := tuple(
-                    part
-                    for mine in ranges(hashes)
-                    for its in (ranges(now[partition]) if partition in now else ())
-                    if (part := mine.intersect(its)) is not None
-                )
-            )
+            if (shared := hashes & now.get(partition, NO_HASHES))
         }
 
     return {
@@ -117,7 +108,7 @@ def test_the_proposals_five_consumers() -> None:
     assert plan.target == {
         "M1": {tp(0, "tp"): (LOWER,)},
         "M2": {tp(1, "tp"): (LOWER,)},
-        "M3": {tp(2, "tp"): ()},
+        "M3": {tp(2, "tp"): ALL_HASHES},
         "M4": {tp(0, "tp"): (UPPER,)},
         "M5": {tp(1, "tp"): (UPPER,)},
     }
@@ -126,7 +117,7 @@ def test_the_proposals_five_consumers() -> None:
 
 def test_members_that_opt_out_get_whole_partitions() -> None:
     plan = plan_group(group_of(["a", "b", "c"], whole=["b"]), {"t": 2})
-    assert plan.target == {"b": {tp(0): ()}, "a": {tp(1): (LOWER,)}, "c": {tp(1): (UPPER,)}}
+    assert plan.target == {"b": {tp(0): ALL_HASHES}, "a": {tp(1): (LOWER,)}, "c": {tp(1): (UPPER,)}}
     again = plan_group(joined(group_of(["a", "b", "c"], whole=["b"]), plan, 1), {"t": 2})
     assert again.target == plan.target
 
@@ -134,15 +125,17 @@ def test_members_that_opt_out_get_whole_partitions() -> None:
 def test_too_many_members_that_opt_out_leave_a_partition_to_the_others() -> None:
     group = group_of(["a", "b", "c", "d"], whole=["a", "b", "c"])
     plan = plan_group(group, {"t": 2})
-    assert plan.target == {"a": {tp(0): ()}, "b": {}, "c": {}, "d": {tp(1): ()}}
+    assert plan.target == {"a": {tp(0): ALL_HASHES}, "b": {}, "c": {}, "d": {tp(1): ALL_HASHES}}
     nobody_shares = plan_group(group_of(["a", "b", "c"], whole="abc"), {"t": 2})
-    assert nobody_shares.target == {"a": {tp(0): ()}, "b": {tp(1): ()}, "c": {}}
+    assert nobody_shares.target == {"a": {tp(0): ALL_HASHES}, "b": {tp(1): ALL_HASHES}, "c": {}}
 
 
 def test_topics_that_are_not_to_be_shared() -> None:
     plan = plan_group(group_of(["a", "b", "c"], "t", "u"), {"t": 1, "u": 1}, whole_topics=["u"])
     check_tiles(plan.target, {"t": 1, "u": 1})
-    assert [dict(plan.target[m])[tp(0, "u")] for m in "abc" if tp(0, "u") in plan.target[m]] == [()]
+    assert [dict(plan.target[m])[tp(0, "u")] for m in "abc" if tp(0, "u") in plan.target[m]] == [
+        ALL_HASHES
+    ]
     assert all(plan.target[m][tp(0)] for m in "abc")
 
 
@@ -334,14 +327,14 @@ def test_a_member_joins_and_takes_an_even_share_of_each() -> None:
 
 def test_what_a_member_of_an_older_epoch_says_does_not_count() -> None:
     group = {
-        "a": Subscription("a", ("t",), owned=((tp(0), ()),), epoch=3),
-        "b": Subscription("b", ("t",), owned=((tp(0), (LOWER,)),), epoch=5),
-        "c": Subscription("c", ("t",), owned=((tp(0), (UPPER,)),), epoch=5),
+        "a": Subscription("a", ("t",), owned=((tp(0), ALL_HASHES),), epoch=3),
+        "b": Subscription("b", ("t",), owned=((tp(0), KeyRanges([LOWER])),), epoch=5),
+        "c": Subscription("c", ("t",), owned=((tp(0), KeyRanges([UPPER])),), epoch=5),
     }
     plan = plan_group(group, {"t": 1})
     third = HASH_SPACE // 3
     for name, half in (("b", LOWER), ("c", UPPER)):
-        assert both({tp(0): (half,)}, plan.target[name]) >= third
+        assert both({tp(0): KeyRanges([half])}, plan.target[name]) >= third
     # It may still hand out records of all of them: nobody else gets any before it gives them up.
     assert plan.now["b"] == plan.now["c"] == {}
 

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from kshare.core.hashing import WHOLE, merged, minus
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle
 from kshare.group.core.ownership import Claimant
@@ -184,7 +184,7 @@ def does_not_wait_for_what_nobody_owns(patch: pytest.MonkeyPatch) -> None:
     def chunk_of(member: Member) -> TransactionChunk:
         part, chunk = member.part(), real(member)
         owned = [each for name in part.claims for each in part.owned_by(name)]
-        free = minus((WHOLE,), merged(owned))
+        free = ALL_HASHES - owned
         passed = (Rectangle(OffsetRange(0, 4), each) for each in free)
         return replace(chunk, known=chunk.known.commit(passed))
 

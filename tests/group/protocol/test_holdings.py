@@ -3,16 +3,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.holdings import Holdings, assigned_minus, hashes_union
+from kshare.group.protocol.holdings import Holdings, assigned_minus
 from kshare.group.protocol.subscription import Assigned, MemberAssignment, in_order
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LOWER, UPPER = split(WHOLE, 2)
 
 ASSIGNED = st.dictionaries(
-    st.sampled_from([T0, T1]), st.sampled_from([(), (LOWER,), (UPPER,)]), max_size=2
+    st.sampled_from([T0, T1]),
+    st.sampled_from([ALL_HASHES, KeyRanges([LOWER]), KeyRanges([UPPER])]),
+    max_size=2,
 )
 
 
@@ -20,9 +22,9 @@ def received(assigned: Assigned) -> MemberAssignment:
     return MemberAssignment(in_order(assigned), epoch=7, topic_id="log")
 
 
-def hashes_of(assigned: Assigned) -> dict[TopicPartition, tuple[HashRange, ...]]:
+def hashes_of(assigned: Assigned) -> dict[TopicPartition, KeyRanges]:
     """With all hashes in place of an empty tuple."""
-    return {partition: hashes or (WHOLE,) for partition, hashes in assigned.items()}
+    return {partition: hashes or ALL_HASHES for partition, hashes in assigned.items()}
 
 
 @given(ASSIGNED, ASSIGNED)
@@ -73,13 +75,13 @@ def test_what_is_lost_is_one_change(owned: Assigned, assigned: Assigned, is_take
 
 
 def test_what_is_lost_is_not_named_but_what_is_owned() -> None:
-    lost = Holdings({T0: (LOWER,)}).lose().take(gives_up=False)
+    lost = Holdings({T0: KeyRanges([LOWER])}).lose().take(gives_up=False)
     assert lost.named == {T0: (LOWER,)}
 
 
-def test_differences_and_unions() -> None:
-    assert assigned_minus({T0: (), T1: ()}, {T0: (LOWER,)}) == {T0: (UPPER,), T1: ()}
-    assert assigned_minus({T0: (LOWER,)}, {T0: ()}) == {}
-    assert hashes_union((LOWER,), (UPPER,)) == ()
-    assert hashes_union(None, (UPPER,)) == (UPPER,)
-    assert hashes_union((HashRange(0, 5),), (HashRange(3, 9),)) == (HashRange(0, 9),)
+def test_differences() -> None:
+    assert assigned_minus({T0: ALL_HASHES, T1: ALL_HASHES}, {T0: KeyRanges([LOWER])}) == {
+        T0: KeyRanges([UPPER]),
+        T1: ALL_HASHES,
+    }
+    assert assigned_minus({T0: KeyRanges([LOWER])}, {T0: ALL_HASHES}) == {}

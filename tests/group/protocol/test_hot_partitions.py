@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, split
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
 from kshare.group.protocol.group_plan import GroupPlan, plan_group
@@ -23,7 +23,6 @@ from tests.group.protocol.test_group_plan import (
     given_up,
     group_of,
     joined,
-    ranges,
     tp,
     width,
 )
@@ -57,7 +56,7 @@ class Traffic:
             (1 + self.lags.get(partition, 0.0)) * work
             for partition, hashes in assigned.items()
             for point, work in self.keys[partition].items()
-            if any(point in part for part in ranges(hashes))
+            if any(point in part for part in hashes)
         )
 
     def busiest(self, plan: GroupPlan) -> float:
@@ -70,12 +69,12 @@ class Traffic:
             inside = {
                 point: work * span / 60
                 for point, work in self.keys[partition].items()
-                if any(point in part for part in ranges(hashes))
+                if any(point in part for part in hashes)
             }
             sample = [point for point, work in inside.items() for _ in range(8) if work]
             offsets, total = round(100 * span), sum(inside.values())
             records = round(100 * total)
-            loads.append((partition, by_range(ranges(hashes), records, offsets, total, sample)))
+            loads.append((partition, by_range(hashes, records, offsets, total, sample)))
         lags = tuple((at, round(6000 * lag)) for at, lag in self.lags.items() if at in assigned)
         return replace(ADAPTIVE, loads=tuple(loads), lags=lags, spans=(span,) * len(loads))
 
@@ -103,7 +102,7 @@ def settled(group: Group, planned: GroupPlan, epoch: int, traffic: Traffic | Non
 
 
 def is_cut(planned: GroupPlan, number: int) -> bool:
-    return any(assigned.get(tp(number)) for assigned in planned.target.values())
+    return not any(assigned.get(tp(number)) == ALL_HASHES for assigned in planned.target.values())
 
 
 def moved(one: GroupPlan, other: GroupPlan) -> bool:
@@ -201,7 +200,7 @@ def test_each_member_gets_something() -> None:
     had = {"a": (0, 3, 4), "b": (1,), "c": (2,), "d": (), "e": ()}
     group = {}
     for name, numbers in had.items():
-        owned: Assigned = {tp(i): () for i in numbers}
+        owned: Assigned = {tp(i): ALL_HASHES for i in numbers}
         group[name] = Subscription(
             name, ("t",), owned=in_order(owned), target=in_order(owned), epoch=1,
             report=traffic.report(owned, 60.0),

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.group.protocol.actions import Delete, FetchPrimary, Write, WritePrimary
@@ -28,7 +28,7 @@ class Hour:
         self.left: dict[Key, bytes] = {}  # what compaction has left
         self.appended = 0
         self.primary = Primary(0, Anchor(1, 0))
-        self.owner = Owner(Claim(T0, "m#1", (WHOLE,)))
+        self.owner = Owner(Claim(T0, "m#1", ALL_HASHES))
         self._append(Reset(T0, 1, 0))
 
     def _append(self, record: Record) -> None:

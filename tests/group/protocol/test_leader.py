@@ -2,6 +2,7 @@
 
 import pytest
 
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.leader import fits_topics, plan_generation
 from kshare.group.protocol.subscription import (
@@ -13,7 +14,7 @@ from kshare.group.protocol.subscription import (
     in_order,
 )
 
-WHOLE: Assigned = {TopicPartition("a", 0): (), TopicPartition("a", 1): ()}
+ALL: Assigned = {TopicPartition("a", 0): ALL_HASHES, TopicPartition("a", 1): ALL_HASHES}
 
 
 def said(name: str, *, ordered: bool, owned: Assigned | None = None) -> bytes:
@@ -24,13 +25,13 @@ def said(name: str, *, ordered: bool, owned: Assigned | None = None) -> bytes:
 
 def test_members_without_key_order_have_all_partitions() -> None:
     members = {
-        "m1": said("m1", ordered=False, owned=WHOLE),
-        "m2": said("m2", ordered=False, owned=WHOLE),
+        "m1": said("m1", ordered=False, owned=ALL),
+        "m2": said("m2", ordered=False, owned=ALL),
         "m3": said("m3", ordered=False),
     }
     planned = plan_generation(1, "m1", members, {"a": 2})
     assert planned.refusals == {}
-    assert planned.plan.target == planned.plan.now == dict.fromkeys(members, WHOLE)
+    assert planned.plan.target == planned.plan.now == dict.fromkeys(members, ALL)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_members_without_key_order_have_all_partitions() -> None:
 def test_members_that_keep_another_order_are_refused(owner: str | None, refused: set[str]) -> None:
     """Those that own something are right."""
     members = {
-        name: said(name, ordered=name != "m2", owned=WHOLE if name == owner else None)
+        name: said(name, ordered=name != "m2", owned=ALL if name == owner else None)
         for name in ("m1", "m2", "m3")
     }
     planned = plan_generation(1, "m1", members, {"a": 2})
@@ -66,7 +67,7 @@ def test_what_was_assigned_fits_the_topics(
 ) -> None:
     """Also as long as hashes are on their way from one member to another."""
     members = {
-        "m1": said("m1", ordered=True, owned=WHOLE),
+        "m1": said("m1", ordered=True, owned=ALL),
         "m2": said("m2", ordered=True),
         "m3": said("m3", ordered=True),
     }

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.offsets import OffsetRange, intersect, length, union
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol.cooperator import (
@@ -30,7 +30,7 @@ leases = st.builds(
     st.integers(0, 20),
     st.integers(1, 8),
 )
-claims = st.sampled_from(NAMES).map(lambda name: Claim(T0, name, (WHOLE,), shared=True))
+claims = st.sampled_from(NAMES).map(lambda name: Claim(T0, name, ALL_HASHES, shared=True))
 entries = st.lists(st.tuples(st.one_of(leases, leases, claims), st.booleans()), max_size=25)
 flat = st.sets(st.integers(0, 30)).map(lambda some: union((i, i + 1) for i in some))
 
@@ -78,8 +78,8 @@ def test_shares_count_every_leased_offset_once(entries: list[tuple[Record, bool]
 
 def test_what_is_committed_above_the_stable_offset_is_done() -> None:
     records: list[Record] = [
-        Claim(T0, "a#1", (WHOLE,), shared=True),
-        Claim(T0, "b#1", (WHOLE,), shared=True),
+        Claim(T0, "a#1", ALL_HASHES, shared=True),
+        Claim(T0, "b#1", ALL_HASHES, shared=True),
         Lease(T0, 0, "a#1", 1, OffsetRange(0, 10)),
         Lease(T0, 0, "b#1", 1, OffsetRange(10, 20)),
         Block(T0, 0, "a#1", WHOLE, 0, (0, 3)),
@@ -100,16 +100,16 @@ def test_a_later_lease_takes_nothing_from_anybody(
 
 def test_a_lease_counts_while_its_author_has_a_shared_claim() -> None:
     lease = Lease(T0, 0, "a#1", 1, OffsetRange(0, 5))
-    claim = Claim(T0, "a#1", (WHOLE,), shared=True)
+    claim = Claim(T0, "a#1", ALL_HASHES, shared=True)
     assert not holdings(log_of([(lease, False)]))
-    assert not holdings(log_of([(Claim(T0, "a#1", (WHOLE,)), False), (lease, False)]))
+    assert not holdings(log_of([(Claim(T0, "a#1", ALL_HASHES), False), (lease, False)]))
     assert holdings(log_of([(claim, False), (lease, False)])) == {("a#1", 1): (0, 5)}
     assert not holdings(log_of([(claim, False), (lease, False), (claim, True)]))
 
 
 def test_the_same_number_is_the_same_lease() -> None:
     log = GroupLog("g")
-    log.apply(0, Key(0, "claim", T0, ("a#1",)), Claim(T0, "a#1", (WHOLE,), shared=True))
+    log.apply(0, Key(0, "claim", T0, ("a#1",)), Claim(T0, "a#1", ALL_HASHES, shared=True))
     for position, offsets in enumerate([OffsetRange(0, 5), OffsetRange(7, 9)], 1):
         lease = Lease(T0, 0, "a#1", 1, offsets)
         log.apply(position, key_of(lease), lease)
@@ -118,7 +118,7 @@ def test_the_same_number_is_the_same_lease() -> None:
 
 def test_a_reset_ends_all_leases() -> None:
     claim, lease = (
-        Claim(T0, "a#1", (WHOLE,), shared=True),
+        Claim(T0, "a#1", ALL_HASHES, shared=True),
         Lease(T0, 1, "a#1", 1, OffsetRange(0, 5)),
     )
     log = log_of([(claim, False), (lease, False)])
@@ -131,14 +131,14 @@ def test_a_reset_ends_all_leases() -> None:
 
 
 def test_shared_claims_do_not_exclude_each_other() -> None:
-    shared = [(Claim(T0, name, (WHOLE,), shared=True), False) for name in NAMES]
+    shared = [(Claim(T0, name, ALL_HASHES, shared=True), False) for name in NAMES]
     log = log_of(shared)
-    assert all(not log.is_fenced(name) and log.owned_by(name) == (WHOLE,) for name in NAMES)
+    assert all(not log.is_fenced(name) and log.owned_by(name) == ALL_HASHES for name in NAMES)
     assert log.lead == "a#1"
     lower = split(WHOLE, 2)[0]
-    log = log_of([*shared, (Claim(T0, "d#1", (lower,)), False)])
+    log = log_of([*shared, (Claim(T0, "d#1", KeyRanges([lower])), False)])
     assert all(log.is_fenced(name) for name in NAMES)
-    log = log_of([(Claim(T0, "d#1", (lower,)), False), *shared])
+    log = log_of([(Claim(T0, "d#1", KeyRanges([lower])), False), *shared])
     assert log.is_fenced("d#1")
     assert not log.is_fenced("a#1")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, KeyRanges, split
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeAssignor, RangeObservation, RangeRequest
 from kshare.group.protocol.group_plan import GroupPlan, plan_group
@@ -27,7 +27,6 @@ from tests.group.protocol.test_group_plan import (
     given_up,
     group_of,
     joined,
-    ranges,
     tp,
     width,
 )
@@ -48,10 +47,10 @@ class Load:
     def seen(self, assigned: Assigned, scale: float = 1.0) -> MemberReport:
         loads = []
         for partition, hashes in sorted(assigned.items()):
-            inside = {p: s for p, s in self.seconds.items() if any(p in h for h in ranges(hashes))}
+            inside = {p: s for p, s in self.seconds.items() if any(p in h for h in hashes)}
             total = sum(inside.values())
             sample = [p for p, s in inside.items() for _ in range(round(600 * s / total))]
-            observed = by_range(ranges(hashes), 10 * len(inside), 1000, scale * total, sample)
+            observed = by_range(hashes, 10 * len(inside), 1000, scale * total, sample)
             loads.append((partition, observed))
         return replace(ADAPTIVE, loads=tuple(loads))
 
@@ -78,7 +77,7 @@ def settled(group: Group, planned: GroupPlan, epoch: int, load: Load | None) -> 
 
 
 def works(load: Load, target: Mapping[str, Assigned]) -> list[float]:
-    return [load.of(ranges(assigned[tp(0)])) for assigned in target.values()]
+    return [load.of(assigned[tp(0)]) for assigned in target.values()]
 
 
 loads = st.lists(
@@ -147,7 +146,7 @@ def test_a_load_that_is_even_enough_moves_nothing(members: int, most: float) -> 
             report=replace(
                 ADAPTIVE,
                 loads=((tp(0), by_range(
-                    ranges(planned.target[member][tp(0)]), 1000, 1000, most if i else 1.0, ()
+                    planned.target[member][tp(0)], 1000, 1000, most if i else 1.0, ()
                 )),),
             ),
         )
@@ -195,7 +194,7 @@ def test_no_two_members_would_keep_more_by_changing_their_ranges(
         bounds = [0, *(scale * cut for cut in sorted(data.draw(some))), HASH_SPACE]
         return [HashRange(lo, hi) for lo, hi in pairwise(bounds)]
 
-    had = [{tp(0): (part,)} for part in data.draw(st.permutations(cut()))]
+    had = [{tp(0): KeyRanges([part])} for part in data.draw(st.permutations(cut()))]
     fresh = cut()
     chosen = [{tp(0): part} for part in keeping_most(fresh, [each[tp(0)] for each in had])]
     assert sorted(part for each in chosen for part in each[tp(0)]) == fresh
@@ -295,9 +294,9 @@ def test_members_come_and_go_under_load(number: int, seed: int) -> None:
 
 
 def test_an_observation_of_several_ranges_is_divided_by_its_sample() -> None:
-    low, mid, high = split(WHOLE, 3)
+    low, _, high = split(WHOLE, 3)
     sample = [low.lo + 1] * 3 + [high.lo]
-    one, two = by_range((low, high), 400, 1000, 8.0, sample)
+    one, two = by_range(KeyRanges([low, high]), 400, 1000, 8.0, sample)
     assert one == RangeObservation(low, 300, 1000, 6.0, (low.lo + 1,) * 3)
     assert two == RangeObservation(high, 100, 1000, 2.0, (high.lo,))
-    assert [seen.records for seen in by_range((low, mid), 10, 10, None, ())] == [5, 5]
+    assert [seen.records for seen in by_range(KeyRanges([low, high]), 10, 10, None, ())] == [5, 5]

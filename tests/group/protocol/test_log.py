@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.progress import Progress
 from kshare.group.protocol.commit import keys_to_delete, passed_to_delete, past_to_delete
 from kshare.group.protocol.log import GroupLog, PartitionLog, members_forgotten
@@ -62,7 +62,7 @@ def test_a_lead_deletes_nothing_that_says_more_than_what_stays(
     records: list[Record], lead: str
 ) -> None:
     """Of authors that have no claim any more; the lead has one."""
-    claim = Claim(T0, lead, (WHOLE,))
+    claim = Claim(T0, lead, ALL_HASHES)
     log = said(claim, *records)
     keys = [*passed_to_delete(T0, log, lead), *past_to_delete(T0, log, lead)]
     after = said(claim, *records, *keys, compacted=True)
@@ -89,7 +89,7 @@ def test_the_first_of_several_resets_says_where_a_partition_starts() -> None:
 
 
 def test_only_the_lead_deletes_and_only_what_authors_without_a_claim_have_written() -> None:
-    claims = [Claim(T0, "m1", (WHOLE,)), Claim(T0, "m2", (WHOLE,), shared=True)]
+    claims = [Claim(T0, "m1", ALL_HASHES), Claim(T0, "m2", ALL_HASHES, shared=True)]
     stables = [Stable(T0, 1, 10, member=name) for name in ("gone", "m1", "m2")]
     resets = [Reset(T0, 1, 5, "gone", 0), Reset(T0, 1, 7, "m1", 0)]
     log = said(*claims, *resets, *stables)
@@ -113,8 +113,8 @@ def test_a_new_incarnation_leaves_the_old_keys_to_be_deleted() -> None:
 def test_who_was_excluded_stays_so_though_the_later_claim_is_given_up() -> None:
     """Also if both are read at once: others have processed what it still holds."""
     lower, upper = split(WHOLE, 2)
-    old, new = Claim(T0, "old", (WHOLE,)), Claim(T0, "new", (lower,))
-    beside, tombstone = Claim(T0, "beside", (upper,)), Key(0, "claim", T0, ("new",))
+    old, new = Claim(T0, "old", ALL_HASHES), Claim(T0, "new", KeyRanges([lower]))
+    beside, tombstone = Claim(T0, "beside", KeyRanges([upper])), Key(0, "claim", T0, ("new",))
     part = said(old, new, tombstone)
     assert part.was_fenced("old")
     assert not part.is_fenced("old")  # nobody else owns any of it
@@ -124,17 +124,18 @@ def test_who_was_excluded_stays_so_though_the_later_claim_is_given_up() -> None:
 
 def test_a_late_claim_of_an_older_epoch_excludes_nobody() -> None:
     epoch = Epoch(1, "m", ())
-    late, new = Claim(T0, "late", (WHOLE,), 0), Claim(T0, "new", (WHOLE,), 1)
+    late, new = Claim(T0, "late", ALL_HASHES, 0), Claim(T0, "new", ALL_HASHES, 1)
     part = said(epoch, epoch, new, late)
     assert not part.was_fenced("new")
     assert part.was_fenced("late")
 
 
+THIRDS = split(WHOLE, 3)
 claims = st.builds(
     Claim,
     st.just(T0),
     MEMBERS,
-    st.sampled_from([(WHOLE,), split(WHOLE, 3)[::2], *((part,) for part in split(WHOLE, 3))]),
+    st.sampled_from([ALL_HASHES, KeyRanges(THIRDS[::2]), *(KeyRanges([part]) for part in THIRDS)]),
     st.none() | st.integers(0, 5),
     shared=st.booleans(),
 )
@@ -165,7 +166,7 @@ def test_the_lead_and_who_is_fenced_are_known_after_each_record(records: list[Cl
 
 def test_the_lead_is_looked_for_when_claims_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hundred members without key order asked for it with each record: 64 ms each."""
-    log, asked = said(*(Claim(T0, f"m{i}", (WHOLE,), shared=True) for i in range(5))), []
+    log, asked = said(*(Claim(T0, f"m{i}", ALL_HASHES, shared=True) for i in range(5))), []
     real = PartitionLog._rank_claims
 
     def rank_claims(self: PartitionLog) -> Any:
@@ -181,7 +182,9 @@ def test_the_lead_is_looked_for_when_claims_change(monkeypatch: pytest.MonkeyPat
 def test_looking_for_the_lead_and_the_fenced_is_not_quadratic_in_claims(shared: bool) -> None:
     """Two hundred members that join made 40,000 comparisons with each claim, or commit."""
     members, calls = 200, 0
-    parts = [(WHOLE,)] * members if shared else [(part,) for part in split(WHOLE, members)]
+    parts = (
+        [ALL_HASHES] * members if shared else [KeyRanges([part]) for part in split(WHOLE, members)]
+    )
     claims = [Claim(T0, f"m{i:03}", parts[i], shared=shared) for i in range(members)]
     log = said(*reversed(claims))
     log.blocks = {(f"m{i % members:03}", WHOLE, i): (1, 2) for i in range(10 * members)}
@@ -193,7 +196,7 @@ def test_looking_for_the_lead_and_the_fenced_is_not_quadratic_in_claims(shared: 
     sys.setprofile(count)
     try:
         lead = log.lead
-        keys_to_delete(T0, log, "m000", (WHOLE,), Progress.at(0))
+        keys_to_delete(T0, log, "m000", ALL_HASHES, Progress.at(0))
     finally:
         sys.setprofile(None)
     assert lead == "m000"

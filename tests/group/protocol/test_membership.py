@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.errors import AuthorizationError, ForeignMemberError, KafkaError, KshareError
 from kshare.group.core.right import Liveness
 from kshare.group.protocol.leader import plan_generation, topics_of
@@ -41,15 +42,19 @@ def test_it_joins_syncs_and_owns() -> None:
     assert action.member_id == "id-1"
     member.joined("id-1", 4, "other", {})
     assert member.action() == Sync("id-1", 4, {})
-    member.synced(encode_assignment(MemberAssignment(((T0, ()),), EPOCH, None, "a")))
+    member.synced(encode_assignment(MemberAssignment(((T0, ALL_HASHES),), EPOCH, None, "a")))
     change = member.take()
     assert change is not None
-    assert (change.revoked, change.gained, change.assigned) == ({}, {T0: ()}, {T0: ()})
+    assert (change.revoked, change.gained, change.assigned) == (
+        {},
+        {T0: ALL_HASHES},
+        {T0: ALL_HASHES},
+    )
     assert (change.epoch, change.topic_id) == (EPOCH, "a")
     assert member.take() is None
     member.applied()
     assert member.action() is None
-    assert member.owned == {T0: ()}
+    assert member.owned == {T0: ALL_HASHES}
 
 
 def test_the_leader_plans() -> None:
@@ -76,12 +81,12 @@ def test_a_static_leader_that_was_started_again_plans_nothing() -> None:
 
 
 def test_it_revokes_before_it_joins_again() -> None:
-    member = stable({T0: (), T1: ()})
+    member = stable({T0: ALL_HASHES, T1: ALL_HASHES})
     member.heartbeat_refused(Code.REBALANCE_IN_PROGRESS)
-    receive(member, {T0: (LOWER,)})
+    receive(member, {T0: KeyRanges([LOWER])})
     change = member.take()
     assert change is not None
-    assert change.revoked == {T0: (UPPER,), T1: ()}
+    assert change.revoked == {T0: (UPPER,), T1: ALL_HASHES}
     assert change.gained == {}
     assert member.action() is None
     member.applied()
@@ -91,9 +96,9 @@ def test_it_revokes_before_it_joins_again() -> None:
 def test_all_members_know_whether_another_round_follows() -> None:
     """Also those that get nothing in it: the group waits for them."""
     said = {
-        "a": Subscription("a", ("t",), owned=((T0, ()),)),
+        "a": Subscription("a", ("t",), owned=((T0, ALL_HASHES),)),
         "b": Subscription("b", ("t",)),
-        "c": Subscription("c", ("t",), owned=((T1, ()),)),
+        "c": Subscription("c", ("t",), owned=((T1, ALL_HASHES),)),
     }
     members = {name: encode_subscription(each) for name, each in said.items()}
     generation = plan_generation(1, "a", members, {"t": 2})
@@ -122,63 +127,63 @@ def test_all_members_know_whether_another_round_follows() -> None:
 
 def test_what_it_owns_already_is_no_change() -> None:
     """Transactions that wait for their turn are not disturbed by it."""
-    member = stable({T0: (), T1: (LOWER,)})
+    member = stable({T0: ALL_HASHES, T1: KeyRanges([LOWER])})
     member.rebalance()
-    receive(member, {T0: (), T1: (LOWER,)})
+    receive(member, {T0: ALL_HASHES, T1: KeyRanges([LOWER])})
     assert not member.has_change
     assert member.take() is None
     member.rebalance()
-    receive(member, {T0: ()})
+    receive(member, {T0: ALL_HASHES})
     assert member.take() is not None  # on_revoked is under way
     member.rebalance()
-    receive(member, {T0: ()})
+    receive(member, {T0: ALL_HASHES})
     assert not member.has_change
     member.applied()
     assert not member.has_change
-    assert member.owned == {T0: ()}
+    assert member.owned == {T0: ALL_HASHES}
 
 
 def test_what_it_is_about_to_give_up_is_a_change_if_it_comes_back() -> None:
-    member = stable({T0: (), T1: ()})
+    member = stable({T0: ALL_HASHES, T1: ALL_HASHES})
     member.rebalance()
-    receive(member, {T0: ()})
+    receive(member, {T0: ALL_HASHES})
     assert member.take() is not None
     member.rebalance()
-    receive(member, {T0: (), T1: ()})
+    receive(member, {T0: ALL_HASHES, T1: ALL_HASHES})
     member.applied()
     change = member.take()
     assert change is not None
-    assert change.gained == {T1: ()}
+    assert change.gained == {T1: ALL_HASHES}
 
 
 def test_it_names_what_it_is_about_to_own() -> None:
-    member = stable({T0: (LOWER,)})
+    member = stable({T0: KeyRanges([LOWER])})
     member.rebalance()
-    receive(member, {T0: (UPPER,)})
+    receive(member, {T0: KeyRanges([UPPER])})
     assert member.take() is not None  # on_revoked is under way
-    assert said(member).owned == ((T0, ()),)
+    assert said(member).owned == ((T0, ALL_HASHES),)
 
 
 def test_what_was_not_taken_is_dropped_when_it_joins_again() -> None:
-    member = stable({T0: (LOWER,)})
+    member = stable({T0: KeyRanges([LOWER])})
     member.rebalance()
-    receive(member, {T1: ()})
+    receive(member, {T1: ALL_HASHES})
     again = said(member)
     assert again.owned == ((T0, (LOWER,)),)
-    assert again.target == ((T1, ()),)
+    assert again.target == ((T1, ALL_HASHES),)
     assert again.epoch == EPOCH
     assert not member.has_change
 
 
 def test_an_unknown_member_loses_all_and_joins_after_that() -> None:
-    member = stable({T0: ()})
+    member = stable({T0: ALL_HASHES})
     member.heartbeat_refused(Code.UNKNOWN_MEMBER_ID)
     assert member.is_lost
     assert member.action() is None
     change = member.take()
     assert change is not None
     assert change.is_lost
-    assert change.revoked == {T0: ()}
+    assert change.revoked == {T0: ALL_HASHES}
     member.applied()
     action = member.action()
     assert isinstance(action, Join)
@@ -187,9 +192,9 @@ def test_an_unknown_member_loses_all_and_joins_after_that() -> None:
 
 
 def test_a_loss_while_a_change_is_taken_is_told_after_it() -> None:
-    member = stable({T0: (LOWER,)})
+    member = stable({T0: KeyRanges([LOWER])})
     member.rebalance()
-    receive(member, {T0: (), T1: ()})
+    receive(member, {T0: ALL_HASHES, T1: ALL_HASHES})
     assert member.take() is not None
     member.lose()
     assert member.take() is None
@@ -197,12 +202,12 @@ def test_a_loss_while_a_change_is_taken_is_told_after_it() -> None:
     change = member.take()
     assert change is not None
     assert change.is_lost
-    assert change.revoked == {T0: (), T1: ()}
+    assert change.revoked == {T0: ALL_HASHES, T1: ALL_HASHES}
 
 
 @pytest.mark.parametrize("state", [State.STABLE, State.SYNCING])
 def test_another_generation_is_a_loss(state: State) -> None:
-    member = stable({T0: ()})
+    member = stable({T0: ALL_HASHES})
     if state is State.SYNCING:
         member.rebalance()
         member.action()
@@ -216,7 +221,7 @@ def test_another_generation_is_a_loss(state: State) -> None:
 
 
 def test_a_heartbeat_of_the_last_generation_says_nothing_while_it_joins() -> None:
-    member = stable({T0: ()})
+    member = stable({T0: ALL_HASHES})
     member.rebalance()
     member.action()
     member.heartbeat_refused(Code.ILLEGAL_GENERATION)
@@ -236,7 +241,7 @@ def test_a_heartbeat_of_the_last_generation_says_nothing_while_it_joins() -> Non
     ],
 )
 def test_faults_end_it_by_name(code: Code, kind: type[Exception], text: str) -> None:
-    member = stable({T0: ()})
+    member = stable({T0: ALL_HASHES})
     member.rebalance()
     member.action()
     member.refused(code)
@@ -252,7 +257,7 @@ def test_faults_end_it_by_name(code: Code, kind: type[Exception], text: str) -> 
     "code", [Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.REBALANCE_IN_PROGRESS]
 )
 def test_what_passes_is_asked_again_and_loses_nothing(code: Code) -> None:
-    member = stable({T0: ()})
+    member = stable({T0: ALL_HASHES})
     member.rebalance()
     member.action()
     member.refused(code)
@@ -271,7 +276,7 @@ def test_assignments_without_key_ranges_end_it() -> None:
 
 
 def test_nobody_polls() -> None:
-    member = stable({T0: ()})
+    member = stable({T0: ALL_HASHES})
     member.leave_until_polled()
     assert member.action() == Leave("id-1")
     assert member.action() is None
@@ -282,7 +287,7 @@ def test_nobody_polls() -> None:
 
 @pytest.mark.parametrize("is_static", [False, True])
 def test_the_end(is_static: bool) -> None:
-    member = stable({T0: ()}, is_static=is_static)
+    member = stable({T0: ALL_HASHES}, is_static=is_static)
     member.leave()
     assert member.action() == (None if is_static else Leave("id-1"))
     assert member.action() is None
@@ -292,7 +297,7 @@ def test_the_end(is_static: bool) -> None:
 @pytest.mark.parametrize("is_static", [False, True])
 def test_a_fault_of_its_session(is_static: bool, is_closed: bool) -> None:
     """It leaves, also if it is closed before it has said so, and joins no more."""
-    member, fault = stable({T0: ()}, is_static=is_static), KshareError("no log")
+    member, fault = stable({T0: ALL_HASHES}, is_static=is_static), KshareError("no log")
     member.end(fault)
     member.end(KshareError("a later one"))
     if is_closed:
@@ -340,7 +345,7 @@ def test_a_foreign_member_is_refused_and_the_others_are_assigned() -> None:
     assert topics_of(members) == {"t"}
     generation = plan_generation(3, "me", members, {"t": 1})
     sent = {name: decode_assignment(data) for name, data in generation.assignments(9, "a").items()}
-    assert sent["id-1"] == MemberAssignment(((T0, ()),), 9, None, "a")
+    assert sent["id-1"] == MemberAssignment(((T0, ALL_HASHES),), 9, None, "a")
     assert "id-2" in sent["id-2"].refusal
     assert generation.epoch.names == {"me"}
     refused = new_member()
@@ -373,7 +378,7 @@ def test_a_plan_counts_for_the_join_that_it_was_made_for() -> None:
 
 
 def test_who_is_not_named_by_the_leader_has_lost_all_and_joins_again() -> None:
-    member = stable({T0: ()})
+    member = stable({T0: ALL_HASHES})
     member.rebalance()
     member.action()
     member.joined("id-1", 5, "id-2", {})

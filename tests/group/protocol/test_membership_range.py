@@ -2,7 +2,7 @@
 
 import pytest
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.membership import Membership
 from kshare.group.protocol.requests import Code, Join, PlanRequest
@@ -27,7 +27,7 @@ from tests.group.protocol.one_member import (
 )
 
 
-def eager(assigned: dict[TopicPartition, tuple[HashRange, ...]]) -> Membership:
+def eager(assigned: dict[TopicPartition, KeyRanges]) -> Membership:
     """An eager member that owns what it was assigned."""
     member = new_member(protocols=BOTH)
     assign(member, assigned)
@@ -42,12 +42,12 @@ def test_it_lists_its_protocols() -> None:
 
 
 def test_an_eager_member_gives_up_everything_before_it_joins() -> None:
-    member = eager({T0: (LOWER,), T1: ()})
+    member = eager({T0: KeyRanges([LOWER]), T1: ALL_HASHES})
     member.heartbeat_refused(Code.REBALANCE_IN_PROGRESS)
     assert member.action() is None
     change = member.take()
     assert change is not None
-    assert (change.revoked, change.assigned) == ({T0: (LOWER,), T1: ()}, {})
+    assert (change.revoked, change.assigned) == ({T0: (LOWER,), T1: ALL_HASHES}, {})
     assert not change.is_lost
     assert member.action() is None  # it still commits
     assert member.may_commit(T0)
@@ -58,11 +58,11 @@ def test_an_eager_member_gives_up_everything_before_it_joins() -> None:
 
 
 def test_an_eager_member_gives_up_what_it_is_about_to_own() -> None:
-    member = eager({T0: ()})
+    member = eager({T0: ALL_HASHES})
     member.rebalance()
     assert member.take() is not None
     member.applied()
-    receive(member, {T1: ()})
+    receive(member, {T1: ALL_HASHES})
     assert member.take() is not None  # on_assigned is under way
     assert member.may_commit(T1)
     member.rebalance()
@@ -70,23 +70,23 @@ def test_an_eager_member_gives_up_what_it_is_about_to_own() -> None:
     member.applied()
     change = member.take()
     assert change is not None
-    assert change.revoked == {T1: ()}
+    assert change.revoked == {T1: ALL_HASHES}
     member.applied()
     assert isinstance(member.action(), Join)
 
 
 def test_an_eager_member_does_not_take_what_is_out_of_date() -> None:
     member = new_member(protocols=BOTH)
-    receive(member, {T0: ()})
+    receive(member, {T0: ALL_HASHES})
     member.rebalance()
     again = said(member)
-    assert (again.owned, again.target) == ((), ((T0, ()),))
+    assert (again.owned, again.target) == ((), ((T0, ALL_HASHES),))
     assert not member.has_change
 
 
-@pytest.mark.parametrize(("data", "assigned"), [(PLAIN, {T0: ()}), (b"", {})])
+@pytest.mark.parametrize(("data", "assigned"), [(PLAIN, {T0: ALL_HASHES}), (b"", {})])
 def test_an_eager_member_takes_whole_partitions_of_a_plain_leader(
-    data: bytes, assigned: dict[TopicPartition, tuple[HashRange, ...]]
+    data: bytes, assigned: dict[TopicPartition, KeyRanges]
 ) -> None:
     member = new_member(protocols=BOTH)
     member.action()
@@ -112,7 +112,7 @@ def test_user_data_that_a_plain_leader_sends_back_are_no_assignment() -> None:
     assert member.shares is False
     change = member.take()
     assert change is not None
-    assert change.assigned == {T0: ()}
+    assert change.assigned == {T0: ALL_HASHES}
 
 
 def test_the_leader_plans_what_was_voted_for() -> None:
@@ -137,5 +137,5 @@ def test_assignments_of_kshare_members_without_an_epoch_are_shared() -> None:
     member.action()
     member.joined("id-1", 1, "leader", {})
     member.action()
-    member.synced(encode_assignment(MemberAssignment(((T0, ()),), None)))
+    member.synced(encode_assignment(MemberAssignment(((T0, ALL_HASHES),), None)))
     assert member.shares is True

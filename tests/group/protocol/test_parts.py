@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
+from kshare.core.hashing import (
+    ALL_HASHES,
+    HASH_SPACE,
+    NO_HASHES,
+    WHOLE,
+    HashRange,
+    KeyRanges,
+    split,
+)
 from kshare.group.protocol.group_plan import plan_group
 from kshare.group.protocol.parts import (
-    Hashes,
     Overlaps,
     by_overlap,
     divided,
@@ -38,17 +45,17 @@ def cuts(count: int) -> st.SearchStrategy[list[HashRange]]:
 
 
 @st.composite
-def moves(draw: st.DrawFn) -> tuple[list[HashRange], list[Hashes]]:
+def moves(draw: st.DrawFn) -> tuple[list[HashRange], list[KeyRanges]]:
     """New parts in any order, and what as many members had: several ranges each, or none."""
     members = draw(st.integers(1, 7))
     fresh = draw(cuts(members).flatmap(st.permutations))
     had: list[list[HashRange]] = [[] for _ in range(members + 1)]  # the last one has left
     for part in draw(st.integers(1, 14).flatmap(cuts)):
         had[draw(st.integers(0, members))].append(part)
-    return fresh, [tuple(own) for own in had[:members]]
+    return fresh, list(map(KeyRanges, had[:members]))
 
 
-def all_pairs(fresh: Sequence[HashRange], had: Sequence[Hashes]) -> list[int]:
+def all_pairs(fresh: Sequence[HashRange], had: Sequence[KeyRanges]) -> list[int]:
     """Each member's part, of all pairs by what they share."""
     pairs = sorted(
         (-shared_width(part, own), i, j)
@@ -62,7 +69,7 @@ def all_pairs(fresh: Sequence[HashRange], had: Sequence[Hashes]) -> list[int]:
     return [chosen[i] for i in range(len(had))]
 
 
-def all_changes(fresh: Sequence[HashRange], had: Sequence[Hashes]) -> list[int]:
+def all_changes(fresh: Sequence[HashRange], had: Sequence[KeyRanges]) -> list[int]:
     """Each member's part, after all changes of two members that keep more."""
     chosen, is_better = all_pairs(fresh, had), True
     while is_better:
@@ -83,7 +90,7 @@ def all_changes(fresh: Sequence[HashRange], had: Sequence[Hashes]) -> list[int]:
 
 @given(moves())
 def test_parts_go_to_those_that_had_most_of_them(
-    moved: tuple[list[HashRange], list[Hashes]],
+    moved: tuple[list[HashRange], list[KeyRanges]],
 ) -> None:
     fresh, had = moved
     assert by_overlap(fresh, had) == tuple((fresh[j],) for j in all_pairs(fresh, had))
@@ -102,7 +109,7 @@ def test_ranges_are_found_that_overlap_another_one(spans: list[tuple[int, int]],
 def one_joins() -> None:
     """All members trim a range for the one that joins, which gets far too many pieces."""
     names = [f"m{i:04}" for i in range(MANY)]
-    held = dict(zip(names, ((part,) for part in split(WHOLE, MANY)), strict=True))
+    held = dict(zip(names, (KeyRanges([part]) for part in split(WHOLE, MANY)), strict=True))
     assert tiles(divided([*names, "z"], held))
 
 
@@ -120,8 +127,8 @@ def the_group_plans() -> None:
 def load_moves() -> None:
     """One member had all; and each one had another part."""
     fresh = split(WHOLE, MANY)
-    assert tiles(keeping_most(fresh, [(WHOLE,), *((),) * (MANY - 1)]))
-    assert tiles(keeping_most(fresh, [(part,) for part in reversed(fresh)]))
+    assert tiles(keeping_most(fresh, [ALL_HASHES, *[NO_HASHES] * (MANY - 1)]))
+    assert tiles(keeping_most(fresh, [KeyRanges([part]) for part in reversed(fresh)]))
 
 
 def calls_of(job: Callable[[], None]) -> int:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.group.protocol.actions import FetchPrimary, ResolveInitial, WritePrimary
@@ -67,9 +67,9 @@ def test_it_commits_what_is_stable_and_individual_commits_stay_valid(
 ) -> None:
     log = begun()
     known = Progress.of(10, before)
-    write(log, *blocks_to_write(T0, log.of(T0), "old#1", (WHOLE,), known), Stable(T0, 1, 10))
+    write(log, *blocks_to_write(T0, log.of(T0), "old#1", ALL_HASHES, known), Stable(T0, 1, 10))
     primary: Primary | None = Primary(10, Anchor(1, 0))
-    owner = PlainOwner(Claim(T0, "m#1", (WHOLE,)))
+    owner = PlainOwner(Claim(T0, "m#1", ALL_HASHES))
     primary = run(owner, log, primary)
     assert owner.phase is Phase.RUNNING
     assert owner.done == known
@@ -82,7 +82,7 @@ def test_it_commits_what_is_stable_and_individual_commits_stay_valid(
         assert owner.commit is None
         assert owner.stable(log.of(T0)) == max(known.stable, 10)
         assert primary.offset == max(known.stable, 10)
-    follower = PlainOwner(Claim(T0, "next#1", (WHOLE,)))
+    follower = PlainOwner(Claim(T0, "next#1", ALL_HASHES))
     run(follower, log, primary)
     assert follower.start is not None
     assert follower.start.reason is Reason.CONTINUED
@@ -91,7 +91,7 @@ def test_it_commits_what_is_stable_and_individual_commits_stay_valid(
 
 @given(processed=pieces)
 def test_a_group_that_is_new(processed: list[Rectangle]) -> None:
-    owner = PlainOwner(Claim(T0, "m#1", (WHOLE,)))
+    owner = PlainOwner(Claim(T0, "m#1", ALL_HASHES))
     assert run(owner, GroupLog("g"), None, initial=10) is None
     owner.processed(processed)
     owner.begin_commit(GroupLog("g").of(T0))
@@ -101,7 +101,7 @@ def test_a_group_that_is_new(processed: list[Rectangle]) -> None:
 
 def test_a_failed_commit_is_done_again() -> None:
     log = begun()
-    owner = PlainOwner(Claim(T0, "m#1", (WHOLE,)))
+    owner = PlainOwner(Claim(T0, "m#1", ALL_HASHES))
     run(owner, log, Primary(10, Anchor(1, 0)))
     owner.processed([Rectangle(OffsetRange(10, 15), WHOLE)])
     owner.begin_commit(log.of(T0))
@@ -115,20 +115,20 @@ def test_a_failed_commit_is_done_again() -> None:
 
 def test_a_claim_that_comes_later_fences_it_and_an_earlier_one_does_not() -> None:
     log = begun()
-    write(log, Claim(T0, "before#1", (WHOLE,)))
-    owner = PlainOwner(Claim(T0, "m#2", (WHOLE,)))
+    write(log, Claim(T0, "before#1", ALL_HASHES))
+    owner = PlainOwner(Claim(T0, "m#2", ALL_HASHES))
     run(owner, log, Primary(10, Anchor(1, 0)))
-    write(log, Claim(T0, "m#1", (WHOLE,)))  # its own, of before
+    write(log, Claim(T0, "m#1", ALL_HASHES))  # its own, of before
     run(owner, log, None)
     phases = [owner.phase]
-    write(log, Claim(T0, "after#1", (LOWER,)))
+    write(log, Claim(T0, "after#1", KeyRanges([LOWER])))
     assert owner.actions(log.of(T0), log.end) == ()
     assert [*phases, owner.phase] == [Phase.RUNNING, Phase.FENCED]
 
 
 def test_it_starts_again_after_an_operators_reset() -> None:
     log = begun()
-    owner = PlainOwner(Claim(T0, "m#1", (WHOLE,)))
+    owner = PlainOwner(Claim(T0, "m#1", ALL_HASHES))
     run(owner, log, Primary(10, Anchor(1, 0)))
     write(log, Reset(T0, 2, 3))
     run(owner, log, Primary(10, Anchor(1, 0)))
@@ -139,7 +139,7 @@ def test_it_starts_again_after_an_operators_reset() -> None:
 
 def test_after_the_log_was_lost_it_goes_on_and_commits_without_an_anchor() -> None:
     log = begun()
-    owner = PlainOwner(Claim(T0, "m#1", (WHOLE,)))
+    owner = PlainOwner(Claim(T0, "m#1", ALL_HASHES))
     primary = run(owner, log, Primary(10, Anchor(1, 0)))
     owner.processed([Rectangle(OffsetRange(10, 15), WHOLE)])
     owner.log_lost("new")

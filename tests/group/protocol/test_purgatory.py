@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE, HashRange, complement, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.group.protocol.commit import (
@@ -25,11 +25,10 @@ LOWER, UPPER = split(WHOLE, 2)
 
 
 def chunk(
-    start: int | None, known: Progress, *hashes: HashRange, **given: object
+    start: int | None, known: Progress, *hashes: HashRange, owned: KeyRanges | None = None
 ) -> TransactionChunk:
-    owned = given.get("owned", hashes)
-    assert isinstance(owned, tuple)
-    return TransactionChunk(start, hashes, owned, known)
+    had = KeyRanges(hashes)
+    return TransactionChunk(start, had, had if owned is None else owned, known)
 
 
 def test_the_proposals_example() -> None:
@@ -44,7 +43,7 @@ def test_the_proposals_example() -> None:
 
 def test_a_gap_that_has_become_its_own_is_not_waited_for() -> None:
     known = Progress.of(40, [Rectangle(OffsetRange(40, 45), UPPER)])
-    both = chunk(45, known, UPPER, owned=(LOWER, UPPER))
+    both = chunk(45, known, UPPER, owned=ALL_HASHES)
     assert admission([both], "stable") is Admission.LOST
     assert admission([both], "key") is Admission.OPEN
 
@@ -102,7 +101,7 @@ def test_a_chunk_begins_where_its_member_stood(data: st.DataObject) -> None:
         end = data.draw(st.integers(0, 30))
         done = known.commit(known.pending_of(end, (part,)))
         assert chunk_start(done, known) == (at if end > at else None)
-        gap = known.pending_of(at, tuple(complement((part,))))
+        gap = known.pending_of(at, ALL_HASHES - [part])
         assert bool(gap) == (known.stable < at)
 
 
@@ -112,10 +111,10 @@ def test_a_transaction_writes_what_the_log_does_not_say(data: st.DataObject) -> 
     end = data.draw(st.integers(0, 30))
     done = known.commit(known.pending_of(end, (parts[0],)))
     log = PartitionLog(1, 0)
-    blocks, keys = transaction_records(T0, log, "m", (parts[0],), done)
+    blocks, keys = transaction_records(T0, log, "m", KeyRanges([parts[0]]), done)
     assert keys == []
     for block in blocks:
         log.blocks[block.member, block.hashes, block.stretch] = block.bounds
     assert log.progress().pending_of(40, (parts[0],)) == done.pending_of(40, (parts[0],))
-    again, _ = transaction_records(T0, log, "m", (parts[0],), done)
+    again, _ = transaction_records(T0, log, "m", KeyRanges([parts[0]]), done)
     assert again == []

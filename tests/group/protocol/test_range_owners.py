@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, split
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, KeyRanges, split
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import (
@@ -36,15 +36,9 @@ def alive(*names: str) -> dict[str, LivingMember]:
     return {name: LivingMember(name, f"{name}:80", name.upper()) for name in names}
 
 
-def ranges(numbers: set[int]) -> tuple[HashRange, ...]:
-    """Some eighths of the hash space, as claims have them: neighbours joined."""
-    joined: list[HashRange] = []
-    for part in (EIGHTHS[number] for number in sorted(numbers)):
-        if joined and joined[-1].hi == part.lo:
-            joined[-1] = HashRange(joined[-1].lo, part.hi)
-        else:
-            joined.append(part)
-    return tuple(joined)
+def ranges(numbers: set[int]) -> KeyRanges:
+    """Some eighths of the hash space."""
+    return KeyRanges(EIGHTHS[number] for number in numbers)
 
 
 hashes = st.sets(st.integers(0, 7), min_size=1).map(ranges)
@@ -69,7 +63,7 @@ def epochs(draw: st.DrawFn) -> Epoch:
             mine = draw(st.sets(st.sampled_from(sorted(numbers)))) if numbers else set()
             numbers.difference_update(mine)
             if mine:
-                assigned.append((tp, () if len(mine) == 8 else ranges(mine)))
+                assigned.append((tp, ranges(mine)))
         members.append(EpochMember(name, name.upper(), f"{name}:80", tuple(assigned)))
     return Epoch(1, "a", tuple(members))
 
@@ -88,7 +82,7 @@ def naive_owner(log: GroupLog, names: set[str], tp: TopicPartition, hash_: int) 
     last = log.epochs[max(log.epochs)].members if log.epochs else ()
     for member in last:
         for partition, parts in member.assigned:
-            if partition == tp and any(hash_ in part for part in parts or (WHOLE,)):
+            if partition == tp and any(hash_ in part for part in parts or ALL_HASHES):
                 return member.name if member.name in names else None
     return None
 
@@ -121,13 +115,13 @@ def test_ranges_are_disjoint_ascending_and_as_few_as_can_be(
 
 def test_what_moves_is_its_former_owners_until_that_gives_it_up() -> None:
     """The leader assigns B the upper half, which A has claimed and has not given up yet."""
-    now_a = EpochMember("a", "A", "a:80", ((T0, (LOWER,)),))
+    now_a = EpochMember("a", "A", "a:80", ((T0, KeyRanges([LOWER])),))
     now_b = EpochMember("b", "B", "b:80")
-    log = log_of(Claim(T0, "a#1", (WHOLE,)), Epoch(2, "a", (now_a, now_b)))
+    log = log_of(Claim(T0, "a#1", ALL_HASHES), Epoch(2, "a", (now_a, now_b)))
     assert range_owners(log, alive("a", "b")) == (RangeOwner(T0, WHOLE, "a"),)
-    log.apply(2, key_of(Claim(T0, "a#1", (WHOLE,))), None)
+    log.apply(2, key_of(Claim(T0, "a#1", ALL_HASHES)), None)
     log.apply(3, key_of(Epoch(3, "a", ())), Epoch(3, "a", (
-        now_a, EpochMember("b", "B", "b:80", ((T0, (UPPER,)),)))))  # fmt: skip
+        now_a, EpochMember("b", "B", "b:80", ((T0, KeyRanges([UPPER])),)))))  # fmt: skip
     assert range_owners(log, alive("a", "b")) == (
         RangeOwner(T0, LOWER, "a"),
         RangeOwner(T0, UPPER, "b"),
@@ -174,8 +168,8 @@ def test_with_whole_partitions_the_coordinator_says_who_has_what_nobody_claims()
         Member("a", "pod-1:80", 900),
         Member("b", "node-b", 900),
         Member("dead", "node-d", 499),
-        Claim(T0, "a#2", (WHOLE,)),
-        Claim(T1, "dead#1", (WHOLE,)),
+        Claim(T0, "a#2", ALL_HASHES),
+        Claim(T1, "dead#1", ALL_HASHES),
     )
     owners, alive = whole_owners(log, 500, {"A": (T0,), "X": (T1,), "Y": ()})
     assert owners == (RangeOwner(T0, WHOLE, "a"), RangeOwner(T1, WHOLE, "X"))

@@ -8,6 +8,7 @@ from kafka.protocol.consumer.metadata import (
     ConsumerProtocolSubscription,
 )
 
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.consumer_protocol import (
     decode_partitions,
@@ -123,7 +124,7 @@ def test_each_kind_of_member_reads_its_own_assignment() -> None:
     assert plain.user_data is None
     ours = ConsumerProtocolAssignment.decode(planned.assignments["c2"])
     assert ours.user_data  # brokers do not convert the group
-    whole = MemberAssignment(((TopicPartition("a", 2), ()),), None)
+    whole = MemberAssignment(((TopicPartition("a", 2), ALL_HASHES),), None)
     assert decode_assignment(planned.assignments["c2"]) == whole
 
 

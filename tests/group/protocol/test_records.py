@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, OffsetRange, from_pairs
 from kshare.core.progress import TopicPartition
 from kshare.errors import CommitLogError, LaterVersionError
@@ -33,23 +33,27 @@ from tests.support.groups import T0
 GOLDEN = Path(__file__).parent / "golden" / "records.json"
 HALF = HashRange(0, HASH_SPACE // 2)
 EXAMPLES: dict[str, Record] = {
-    "claim": Claim(T0, "m-1", (HashRange(0, 10), HashRange(20, HASH_SPACE))),
-    "claim of a group's member": Claim(T0, "m-1", (HALF,), 7, "billing-1"),
+    "claim": Claim(T0, "m-1", KeyRanges([HashRange(0, 10), HashRange(20, HASH_SPACE)])),
+    "claim of a group's member": Claim(T0, "m-1", KeyRanges([HALF]), 7, "billing-1"),
     "block": Block(
         T0, 1, "m-1", HALF, 2, (2 * STRETCH, 2 * STRETCH + 3, 3 * STRETCH - 1, 3 * STRETCH)
     ),
     "stable": Stable(T0, 1, 10_432, 4, "by hand", "m-1"),
     "reset": Reset(T0, 2, 40, "m-1", 1),
     "member": Member("m-1", "pod-3", 1_767_323_045_000),
-    "claim of a member that fences itself": Claim(T0, "m-1", (HALF,), 7, self_fencing=True),
-    "claim of a member that shares": Claim(T0, "m-1#2", (WHOLE,), shared=True),
+    "claim of a member that fences itself": Claim(
+        T0, "m-1", KeyRanges([HALF]), 7, self_fencing=True
+    ),
+    "claim of a member that shares": Claim(T0, "m-1#2", ALL_HASHES, shared=True),
     "lease": Lease(T0, 1, "m-1#2", 12, OffsetRange(10_000, 10_500)),
     "epoch": Epoch(
         3,
         "m-1",
         (
-            EpochMember("m-1", "kshare-5f0c", "pod-3:8080", ((T0, (HALF,)),)),
-            EpochMember("m-2", "kshare-77aa", "pod-4", ((TopicPartition("orders", 1), ()),)),
+            EpochMember("m-1", "kshare-5f0c", "pod-3:8080", ((T0, KeyRanges([HALF])),)),
+            EpochMember(
+                "m-2", "kshare-77aa", "pod-4", ((TopicPartition("orders", 1), ALL_HASHES),)
+            ),
         ),
     ),
 }
@@ -61,10 +65,10 @@ cuts = st.lists(st.integers(0, HASH_SPACE), min_size=2, max_size=6, unique=True)
 
 
 @st.composite
-def hash_ranges(draw: st.DrawFn) -> tuple[HashRange, ...]:
+def hash_ranges(draw: st.DrawFn) -> KeyRanges:
     """Ascending hash ranges with gaps between them."""
     some = draw(cuts)
-    return tuple(HashRange(lo, hi) for lo, hi in zip(some[::2], some[1::2], strict=False))
+    return KeyRanges(HashRange(lo, hi) for lo, hi in zip(some[::2], some[1::2], strict=False))
 
 
 @st.composite
@@ -246,7 +250,6 @@ def test_what_is_no_value(name: str, value: bytes) -> None:
         Stable(TopicPartition("orders", True), 0, 5),
         Reset(T0, 1, -1),
         Reset(T0, 1, 5, number=cast("int", None)),
-        Claim(T0, "m", (WHOLE, WHOLE)),
         Block(T0, 0, "m", WHOLE, 0, (5, 3)),
     ],
     ids=repr,
@@ -265,7 +268,7 @@ def test_an_epoch_of_a_large_group_fits_into_a_record() -> None:
             f"host-{number:05}",
             f"kshare-{number:05}-{'0' * 36}",
             f"host-{number:05}.example:8080",
-            tuple((TopicPartition(topics[number % 100], each), ()) for each in range(10)),
+            tuple((TopicPartition(topics[number % 100], each), ALL_HASHES) for each in range(10)),
         )
         for number in range(1_000)
     )
@@ -281,7 +284,7 @@ def test_an_epoch_of_a_large_group_fits_into_a_record() -> None:
 @pytest.mark.parametrize("keeps_keys", [False, True])
 def test_keys_are_kept_for_those_alone_who_delete_records(keeps_keys: bool) -> None:
     """Members read logs of any length and never ask for them."""
-    claim = Claim(T0, "m1", (WHOLE,))
+    claim = Claim(T0, "m1", ALL_HASHES)
     reader = GroupReader(TopicPartition("log", 0), GroupLog("g"), keeps_keys=keeps_keys)
     key, value = encode("g", claim)
     reader.apply(0, key, value)

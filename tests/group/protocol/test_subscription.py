@@ -13,7 +13,7 @@ from kafka.protocol.consumer.metadata import (
     ConsumerProtocolSubscription,
 )
 
-from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
 from kshare.errors import ForeignMemberError
@@ -33,10 +33,20 @@ GOLDEN = Path(__file__).parent / "golden" / "members.json"
 T0 = TopicPartition("orders", 0)
 HALF = HashRange(0, HASH_SPACE // 2)
 SUBSCRIPTION = Subscription(
-    "pod-3-17-5f0c", ("orders", "refunds"), True, ((T0, (HALF,)),), ((T0, ()),), 41, "pod-3:80", "b"
+    "pod-3-17-5f0c",
+    ("orders", "refunds"),
+    True,
+    ((T0, KeyRanges([HALF])),),
+    ((T0, ALL_HASHES),),
+    41,
+    "pod-3:80",
+    "b",
 )
 ASSIGNMENT = MemberAssignment(
-    ((T0, (HALF,)), (TopicPartition("orders", 2), ())), 41, ((T0, ()),), "5fZ0"
+    ((T0, KeyRanges([HALF])), (TopicPartition("orders", 2), ALL_HASHES)),
+    41,
+    ((T0, ALL_HASHES),),
+    "5fZ0",
 )
 
 assigned = st.dictionaries(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kshare.core.hashing import WHOLE, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.cooperator import Cooperator
 from kshare.group.protocol.log import GroupLog, PartitionLog
@@ -19,7 +19,7 @@ from kshare.group.protocol.takeover import (
 
 T0 = TopicPartition("orders", 0)
 LOWER, UPPER = split(WHOLE, 2)
-MINE = Claim(T0, "me#2", (LOWER,))
+MINE = Claim(T0, "me#2", KeyRanges([LOWER]))
 
 
 def log_of(*claims: Claim) -> PartitionLog:
@@ -41,10 +41,10 @@ def test_who_has_not_read_its_claim_back_is_not_alone() -> None:
 
 
 def test_an_earlier_claim_on_the_same_hashes_is_waited_for() -> None:
-    other = Claim(T0, "other#1", (WHOLE,))
+    other = Claim(T0, "other#1", ALL_HASHES)
     assert not is_alone(log_of(other, MINE), MINE, None)
     assert is_alone(log_of(MINE, other), MINE, None)  # it is later: this one is fenced
-    assert is_alone(log_of(replace(other, hashes=(UPPER,)), MINE), MINE, None)
+    assert is_alone(log_of(replace(other, hashes=KeyRanges([UPPER])), MINE), MINE, None)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_ids_of_other_sessions_are_fenced() -> None:
         return replace(MINE, member=name, transactional_id=f"t-{name}", **values)  # type: ignore[arg-type]
 
     before, after = other("other#1"), other("later#1")
-    own, elsewhere = other("me#1"), other("third#1", hashes=(UPPER,))
+    own, elsewhere = other("me#1"), other("third#1", hashes=KeyRanges([UPPER]))
     plain = replace(MINE, member="plain#1")
     assert former_ids(log_of(before, own, elsewhere, plain, MINE, after), MINE) == {"t-other#1"}
     # Before the own claim is read back, nobody knows who was first.
@@ -87,12 +87,14 @@ def test_chunks_are_shared_by_claims_that_exclude_nobody() -> None:
 
 
 def test_what_other_sessions_claim_is_taken_whichever_came_first() -> None:
-    upper = Claim(T0, "other#1", (UPPER,))
-    whole = Claim(T0, "third#1", (WHOLE,))
-    of_before = Claim(T0, "me#1", (WHOLE,))
+    upper = Claim(T0, "other#1", KeyRanges([UPPER]))
+    whole = Claim(T0, "third#1", ALL_HASHES)
+    of_before = Claim(T0, "me#1", ALL_HASHES)
     assert taken_by_others(log_of(of_before, MINE, upper), MINE) == ()
     assert taken_by_others(log_of(of_before, MINE, whole), MINE) == (LOWER,)
-    assert taken_by_others(log_of(whole), replace(MINE, hashes=(UPPER,))) == (UPPER,)
+    assert taken_by_others(log_of(whole), replace(MINE, hashes=KeyRanges([UPPER]))) == KeyRanges(
+        [UPPER]
+    )
     shared = replace(whole, shared=True)
     assert taken_by_others(log_of(shared), MINE) == (LOWER,)
     assert taken_by_others(log_of(shared), replace(MINE, shared=True)) == ()

@@ -24,7 +24,7 @@ from kshare.assignment import (
     TaskAssignor,
     TaskId,
 )
-from kshare.core.hashing import HASH_SPACE, WHOLE, split
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, KeyRanges, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import TaskAssignmentException
 from kshare.group.protocol.group_plan import GroupPlan, plan_group
@@ -40,7 +40,6 @@ from tests.group.protocol.test_group_plan import (
     given_up,
     group_of,
     joined,
-    ranges,
     tp,
     width,
 )
@@ -161,7 +160,7 @@ def test_shared_tasks_of_a_partition_are_together_as_far_as_loads_are_even(
 def test_without_more_members_than_partitions_they_get_whole_ones_and_keep_them() -> None:
     group = group_of(["a", "b", "c"])
     first, _ = plan(group, {"t": 4})
-    assert all(hashes == () for assigned in first.target.values() for hashes in assigned.values())
+    assert all(hashes.is_all for assigned in first.target.values() for hashes in assigned.values())
     said = settled(group, first, 1)
     del said["a"]
     after, _ = plan(said, {"t": 4})
@@ -202,11 +201,12 @@ def test_what_an_assignor_sees_of_members() -> None:
     thirds = split(WHOLE, 3)
     group = {
         "id-a": Subscription(
-            "a", ("t", "u"), owned=((tp(0), (thirds[0],)),), epoch=3, host="pod-1:8080", rack="r1",
+            "a", ("t", "u"), owned=((tp(0), KeyRanges([thirds[0]])),), epoch=3,
+            host="pod-1:8080", rack="r1",
             report=MemberReport(tags=(("zone", "z1"),), lags=((tp(0), 70),)),
         ),
         "id-b": Subscription(
-            "b", ("t", "u"), owned=((tp(0), (thirds[2],)),), epoch=3, host="pod-2"
+            "b", ("t", "u"), owned=((tp(0), KeyRanges([thirds[2]])),), epoch=3, host="pod-2"
         ),
         "id-c": Subscription("c", ("t", "u"), host="[::1]:9"),
     }  # fmt: skip
@@ -241,7 +241,7 @@ def test_what_an_assignor_sees_of_members() -> None:
     assert one.lag_for(low) == 70
     with pytest.raises(LookupError):
         one.lag_for(high)
-    assert planned.target["id-a"] == {tp(0): (), tp(0, "u"): ()}
+    assert planned.target["id-a"] == {tp(0): ALL_HASHES, tp(0, "u"): ALL_HASHES}
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_ranges_by_load_and_members_by_an_assignor() -> None:
         for member, each in settled(group, first, 1).items()
     }
     planned, _ = plan(said, {"t": 1}, planning)
-    works = [load.of(ranges(assigned[tp(0)])) for assigned in planned.target.values()]
+    works = [load.of(assigned[tp(0)]) for assigned in planned.target.values()]
     assert max(works) <= 1.3 * min(works)
     quiet = {
         member: replace(each, report=ADAPTIVE)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError
 from kshare.group.protocol.consumer_protocol import COMPRESSED, PLAIN
@@ -71,7 +72,7 @@ def test_a_thousand_members_of_ten_thousand_partitions_fit_into_the_coordinators
     """A broker takes it, too: ``python -m bench.group_size``."""
     size = 0
     for number in range(1_000):
-        own = in_order({TopicPartition(TOPIC, number + 1_000 * i): () for i in range(10)})
+        own = in_order({TopicPartition(TOPIC, number + 1_000 * i): ALL_HASHES for i in range(10)})
         said = Subscription(
             f"worker-7f9c-{number:04}-17-5f0c", (TOPIC,), True, own, None, 123_456,
             f"10.2.{number}.7:8080", reads=COMPRESSED,
@@ -111,7 +112,7 @@ def test_a_member_compresses_once_its_leader_has(compressed: bool) -> None:
     assert b'"kshare":1' in first.subscription
     member.joined("id", 1, "other", {}, protocol=PROTOCOL)
     member.action()
-    sent = MemberAssignment(((T0, ()),), 41, None, "log", compressed=compressed)
+    sent = MemberAssignment(((T0, ALL_HASHES),), 41, None, "log", compressed=compressed)
     member.synced(encode_assignment(sent))
     assert member.take() is not None
     member.applied()
@@ -121,5 +122,5 @@ def test_a_member_compresses_once_its_leader_has(compressed: bool) -> None:
     version = COMPRESSED if compressed else PLAIN
     assert b'"kshare":%d' % version in again.subscription
     said = decode_subscription(again.subscription, "m")
-    assert said.owned == ((T0, ()),)
+    assert said.owned == ((T0, ALL_HASHES),)
     assert said.target is None  # that is what it owns

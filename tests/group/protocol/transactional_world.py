@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Self
 
-from kshare.core.hashing import complement
+from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.progress import Progress
 from kshare.group.core.transaction import ProducerEpoch, Stage, Todo
 from kshare.group.protocol import commit
@@ -82,7 +82,7 @@ class TransactionalWorld:
         self.started += 1
         owned = new_ownerships(name, "a", transactional_id=transactional_id)
         self.members[name] = member = Member(name, owned, transactional_id=transactional_id)
-        member.claim({T0: (HALVES[half],)})
+        member.claim({T0: KeyRanges([HALVES[half]])})
         self.transactions.epochs.setdefault(transactional_id, 0)
 
     def known(self) -> Progress:
@@ -336,7 +336,7 @@ def deliver(world: TransactionalWorld, member: Member) -> None:
 
 def check(world: TransactionalWorld, member: Member) -> None:
     """See that it may commit, and what it has to write."""
-    before = world.known().pending_of(chunk_of(member).start or 0, complement(member.hashes))
+    before = world.known().pending_of(chunk_of(member).start or 0, ALL_HASHES - member.hashes)
     for piece in before:
         overtaken = range(piece.offsets.start, min(piece.offsets.end, len(world.keys)))
         if any(world.keys[at] in piece.hashes for at in overtaken):

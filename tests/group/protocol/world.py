@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Self
 
-from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.core.hashing import WHOLE, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.group.protocol.actions import (
@@ -65,7 +65,7 @@ class World:
         """A process that is about to change: another one than that of copies."""
         return own(self.processes, name, self._shared)
 
-    def start(self, hashes: tuple[HashRange, ...]) -> None:
+    def start(self, hashes: KeyRanges) -> None:
         name = f"m{self.started}"
         self.started += 1
         process = Process(name, new_ownerships(name, self.log.topic_id))

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.core.ownership import Ownership
@@ -96,7 +96,7 @@ def test_a_session_that_closes_waits_for_no_rebalance(
     owner: type[Owner], epoch: int | None, code: int, now: float, is_over: bool
 ) -> None:
     commit = Commit(Progress.at(5), ())
-    claim = Claim(T0, "m#1", (WHOLE,), epoch=epoch)
+    claim = Claim(T0, "m#1", ALL_HASHES, epoch=epoch)
     ownership = Ownership(owner(claim, phase=Phase.RUNNING, commit=commit))
     ownerships: Any = SimpleNamespace(
         give_up=list, advance=lambda _: [(ownership, [WritePrimary(5, None)])]

@@ -13,7 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import (
     AuthorizationError,
@@ -132,8 +132,8 @@ def test_a_commit_while_the_next_claim_is_not_in_place(servers: str) -> None:
     """What is read on through a rebalance is committed when the call returns."""
     with member(servers, LOWER) as session:
         since = session.started()
-        write(servers, *encode(GROUP, Claim(T0, "killed", (UPPER,))))
-        session.claim({T0: [WHOLE]})  # waits for the other one
+        write(servers, *encode(GROUP, Claim(T0, "killed", KeyRanges([UPPER]))))
+        session.claim({T0: KeyRanges([WHOLE])})  # waits for the other one
         assert session.commit({T0: [rectangle(0, 9, LOWER)]}, SECONDS, since=since) == {T0: 0}
     with closing(offsets(servers)) as outside:
         assert outside.committed()[T0].individual_commits == (rectangle(0, 9, LOWER),)
@@ -142,8 +142,8 @@ def test_a_commit_while_the_next_claim_is_not_in_place(servers: str) -> None:
 def test_a_commit_whose_claim_is_not_in_place_in_time(servers: str) -> None:
     with member(servers, LOWER, claim_timeout_ms=60_000) as session:
         since = session.started()
-        write(servers, *encode(GROUP, Claim(T0, "killed", (UPPER,))))
-        session.claim({T0: [WHOLE]})
+        write(servers, *encode(GROUP, Claim(T0, "killed", KeyRanges([UPPER]))))
+        session.claim({T0: KeyRanges([WHOLE])})
         with pytest.raises(FetchTimeoutError, match="the claim of orders-0 is not in place"):
             session.commit({T0: [rectangle(0, 9, LOWER)]}, 0.3, since=since)
 
@@ -156,7 +156,7 @@ def test_a_commit_that_nobody_waits_for(servers: str) -> None:
 
 def test_without_an_offset_to_start_from(servers: str) -> None:
     with closing_session(GroupSession(group_config(servers, auto_offset_reset="error"))) as session:
-        session.claim({T0: []})
+        session.claim({T0: ALL_HASHES})
         with pytest.raises(NoOffsetError, match=r"orders-0, and auto\.offset\.reset is error"):
             start_of(session)
 
@@ -168,7 +168,7 @@ def test_an_error_that_nobody_has_foreseen_ends_the_session(servers: str) -> Non
     as_reset: Any = reset  # as queries give it
     config = replace(group_config(servers), offset_reset=as_reset)
     with closing_session(GroupSession(config)) as session:
-        session.claim({T0: []})
+        session.claim({T0: ALL_HASHES})
         with pytest.raises(KshareError, match=r"group .*: asking brokers failed.*no such day"):
             start_of(session)
 
@@ -189,7 +189,7 @@ def test_the_later_claim_wins(servers: str) -> None:
             assert (caught.value.topic, caught.value.partition) == T0
             with pytest.raises(FencedError):
                 commit(first, rectangle(10, 20))
-            first.claim({T0: [UPPER]})
+            first.claim({T0: KeyRanges([UPPER])})
             start_of(first)
             second.check()
 
@@ -197,13 +197,13 @@ def test_the_later_claim_wins(servers: str) -> None:
 def test_hashes_that_are_given_up_are_free_at_once(servers: str) -> None:
     patient = 60_000
     with member(servers, claim_timeout_ms=patient) as first:
-        first.claim({T0: [UPPER]})
+        first.claim({T0: KeyRanges([UPPER])})
         with member(servers, LOWER, claim_timeout_ms=patient):
             start_of(first)
 
 
 def test_a_claim_that_is_not_given_up_is_waited_for(servers: str) -> None:
-    write(servers, *encode(GROUP, Claim(T0, "killed", (LOWER,))))
+    write(servers, *encode(GROUP, Claim(T0, "killed", KeyRanges([LOWER]))))
     began = time.monotonic()
     with member(servers, claim_timeout_ms=1_500) as session:
         assert time.monotonic() - began >= 1.5
@@ -212,17 +212,10 @@ def test_a_claim_that_is_not_given_up_is_waited_for(servers: str) -> None:
         pass
 
 
-def test_overlapping_ranges_are_refused(servers: str) -> None:
-    session = GroupSession(group_config(servers))
-    with pytest.raises(ValueError, match="overlap"):
-        session.claim({T0: [WHOLE, LOWER]})
-    session.close(1)
-
-
 def test_an_unchanged_partition_goes_on(servers: str) -> None:
     with member(servers) as session:
         before = session.started()[T0]
-        session.claim({T0: [UPPER, LOWER]})  # together: the whole
+        session.claim({T0: KeyRanges([UPPER, LOWER])})  # together: the whole
         commit(session)
         assert session.started()[T0] is before
 
@@ -272,7 +265,7 @@ def has_read_since(session: GroupSession, began: float) -> bool:
 def test_no_right_to_write_to_the_log(cluster: FakeCluster, servers: str) -> None:
     cluster.fail("Produce", ["TOPIC_AUTHORIZATION_FAILED"] * 10)
     with closing_session(GroupSession(group_config(servers))) as session:
-        session.claim({T0: []})
+        session.claim({T0: ALL_HASHES})
         with pytest.raises(AuthorizationError, match=f"write to {LOG}"):
             eventually(session.check)
 
@@ -292,7 +285,7 @@ def test_whole_partitions_without_individual_commits_need_no_right_to_write_to_t
         assert session._thread.presence.next_time > now  # it does not spin
         session.check()
         with pytest.raises(AuthorizationError, match=f"write to {LOG}"):
-            session.claim({T0: [LOWER]})
+            session.claim({T0: KeyRanges([LOWER])})
     with member(servers, allow_individual_commit=False) as session:
         assert start_of(session) == Progress.at(10)
 

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import Progress
 from kshare.errors import (
     ConsumerClosedError,
@@ -132,7 +133,7 @@ def test_it_closes_at_once(servers: str) -> None:
         session.close(20)
         assert session._shared.is_closed
     with pytest.raises(ConsumerClosedError):
-        session.claim({T0: []})
+        session.claim({T0: ALL_HASHES})
     GroupSession(group_config(servers)).close(1)
 
 
@@ -192,7 +193,7 @@ def test_changes_are_reported(servers: str) -> None:
     with closing_session(
         GroupSession(group_config(servers), on_change=lambda: seen.append(len(session.started())))
     ) as session:
-        session.claim({T0: []})
+        session.claim({T0: ALL_HASHES})
         start_of(session)
         eventually(lambda: seen[-1:] == [1])
         session.claim({})

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from kshare.core.hashing import KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.errors import TransactionAbortedError
@@ -111,7 +112,7 @@ AHEAD = Work(
 def log_of_the_upper_half() -> TransactionLog:
     log = log_of(read_at=7.0)
     ownerships = log._shared.ownerships
-    ownerships.claim({T0: (UPPER,)})
+    ownerships.claim({T0: KeyRanges([UPPER])})
     each = ownerships.by_partition[T0]
     each.start = START
     each.owner.done = START.commit([Rectangle(OffsetRange(3, 5), UPPER)])

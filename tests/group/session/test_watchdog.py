@@ -1,6 +1,6 @@
 """What stands still is said once, with the reason."""
 
-from kshare.core.hashing import WHOLE, split
+from kshare.core.hashing import WHOLE, KeyRanges, split
 from kshare.group.protocol.records import Claim
 from kshare.group.session.presence import Watchdog
 from tests.group.core.test_ownerships import claim_written, ownerships, run, write
@@ -12,11 +12,11 @@ QUARTERS = split(WHOLE, 4)
 def test_hashes_that_nobody_claims_are_named_once() -> None:
     owned = ownerships()
     watchdog = Watchdog(owned)
-    owned.claim({T0: (QUARTERS[0],)})
+    owned.claim({T0: KeyRanges([QUARTERS[0]])})
     run(owned)
     assert T0 in owned.started()
-    write(owned, Claim(T0, "other#1", (QUARTERS[1],)))
-    write(owned, Claim(T0, "dead#1", (QUARTERS[2],)))
+    write(owned, Claim(T0, "other#1", KeyRanges([QUARTERS[1]])))
+    write(owned, Claim(T0, "dead#1", KeyRanges([QUARTERS[2]])))
     for now in (0.0, 5.0, 9.9):
         watchdog.warn_of_unclaimed(now, {"m", "other"})
     assert not owned.warnings
@@ -32,7 +32,7 @@ def test_hashes_that_nobody_claims_are_named_once() -> None:
 def test_a_start_that_takes_long_is_said_once_with_the_reason() -> None:
     owned = ownerships()
     watchdog = Watchdog(owned)
-    owned.claim({T0: (UPPER,)})
+    owned.claim({T0: KeyRanges([UPPER])})
     for now in (1.0, 2.0, 10.9):
         watchdog.warn_of_starts(now, "")
     assert not owned.warnings
@@ -46,7 +46,7 @@ def test_a_start_that_takes_long_is_said_once_with_the_reason() -> None:
     claim_written(owned)
     run(owned)
     watchdog.warn_of_starts(80.0, "")
-    owned.claim({T0: (UPPER,), T1: (UPPER,)})
+    owned.claim({T0: KeyRanges([UPPER]), T1: KeyRanges([UPPER])})
     watchdog.warn_of_starts(90.0, "")
     watchdog.warn_of_starts(100.0, "")
     assert [text.split(":")[0] for text in owned.warnings[1:]] == [f"group g, {T1}"]

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.hashing import HASH_SPACE, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.monitor.report import PartitionReport, RangeReport
 from spark_plugin.demo.state import QueryState
@@ -31,6 +31,11 @@ def state_of(*batches: range, stable: int = 0) -> QueryState:
     for number, offsets in enumerate(batches):
         state.add_batch(number, rows(offsets))
     state.partitions[T0] = PartitionReport(
-        100, stable, ranges=(RangeReport((LOW,), 60, 40, 7), RangeReport((HIGH,), stable, 90))
+        100,
+        stable,
+        ranges=(
+            RangeReport(KeyRanges([LOW]), 60, 40, 7),
+            RangeReport(KeyRanges([HIGH]), stable, 90),
+        ),
     )
     return state

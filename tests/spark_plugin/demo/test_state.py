@@ -6,6 +6,7 @@ import json
 from rich.console import Console, RenderableType
 
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, encode
+from kshare.core.hashing import KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
@@ -57,12 +58,12 @@ def test_a_batch_that_runs_again_replaces_its_rows() -> None:
 def test_progress_events_bring_the_planners_reports() -> None:
     state = QueryState(target=10)
     progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), LOW)])
-    limits = {T0: (RangeLimit((HIGH,), 40, 7),)}
+    limits = {T0: (RangeLimit(KeyRanges([HIGH]), 40, 7),)}
     end = json.dumps(encode(BatchOffsets({T0: progress}, limits=limits)))
     state.add_progress({"sources": [{"endOffset": end, "latestOffset": None}]})
     assert state.stable_offset(T0) == 10
     assert [range_.limit for range_ in state.partitions[T0].ranges] == [7]
-    report = PartitionReport(50, 30, ranges=(RangeReport((LOW,), 30, 20),))
+    report = PartitionReport(50, 30, ranges=(RangeReport(KeyRanges([LOW]), 30, 20),))
     latest = json.dumps(encode_report({T0: report}))
     state.add_progress({"sources": [{"endOffset": end, "latestOffset": latest}]})
     assert state.partitions == {T0: report}
