@@ -44,8 +44,11 @@ ACKNOWLEDGED: Final = 1
 RELEASED: Final = 2
 """In :attr:`.Chunk.acknowledged`: the row comes again; with ACKNOWLEDGED, in another chunk."""
 
+
 CHUNK_ROWS: Final = 2_048
 """Maximum number of rows of a chunk."""
+
+_SLIM: Final = ("offset", "key", "timestamp", "timestampType", "headers")
 
 
 def _milliseconds(array: pa.Array) -> list[int]:
@@ -76,6 +79,7 @@ class Chunk:
         topic_partition: The partition.
         batch: The rows.
         epochs: As given.
+        is_slim: Whether it has no values any more.
         number: Another one for each chunk of this process.
         acknowledged: For each row, 0, ACKNOWLEDGED, RELEASED or both. Any thread may acknowledge.
         offsets: The offset of each row.
@@ -88,6 +92,7 @@ class Chunk:
         "acknowledged",
         "batch",
         "epochs",
+        "is_slim",
         "number",
         "offsets",
         "release_count",
@@ -108,23 +113,23 @@ class Chunk:
         self.offsets: npt.NDArray[np.int64] = int64_numbers(batch.column("offset"))
         self.release_count: Callable[[TopicPartition, int], int] | None = None
         self._columns: dict[str, list[Any]] = {}
+        self.is_slim = False
         self._slim: Chunk | None = None
 
     @property
     def slim(self) -> "Chunk":
-        """The same rows without their values: about 100 bytes a row, and its headers.
+        """The same rows without their values: about 100 bytes a row, and headers.
 
         What is acknowledged of one is so of the other.
         """
-        names = self.batch.schema.names
-        if "value" not in names:
-            return self
         if self._slim is None:
-            batch = self.batch.select([name for name in names if name != "value"])
-            copied = batch.take(np.arange(batch.num_rows))  # a slice keeps what it is a slice of
-            slim = Chunk(self.topic_partition, copied, self.epochs)
+            names = self.batch.schema.names
+            batch = self.batch.select([name for name in _SLIM if name in names])
+            # Not by `take`, which costs an import; a slice would keep what it is a slice of.
+            copy = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
+            slim = Chunk(self.topic_partition, copy, self.epochs)
             slim.number, slim.acknowledged = self.number, self.acknowledged
-            slim.release_count = self.release_count
+            slim.release_count, slim.is_slim = self.release_count, True
             self._slim = slim
         return self._slim
 

@@ -371,7 +371,10 @@ class OpenChunks:
     def _sweep(self) -> None:
         """Forget the chunks that are acknowledged, and the values of those that stay for long."""
         chunks = [chunk for chunk in self._chunks if _first_open(chunk) >= 0]
-        self._chunks = [chunk.slim for chunk in chunks[:-_WHOLE]] + chunks[-_WHOLE:]
+        for at, chunk in enumerate(chunks[:-_WHOLE]):
+            if not chunk.is_slim:
+                chunks[at] = chunk.slim
+        self._chunks = chunks
 
 
 def is_of(key: bytes | None, offset: int, hashes: KeyRanges) -> bool:

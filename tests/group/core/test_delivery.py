@@ -61,7 +61,7 @@ def test_rows_that_stay_open_keep_no_values_and_are_acknowledged_as_before() -> 
     assert carried is not None
     assert ["value" in each.batch.schema.names for each in carried.chunks] == [*[False] * 4, True]
     slim = carried.chunks[0]
-    assert slim.slim is slim
+    assert slim.is_slim
     assert (slim.column("key"), slim.column("offset")) == ([b"k0", b"k1"], [0, 1])
     assert slim.batch.nbytes < 100
     chunks[0].acknowledged[0] = ACKNOWLEDGED
