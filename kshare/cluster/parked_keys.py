@@ -105,13 +105,19 @@ class ParkedKeys(TopicTable[ParkedKey, ParkedInfo]):
 
     def park(self, topic: str, keys: Collection[bytes], *, why: str = "", by: str = "") -> None:
         """Park keys of a topic; for keys that are parked nothing changes."""
+        self.park_all({(topic, key): why for key in keys}, by=by)
+
+    def park_all(self, keys: Mapping[ParkedKey, str], *, by: str = "") -> None:
+        """Park keys, each with the reason why, as :meth:`park`."""
         parked = self.read()
-        new = [key for key in dict.fromkeys(keys) if (topic, key) not in parked]
-        if not new:
-            return
         when = self._now().astimezone(UTC).isoformat(timespec="seconds")
-        value = json_bytes({"by": by, "when": when, "why": why})
-        self.put([(_encode_key(topic, key), value) for key in new])
+        new = [
+            (_encode_key(*key), json_bytes({"by": by, "when": when, "why": why}))
+            for key, why in keys.items()
+            if key not in parked
+        ]
+        if new:
+            self.put(new)
 
     def unpark(self, topic: str, keys: Collection[bytes]) -> None:
         """Let keys of a topic go on; for keys that are not parked nothing changes."""

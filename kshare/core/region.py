@@ -16,7 +16,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TypeAlias
 
-from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.hashing import HASH_SPACE, HashRange, KeyRanges
 from kshare.core.offsets import Bounds, OffsetRange, from_pairs, union
 
 __all__ = [
@@ -122,13 +122,13 @@ def _stacked(pieces: Iterable[tuple[int, int, int, HashRange]]) -> Iterator[Rect
     yield Rectangle(offsets, hashes if hashes.hi == hi else HashRange(lo, hi))
 
 
-def clip(pieces: Iterable[Rectangle], hashes: Sequence[HashRange]) -> tuple[Rectangle, ...]:
-    """The part of some rectangles that is of some disjoint hash ranges, in the order of both."""
+def clip(pieces: Iterable[Rectangle], hashes: KeyRanges) -> tuple[Rectangle, ...]:
+    """The part of some rectangles that is of some key hashes, in the order of both."""
     return tuple(
         [
             piece if shared is piece.hashes else Rectangle(piece.offsets, shared)
             for piece in pieces
-            for part in hashes
+            for part in hashes.overlapping(piece.hashes)
             if (shared := piece.hashes.intersect(part)) is not None
         ]
     )

@@ -8,12 +8,12 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from kshare.cluster.parked_keys import ParkedKeys
+from kshare.cluster.parked_keys import ParkedKey, ParkedKeys
 from kshare.errors import KafkaError, OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
@@ -32,7 +32,7 @@ __all__ = ["ConsumerEdge", "RetryState", "check_consumer", "message_of", "not_be
 _log = logging.getLogger("kshare.processing")
 _T = TypeVar("_T")
 _WRITES_AT_ONCE = 8
-"""Marks of sequences that are written at once. Keys are parked one after another."""
+"""Marks of sequences that are written at once."""
 _LOOK_SECONDS: Final = 2.0
 _CLOSE_SECONDS: Final = 5.0
 _NOT_BEFORE: Final = "not-before"
@@ -173,13 +173,12 @@ class ConsumerEdge:
         kafka, group = consumer.config.kafka, consumer.config.group
         self.retry_log = RetryLog(log_table(kafka, consumer.config.log_topic, group), group)
         self._letters: DeadLetters | None = None
-        self._parked: ParkedKeys | None = None
-        self._parking = threading.Lock()  # its connections are for one thread at a time
+        self._parker: Parker | None = None
         self._writes = asyncio.Semaphore(_WRITES_AT_ONCE)
         if isinstance(processor.on_failure, DeadLetter):
             self._letters = DeadLetters(kafka, processor.on_failure.topic)
         elif isinstance(processor.on_failure, Park):
-            self._parked = ParkedKeys(kafka)
+            self._parker = Parker(ParkedKeys(kafka))
 
     def seconds_left(self) -> float:
         """Seconds for which the member may deliver, and so have its records handled."""
@@ -220,18 +219,13 @@ class ConsumerEdge:
         if record.raw_key is None:
             raise ValueError("a record without a key cannot be parked")
         why = ": ".join(filter(None, (policy.why, repr(error)[:500])))
-        await self._in_thread(self._park, record.topic, record.raw_key, why)
+        assert self._parker is not None
+        await self._parker.park((record.topic, record.raw_key), why)
 
     async def _in_thread(self, call: Callable[..., None], *given: Any) -> None:
         # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
         async with self._writes:
-            under_way = begin(partial(call, *given), "kshare-edge", lambda: None)
-            await asyncio.shield(asyncio.wrap_future(under_way))
-
-    def _park(self, topic: str, key: bytes, why: str) -> None:
-        assert self._parked is not None
-        with self._parking:
-            self._parked.park(topic, [key], why=why, by="processor")
+            await _in_own_thread(partial(call, *given))
 
     def release(self, record: Record) -> None:
         """A key's records from one on come again from the consumer, once it is let go."""
@@ -245,17 +239,12 @@ class ConsumerEdge:
     def unparked(self, lanes: Mapping[Hashable, Record]) -> list[Hashable]:
         """Those of some parked lanes whose keys an operator has unparked since.
 
-        None are found while one is being parked: that may take long, and the next look comes soon.
-
         Raises:
             KafkaError: It cannot be read.
         """
-        if not lanes or self._parked is None or not self._parking.acquire(blocking=False):
+        parked = None if not lanes or self._parker is None else self._parker.read()
+        if parked is None:
             return []
-        try:
-            parked = self._parked.read()
-        finally:
-            self._parking.release()
         return [lane for lane, first in lanes.items() if (first.topic, first.raw_key) not in parked]
 
     def remember(self, record: Record) -> None:
@@ -271,12 +260,61 @@ class ConsumerEdge:
         self.retry_log.close(_CLOSE_SECONDS)
         if self._letters is not None:
             self._letters.close()
-        # A key that is being parked, which may take long, keeps its connections until the end.
-        if self._parked is not None and self._parking.acquire(timeout=_CLOSE_SECONDS):
+        if self._parker is not None:
+            self._parker.close(_CLOSE_SECONDS)
+
+
+async def _in_own_thread(call: Callable[[], object]) -> None:
+    """Call something in a thread; handlers may fill those of asyncio, with calls that hang."""
+    await asyncio.shield(asyncio.wrap_future(begin(call, "kshare-edge", lambda: None)))
+
+
+class Parker:
+    """Parks keys: all that wait at once, as a write takes a tenth of a second.
+
+    Args:
+        keys: The list of parked keys.
+    """
+
+    def __init__(self, keys: ParkedKeys) -> None:
+        self._keys = keys
+        self._waiting: dict[ParkedKey, str] = {}
+        self._next: asyncio.Task[None] | None = None  # will write those that wait
+        self._writes = asyncio.Lock()
+        self._is_used = threading.Lock()  # connections are for one thread at a time
+
+    async def park(self, key: ParkedKey, why: str) -> None:
+        """Park a key; return when it is written."""
+        self._waiting[key] = why
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._park_next())
+        await asyncio.shield(self._next)
+
+    async def _park_next(self) -> None:
+        async with self._writes:
+            waiting, self._waiting, self._next = self._waiting, {}, None
+            await _in_own_thread(partial(self._write, waiting))
+
+    def _write(self, waiting: Mapping[ParkedKey, str]) -> None:
+        with self._is_used:
+            self._keys.park_all(waiting, by="processor")
+
+    def read(self) -> Collection[ParkedKey] | None:
+        """The parked keys; None while some are being parked: that may take long."""
+        if not self._is_used.acquire(blocking=False):
+            return None
+        try:
+            return self._keys.read()
+        finally:
+            self._is_used.release()
+
+    def close(self, seconds: float) -> None:
+        """Close the connections; keys that are being parked keep them until the end."""
+        if self._is_used.acquire(timeout=seconds):
             try:
-                self._parked.close()
+                self._keys.close()
             finally:
-                self._parking.release()
+                self._is_used.release()
 
 
 class RetryState:

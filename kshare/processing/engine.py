@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -260,7 +260,10 @@ class Engine:
             self.scheduler.abandoned(call)
             self._halt(Halt(call.records[0], no_result))
             return
-        if self._handler.takes_batches and isinstance(result, list):
+        if isinstance(result, BaseException):
+            self._failed(call, result)
+            return
+        if self._handler.takes_batches and isinstance(result, list | tuple):
             self._list_succeeded(call, result, now)
             return
         self.measures.called(now - call.started)
@@ -270,7 +273,7 @@ class Engine:
             self.scheduler.done(call, now, [result] * len(call.records))
         self.flush()
 
-    def _list_succeeded(self, call: Call, results: list[Any], now: float) -> None:
+    def _list_succeeded(self, call: Call, results: Sequence[Any], now: float) -> None:
         if len(results) != len(call.records):
             error = TypeError(
                 f"the handler returned a list of {len(results)} results for {len(call.records)} "

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from inspect import isasyncgen, isawaitable, iscoroutine, iscoroutinefunction, isgenerator
 from typing import Any, TypeAlias
 
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -97,7 +97,12 @@ def seconds_until_next(error: BaseException) -> float | None:
 
 def unawaited(result: Any, *, in_list: bool) -> TypeError | None:
     """The error of a result that is still to be awaited, so that nothing was done; else None."""
-    results = result if in_list and isinstance(result, list) else (result,)
+    if isgenerator(result) or isasyncgen(result):
+        return TypeError(
+            f"the handler returned a {type(result).__name__}, of which nothing has run; return "
+            "None, or a list"
+        )
+    results = result if in_list and isinstance(result, list | tuple) else (result,)
     waiting = [each for each in results if each is not None and isawaitable(each)]
     for each in waiting:
         if iscoroutine(each):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from math import inf
 from typing import Any, Final, TypeAlias
 
@@ -38,6 +39,8 @@ def seconds_of(name: str, duration: str | float, problems: list[str]) -> float:
 
 
 def _chooses_errors(on: Any) -> bool:
+    if iscoroutinefunction(on):
+        return False
     if on is None or callable(on):
         return True
     try:
@@ -88,7 +91,7 @@ class Retry:
         if not _chooses_errors(self.on):
             problems.append(
                 f"Retry: on is {self.on!r}; wanted a class of exceptions, a tuple of them, or a "
-                "function"
+                "plain function"
             )
         return RetryPlan(self.attempts, first, most, self.jitter)
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.region import (
     Rectangle,
@@ -88,7 +88,7 @@ def test_overlay_tiles_the_hash_space(given_: list[Rectangle]) -> None:
 @given(pieces(), hash_ranges())
 def test_clip(given_: list[Rectangle], hashes: HashRange) -> None:
     expected = {cell for cell in cells_of(given_) if cell[1] in within(hashes)}
-    assert cells_of(clip(given_, [hashes])) == expected
+    assert cells_of(clip(given_, KeyRanges([hashes]))) == expected
     around = ALL_HASHES - [hashes]
     assert cells_of(clip(given_, around)) == cells_of(given_) - expected
 

@@ -166,6 +166,31 @@ def test_an_exception_in_a_batchs_results_is_that_records() -> None:
     assert_in_order(edge)
 
 
+def test_a_tuple_of_results_is_a_list_and_an_exception_that_is_returned_is_one() -> None:
+    def handler(records: list[Record]) -> Any:
+        return (ValueError("no"), None)[: len(records)]
+
+    processor = Processor(
+        handler, on_batch=True, retry=Retry(attempts=1), on_failure=DeadLetter("dlq")
+    )
+    edge, _ = handle(processor, [b"a", b"b"])
+    assert edge.offsets(Status.DEAD_LETTERED) == [0]
+    assert edge.offsets() == [1]
+    single = Processor(
+        lambda _: ValueError("no"), retry=Retry(attempts=1), on_failure=DeadLetter("dlq")
+    )
+    edge, _ = handle(single, [b"a"])
+    assert edge.offsets(Status.DEAD_LETTERED) == [0]
+
+
+def test_a_generator_is_no_result() -> None:
+    def generate(record: Record) -> Any:
+        yield record
+
+    _, engine = handle(Processor(lambda record: generate(record)), [b"a"])  # noqa: PLW0108
+    assert "returned a generator, of which nothing has run" in str(engine.failure)
+
+
 def test_a_batch_that_was_filtered_has_no_results() -> None:
     """A column of results in Spark does not take what says so."""
 

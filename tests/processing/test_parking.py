@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,9 +14,10 @@ import pytest
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Attempts, Remembered
 from kshare.processing import DeadLetter, Park, Processor, Record, consumer_edge
-from kshare.processing.consumer_edge import ConsumerEdge, RetryState, records_of
+from kshare.processing.consumer_edge import ConsumerEdge, Parker, RetryState, records_of
 from kshare.processing.policy import FailurePolicy
 from kshare.testing import FakeCluster
+from tests.processing.engines import comes
 from tests.processing.running import ORDERS, RECORDS, SOON, run
 from tests.support.clock import WAIT_S
 from tests.support.fake_session import FakeSessions
@@ -75,6 +77,35 @@ def test_an_unparked_record_has_all_its_attempts_though_some_were_known_at_the_s
     assert known == [0]
 
 
+def with_keys(**methods: Any) -> Parker:
+    return Parker(Mock(**methods))
+
+
+def test_keys_that_wait_to_be_parked_are_written_together() -> None:
+    written, may_end = list[dict[Any, str]](), threading.Event()
+
+    def park_all(keys: dict[Any, str], by: str) -> None:
+        written.append(keys)
+        if not may_end.wait(WAIT_S) or len(keys) == 3:
+            raise OSError("not now")
+
+    async def park() -> list[Any]:
+        parker = with_keys(park_all=park_all)
+        parks = [asyncio.ensure_future(parker.park(("orders", b"0"), "why"))]
+        await comes(lambda: bool(written))
+        parks += [
+            asyncio.ensure_future(parker.park(("orders", b"%d" % at), "")) for at in (1, 2, 3)
+        ]
+        await asyncio.sleep(0)
+        may_end.set()
+        return await asyncio.gather(*parks, return_exceptions=True)
+
+    first, *others = asyncio.run(park())
+    assert first is None
+    assert [str(each) for each in others] == ["not now"] * 3
+    assert written == [{("orders", b"0"): "why"}, {("orders", b"%d" % at): "" for at in (1, 2, 3)}]
+
+
 def test_one_thread_at_a_time_uses_the_list_of_parked_keys(
     consumer: Callable[..., KeySharedConsumer],
 ) -> None:
@@ -93,15 +124,17 @@ def test_one_thread_at_a_time_uses_the_list_of_parked_keys(
 
     made, processor = consumer(), Processor(print, on_failure=Park())
     edge = ConsumerEdge(processor, made, lambda: None)
-    edge._parked = Mock(
-        park=lambda *_, **__: use("park"), read=lambda: use("read"), close=lambda: use("close")
+    edge._parker = with_keys(
+        park_all=lambda *_, **__: use("park"), read=lambda: use("read"), close=lambda: use("close")
     )
     first, second, *_ = records_of(processor, made.consume(2, WAIT_S))
 
     async def all_at_once() -> None:
         looks = asyncio.to_thread(edge.unparked, {first.lane: first})
         ends = asyncio.to_thread(edge.close)
-        await asyncio.gather(edge.park(first, None), edge.park(second, None), looks, ends)
+        parks = asyncio.ensure_future(edge.park(first, None))
+        await comes(lambda: "park" in calls)  # so that the second one is another write
+        await asyncio.gather(parks, edge.park(second, None), looks, ends)
 
     asyncio.run(all_at_once())
     assert sorted(calls) in (
@@ -116,11 +149,11 @@ def test_a_look_for_unparked_keys_does_not_wait_for_one_that_is_being_parked(
 ) -> None:
     made = consumer()
     edge = ConsumerEdge(Processor(print, on_failure=Park()), made, lambda: None)
-    edge._parked = Mock(read=lambda: ())
+    edge._parker = parker = with_keys(read=lambda: ())
     record, *_ = records_of(Processor(print), made.consume(1, WAIT_S))
     looked = list[list[Hashable]]()
     look = threading.Thread(target=lambda: looked.append(edge.unparked({record.lane: record})))
-    with edge._parking:
+    with parker._is_used:
         look.start()
         look.join(WAIT_S)
     assert looked == [[]]
@@ -134,7 +167,8 @@ def test_keys_end_while_calls_of_handlers_hang_in_the_threads_of_asyncio(
 ) -> None:
     made, release = consumer(), threading.Event()
     edge = ConsumerEdge(Processor(print, on_failure=policy), made, lambda: None)
-    edge._parked = parked = Mock()
+    parked = Mock()
+    edge._parker = Parker(parked)
     edge.retry_log = log = Mock()
     record, *_ = records_of(Processor(print), made.consume(1, WAIT_S))
 
@@ -155,7 +189,7 @@ def test_keys_end_while_calls_of_handlers_hang_in_the_threads_of_asyncio(
 
     asyncio.run(end())
     edge.close()
-    assert parked.park.called == isinstance(policy, Park)
+    assert parked.park_all.called == isinstance(policy, Park)
     assert log.begin_sequence.called != isinstance(policy, Park)
 
 
@@ -165,8 +199,9 @@ def test_the_end_does_not_wait_for_a_key_that_is_being_parked(
     """Of a cluster that does not answer: neither that of the edge nor that of the process."""
     monkeypatch.setattr(consumer_edge, "_CLOSE_SECONDS", 0.01)
     edge = ConsumerEdge(Processor(print, on_failure=Park()), consumer(), lambda: None)
-    edge._parked = parked = Mock()
-    with edge._parking:
+    parked = Mock()
+    edge._parker = parker = Parker(parked)
+    with parker._is_used:
         closes = threading.Thread(target=edge.close, daemon=True)
         closes.start()
         closes.join(WAIT_S)
@@ -179,7 +214,9 @@ def test_no_thread_of_the_edge_delays_the_end_of_the_process(
 ) -> None:
     made, daemons = consumer(), list[bool]()
     edge = ConsumerEdge(Processor(print, on_failure=Park()), made, lambda: None)
-    edge._parked = Mock(park=lambda *_, **__: daemons.append(threading.current_thread().daemon))
+    edge._parker = with_keys(
+        park_all=lambda *_, **__: daemons.append(threading.current_thread().daemon)
+    )
     record, *_ = records_of(Processor(print), made.consume(1, WAIT_S))
     asyncio.run(edge.park(record, None))
     edge.close()
