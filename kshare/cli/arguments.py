@@ -66,6 +66,7 @@ def _add_keys(commands: "argparse._SubParsersAction[Any]") -> None:
     _add_key_arguments(unpark)
     unpark.add_argument(
         "--group",
+        type=_name,
         help="let this group's processors handle keys again that follow a dead letter "
         "(DeadLetter with sequence=True)",
     )
@@ -75,14 +76,14 @@ def _add_keys(commands: "argparse._SubParsersAction[Any]") -> None:
         help="list the keys that are parked",
         description="List the keys that are parked, since when, by whom and why.",
     )
-    parked.add_argument("--topic", help="only keys of this topic")
+    parked.add_argument("--topic", type=_name, help="only keys of this topic")
     parked.add_argument("--json", action="store_true", help="for programs")
     for parser in (park, unpark, parked):
         _set_connected(parser, "keys")
 
 
 def _add_key_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", required=True, help="the topic that the keys are of")
+    parser.add_argument("--topic", type=_name, required=True, help="the topic that the keys are of")
     _add_hex(parser)
     parser.add_argument("keys", nargs="+", metavar="KEY", help="a key; text is taken as UTF-8")
 
@@ -97,9 +98,14 @@ def _add_replay(commands: "argparse._SubParsersAction[Any]") -> None:
         "once. The group kshare-replay-TOPIC knows what was put back.",
     )
     replay.add_argument(
-        "--from", dest="source", required=True, metavar="TOPIC", help="the dead-letter topic"
+        "--from",
+        dest="source",
+        type=_name,
+        required=True,
+        metavar="TOPIC",
+        help="the dead-letter topic",
     )
-    replay.add_argument("--to", metavar="TOPIC", help="put all of them here instead")
+    replay.add_argument("--to", type=_name, metavar="TOPIC", help="put all of them here instead")
     replay.add_argument(
         "--dry-run", action="store_true", help="list what would be put back, and change nothing"
     )
@@ -166,7 +172,7 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
     offsets.add_argument(
         "action", nargs="?", choices=("list", "reset", "drop"), default="list", help="default: list"
     )
-    offsets.add_argument("--group", required=True, help="id of the group")
+    offsets.add_argument("--group", type=_name, required=True, help="id of the group")
     offsets.add_argument(
         "--to",
         metavar="WHERE",
@@ -201,7 +207,7 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     offsets.add_argument("--json", action="store_true", help="for programs")
     _add_plot(offsets)
-    offsets.add_argument("--topic", help="only partitions of this topic")
+    offsets.add_argument("--topic", type=_name, help="only partitions of this topic")
     _add_log_topic(offsets)
     _set_connected(offsets, "offsets")
 
@@ -214,7 +220,7 @@ def _add_groups(commands: "argparse._SubParsersAction[Any]") -> None:
         "one: its members, who owns which key hashes, how far each range is, and its lag (in "
         "offsets, so at most so many records). It joins no group.",
     )
-    groups.add_argument("--group", help="id of the group; none: list the groups")
+    groups.add_argument("--group", type=_name, help="id of the group; none: list the groups")
     groups.add_argument("--json", action="store_true", help="for programs")
     _add_plot(groups)
     _add_log_topic(groups)
@@ -229,8 +235,10 @@ def _add_owners(commands: "argparse._SubParsersAction[Any]") -> None:
         "(application.server). Without --key, show the owner of each range. Exit code 1 if nobody "
         "owns the key.",
     )
-    owners.add_argument("--group", required=True, help="id of the group")
-    owners.add_argument("--topic", help="the topic of the key; without --key: only this topic")
+    owners.add_argument("--group", type=_name, required=True, help="id of the group")
+    owners.add_argument(
+        "--topic", type=_name, help="the topic of the key; without --key: only this topic"
+    )
     owners.add_argument("--key", help="a key; text is taken as UTF-8")
     owners.add_argument(
         "--hex", action="store_true", help="the key is bytes in hexadecimal, such as 00ff"
@@ -295,7 +303,7 @@ def _add_ui(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_what_to_look_at(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--checkpoint", metavar="DIR", help="a query, by its checkpointLocation")
-    what.add_argument("--group", metavar="G", help="a consumer group, by its id")
+    what.add_argument("--group", type=_name, metavar="G", help="a consumer group, by its id")
     parser.add_argument(
         "--interval",
         type=_seconds,
@@ -305,6 +313,12 @@ def _add_what_to_look_at(parser: argparse.ArgumentParser) -> None:
     )
     _add_log_topic(parser)
     add_connection(parser)
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; wanted a name (is a shell variable unset?)")
+    return text
 
 
 def _seconds(text: str) -> float:
@@ -354,7 +368,7 @@ def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     set_.add_argument("name", choices=("accept.individual.commit", "accept.range.fetch"))
     set_.add_argument("value", choices=("true", "false"))
-    set_.add_argument("--topic", help="the topic of accept.range.fetch")
+    set_.add_argument("--topic", type=_name, help="the topic of accept.range.fetch")
     set_.add_argument("--why", default="", metavar="TEXT", help="for those who find it set")
     listed = actions.add_parser(
         "list", help="the policies that are set", description="List the policies that are set."
@@ -404,7 +418,7 @@ def _add_doctor(commands: "argparse._SubParsersAction[Any]") -> None:
         "a broker: login, rights on a topic and on kshare's own topics, clocks, and whether tasks "
         "can report to a planner. Nothing is changed. Exit code 1 if something is red.",
     )
-    doctor.add_argument("--topic", help="a topic that a query shall read")
+    doctor.add_argument("--topic", type=_name, help="a topic that a query shall read")
     doctor.add_argument(
         "--spark",
         action="store_true",

@@ -7,11 +7,13 @@ before anything is contacted.
 import argparse
 import getpass
 import sys
+from contextlib import closing
 from pathlib import Path
 
+from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
-from kshare.errors import KshareError
-from kshare.options import KafkaConfig, SourceOptions, parse_options
+from kshare.errors import KshareError, UnknownTopicError
+from kshare.options import KafkaConfig, SourceOptions, Subscribe, parse_options
 
 __all__ = [
     "is_given",
@@ -52,9 +54,24 @@ def needed_kafka_config(
     return kafka_config(arguments)
 
 
-def log_topic(arguments: argparse.Namespace) -> str:
-    """The log of individual commits that a command is about."""
-    return arguments.log_topic or INDIVIDUAL_COMMITS_TOPIC
+def log_topic(arguments: argparse.Namespace, kafka: KafkaConfig) -> str:
+    """The log of individual commits that a command is about.
+
+    Raises:
+        UnknownTopicError: It was named, and does not exist.
+        KafkaError: The cluster did not answer, or refused.
+    """
+    if not arguments.log_topic:
+        return INDIVIDUAL_COMMITS_TOPIC
+    with closing(Cluster(kafka)) as cluster:
+        try:
+            cluster.partitions(Subscribe((arguments.log_topic,)))
+        except UnknownTopicError as error:
+            raise UnknownTopicError(
+                f"argument --log-topic: {error}; wanted the individual.commit.topic of the group's "
+                "members, who make it"
+            ) from error
+    return str(arguments.log_topic)
 
 
 def source_options(arguments: argparse.Namespace, **more: str) -> SourceOptions:

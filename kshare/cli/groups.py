@@ -33,7 +33,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.plot is not None and arguments.group is None:
         parser.error("--plot draws one group: give --group")
     if arguments.group is None:
-        _list(list_groups(kafka, log_topic(arguments)), is_json=arguments.json)
+        _list(list_groups(kafka, log_topic(arguments, kafka)), is_json=arguments.json)
     else:
         _show(kafka, arguments)
     return 0
@@ -63,7 +63,7 @@ def _list(groups: Sequence[GroupSummary], *, is_json: bool) -> None:
 
 
 def _show(kafka: KafkaConfig, arguments: argparse.Namespace) -> None:
-    status = group_status(kafka, arguments.group, log_topic(arguments))
+    status = group_status(kafka, arguments.group, log_topic(arguments, kafka))
     if arguments.plot is not None:
         shown = [
             partition_status(tp, done, status.logs.get(tp)) for tp, done in status.progress.items()

@@ -76,7 +76,7 @@ def _unpark(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
 
 def _release(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     """Let a group's processors handle the records of keys again that follow a dead letter."""
-    table = log_table(kafka, log_topic(arguments), arguments.group)
+    table = log_table(kafka, log_topic(arguments, kafka), arguments.group)
     with closing(RetryLog(table, arguments.group)) as retry_log:
         sequences = [
             (partition, key)

@@ -29,6 +29,7 @@ from kshare.options.kinds import parse_duration
 __all__ = ["reset_target", "run"]
 
 _WANTED: Final = 'wanted earliest, latest, stable, or offsets such as {"orders": {"0": 123}}'
+_PARTITIONS: Final = range(1 << 31)
 _ISO_DURATION: Final = re.compile(
     r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII
 )
@@ -48,7 +49,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     to = reset_target(parser, arguments, datetime.now(UTC))
     if isinstance(to, Mapping) and arguments.topic is not None:
         parser.error("argument --topic: --to names topics itself")
-    with closing(GroupOffsets(kafka, arguments.group, log_topic(arguments))) as offsets:
+    with closing(GroupOffsets(kafka, arguments.group, log_topic(arguments, kafka))) as offsets:
         if to is not None:
             _reset(arguments, offsets, to)
         elif arguments.action == "drop":
@@ -56,6 +57,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         else:
             known = offsets.snapshot()
             offsets.check_known(known)
+            offsets.check_log(known)
             _show(kafka, arguments, known.committed())
     return 0
 
@@ -82,6 +84,9 @@ def _reset(arguments: argparse.Namespace, offsets: GroupOffsets, to: ResetTo) ->
 
 def _drop(arguments: argparse.Namespace, offsets: GroupOffsets) -> None:
     count = offsets.drop(topic=arguments.topic, is_dry_run=arguments.dry_run)
+    if arguments.json:
+        print_json({"group": arguments.group, "records": count, "dry_run": arguments.dry_run})
+        return
     deleted = "would be deleted" if arguments.dry_run else "deleted"
     sys.stdout.write(f"{count} records of group {arguments.group} {deleted}\n")
 
@@ -159,7 +164,10 @@ def _target(name: str, text: str, now: datetime) -> ResetTo:
         case "to_datetime":
             return _moment(text)
         case "by_duration":
-            return now - _duration(text)
+            try:
+                return now - _duration(text)
+            except OverflowError:
+                raise ValueError("that is before the year 1; wanted such as P1D or 90m") from None
     try:
         return ShiftBy(int(text))
     except ValueError:
@@ -177,7 +185,10 @@ def _place(text: str) -> ResetTo:
         }
     except (ValueError, AttributeError):
         raise ValueError(_WANTED) from None
-    if not offsets or any(type(each) is not int or each < 0 for each in offsets.values()):
+    if not offsets or any(
+        type(offset) is not int or offset < 0 or not tp.topic or tp.partition not in _PARTITIONS
+        for tp, offset in offsets.items()
+    ):
         raise ValueError(_WANTED)
     return offsets
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import closing
 from typing import Any
 
 from kshare.cli.connection import log_topic, needed_kafka_config
@@ -10,6 +11,7 @@ from kshare.cli.show import CHUNKS_TEXT
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownGroupError
+from kshare.group.offsets import GroupOffsets
 from kshare.group.owners import GroupOwners, OwnerTable, host_info
 from kshare.group.protocol.range_owners import LivingMember, RangeOwner
 
@@ -24,13 +26,19 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.key is None and (arguments.hex or arguments.partition is not None):
         parser.error("--hex and --partition need --key")
     key = None if arguments.key is None else _key(parser, arguments)
-    with GroupOwners(arguments.group, kafka, log_topic(arguments)) as owners:
+    log = log_topic(arguments, kafka)
+    with GroupOwners(arguments.group, kafka, log) as owners:
         partition = None
         if key is not None:
+            if arguments.partition is not None:
+                _check_partition(parser, arguments, owners.count(arguments.topic))
             partition = owners.partition(arguments.topic, key, arguments.partition)
         table = owners.read()
+        if not table.owners:
+            with closing(GroupOffsets(kafka, arguments.group, log)) as offsets:
+                offsets.check_log(offsets.snapshot())
         if not table.is_known:
-            raise UnknownGroupError(arguments.group, log_topic(arguments))
+            raise UnknownGroupError(arguments.group, log)
         if key is None or partition is None:
             _show_all(arguments, table)
             return 0
@@ -44,6 +52,16 @@ def _key(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> byte
         return bytes.fromhex(arguments.key)
     except ValueError:
         parser.error(f"argument --key: not hexadecimal: {arguments.key!r}")
+
+
+def _check_partition(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace, count: int
+) -> None:
+    if not 0 <= arguments.partition < count:
+        parser.error(
+            f"argument --partition: topic {arguments.topic} has no partition "
+            f"{arguments.partition}; wanted 0 to {count - 1}"
+        )
 
 
 def _show_owner(

@@ -26,6 +26,7 @@ from kshare.errors import (
 from kshare.group.config.consumer_config import cluster_and_log
 from kshare.group.config.table import LOG_SEGMENT_BYTES
 from kshare.group.description import describe_group
+from kshare.group.log.other_logs import OtherLogs
 from kshare.group.log.primary import (
     OffsetAndMetadata,
     PrimaryOffsets,
@@ -147,6 +148,7 @@ class GroupSnapshot:
         bounds: The first offset of the log, and its end.
         stored: The primary offsets.
         reader: Has read the log.
+        read_at: When that began, in seconds of ``time.monotonic()``.
     """
 
     partition: TopicPartition
@@ -154,6 +156,7 @@ class GroupSnapshot:
     bounds: tuple[int, int]
     stored: Mapping[TopicPartition, StoredOffset]
     reader: GroupReader
+    read_at: float
 
     @property
     def log(self) -> GroupLog:
@@ -176,6 +179,14 @@ class GroupSnapshot:
         anchor = stored.primary.anchor if stored is not None else None
         return anchor.incarnation if anchor is not None else 0
 
+    def anchored_elsewhere(self) -> dict[TopicPartition, str]:
+        """The ids of the other topics in which primary offsets are anchored."""
+        anchors = {tp: stored.primary.anchor for tp, stored in sorted(self.stored.items())}
+        own = {"", self.topic_id}
+        return {
+            tp: each.topic_id for tp, each in anchors.items() if each and each.topic_id not in own
+        }
+
 
 class GroupOffsets:
     """The offsets of one group. The first read is of its whole log, later ones are of what is new.
@@ -194,6 +205,7 @@ class GroupOffsets:
         self._primary = PrimaryOffsets(kafka, group)
         self._topic = LogTopic(kafka, log_topic, LOG_SEGMENT_BYTES, group)
         self._cluster = Cluster(kafka)
+        self._others = OtherLogs(self._cluster, group, log_topic)
         self._table = log_table(kafka, log_topic, group)
         self._reader: GroupReader | None = None
 
@@ -237,12 +249,13 @@ class GroupOffsets:
         Raises:
             GroupAliveError: A member is alive.
             KshareError: There is nothing to reset, an offset is outside of its partition's log, or
-                the group's log cannot be read.
+                the group's log cannot be read, or is another one.
             KafkaError: The cluster did not answer, or refused.
         """
         known = self.snapshot()
         self._check_dead(known.log)
         offsets = self._wanted(to, known.committed(), topic)
+        self.check_log(known, offsets)
         if not is_dry_run:
             self._reset(known, offsets)
         return offsets
@@ -281,11 +294,13 @@ class GroupOffsets:
         Raises:
             GroupAliveError: A member is alive.
             UnknownGroupError: Nobody knows the group.
+            KshareError: The group's log is another one.
             KafkaError: The cluster did not answer, or refused.
         """
         known = self._read()
         self._check_dead(known.log)
         self.check_known(known)
+        self.check_log(known, [tp for tp in known.stored if topic in {None, tp.topic}])
         keys = [key for key in known.reader.keys if topic in {None, _topic_of(key)}]
         if is_dry_run:
             return len(keys)
@@ -312,6 +327,20 @@ class GroupOffsets:
         if not describe_group(self._kafka, self._group).exists:
             raise UnknownGroupError(self._group, self._topic.name)
 
+    def check_log(self, known: GroupSnapshot, changed: Collection[TopicPartition] = ()) -> None:
+        """Refuse a log that is not the group's; warn if only some offsets belong to another one.
+
+        Args:
+            known: The log, and the primary offsets.
+            changed: Partitions that are about to be changed: none may belong to another log.
+
+        Raises:
+            KshareError: The log has no record of the group, or such a partition belongs to another.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        elsewhere = known.anchored_elsewhere()
+        self._others.check(elsewhere, changed if known.log.end else elsewhere)
+
     def close(self) -> None:
         """Close the connections."""
         self._primary.close()
@@ -328,12 +357,13 @@ class GroupOffsets:
         except UnknownTopicError:
             partition, topic_id = TopicPartition(self._topic.name, 0), ""
         for _ in range(2):  # the second time, what was written meanwhile
+            read_at = time.monotonic()
             reader = self._read_log(partition)
             stored = self._primary.fetch()
             unknown = {*reader.log.partitions, *partitions} - stored.keys()
             stored |= self._primary.fetch(unknown) if unknown else {}
         bounds = self._primary.log_bounds(partition) if topic_id else (0, 0)
-        return GroupSnapshot(partition, topic_id, bounds, stored, reader)
+        return GroupSnapshot(partition, topic_id, bounds, stored, reader, read_at)
 
     def _read_log(self, partition: TopicPartition) -> GroupReader:
         """The state of the log, read on from the last read."""

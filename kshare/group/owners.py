@@ -145,9 +145,13 @@ class GroupOwners:
         """
         if known is not None:
             return TopicPartition(topic, known)
+        return TopicPartition(topic, partition_of(key, self.count(topic)))
+
+    def count(self, topic: str) -> int:
+        """The number of a topic's partitions; raises what :meth:`partition` does."""
         if topic not in self._partitions:
             self._partitions[topic] = len(self._cluster.partitions(Subscribe((topic,))))
-        return TopicPartition(topic, partition_of(key, self._partitions[topic]))
+        return self._partitions[topic]
 
     def read(self) -> OwnerTable:
         """The owners of key hashes now.

@@ -98,6 +98,7 @@ class GroupStatus:
         logs: First offset and end of the partitions that exist.
         is_plain: Whether it assigns whole partitions, as a member is not a kshare consumer.
         chunks: What each member has of the partitions without key order, by its name.
+        read_at: When its progress was read, in seconds of ``time.monotonic()``.
     """
 
     group: str
@@ -111,6 +112,7 @@ class GroupStatus:
     logs: Mapping[TopicPartition, tuple[int, int]]
     is_plain: bool = False
     chunks: Mapping[TopicPartition, Mapping[str, ChunkShare]] = field(default_factory=dict)
+    read_at: float = 0.0
 
     def load_of(self, member: MemberStatus) -> "MemberLoad":
         """The load of a member."""
@@ -172,6 +174,7 @@ def group_status(
 
     Raises:
         UnknownGroupError: Nobody knows the group.
+        KshareError: The log has no record of the group, whose offsets belong to another one.
         CommitLogError: A record of the group cannot be read.
         KafkaError: The cluster did not answer, or refused.
     """
@@ -202,6 +205,7 @@ class GroupObserver:
         """The state of the group now; raises what :func:`group_status` does."""
         known = self._offsets.snapshot()
         self._offsets.check_known(known)
+        self._offsets.check_log(known)
         described = self._describer.describe([self._group])[self._group]
         table = OwnerTable.of(known.log, described)
         progress = {tp: each.progress for tp, each in known.committed().items()}
@@ -220,6 +224,7 @@ class GroupObserver:
             logs=logs,
             is_plain=described.is_plain,
             chunks=table.chunks,
+            read_at=known.read_at,
         )
 
     def close(self) -> None:

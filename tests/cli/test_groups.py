@@ -25,6 +25,7 @@ from tests.support.groups import (
     UPPER,
     commit,
     eventually,
+    fetch_as_brokers_do,
     member,
     quick_settings,
     rectangle,
@@ -167,7 +168,7 @@ def test_the_owner_of_a_key(run: Run, lower: GroupSession) -> None:
     assert key_hash(HIGH_KEY, 0) in UPPER
     code, out, _ = run(*arguments, HIGH_KEY.decode())
     assert (code, out) == (1, f"orders-0, key hash {key_hash(HIGH_KEY, 0)}: nobody\n")
-    code, out, _ = run(*arguments, LOW_KEY.decode(), "--partition", "1", "--json")
+    code, out, _ = run(*arguments, HIGH_KEY.decode(), "--partition", "0", "--json")
     assert (code, json.loads(out)["member"]) == (1, None)
 
 
@@ -296,3 +297,58 @@ def test_which_cluster(command: tuple[str, ...], capsys: Any) -> None:
     with pytest.raises(SystemExit):
         main([*command])
     assert "which cluster?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["groups", "owners", "offsets", "top"])
+def test_a_group_without_a_name(run: Run, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(command, "--group", "")
+    assert ended.value.code == 2
+    assert "argument --group: it is empty; wanted a name" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("lower")
+@pytest.mark.parametrize("partition", ["-1", "1"])
+def test_a_partition_that_does_not_exist_has_no_owner(
+    run: Run, capsys: pytest.CaptureFixture[str], partition: str
+) -> None:
+    key = ("--topic", "orders", "--key", LOW_KEY.decode())
+    assert run("owners", "--group", GROUP, *key, "--partition", "0")[0] == 0
+    with pytest.raises(SystemExit) as ended:
+        run("owners", "--group", GROUP, *key, "--partition", partition)
+    assert ended.value.code == 2
+    said = f"argument --partition: topic orders has no partition {partition}; wanted 0 to 0"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("groups",),
+        ("groups", "--group", GROUP),
+        ("owners", "--group", GROUP),
+        ("top", "--once", "--group", GROUP),
+        ("unpark", "--topic", "orders", "k", "--group", GROUP),
+    ],
+)
+def test_a_log_that_does_not_exist(run: Run, command: tuple[str, ...]) -> None:
+    code, out, err = run(*command, "--log-topic", "own-lgo")
+    assert (code, out) == (1, "")
+    said = f"kshare {command[0]}: argument --log-topic: topic own-lgo does not exist on "
+    assert err.startswith(said)
+
+
+@pytest.mark.parametrize("command", [("groups",), ("owners",), ("top", "--once")])
+def test_the_log_of_others(
+    cluster: FakeCluster, run: Run, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch_as_brokers_do(monkeypatch, T0)
+    cluster.create_topic("own-log")
+    with member(cluster.bootstrap_servers, individual_commit_topic="own-log") as session:
+        commit(session, rectangle(0, 10))
+        code, out, err = run(*command, "--group", GROUP)
+    assert (code, out) == (1, "")
+    assert err == (
+        f"kshare {command[0]}: offsets of group {GROUP} (orders-0) belong to the log own-log, not "
+        f"to {LOG}, which was read: name it with --log-topic\n"
+    )

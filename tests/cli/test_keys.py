@@ -141,6 +141,9 @@ def test_a_user_without_a_name(run: Run, monkeypatch: Any) -> None:
         (["unpark", "--topic", "t", "k"], "which cluster? Give --bootstrap-servers"),
         (["parked"], "which cluster? Give --bootstrap-servers"),
         (["park", "--bootstrap-servers", "x:1", "k"], "required: --topic"),
+        (["park", "--topic", "", "k"], "argument --topic: it is empty; wanted a name"),
+        (["unpark", "--topic", "t", "--group", "", "k"], "argument --group: it is empty"),
+        (["replay", "--from", ""], "argument --from: it is empty"),
         (["park", "--bootstrap-servers", "x:1", "--topic", "t"], "required: KEY"),
         (
             ["park", "--bootstrap-servers", "x:1", "--topic", "t", "--hex", "0g"],

@@ -2,16 +2,21 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kshare.cli import main
+from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.group.description import GroupDescription, JoinedMember
+from kshare.group.log.primary import PrimaryOffsets
+from kshare.group.protocol.start import Anchor, Primary
 from kshare.group.session.session import GroupSession
+from kshare.options import Subscribe
 from kshare.testing import FakeCluster
 from tests.support.groups import (
     GROUP,
@@ -23,6 +28,7 @@ from tests.support.groups import (
     closing_session,
     commit,
     eventually,
+    fetch_as_brokers_do,
     group_config,
     member,
     rectangle,
@@ -242,6 +248,94 @@ def test_a_drop(run: Run) -> None:
     assert (shown["offset"], shown["individual_commits"]) == (10, [])
 
 
+@pytest.mark.usefixtures("committed")
+def test_a_drop_for_programs(run: Run) -> None:
+    code, out, _ = run("drop", "--json", "--dry-run")
+    records = json.loads(out)["records"]
+    assert (code, json.loads(out)) == (0, {"group": GROUP, "records": records, "dry_run": True})
+    assert records > 0
+    assert json.loads(run("drop", "--json")[1]) == {
+        "group": GROUP,
+        "records": records,
+        "dry_run": False,
+    }
+
+
+# -- another log -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_log(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupSession]:
+    """A member that is alive and has committed, with a log of its own."""
+    fetch_as_brokers_do(monkeypatch, T0)
+    cluster.create_topic("own-log")
+    with member(cluster.bootstrap_servers, individual_commit_topic="own-log") as session:
+        commit(session, rectangle(0, 10), rectangle(20, 25))
+        eventually(lambda: commit(session) == 10)
+        yield session
+
+
+@pytest.mark.usefixtures("own_log")
+@pytest.mark.parametrize(
+    "command", [("list",), ("drop",), ("reset", "--to", "latest"), ("reset", "--to-latest")]
+)
+def test_the_log_of_others_is_refused(run: Run, command: tuple[str, ...]) -> None:
+    code, out, err = run(*command)
+    assert (code, out) == (1, "")
+    assert err == (
+        f"kshare offsets: offsets of group {GROUP} (orders-0) belong to the log own-log, not to "
+        f"{LOG}, which was read: name it with --log-topic\n"
+    )
+    assert run("--log-topic", "own-log")[0] == 0
+
+
+@pytest.mark.parametrize("command", [("list",), ("reset", "--to", '{"orders": {"0": 5}}')])
+def test_a_log_that_does_not_exist_is_refused(run: Run, command: tuple[str, ...]) -> None:
+    code, out, err = run(*command, "--log-topic", "own-lgo")
+    assert (code, out) == (1, "")
+    assert err.startswith("kshare offsets: argument --log-topic: topic own-lgo does not exist on ")
+
+
+def anchor(cluster: FakeCluster, partition: TopicPartition, topic_id: str) -> None:
+    """Store an offset as a member does whose log has this id."""
+    with closing(PrimaryOffsets(group_config(cluster.bootstrap_servers).kafka, GROUP)) as primary:
+        offset = Primary(0, Anchor(1, 0, topic_id))
+        assert primary.stored(primary.store({partition: offset})) == {partition: None}
+
+
+@pytest.mark.usefixtures("committed")
+def test_offsets_of_a_log_that_the_group_has_left(
+    cluster: FakeCluster, run: Run, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not changed; for the rest, the group goes on."""
+    cluster.create_topic("audit")
+    audit = TopicPartition("audit", 0)
+    fetch_as_brokers_do(monkeypatch, T0, audit)
+    anchor(cluster, audit, topic_id_of(cluster, "audit"))  # any other topic
+    assert [each["topic"] for each in json.loads(run("--json")[1])] == ["audit", "orders"]
+    said = f"offsets of group {GROUP} (audit-0) belong to the log audit, not to {LOG}"
+    assert caplog.text.count(said) == 1
+    assert run("reset", "--to-latest", "--topic", "orders")[0] == 0
+    assert said in run("reset", "--to-latest")[2]
+    assert said in run("drop")[2]
+    assert run("drop", "--topic", "orders")[0] == 0
+
+
+def topic_id_of(cluster: FakeCluster, topic: str) -> str:
+    with closing(Cluster(group_config(cluster.bootstrap_servers).kafka)) as asked:
+        asked.partitions(Subscribe((topic,)))
+        return asked.topic_ids()[topic]
+
+
+def test_offsets_of_a_log_that_is_gone_can_be_reset(
+    cluster: FakeCluster, run: Run, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch_as_brokers_do(monkeypatch, T0)
+    anchor(cluster, T0, "SP/z+RJSRM2rEOTLUnCmYA")
+    assert run("reset", "--to-latest")[:2] == (0, "orders-0: starts at offset 100\n")
+    assert f"offsets of group {GROUP} (orders-0) belong to a log that is gone" in caplog.text
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -252,6 +346,9 @@ def test_a_drop(run: Run) -> None:
         ("reset", "--to", '{"orders": {"0": -1}}'),
         ("reset", "--to", '{"orders": {"x": 1}}'),
         ("reset", "--to", '{"orders": 1}'),
+        ("reset", "--to", '{"orders": {"-1": 5}}'),
+        ("reset", "--to", '{"orders": {"99999999999": 5}}'),
+        ("reset", "--to", '{"": {"0": 5}}'),
         ("reset", "--to", '{"orders": {"0": 1}}', "--topic", "orders"),
         ("reset", "--to", "latest", "--shift-by", "1"),
         ("reset", "--shift-by", "1.5"),

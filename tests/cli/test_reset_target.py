@@ -40,7 +40,10 @@ def test_a_time_without_a_zone_is_utc(text: str) -> None:
     assert target("--to-datetime", text) == datetime(2026, 3, 1, 6, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("text", ["P", "PT", "10", "", "-P1D", "1h30m"])
+@pytest.mark.parametrize(
+    "text",
+    ["P", "PT", "10", "", "-P1D", "1h30m", "P9999999999D", "P9999999D", f"PT{'9' * 400}S"],
+)
 def test_what_is_no_duration(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         target(f"--by-duration={text}")

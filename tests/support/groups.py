@@ -1,14 +1,17 @@
 """What the tests of key-shared groups share: configurations, members, and waiting for them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, until
@@ -75,6 +78,21 @@ def closing_session(session: GroupSession) -> Iterator[GroupSession]:
         yield session
     finally:
         session.close(5)
+
+
+def fetch_as_brokers_do(monkeypatch: pytest.MonkeyPatch, *partitions: TopicPartition) -> None:
+    """Let a fetch of all committed offsets return those of these partitions.
+
+    The fake cluster returns none, so that only those are asked for of which the log speaks.
+    """
+    fetch = PrimaryOffsets.fetch
+
+    def fetch_all(
+        self: PrimaryOffsets, wanted: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, StoredOffset]:
+        return fetch(self, partitions if wanted is None else wanted)
+
+    monkeypatch.setattr(PrimaryOffsets, "fetch", fetch_all)
 
 
 def start_of(session: GroupSession, partition: TopicPartition = T0) -> Progress:

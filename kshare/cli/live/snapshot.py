@@ -83,6 +83,7 @@ class Snapshot:
         parked: The parked keys of its topics.
         members: The members of a group, and what each has.
         warnings: What is missing, such as a topic that does not exist.
+        read_at: When its progress was read, in seconds of ``time.monotonic()``; None if not known.
     """
 
     kind: str
@@ -94,6 +95,7 @@ class Snapshot:
     parked: tuple[ParkedStatus, ...] = ()
     members: tuple[tuple[MemberStatus, MemberLoad], ...] = ()
     warnings: tuple[str, ...] = ()
+    read_at: float | None = None
 
     @property
     def alarms(self) -> list[str]:
@@ -201,6 +203,7 @@ def of_group(
         ),
         members=tuple((each, status.load_of(each)) for each in status.members),
         warnings=tuple(warnings),
+        read_at=status.read_at,
     )
 
 

@@ -70,7 +70,7 @@ def looker(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Lo
             arguments.checkpoint, kafka_config(arguments) if is_given(arguments) else None
         )
     kafka = needed_kafka_config(parser, arguments)
-    return GroupLooker(kafka, arguments.group, log_topic(arguments))
+    return GroupLooker(kafka, arguments.group, log_topic(arguments, kafka))
 
 
 class QueryLooker:
@@ -93,7 +93,7 @@ class QueryLooker:
             CheckpointError: The checkpoint cannot be read.
             KafkaError: The cluster did not answer, or refused.
         """
-        at, warnings = time.time(), list[str]()
+        at, read_at, warnings = time.time(), time.monotonic(), list[str]()
         logs: Mapping[TopicPartition, tuple[int, int]] | None = None
         parked: Mapping[ParkedKey, ParkedInfo] | None = None
         checkpoint = read_checkpoint(self._directory)
@@ -101,7 +101,7 @@ class QueryLooker:
             wanted = {partition for source in checkpoint.sources for partition in source.done}
             logs = log_bounds(self._cluster, wanted, lambda error: warnings.append(str(error)))
             parked = _parked(self._parked, warnings)
-        return of_query(describe(checkpoint, logs, parked), at, warnings)
+        return replace(of_query(describe(checkpoint, logs, parked), at, warnings), read_at=read_at)
 
     def close(self) -> None:
         """Close the connections."""
@@ -224,7 +224,7 @@ class Watch:
         looker: What looks; it is used by one thread at a time.
         interval: Seconds from one look to the next.
         on_look: Called with each look, also the first, by the thread that looks.
-        clock: A clock that never goes back, in seconds.
+        clock: For looks that do not say when they read; never goes back, in seconds.
     """
 
     def __init__(
@@ -274,7 +274,9 @@ class Watch:
 
     def _look(self) -> Snapshot:
         snapshot = self._looker.look()
-        return self._meter.measured(snapshot, self._clock())
+        # Not when the look has ended: the first one opens connections and reads the whole log.
+        read_at = self._clock() if snapshot.read_at is None else snapshot.read_at
+        return self._meter.measured(snapshot, read_at)
 
     def _run(self) -> None:
         while not self._closed.wait(self._interval):

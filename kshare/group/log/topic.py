@@ -8,6 +8,7 @@ same replicas, so a group's log is on the broker that coordinates the group.
 import logging
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from contextlib import closing, suppress
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from kshare.cluster.client import (
     has_timed_out,
     kafka_error,
     kind_of,
+    servers,
 )
 from kshare.cluster.cluster import TopicPolicy
 from kshare.cluster.compacted_topic import CompactedTopic
@@ -44,6 +46,7 @@ _log = logging.getLogger("kshare.group")
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
 _SIGN: Final = 1 << 31
+_POLL_SECONDS: Final = 0.1
 _ISR: Final = "min.insync.replicas"
 
 
@@ -100,7 +103,7 @@ class LogTopic:
         self._kafka = kafka
         self._segment_bytes = segment_bytes
         self._group = group
-        self._client = Client(admin, kafka)
+        self._client = Client(admin, kafka, whom=servers(kafka))
 
     def find(self) -> tuple[TopicPartition, str]:
         """The partition of the group's log, and the topic's id (empty if brokers give none).
@@ -187,15 +190,22 @@ class LogTopic:
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
     def _asked(self, request: Callable[[float], Mapping[Any, Any]], action: str, topic: str) -> Any:
-        """Send a request about a topic, with one client after another while nobody answers."""
+        """Send a request about a topic, with one client after another while nobody answers.
+
+        A refused login looks like silence to the request: the client's callback says it.
+        """
         deadline = RetryDeadline.for_requests(self._kafka)
         deadline.start()
         failure: Exception | None = None
         for seconds in self._client.attempts(deadline):
             (future,) = request(seconds).values()
-            self._client.handle.poll(0)
+            until = time.monotonic() + seconds + 1
+            while not future.done() and time.monotonic() < until:
+                self._client.handle.poll(0)
+                self._client.raise_refusal()
+                wait([future], _POLL_SECONDS)
             try:
-                return future.result(seconds + 1)
+                return future.result(0)
             except (KafkaException, TimeoutError) as error:
                 failure = error
                 if not has_timed_out(error):

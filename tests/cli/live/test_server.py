@@ -5,6 +5,7 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -110,6 +111,18 @@ def test_one_look_each_time_however_many_see_it() -> None:
     assert looker.is_closed
     assert [latest.number for latest in seen] == list(range(1, len(seen) + 1))
     assert seen[1].snapshot.ranges[0].speed == 1
+
+
+def test_a_speed_is_by_the_time_at_which_progress_was_read() -> None:
+    """The first look takes long, after that: connections are opened, parked keys are read."""
+    looks = [
+        replace(made_up(Progress.at(done), 9), read_at=float(read_at))
+        for done, read_at in ((1, 0), (7, 6))
+    ]
+    now = iter([5.0, 6.5])
+    watch = Watch(ScriptedLooker(*looks), 1.0, clock=lambda: next(now))
+    assert watch.again().snapshot.ranges[0].speed == 1
+    watch.close()
 
 
 def test_a_look_that_fails_keeps_the_last() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError
+from kshare.errors import AuthenticationError, KafkaError
 from kshare.group.log.topic import LogTopic, LogWriter, log_partition
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.error_codes import Kind
@@ -227,3 +227,24 @@ def test_a_client_that_waits_in_vain_is_left_while_there_is_time_for_another_one
     topic = LogTopic(config.kafka, LOG, 1 << 20, "g", admin=DeafAdmin)  # type: ignore[arg-type]
     assert topic.find() == (L0, "an id")
     assert DeafAdmin.asked == [10.0, 10.0]  # and so on: together default.api.timeout.ms
+
+
+class RefusedAdmin(DeafAdmin):
+    """A client whose login is refused: its requests are never answered, its callback says why."""
+
+    def __init__(self, config: dict[str, Any], **_: Any) -> None:
+        self._error_cb = config["error_cb"]
+
+    def poll(self, _: float) -> int:
+        self._error_cb(RdKafkaError(RdKafkaError._AUTHENTICATION, "Invalid username or password"))
+        return 1
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Future[Any]]:
+        return {LOG: Future()}
+
+
+def test_a_refused_login_is_said_at_once() -> None:
+    config = group_config("127.0.0.1:1")
+    topic = LogTopic(config.kafka, LOG, 1 << 20, "g", admin=RefusedAdmin)  # type: ignore[arg-type]
+    with pytest.raises(AuthenticationError, match=r"127.0.0.1:1: .*Invalid username or password"):
+        topic.find()

@@ -1,0 +1,81 @@
+"""Offsets of a group that are anchored in another log than the one that was read.
+
+What was read says then neither who is alive nor what was committed above these offsets. If the
+other log is gone, they count alone: that is no fault.
+
+Cost: nothing, unless there are such offsets. Then all topics are described, once per other log.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from kshare.cluster.cluster import Cluster
+from kshare.core.listing import join_names
+from kshare.core.progress import TopicPartition
+from kshare.errors import KshareError
+from kshare.options import Subscribe
+
+__all__ = ["OtherLogs"]
+
+_log: Final = logging.getLogger("kshare.group")
+
+
+class OtherLogs:
+    """The other logs of a group.
+
+    Args:
+        cluster: Has the topics.
+        group: Id of the group.
+        name: Name of the log's topic that was read.
+    """
+
+    def __init__(self, cluster: Cluster, group: str, name: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._name = name
+        self._found: dict[str, str | None] = {}  # by topic id
+
+    def check(
+        self, anchored: Mapping[TopicPartition, str], needed: Collection[TopicPartition]
+    ) -> None:
+        """Refuse if another log exists in which a needed offset is anchored; else warn, once.
+
+        Args:
+            anchored: The ids of the other logs, by partition.
+            needed: The partitions that the caller has to know all of.
+
+        Raises:
+            KshareError: Another log has to be read.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        new = set(anchored.values()) - self._found.keys()
+        if new:
+            self._find(new)
+        homes = {tp: name for tp, id_ in anchored.items() if (name := self._found[id_])}
+        refused = {tp: name for tp, name in homes.items() if tp in needed}
+        if refused:
+            raise KshareError(f"{self._text(refused)}: name it with --log-topic")
+        if new and homes:
+            _log.warning("%s; what is shown of these may be wrong", self._text(homes))
+        elif new:
+            _log.warning(
+                "offsets of group %s (%s) belong to a log that is gone, or that this user may not "
+                "see; if the group has another one than %s, name it with --log-topic",
+                *(self._group, join_names(anchored), self._name),
+            )
+
+    def _find(self, ids: Collection[str]) -> None:
+        """Look for the names of topics."""
+        self._found |= dict.fromkeys(ids)
+        topics = self._cluster.topics()
+        if topics:
+            self._cluster.partitions(Subscribe(tuple(topics)))
+        self._found |= {id_: name for name, id_ in self._cluster.topic_ids().items() if id_ in ids}
+
+    def _text(self, homes: Mapping[TopicPartition, str]) -> str:
+        names = join_names(sorted(set(homes.values())))
+        return (
+            f"offsets of group {self._group} ({join_names(homes)}) belong to the log {names}, not "
+            f"to {self._name}, which was read"
+        )
