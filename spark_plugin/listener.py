@@ -342,7 +342,7 @@ def _log_partition(
     if _log.isEnabledFor(logging.DEBUG):
         for range_ in partition.ranges:
             facts = ", ".join(_range_facts(report, partition, range_))
-            _log.debug("%s, %s, %s: %s", query, tp, range_.hashes.span.as_percent(), facts)
+            _log.debug("%s, %s, %s: %s", query, tp, range_.span.as_percent(), facts)
 
 
 def _facts(report: QueryReport, partition: PartitionReport) -> Iterator[str]:
@@ -356,10 +356,10 @@ def _facts(report: QueryReport, partition: PartitionReport) -> Iterator[str]:
     slow, hot = slowest(ranges), hottest(ranges)
     if slow is not None and slow.seconds_per_record is not None:
         each = f"{1000 * slow.seconds_per_record:.3g} ms a record"
-        yield f"slowest {slow.hashes.span.as_percent()}: {each}{_keys(slow)}"
+        yield f"slowest {slow.span.as_percent()}: {each}{_keys(slow)}"
     rate = None if hot is None else report.records_per_second(hot)
     if hot is not None and rate is not None:
-        yield f"hottest {hot.hashes.span.as_percent()}: {rate:.3g} records/s{_keys(hot)}"
+        yield f"hottest {hot.span.as_percent()}: {rate:.3g} records/s{_keys(hot)}"
     yield f"{partition.gaps} gaps in {partition.entry_bytes} bytes"
 
 

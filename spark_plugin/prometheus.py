@@ -165,7 +165,7 @@ def _add_range(
         return  # it stands still as it should
     if range_ == RangeReport(ALL_HASHES, range_.position, range_.lag):
         return  # it would only repeat the partition's series
-    hashes = range_.hashes.span
+    hashes = range_.span
     values = {
         "range_position": range_.position,
         "range_offsets_behind_latest": None if end is None else range_.behind(end),

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kshare.core.checkpoint import EXTRA_KEY, VERSION, BatchOffsets, RangeLimit, by_topic, encode
-from kshare.core.hashing import NO_HASHES, WHOLE, KeyRanges
+from kshare.core.hashing import NO_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.listing import ParkedCount, key_json
 from kshare.core.offsets import length, union
 from kshare.core.progress import Progress, TopicPartition
@@ -63,7 +63,7 @@ class RangeReport:
         is_parked: Whether it holds parked keys alone, so that nothing of it is read.
     """
 
-    hashes: KeyRanges
+    hashes: tuple[HashRange, ...]
     position: int
     lag: int
     records: int | None = None
@@ -71,6 +71,11 @@ class RangeReport:
     limit: int | None = None
     hot_keys: tuple[HotKey, ...] = ()
     is_parked: bool = False
+
+    @property
+    def span(self) -> HashRange:
+        """From the first of its hashes to the last."""
+        return HashRange(self.hashes[0].lo, self.hashes[-1].hi)
 
     @property
     def seconds_per_record(self) -> float | None:
@@ -150,7 +155,7 @@ def partition_report(
         parts = limit.hashes if limit else KeyRanges([hashes])
         ranges.append(
             RangeReport(
-                hashes=parts,
+                hashes=tuple(parts),
                 position=reached.position_of(parts),
                 lag=lag(reached, end, parts),
                 records=seen.records if seen else None,
@@ -272,7 +277,7 @@ def _encode_partition(report: PartitionReport) -> dict[str, Any]:
         **{name: value for name, value in known.items() if value is not None},
         "ranges": [
             {
-                "h": range_.hashes.pairs,
+                "h": KeyRanges(range_.hashes).pairs,
                 "position": range_.position,
                 "lag": range_.lag,
                 "records": range_.records,

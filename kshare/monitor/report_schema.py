@@ -17,14 +17,14 @@ from kshare.core.slice_end import HotKey
 __all__ = ["Latest", "parse_latest"]
 
 
-def _as_ranges(pairs: list[list[int]]) -> KeyRanges:
-    return KeyRanges.canonical(HashRange(*pair) for pair in pairs)
+def _as_ranges(pairs: list[list[int]]) -> tuple[HashRange, ...]:
+    return tuple(KeyRanges.canonical(HashRange(*pair) for pair in pairs))
 
 
 _Count = Annotated[int, Field(ge=0)]
 _Number = Annotated[str, Field(pattern="^[0-9]+$")]
 _Pair = Annotated[list[int], Field(min_length=2, max_length=2)]
-# Pairs in JSON, and KeyRanges when read.
+# Pairs in JSON, and a tuple of HashRange when read.
 _Hashes = Annotated[list[_Pair], Field(min_length=1), AfterValidator(_as_ranges)]
 
 

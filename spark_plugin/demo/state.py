@@ -123,7 +123,7 @@ def as_table(state: QueryState) -> Group:
             bar = ProgressBar(total=max(report.end, 1), completed=range_.position, width=30)
             table.add_row(
                 str(partition),
-                range_.hashes.span.as_percent(),
+                range_.span.as_percent(),
                 f"{range_.position:,}",
                 bar,
                 f"{range_.lag:,}",

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -116,12 +117,14 @@ def test_before_and_after_the_start(make: Make, group: FakeSessions) -> None:
     consumer.assign({("orders", 0): [(UPPER.lo, UPPER.hi)]})
     assert consumer.metrics().partitions == {T0: PartitionMetrics((UPPER,))}
     assert consumer.metrics().partitions[T0].share == 0.5
+    assert type(consumer.metrics().partitions[T0].hashes) is tuple  # for dataclasses.asdict
     group.holds_back = False
     wanted = [i for i in range(100) if key_hash(b"k%d" % (i % 20), i) in UPPER]
     assert 0 < len(wanted) < 100
     assert wanted[-1] == 99
     assert len(consumer.consume(len(wanted), WAIT_S)) == len(wanted)
     partition = consumer.metrics().partitions[T0]
+    assert asdict(partition)["hashes"] == ({"lo": UPPER.lo, "hi": UPPER.hi},)
     assert (partition.position, partition.end) == (100, 100)
     assert partition.lag == partition.in_flight == 100  # all of it came from the last call
     assert consumer.poll(0) is None

@@ -28,7 +28,6 @@ from kshare.group.core.handing_out import Call
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.message import Message
 from kshare.group.metrics import ConsumerHealth, ConsumerMetrics
-from kshare.wire.protocol.background import begin
 
 __all__ = ["AsyncKeySharedConsumer"]
 
@@ -57,6 +56,8 @@ class AsyncKeySharedConsumer:
     ) -> None:
         self._consumer = consumer(config)
         self._polling = ThreadPoolExecutor(1, "kshare-poll")
+        # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
+        self._calls = ThreadPoolExecutor(16, "kshare-call")
         self._left: asyncio.Future[bool] | None = None  # of a call that was cancelled
 
     async def poll(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109
@@ -119,7 +120,7 @@ class AsyncKeySharedConsumer:
 
     async def release(self, message: Message, delay: float = 0.0) -> None:
         """A record cannot be processed now: it comes again, and those of its key behind it."""
-        await _apart(self._consumer.release, message, delay)
+        await self._apart(self._consumer.release, message, delay)
 
     async def commit(
         self,
@@ -127,7 +128,7 @@ class AsyncKeySharedConsumer:
         offsets: Iterable[Any] | Mapping[Any, int] | None = None,
     ) -> dict[TopicPartition, int]:
         """Commit what is processed; return the stable offset of each partition."""
-        stable = await _apart(self._consumer.commit, message, offsets)
+        stable = await self._apart(self._consumer.commit, message, offsets)
         assert stable is not None
         return stable
 
@@ -155,6 +156,11 @@ class AsyncKeySharedConsumer:
         else:
             await asyncio.shield(self._run(partial(context.__exit__, None, None, None)))
 
+    def _apart(self, call: Callable[..., _Answer], *given: Any) -> "asyncio.Future[_Answer]":
+        """Call something beside the thread that polls."""
+        run = asyncio.get_running_loop().run_in_executor
+        return run(self._calls, partial(copy_context().run, call, *given))
+
     def _run(self, call: Callable[[], _Answer]) -> "asyncio.Future[_Answer]":
         """Call something in the thread that polls; after the end, in another one."""
         run = asyncio.get_running_loop().run_in_executor
@@ -169,11 +175,11 @@ class AsyncKeySharedConsumer:
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The committed offsets of the assigned partitions, or of some."""
-        return await _apart(self._consumer.committed, partitions, timeout)
+        return await self._apart(self._consumer.committed, partitions, timeout)
 
     async def assign(self, partitions: Mapping[Any, Sequence[Any]] | Sequence[Any]) -> None:
         """Claim key ranges of partitions, in place of what was claimed before."""
-        await _apart(self._consumer.assign, partitions)
+        await self._apart(self._consumer.assign, partitions)
 
     async def unassign(self) -> None:
         """Give up all partitions."""
@@ -190,11 +196,11 @@ class AsyncKeySharedConsumer:
         """Join the group; the callbacks are plain functions, called by the thread that polls."""
         subscribe = self._consumer.subscribe
         listeners = on_assigned, on_revoked, on_lost, on_started
-        await _apart(subscribe, topics, *listeners)
+        await self._apart(subscribe, topics, *listeners)
 
     async def unsubscribe(self) -> None:
         """Give up all partitions, and leave the group."""
-        await _apart(self._consumer.unsubscribe)
+        await self._apart(self._consumer.unsubscribe)
 
     def assignment(self) -> dict[TopicPartition, tuple[HashRange, ...]]:
         """The key ranges that are claimed, by partition; ``()`` is the whole partition."""
@@ -202,15 +208,15 @@ class AsyncKeySharedConsumer:
 
     async def pause(self, partitions: Iterable[Any]) -> None:
         """Return no more records of some partitions, until they are resumed."""
-        await _apart(self._consumer.pause, partitions)
+        await self._apart(self._consumer.pause, partitions)
 
     async def resume(self, partitions: Iterable[Any]) -> None:
         """Return records of paused partitions again."""
-        await _apart(self._consumer.resume, partitions)
+        await self._apart(self._consumer.resume, partitions)
 
     async def seek(self, partition: Any, offset: int | None = None) -> None:
         """Go on at an offset."""
-        await _apart(self._consumer.seek, partition, offset)
+        await self._apart(self._consumer.seek, partition, offset)
 
     def position(self, partitions: Iterable[Any] | None = None) -> dict[TopicPartition, int]:
         """The offset after the last record that was returned, of partitions that have started."""
@@ -223,7 +229,7 @@ class AsyncKeySharedConsumer:
     async def close(self) -> None:
         """Commit (with ``enable.auto.commit``), give up all claims, and end iterations."""
         try:
-            await _apart(self._consumer.close)
+            await self._apart(self._consumer.close)
         finally:
             self._polling.shutdown(wait=False)
 
@@ -282,17 +288,6 @@ class AsyncKeySharedConsumer:
         except asyncio.CancelledError:
             self._left = future
             raise
-
-
-async def _apart(call: Callable[..., _Answer], *given: Any) -> _Answer:
-    """Call something in a thread of its own.
-
-    Handlers may fill those of ``asyncio.to_thread``, with calls that hang.
-    """
-    work = partial(copy_context().run, call, *given)
-    answer = asyncio.wrap_future(begin(work, "kshare-call", lambda: None))
-    answer.add_done_callback(_forget)
-    return await asyncio.shield(answer)
 
 
 def _forget(ended: "asyncio.Future[Any]") -> None:

@@ -328,7 +328,7 @@ class Dispatcher:
     ) -> PartitionMetrics:
         delivery = self.deliveries.get(topic_partition)
         if delivery is None:
-            return PartitionMetrics(hashes)
+            return PartitionMetrics(tuple(hashes))
         log = self._reader.bounds(topic_partition)
         if log is None and topic_partition in self.state.paused:
             log = self.retention.paused.bounds.get(topic_partition)
@@ -364,7 +364,7 @@ def delivery_metrics(
     done = delivery.start.union(delivery.processed(is_batch=is_batch))
     stable = done.position_of(hashes)
     return PartitionMetrics(
-        hashes,
+        tuple(hashes),
         delivery.position,
         end,
         None if end is None else lag(done, end, hashes),

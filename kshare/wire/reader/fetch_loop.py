@@ -74,20 +74,21 @@ class FetchLoop:
 
     # -- which partitions -------------------------------------------------------------------
 
-    def read(self, slices: Sequence[SliceRecords], policy: ReadPolicy) -> None:
-        """Read slices of one partition that is not read yet."""
+    def read(self, slices: Sequence[SliceRecords], policy: ReadPolicy) -> PartitionReader:
+        """Read slices of one partition that is not read yet; return what reads them."""
         partition = PartitionReader(slices, self._options, self._brokers, self.clock, policy)
         self.partitions[partition.topic_partition] = partition
         self.waiting[partition.topic_partition] = partition
+        return partition
 
     def drop(self, topic_partition: TopicPartition) -> None:
         """Read a partition no more; what is on its way is not delivered."""
         if topic_partition not in self.partitions:
             return
-        asked = [each for each in self.asked if topic_partition in each.partitions]
+        for fetcher in self.asked:
+            if topic_partition in fetcher.partitions:
+                fetcher.close(failed=False)  # or what is asked next waited for a long poll
         self._remove(topic_partition)
-        for fetcher in asked:
-            fetcher.close(failed=False)  # or what is asked next waited for a long poll
 
     def rewind(self) -> None:
         """Forget what is under way: what was not delivered is asked for again."""
@@ -106,11 +107,12 @@ class FetchLoop:
             self._remove(topic_partition)
 
     def _remove(self, topic_partition: TopicPartition) -> None:
-        partition = self.partitions.pop(topic_partition)
+        # First it delivers no more, and last it is no more known: an interrupt comes at any moment.
+        self.partitions[topic_partition].close()
         self.waiting.pop(topic_partition, None)
         for fetcher in self.fetchers.values():
             fetcher.partitions.pop(topic_partition, None)
-        partition.close()
+        del self.partitions[topic_partition]
 
     def _reads(self, partition: PartitionReader) -> bool:
         """False if the partition was dropped, and maybe another reader reads it."""

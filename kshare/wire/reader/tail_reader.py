@@ -35,6 +35,7 @@ from kshare.wire.protocol.background import BackgroundBrokers, Waker
 from kshare.wire.reader.faults import LostOffsets, why_missing
 from kshare.wire.reader.fetch_loop import FetchLoop
 from kshare.wire.reader.fetcher import Fetcher
+from kshare.wire.reader.partition_reader import PartitionReader
 from kshare.wire.reader.slice_records import SliceRecords
 
 __all__ = ["NO_END", "NamedReset", "TailReader", "TailRecords"]
@@ -75,11 +76,14 @@ class _Tail:
         reset: What becomes of deleted offsets that are wanted.
         read_epochs: Which leaders wrote what was read of each partition so far.
         topic_partition: The partition.
+        end: The end of what is read of it.
 
     Attributes:
+        end: As given.
         bounds: First offset of the log and the end of what brokers hand out, by the last answer;
             None before.
         epochs: As of :class:`TailRecords`: those of the response that is being delivered.
+        reader: What reads the partition; None before.
     """
 
     is_endless = True
@@ -89,8 +93,11 @@ class _Tail:
         reset: NamedReset,
         read_epochs: dict[TopicPartition, LeaderEpochs],
         topic_partition: TopicPartition,
+        end: int,
     ) -> None:
+        self.end = end
         self.bounds: tuple[int, int] | None = None
+        self.reader: PartitionReader | None = None
         self.epochs: tuple[tuple[int, int], ...] = ()
         self._reset = reset
         self._read_epochs = read_epochs
@@ -184,9 +191,9 @@ class TailReader:
             max_rows=_TURN_ROWS_MAX if takes_turns and not is_alone else _ROWS_MAX,
             drops_times=True,  # a message can say that it has none
         )
-        tail = _Tail(self._reset, self._read_epochs, topic_partition)
+        tail = _Tail(self._reset, self._read_epochs, topic_partition, slice_.offsets.end)
         self._tails[topic_partition] = tail
-        self._loop.read([records], tail)
+        tail.reader = self._loop.read([records], tail)
 
     def drop(self, topic_partition: TopicPartition) -> None:
         """Read a partition no more."""
@@ -195,8 +202,8 @@ class TailReader:
 
     def delivered(self, topic_partition: TopicPartition) -> int:
         """The offset up to which all wanted records of a partition were returned; 0 if unknown."""
-        partition = self._loop.partitions.get(topic_partition)
-        return 0 if partition is None else partition.delivered
+        tail = self._tails.get(topic_partition)  # also of one that is read to its end
+        return 0 if tail is None or tail.reader is None else min(tail.reader.delivered, tail.end)
 
     def end(self, topic_partition: TopicPartition) -> int | None:
         """The end of a partition, as of the last answer; None if it is not known."""

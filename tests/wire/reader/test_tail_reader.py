@@ -1,7 +1,7 @@
 """Reading without an end: partitions that are given up while others are handed out."""
 
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,11 @@ from kshare.options.model import Assign
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.background import Waker
 from kshare.wire.protocol.broker_pool import BrokerPool
+from kshare.wire.reader import fetch_loop, partition_reader, slice_records, tail_reader
 from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 from tests.support.clock import until
 from tests.support.groups import group_config
+from tests.support.interrupts import Interrupt, interrupt
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(2)]
 TURNS = [TopicPartition("orders", number) for number in range(3)]
@@ -208,3 +210,53 @@ def test_in_turns_a_batch_that_is_larger_than_its_share_comes() -> None:
             found = read_all(reader, 3 * len(TURNS))
     for tp in TURNS:
         assert [some[0][:1] for each, some in found if each == tp] == [b"0", b"1", b"2"]
+
+
+def test_a_slice_is_known_to_be_read_to_its_end() -> None:
+    """Also where its last offsets have no record: without that, a lease would never end."""
+    with FakeCluster(topics={"orders": 1}) as cluster:
+        cluster.produce("orders", [("k", f"{i}") for i in range(50)], partition=0)
+        waker = Waker().open()
+        with closing(waker), closing(TailReader(options_of(cluster), "earliest", waker)) as reader:
+            reader.read(Slice(*PARTITIONS[0], (Rectangle(OffsetRange(0, 30), WHOLE),)))
+            rows = 0
+            while rows < 30:
+                records = reader.next_records(1.0)
+                rows += 0 if records is None else records.batch.num_rows
+            assert reader.next_records(0.0) is None  # the end of it is behind
+            assert reader.delivered(PARTITIONS[0]) == 30
+            assert reader.bounds(PARTITIONS[0]) == (0, 50)
+            reader.drop(PARTITIONS[0])
+            assert reader.delivered(PARTITIONS[0]) == 0
+
+
+def test_an_interrupt_amid_a_drop_lets_nothing_of_it_be_delivered_later() -> None:
+    wanted = list(range(5, 2_000))
+    number, modules = 0, (fetch_loop, tail_reader, partition_reader, slice_records)
+    with FakeCluster(topics={"orders": 1}) as cluster:
+        cluster.produce("orders", [("k", f"{i}") for i in range(2_000)], partition=0)
+        waker = Waker().open()
+        while True:
+            with closing(TailReader(options_of(cluster), "earliest", waker)) as reader:
+
+                def read(first: int, reader: TailReader = reader) -> None:
+                    rectangle = Rectangle(OffsetRange(first, NO_END), WHOLE)
+                    reader.read(Slice(*PARTITIONS[0], (rectangle,)))
+
+                reader.take_turns()
+                read(0)
+                while reader.next_records(1.0) is None:
+                    pass
+                with interrupt(number, *modules) as raised, suppress(Interrupt):
+                    read(5)
+                read(5)  # as the next call does
+                got = list[int]()
+                while len(got) < len(wanted):
+                    records = reader.next_records(1.0)
+                    got += [] if records is None else records.batch.column("offset").to_pylist()
+                assert got == wanted, raised
+            if not raised:
+                break
+            number += 1
+        waker.close()
+    assert number > 20
