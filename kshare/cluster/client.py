@@ -128,10 +128,6 @@ class Client(Generic[HandleT]):
         whom: What a login was refused by, in errors; what was tried if None.
         clock: Source of time.
         diagnosis: Looks at servers that do not answer, or refuse a login; the wire if None.
-
-    Attributes:
-        last_fault: The last fault that was reported; None if none was.
-        has_answered: Whether the present handle has had an answer.
     """
 
     def __init__(
@@ -154,7 +150,6 @@ class Client(Generic[HandleT]):
         self._tokens: TokenRefresh | None = None
         self._handle: HandleT | None = None
         self.last_fault: RdKafkaError | None = None
-        self.has_answered = False
 
     @property
     def handle(self) -> HandleT:
@@ -165,7 +160,6 @@ class Client(Generic[HandleT]):
         """
         if self._handle is None:
             self.last_fault = None
-            self.has_answered = False
             try:
                 config = self._config()
             except OSError as error:  # the token endpoint of OAUTHBEARER
@@ -215,7 +209,6 @@ class Client(Generic[HandleT]):
 
     def answered(self) -> None:
         """Note that the cluster has answered: from now on, silence has reasons that can pass."""
-        self.has_answered = True
         self._silence.end()
 
     @property

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
+from weakref import ref
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException, TopicCollection, Uuid
 from confluent_kafka import KafkaError as RdKafkaError
@@ -123,6 +124,7 @@ class Cluster:
         self._clock = clock
         self._client = Client(admin, kafka, whom=servers(kafka), clock=clock)
         self._topic_ids: dict[str, str] = {}
+        self._connected: ref[AdminClient] | None = None  # the last one that was connected
 
     def partitions(
         self, topics: Subscribe | SubscribePattern | Assign
@@ -297,7 +299,7 @@ class Cluster:
         """The request for some offsets."""
 
         def request(client: AdminClient, seconds: float) -> Mapping[Any, Future[Any]]:
-            if not self._client.has_answered:
+            if self._connected is None or self._connected() is not client:
                 # Of one in eight clients without a connection librdkafka asks who leads a partition
                 # only after 3 s, of others at once.
                 connected = client.describe_cluster(request_timeout=seconds)
@@ -307,6 +309,7 @@ class Cluster:
                     return dict.fromkeys(specs, connected)
                 if error is None:
                     self._client.answered()
+                    self._connected = ref(client)
             return client.list_offsets(specs, isolation_level=level, request_timeout=seconds)
 
         return request

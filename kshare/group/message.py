@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby, repeat
 from operator import itemgetter, length_hint
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +79,6 @@ class Chunk:
         topic_partition: The partition.
         batch: The rows.
         epochs: As given.
-        is_slim: Whether it has no values any more.
         number: Another one for each chunk of this process.
         acknowledged: For each row, 0, ACKNOWLEDGED, RELEASED or both. Any thread may acknowledge.
         offsets: The offset of each row.
@@ -92,7 +91,6 @@ class Chunk:
         "acknowledged",
         "batch",
         "epochs",
-        "is_slim",
         "number",
         "offsets",
         "release_count",
@@ -113,8 +111,7 @@ class Chunk:
         self.offsets: npt.NDArray[np.int64] = int64_numbers(batch.column("offset"))
         self.release_count: Callable[[TopicPartition, int], int] | None = None
         self._columns: dict[str, list[Any]] = {}
-        self.is_slim = False
-        self._slim: Chunk | None = None
+        self._slim: Chunk | Literal[True] | None = None  # its copy, or True if it is one
 
     @property
     def slim(self) -> "Chunk":
@@ -129,9 +126,14 @@ class Chunk:
             copy = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
             slim = Chunk(self.topic_partition, copy, self.epochs)
             slim.number, slim.acknowledged = self.number, self.acknowledged
-            slim.release_count, slim.is_slim = self.release_count, True
+            slim.release_count, slim._slim = self.release_count, True
             self._slim = slim
-        return self._slim
+        return self if self._slim is True else self._slim
+
+    @property
+    def is_slim(self) -> bool:
+        """True if it has no values any more."""
+        return self._slim is True
 
     def close_rows(self, first: int) -> None:
         """The rows from one on were not handed out, and never will be: they are no gap."""

@@ -288,12 +288,16 @@ def test_a_client_is_connected_before_it_asks_for_offsets(fake: FakeCluster) -> 
             return super().list_offsets(wanted, **more)
 
     fake.produce("t", [Record(b"k", b"v")], partition=0)
-    admin = Noting(ListOffsetsResultInfo(7, 0, 0))
+    clients = [Noting(ListOffsetsResultInfo(at, 0, 0)) for at in (7, 8)]
+
+    def admin(config: Any, **more: Any) -> Any:
+        return clients.pop(0)(config, **more)
+
     with closing(cluster_of(fake.bootstrap_servers, admin=admin)) as cluster:
         assert cluster.latest([T0]) == {T0: 7}
         assert cluster.earliest([T0]) == {T0: 0}
         cluster.close()  # the next client knows nobody
-        assert cluster.latest([T0]) == {T0: 1}
+        assert cluster.latest([T0]) == {T0: 8}
     assert asked == ["answered", "offsets", "offsets", "answered", "offsets"]
 
 

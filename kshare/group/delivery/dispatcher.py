@@ -129,6 +129,10 @@ class Dispatcher:
 
     def pause(self, topic_partition: TopicPartition) -> None:
         """Read a partition no more for now."""
+        known = self._reader.bounds(topic_partition)
+        if known is not None:
+            paused = self.retention.paused
+            paused.bounds = {**paused.bounds, topic_partition: known}
         self.state.pause(topic_partition)
         self._read_anew()
 
@@ -332,6 +336,8 @@ class Dispatcher:
         log = self._reader.bounds(topic_partition)
         if log is None and topic_partition in self.state.paused:
             log = self.retention.paused.bounds.get(topic_partition)
+            if log is not None and log[1] < delivery.position:  # of a pause before
+                log = None
         bounds = (None, None) if log is None else log
         waiting = self.out.waiting(topic_partition)
         return delivery_metrics(delivery, hashes, bounds, waiting, is_batch=is_batch)

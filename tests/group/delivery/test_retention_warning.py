@@ -123,3 +123,7 @@ def test_the_end_of_what_is_paused_is_asked_for_and_so_it_has_a_lag(cluster: Fak
         assert len(consumer.consume(11, WAIT_S)) == 11
         retention.paused.bounds = {T0: (0, 99)}  # old ones count no more
         assert lag() == 15
+        consumer.pause([T0])
+        assert lag() == 15  # as was read last: it is not time to ask
+        retention.paused.bounds = {T0: (0, 12)}
+        assert lag() is None
