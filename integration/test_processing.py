@@ -234,6 +234,39 @@ def test_sigterm_with_a_thousand_in_flight(broker: KafkaBroker, topic: str, tmp_
     assert sorted(at for _, at in handled(file)) == hung
 
 
+def test_nothing_is_begun_while_the_brokers_do_not_answer_for_longer_than_a_session(
+    tmp_path: Path,
+) -> None:
+    """Of 2,000 records that are held, as others might have them by then; afterwards it goes on."""
+    file = tmp_path / "handled"
+    file.touch()
+
+    def begun() -> int:
+        return file.read_text().count("started")
+
+    with KafkaBroker() as broker:
+        topic = broker.create_topic()
+        broker.produce(topic, [(f"k{at % 20}", "1") for at in range(2_000)])
+        arguments = [broker.bootstrap_servers, topic, "drain", str(file)]
+        process = PythonProcess("integration.processor_process", arguments)
+        eventually(lambda: begun() > 40)
+        broker.freeze()
+        try:
+            time.sleep(8)  # the session lasts 6 s
+            until_then = begun()
+            time.sleep(3)
+            assert begun() == until_then < 2_000
+        finally:
+            broker.thaw()
+        eventually(lambda: begun() > until_then + 100)
+        process.terminate()
+        assert process.wait() == 0
+    found = handled(file)
+    for key in {key for key, _ in found}:
+        offsets = [at for each, at in found if each == key]
+        assert offsets == sorted(offsets)
+
+
 def test_released_records_come_again_in_order_and_are_counted_through_kill_9(
     broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:

@@ -305,8 +305,10 @@ class Cluster:
                 connected = client.describe_cluster(request_timeout=seconds)
                 self._wait([connected], seconds)
                 error = _failure(connected)
-                if has_timed_out(error):
-                    return dict.fromkeys(specs, connected)
+                if error is not None and has_timed_out(error):
+                    late: Future[Any] = Future()
+                    late.set_exception(error)
+                    return dict.fromkeys(specs, late)
                 if error is None:
                     self._client.answered()
                     self._connected = ref(client)

@@ -180,7 +180,8 @@ class Engine:
         now, scheduler = self.loop.now(), self.scheduler
         while self.loop.may_begin() and (call := scheduler.next_call(now)):
             if self._handler.is_async:
-                call.handle = self.loop.spawn(self._work(call))
+                call.handle = task = self.loop.spawn(self._work(call))
+                task.add_done_callback(partial(self._cancelled_unbegun, call))
             else:
                 self._begin_in_thread(call)
         self.flush()
@@ -220,6 +221,12 @@ class Engine:
                 now = epoch + clock()
             call = scheduler.next_call(now) if self.loop.may_begin() else None
         self.flush()
+
+    def _cancelled_unbegun(self, call: Call, task: "asyncio.Task[None]") -> None:
+        """End a call of which the task was cancelled before its first step, as uvloop may do."""
+        if task.cancelled() and not call.is_over:
+            self._failed(call, TimeoutError())
+            self.pump()
 
     def _begin_in_thread(self, call: Call) -> None:
         def work() -> Callable[[], None]:

@@ -9,6 +9,7 @@ import pytest
 
 from kshare.errors import ProcessingError
 from kshare.processing import FILTERED, DeadLetter, Processor, Record, Retry, Status
+from kshare.processing.engine import Engine
 from tests.processing.engines import (
     SOON,
     MemoryEdge,
@@ -108,6 +109,26 @@ def test_a_handler_that_returns_after_its_timeout_is_not_heard() -> None:
     assert engine.measures.calls - engine.measures.failures == 2
     assert next(each.result for each in edge.outcomes) == "attempt 2"
     assert edge.offsets() == [0, 1]
+
+
+def test_a_call_that_is_cancelled_before_it_begins_has_failed_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """uvloop runs timers that are due before tasks that are new."""
+
+    async def handle_late() -> Engine:
+        processor = Processor(nothing, timeout=0.05, retry=Retry(attempts=1))
+        engine = processor.engine(MemoryEdge())
+        engine.offer(records_of(processor, [b"a"]))
+        engine.scheduler.tick(engine.loop.now() + 0.1)
+        engine.settle()  # before the task's first step
+        await engine.loop.wait(lambda: engine.failure is not None, WAIT_S)
+        await engine.close()
+        return engine
+
+    engine = asyncio.run(handle_late())
+    assert "longer than its timeout" in str(engine.failure)
+    assert "goes on although" not in caplog.text
 
 
 def test_a_handler_that_cleans_up_after_its_timeout_has_its_key_until_then() -> None:

@@ -197,8 +197,8 @@ class TailReader:
 
     def drop(self, topic_partition: TopicPartition) -> None:
         """Read a partition no more."""
-        self._tails.pop(topic_partition, None)
         self._loop.drop(topic_partition)
+        self._tails.pop(topic_partition, None)  # last: what is delivered has one
 
     def delivered(self, topic_partition: TopicPartition) -> int:
         """The offset up to which all wanted records of a partition were returned; 0 if unknown."""
