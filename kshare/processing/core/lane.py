@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from kshare.processing.core.record import Record
 
-__all__ = ["NO_TROUBLE", "Call", "Figures", "Holdings", "Lane", "Phase", "State", "Trouble"]
+__all__ = ["NO_TROUBLE", "Call", "Figures", "HeldLanes", "Lane", "Phase", "State", "Trouble"]
 
 
 class State(IntEnum):
@@ -139,7 +139,7 @@ class Figures:
 
 
 @dataclass(slots=True)
-class Holdings:
+class HeldLanes:
     """The records that a scheduler holds, and their lanes by what they wait for.
 
     Attributes:

@@ -39,7 +39,7 @@ from kshare.processing.core.lane import (
     NO_TROUBLE,
     Call,
     Figures,
-    Holdings,
+    HeldLanes,
     Lane,
     Phase,
     State,
@@ -76,7 +76,7 @@ class Scheduler:
         self._settings = settings
         self._running: dict[Call, None] = {}  # in the order in which they began
         self._parked: dict[Hashable, Record] = {}  # lanes, and the record that each was parked with
-        self._held = Holdings()
+        self._held = HeldLanes()
         self._phase = Phase.OPEN
 
     # -- what there is ----------------------------------------------------------------------
