@@ -300,8 +300,8 @@ class Cluster:
 
         def request(client: AdminClient, seconds: float) -> Mapping[Any, Future[Any]]:
             if self._connected is None or self._connected() is not client:
-                # Of one in eight clients without a connection librdkafka asks who leads a partition
-                # only after 3 s, of others at once.
+                # Connect first: without a connection, one client in eight asks for leaders only
+                # after 3 s.
                 connected = client.describe_cluster(request_timeout=seconds)
                 self._wait([connected], seconds)
                 error = _failure(connected)
@@ -435,7 +435,7 @@ class Cluster:
         """
         topic, partition = getattr(part, "topic", None), getattr(part, "partition", None)
         if isinstance(part, str):
-            topic, partition = part, None  # a text has a method of that name
+            topic, partition = part, None  # str.partition is a method
         whose = f"topic {topic}" if partition is None else f"{topic}-{partition}"
         lacks = code_of(error) == _UNKNOWN_PARTITION and partition is not None
         missing = f"has no partition {partition}" if lacks else "does not exist"

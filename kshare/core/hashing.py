@@ -54,7 +54,7 @@ class HashRange:
     """Key hashes ``[lo, hi)``, never empty: ``0 <= lo < hi <= HASH_SPACE``.
 
     Raises:
-        ValueError: The bounds are not such.
+        ValueError: The bounds break that rule.
     """
 
     lo: int
@@ -102,7 +102,7 @@ class HashRange:
 
     def intersect(self, other: "HashRange") -> "HashRange | None":
         """The hashes that are in both ranges; None if there are none."""
-        # One of the two is mostly the answer, and making another costs as much as all the rest.
+        # The answer is mostly one of the two; making a third doubles the cost.
         if self.lo <= other.lo and other.hi <= self.hi:
             return other
         if other.lo <= self.lo and self.hi <= other.hi:
@@ -180,7 +180,7 @@ class KeyRanges(tuple[HashRange, ...]):
         return i >= 0 and hash_ < self[i].hi
 
     def overlapping(self, part: HashRange) -> tuple[HashRange, ...]:
-        """The ranges that have hashes of another one, whole."""
+        """The ranges of the set that overlap one; none is cut."""
         first = bisect_right(self, part.lo, key=_hi)
         return self[first : bisect_left(self, part.hi, first, key=_lo)]
 

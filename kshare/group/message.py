@@ -1,7 +1,7 @@
 """A record as an object: ``confluent_kafka.Message``'s methods over a row of Arrow columns.
 
-Cost: 0.2 us a message. A column is converted for all rows of a chunk when the first message is
-asked for it; values are converted ahead. A message keeps its chunk alive, 2,048 rows at most, and
+Cost: 0.2 us a message. The first access converts a column for all rows of its chunk;
+values are converted before. A message keeps its chunk alive, 2,048 rows at most, and
 the record batch that it was cut from. Whoever keeps rows for long takes them without their values
 (:attr:`Chunk.slim`).
 """
@@ -79,7 +79,7 @@ class Chunk:
         topic_partition: The partition.
         batch: The rows.
         epochs: As given.
-        number: Another one for each chunk of this process.
+        number: Unique in this process.
         acknowledged: For each row, 0, ACKNOWLEDGED, RELEASED or both. Any thread may acknowledge.
         offsets: The offset of each row.
         release_count: How often a record was released, by partition and offset; None: none was.
@@ -117,7 +117,7 @@ class Chunk:
     def slim(self) -> "Chunk":
         """The same rows without their values: about 100 bytes a row, and headers.
 
-        What is acknowledged of one is so of the other.
+        Both share one :attr:`acknowledged`.
         """
         if self._slim is None:
             names = self.batch.schema.names
@@ -136,7 +136,7 @@ class Chunk:
         return self._slim is True
 
     def close_rows(self, first: int) -> None:
-        """The rows from one on were not handed out, and never will be: they are no gap."""
+        """Mark the rows from one on as acknowledged: they are never handed out, and no gaps."""
         self.acknowledged[first:] = bytes([ACKNOWLEDGED]) * (len(self.acknowledged) - first)
 
     def column(self, name: str) -> list[Any]:
@@ -166,8 +166,8 @@ class Rows(NamedTuple):
     """Messages that may be handed out.
 
     Attributes:
-        messages: Those that are taken from it are handed out.
-        rest: An iterator of which as many are left; not to be used otherwise.
+        messages: Taking a message hands it out.
+        rest: An iterator with as many items left, for counting only.
     """
 
     messages: "Iterator[Message]"

@@ -32,7 +32,7 @@ __all__ = ["ConsumerEdge", "RetryState", "check_consumer", "message_of", "not_be
 _log = logging.getLogger("kshare.processing")
 _T = TypeVar("_T")
 _WRITES_AT_ONCE = 8
-"""Marks of sequences that are written at once."""
+"""Maximum number of sequence marks that are written at a time."""
 _LOOK_SECONDS: Final = 2.0
 _CLOSE_SECONDS: Final = 5.0
 _NOT_BEFORE: Final = "not-before"
@@ -138,8 +138,8 @@ def _has_headers(chunk: Chunk) -> bool:
 def not_before(record: Record) -> float:
     """The time of a record's header ``not-before`` in seconds since 1970; 0 if it has none.
 
-    Its value is a text: milliseconds since 1970, before the year 10000. Another one is no such
-    header.
+    Its value is a text: milliseconds since 1970, before the year 10000. Any other
+    value is ignored.
     """
     for name, value in record.headers:
         if name == _NOT_BEFORE:
@@ -345,10 +345,10 @@ class RetryState:
     def read(self) -> None:
         """Read attempts, and the marks of keys whose records follow a dead letter."""
         sequences = self._engine.scheduler.sequences
-        had = set(sequences)  # before the log is read: their marks were written before
+        had = set(sequences)  # first: their marks were written before this read
         known = self._edge.retry_log.read()
         self._remembered = known
-        if not self._has_sequences:  # what marks mean, only that policy knows
+        if not self._has_sequences:  # only that policy knows what marks mean
             self._say_unused(len(known.sequences))
             return
         self._soon(sequences.difference_update, had - known.sequences)
@@ -366,7 +366,7 @@ class RetryState:
     def _soon(self, call: Callable[[_T], object], given: _T) -> None:
         self._engine.loop.soon_from_thread(lambda: call(given))
 
-    def look_for_released(self) -> None:
+    def look_for_unparked(self) -> None:
         """Handle the records of keys again that an operator has released (``kshare unpark``)."""
         if time.monotonic() < self._next_look:
             return

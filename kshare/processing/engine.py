@@ -46,7 +46,7 @@ _TURN_SECONDS = 0.05
 
 
 class _Exit(Halt):
-    """A handler or callback ends the process; all is closed before, which no event loop would."""
+    """A handler or callback ends the process. An event loop would close nothing before."""
 
     __slots__ = ()
 
@@ -99,7 +99,7 @@ class Engine:
         if self.failure is None:
             return
         record, error = self.failure.record, self.failure.error
-        attempts = max(record.failures, 1)  # one that says nothing of its record is not counted
+        attempts = max(record.failures, 1)  # a failure that is not the record's own counts as none
         tried = f"{attempts} attempt" + "s" * (attempts != 1)
         raise ProcessingError(
             f"{self.handler_name} has failed for good with {record.topic_partition} "
@@ -131,7 +131,7 @@ class Engine:
                 self._offered.popleft()
 
     def revoke(self, is_gone: Callable[[Record], bool]) -> None:
-        """Hold no more of some records than what a handler has now."""
+        """Drop some records, except those that a handler has now."""
         self._offered = deque(record for record in self._offered if not is_gone(record))
         self.scheduler.revoke(is_gone)
         self.flush()
@@ -148,7 +148,7 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is held, or nothing of what is held goes on by itself now."""
+        """True if no held record can go on by itself now."""
         return not (self._offered and self.scheduler.room) and self.scheduler.is_idle
 
     async def drain(self, seconds: float) -> None:
@@ -438,7 +438,7 @@ class Engine:
 
     def _undelivered(self, lane: Lane, record: Record, fault: Exception) -> None:
         self.measures.undelivered += 1
-        _log.warning("%r stays pending, and its key waits: it has failed, and %s", record, fault)
+        _log.warning("%r has failed and stays pending, its key waits: %s", record, fault)
         self.scheduler.undelivered(lane, self.loop.now())
         self.pump()  # others may have got the record, and what is behind it goes on
 

@@ -52,7 +52,7 @@ class EngineLoop:
         return self.epoch + time.monotonic()
 
     def may_begin(self) -> bool:
-        """True if a handler may be called now; if not, it rings soon."""
+        """True if a handler may be called now; if not, the alarm rings soon, to look again."""
         now = boot_time()
         if now < self._may_begin_until:
             return True
@@ -64,7 +64,7 @@ class EngineLoop:
         return True
 
     def ring_at(self, when: float) -> None:
-        """Ring at a time; once, at the earliest one since it rang."""
+        """Ring once, at the earliest of the times that were set since the last ring."""
         self._alarm.set(when - self.epoch)
 
     def soon(self, call: Callable[[], object]) -> None:
@@ -84,7 +84,7 @@ class EngineLoop:
         return task
 
     async def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait until something is so; whether it is.
+        """Wait until ``until()`` is true; return whether it is.
 
         Args:
             until: Looked at whenever something has :meth:`changed`.
@@ -136,7 +136,7 @@ class _Alarm:
             if self._when <= when:
                 return
             self._timer.cancel()
-        # One of uvloop's does not say when, if that is over already.
+        # The time is kept: uvloop's timer does not tell it once it is over.
         self._timer, self._when = self._loop.call_at(when, self._ring), when
 
     def _ring(self) -> None:

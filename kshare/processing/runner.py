@@ -66,8 +66,8 @@ _Topics: TypeAlias = Iterable[str | re.Pattern[str]] | re.Pattern[str] | None
 def run(processor: Processor, consumer: KeySharedConsumer, topics: _Topics) -> None:
     """Process records until a signal or a fault ends it; closes the consumer."""
     runner = Runner(processor, consumer, topics)
-    # Not asyncio.run: it waits for ever for a task that is cancelled and goes on, with signals
-    # caught, and so for a function of asyncio.to_thread.
+    # asyncio.run waits for ever for a task that ignores its cancellation, and for a function in
+    # asyncio.to_thread; signals do not end it.
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
@@ -207,7 +207,7 @@ class Runner:
                     on_started=self._started,
                 )
             while not self._is_stopping.is_set():
-                self._retries.look_for_released()
+                self._retries.look_for_unparked()
                 if not self._room.wait(self._is_stopping.is_set):
                     self._follow(self._is_stopping.is_set)
                 elif messages := self._received(self._room.left):
@@ -218,14 +218,14 @@ class Runner:
             pass
         except BaseException as error:
             if isinstance(error, FencedError):  # others have what is held
-                self._done(self._drop_all())
+                self._run_in_loop(self._drop_all())
             self._fault = error
 
     def _follow(self, until: Callable[[], bool]) -> None:
-        """Follow the group, and receive nothing, while there is no room, or until something."""
+        """Poll with all partitions paused, until there is room or ``until()`` holds."""
         while not until():
             if not self._is_stopping.is_set():
-                self._retries.look_for_released()
+                self._retries.look_for_unparked()
             paused = list(self._consumer.assignment())
             self._consumer.pause(paused)
             try:
@@ -238,7 +238,7 @@ class Runner:
                 return
 
     def _received(self, most: int) -> list[Message]:
-        """What is there, once there is something."""
+        """Wait for a record; return it with all others that are there."""
         first = self._polled(_WAIT_SECONDS)
         if first is None:
             return []
@@ -247,7 +247,7 @@ class Runner:
         more = min(most, _READ, self._room.fits(batch.nbytes // batch.num_rows)) - 1
         others = self._retried(lambda: self._consumer.consume(more, 0.0), list[Message]())
         place = first.topic_partition, first.key(), first.offset()
-        # A rebalance amid that was told to the engine, which does not know this one yet.
+        # A rebalance in between could not tell the engine of the first one: drop it here.
         return others if any(_has(ranges, *place) for ranges in self._gone) else [first, *others]
 
     def _polled(self, seconds: float) -> Message | None:
@@ -256,7 +256,7 @@ class Runner:
     def _retried(self, call: Callable[[], _T], nothing: _T) -> _T:
         """Call the consumer; a cluster that does not answer is asked again, for a minute.
 
-        While it ends, that is no failure: what is held is ended as well, and there is nothing.
+        During the end a silent cluster is no failure: handlers can finish.
         """
         deadline = time.monotonic() + _RETRY_SECONDS
         while True:
@@ -297,14 +297,14 @@ class Runner:
     def _revoked(self, ranges: _Ranges) -> None:
         """Others shall get some key hashes: end what handlers have of them."""
         self._gone.append(ranges)
-        self._done(self._give_up(ranges))
+        self._run_in_loop(self._give_up(ranges))
 
     def _lost(self, ranges: _Ranges) -> None:
         """Others may have some key hashes already: hold nothing of them."""
         self._gone.append(ranges)
-        self._done(self._drop(ranges))
+        self._run_in_loop(self._drop(ranges))
 
-    def _done(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run_in_loop(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for work in the event loop: then the consumer goes on with the rebalance."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
@@ -313,7 +313,7 @@ class Runner:
 
     async def _drop(self, ranges: _Ranges) -> None:
         self._engine.revoke(partial(_is_in, ranges))
-        self._engine.settle()  # what was to be given back is, before its key may come again
+        self._engine.settle()  # give back now: the key may come again at once
 
     async def _give_up(self, ranges: _Ranges) -> None:
         engine, is_gone = self._engine, partial(_is_in, ranges)
@@ -324,7 +324,7 @@ class Runner:
                 "%s is still at work on records that others get now: they may be handled twice",
                 engine.handler_name,
             )
-        engine.settle()  # what has just ended is committed by whoever waits for this
+        engine.settle()  # acknowledge now: the caller commits next
 
 
 def _is_in(ranges: _Ranges, record: Record) -> bool:

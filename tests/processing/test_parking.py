@@ -73,7 +73,7 @@ def test_an_unparked_record_has_all_its_attempts_though_some_were_known_at_the_s
     engine.scheduler.sequences = set()
     edge.unparked.return_value = [b"k7"]
     edge.retry_log.read.return_value = Remembered()  # it was forgotten when it was parked
-    state.look_for_released()
+    state.look_for_unparked()
     assert known == [0]
 
 

@@ -441,7 +441,7 @@ def test_releases_are_looked_at_while_there_is_no_room_but_not_while_it_ends(
     runner = Runner(Processor(print), made, None)
     calls = list[str]()
     runner._room = Room(lambda: (0, 1), 1)
-    runner._retries = Mock(look_for_released=lambda: calls.append("look"))
+    runner._retries = Mock(look_for_unparked=lambda: calls.append("look"))
     monkeypatch.setattr(made, "poll", lambda _: calls.append("poll"))
     runner._follow(lambda: calls.count("poll") == 2)
     assert calls == ["look", "poll"] * 2

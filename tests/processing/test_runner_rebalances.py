@@ -136,7 +136,7 @@ def test_what_is_revoked_while_more_is_received_is_not_handled(
     runner = Runner(Processor(print), made, None)
     runner._room = Room(lambda: (RECORDS, 1 << 20), 1)
     monkeypatch.setattr(runner, "_drop", Mock())
-    monkeypatch.setattr(runner, "_done", Mock())
+    monkeypatch.setattr(runner, "_run_in_loop", Mock())
     consume, gone = made.consume, HashRange.of(key_hash(b"k0", 0))
 
     def rebalances(most: int, seconds: float) -> Any:

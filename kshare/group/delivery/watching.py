@@ -1,4 +1,4 @@
-"""What is looked at beside a consumer, so that no call waits for brokers.
+"""Looks at the cluster in threads of their own, so that no call of a consumer waits.
 
 ::
 
@@ -7,8 +7,8 @@
                     +--> a thread asks the cluster: RetentionWatch warns
     paused:     every 5 s, a thread asks where the logs begin and end, as nothing is fetched of them
 
-A consumer that is up to date and pauses nothing asks for nothing of the latter two: it has neither
-thread nor connections for them.
+A consumer that is up to date and pauses nothing needs no thread and no connection for the latter
+two.
 """
 
 import logging
@@ -101,7 +101,7 @@ class Parking:
     def _say(self, error: Exception) -> None:
         if repr(error) != self._said:
             self._said = repr(error)
-            what = "nothing is delivered" if self.hashes is None else "as before, keys are parked"
+            what = "nothing is delivered" if self.hashes is None else "parked keys stay so"
             _log.error("cannot look which keys are parked; %s: %r", what, error, exc_info=error)
 
     def _look(self) -> None:
@@ -121,7 +121,7 @@ class Parking:
 
 
 class PausedLogs:
-    """Where the logs of paused partitions begin and end: no fetch says it. Nothing fails for it.
+    """Where the logs of paused partitions begin and end: no fetch tells. A fault is only logged.
 
     For the thread that polls, which looks from time to time; :attr:`bounds` for any.
 

@@ -5,9 +5,9 @@
 them: how to wait (the argument of :meth:`FetchLoop.turn`), how many partitions of a response take
 turns, and what becomes of a partition at an obstacle (:class:`.ReadPolicy`).
 
-The records of a partition come in offset order, or an error says what is missing. A fault that
-passes never shows. None of this depends on which replica is read, on what siblings on the host have
-fetched, or on which partitions are read together.
+The records of a partition come in offset order, or an error says what is missing. The caller never
+sees a fault that passes. None of this depends on which replica is read, on what siblings on the
+host have fetched, or on which partitions are read together.
 
 Cost: one request for each broker is always under way while the last response is decoded (unless a
 limit is likely to be reached in it, or a sibling makes it). Memory is two fetch responses and one
@@ -55,7 +55,7 @@ class FetchLoop:
         clock: Source of time.
 
     Attributes:
-        clock: Time without that of the consumer.
+        clock: A clock that stops while the caller works.
         partitions: What is read, and not at its end.
         waiting: Those of them that wait for a broker to be found.
         fetchers: Who is asked, by address; the one that was asked first comes first.
@@ -87,7 +87,7 @@ class FetchLoop:
             return
         for fetcher in self.asked:
             if topic_partition in fetcher.partitions:
-                fetcher.close(failed=False)  # or what is asked next waited for a long poll
+                fetcher.close(failed=False)  # else the next request waits behind the long poll
         self._remove(topic_partition)
 
     def rewind(self) -> None:
@@ -107,7 +107,7 @@ class FetchLoop:
             self._remove(topic_partition)
 
     def _remove(self, topic_partition: TopicPartition) -> None:
-        # First it delivers no more, and last it is no more known: an interrupt comes at any moment.
+        # Close it first and forget it last: an interrupt may come between any two lines.
         self.partitions[topic_partition].close()
         self.waiting.pop(topic_partition, None)
         for fetcher in self.fetchers.values():
@@ -115,7 +115,7 @@ class FetchLoop:
         del self.partitions[topic_partition]
 
     def _reads(self, partition: PartitionReader) -> bool:
-        """False if the partition was dropped, and maybe another reader reads it."""
+        """True if this reader still reads its partition; after a drop, another one may."""
         return self.partitions.get(partition.topic_partition) is partition
 
     def _finish_if_read(self, partition: PartitionReader) -> None:
@@ -136,9 +136,9 @@ class FetchLoop:
 
     @property
     def pauses(self) -> tuple[list[float], list[float]]:
-        """Seconds until the waiting partitions, and the brokers that are not asked, may be asked.
+        """Seconds until each waiting partition, and each idle broker, may be asked.
 
-        Not above 0 if they may be.
+        0 or less: now.
         """
         now = self.clock.monotonic()
         unasked = (fetcher for fetcher in self._active if not fetcher.is_waiting)
@@ -242,7 +242,7 @@ class FetchLoop:
         return leader
 
     def _send(self) -> None:
-        """Ask every broker that is not asked."""
+        """Send a request to each broker that has none under way."""
         for fetcher in self._active:
             if fetcher.is_waiting or fetcher.throttle_left > 0:
                 continue

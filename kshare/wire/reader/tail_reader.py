@@ -102,7 +102,9 @@ class _Tail:
         self._reset = reset
         self._read_epochs = read_epochs
         self._topic_partition = topic_partition
-        self._warned: float | None = None  # since the last answer
+        self._warned: float | None = (
+            None  # when the last warning was due; None since an answer came
+        )
 
     def answered(self, first: int, end: int) -> None:
         self.bounds = first, end
@@ -139,7 +141,7 @@ class _Tail:
                 available=(earliest, lost.latest),
                 **lost.position.facts,
             )
-        # Not at the end, as Java's consumer with "latest": what is left has not been processed.
+        # Java's consumer with "latest" goes on at the end; what the log still has is pending.
         _log.warning("%s. Going on at %d (auto.offset.reset=%s)", what, earliest, self._reset)
         return earliest
 
@@ -147,7 +149,7 @@ class _Tail:
 class TailReader:
     """Reads some partitions from given offsets on, without an end.
 
-    Not for use by several threads, but for ``waker``.
+    For one thread; others may use ``waker`` alone.
 
     Args:
         options: Options of the source; columns, and how to reach Kafka.
@@ -198,7 +200,7 @@ class TailReader:
     def drop(self, topic_partition: TopicPartition) -> None:
         """Read a partition no more."""
         self._loop.drop(topic_partition)
-        self._tails.pop(topic_partition, None)  # last: what is delivered has one
+        self._tails.pop(topic_partition, None)  # last: a batch that is being delivered looks it up
 
     def delivered(self, topic_partition: TopicPartition) -> int:
         """The offset up to which all wanted records of a partition were returned; 0 if unknown."""
@@ -283,7 +285,7 @@ class TailReader:
             for fetcher in self._loop.asked
             if fetcher.connection is not None
         }
-        # What may be asked already waits for a thread that wakes this one.
+        # Where a pause is over, a thread is connecting, and wakes this one.
         pauses = [pause for kind in self._loop.pauses for pause in kind if pause > 0]
         ready = self._waker.wait(min([seconds, *pauses]), dict.fromkeys(asked, select.POLLIN))
         answered = [asked[socket] for socket in ready]

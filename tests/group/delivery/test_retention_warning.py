@@ -109,10 +109,14 @@ def test_the_end_of_what_is_paused_is_asked_for_and_so_it_has_a_lag(cluster: Fak
             consumer.poll(0.01)
             return consumer.metrics().partitions[T0].lag
 
+        def has_asked() -> bool:
+            asking = retention.paused._asking
+            return asking is not None and asking.done()
+
         consumer.assign([T0])
         assert len(consumer.consume(4, WAIT_S)) == 4
         consumer.pause([T0])
-        eventually(lambda: lag() == 10)  # none is acknowledged
+        eventually(lambda: lag() == 10 and has_asked())  # none is acknowledged
         cluster.produce("orders", [(b"k", b"v")] * 5, partition=0)
         clock.now += 4.9
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""The laws of GROUP.md in a small world: all interleavings to a depth, random walks, seeded faults.
+"""The laws of groups in a small world: all interleavings to a depth, random walks, seeded faults.
 
 Run ``python -m tests.group.protocol.explorer`` for deeper ones.
 """
