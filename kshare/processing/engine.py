@@ -438,7 +438,7 @@ class Engine:
 
     def _undelivered(self, lane: Lane, record: Record, fault: Exception) -> None:
         self.measures.undelivered += 1
-        _log.warning("%r has failed and stays pending, its key waits: %s", record, fault)
+        _log.warning("%r stays pending, and its key waits: it has failed, and %s", record, fault)
         self.scheduler.undelivered(lane, self.loop.now())
         self.pump()  # others may have got the record, and what is behind it goes on
 
