@@ -59,7 +59,7 @@ class Ticket:
         port: The port; 0 if it does not listen, and the task then reports nothing.
         key: The planner's secret.
         batch: The name of the batch.
-        task: The task's number within the batch.
+        number: The ticket's number within the batch.
         hold: Whether the connection should stay open as long as the task's process lives, so that
             the planner sees when the task has ended, and not only its reader.
     """
@@ -68,13 +68,13 @@ class Ticket:
     port: int
     key: bytes = field(repr=False)
     batch: str
-    task: int
+    number: int
     hold: bool = False
 
     @property
     def id(self) -> TicketId:
         """The batch and the number."""
-        return TicketId(self.batch, self.task)
+        return TicketId(self.batch, self.number)
 
 
 GROUP_MAX = 256

@@ -107,17 +107,17 @@ class FeedbackServer:
         self._thread.join()
         self._thread = self._listener = None
 
-    def ticket(self, batch: str, task: int, *, hold: bool) -> Ticket:
+    def ticket(self, batch: str, number: int, *, hold: bool) -> Ticket:
         """Make a ticket; what comes with it is kept until the batch is forgotten.
 
         Args:
             batch: The name of the batch.
-            task: The number of the ticket within the batch.
+            number: The number of the ticket within the batch.
             hold: See :class:`~kshare.feedback.messages.Ticket`.
         """
-        self._ends.expect(TicketId(batch, task))
+        self._ends.expect(TicketId(batch, number))
         host, port = ("", 0) if self._listener is None else self._listener.getsockname()[:2]
-        return Ticket(host, port, self._key, batch, task, hold)
+        return Ticket(host, port, self._key, batch, number, hold)
 
     def reports(self, batch: str, *, wait_seconds: float = 0.0) -> dict[int, SliceEnd]:
         """Reported ends of a batch's tasks, by ticket number.

@@ -131,9 +131,9 @@ class RateController:
             return {}
         reports = self._reports(batch, run)
         ends = {
-            planned.slice: reports[planned.ticket.task]
+            planned.slice: reports[planned.ticket.number]
             for planned in run.slices
-            if planned.ticket is not None and planned.ticket.task in reports
+            if planned.ticket is not None and planned.ticket.number in reports
         }
         observed = self._observations(batch, run, ends)
         # Of packed tasks, only some slices report then: what they read is not that of all ranges.
@@ -166,9 +166,9 @@ class RateController:
             return {}
         known = self._feedback.executors(batch.name)
         return {
-            planned.slice: known[planned.ticket.task]
+            planned.slice: known[planned.ticket.number]
             for planned in batch.run.slices
-            if planned.ticket is not None and planned.ticket.task in known
+            if planned.ticket is not None and planned.ticket.number in known
         }
 
     def close(self) -> None:

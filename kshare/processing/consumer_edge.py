@@ -1,7 +1,7 @@
 """A consumer's side of a processor: its messages as records, and what becomes of them there.
 
 That is acknowledgements, dead letters and parked keys (:class:`ConsumerEdge`), and what earlier
-runs and operators have left: attempts, sequences, released keys (:class:`RetryState`).
+runs and operators have left: attempts, sequences, unparked keys (:class:`KeptState`).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from kshare.processing.policy import DeadLetter, Park
 from kshare.processing.processor import Processor
 from kshare.wire.protocol.background import begin
 
-__all__ = ["ConsumerEdge", "RetryState", "check_consumer", "message_of", "not_before", "records_of"]
+__all__ = ["ConsumerEdge", "KeptState", "check_consumer", "message_of", "not_before", "records_of"]
 
 _log = logging.getLogger("kshare.processing")
 _T = TypeVar("_T")
@@ -159,7 +159,7 @@ class ConsumerEdge:
 
     Attributes:
         retry_log: Keeps attempts and sequences in the group's log.
-        has_released: Whether any records were released.
+        has_given_back: Whether any records were given back.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class ConsumerEdge:
         self._on_room = on_room
         self._releases = consumer.releases
         self._receiver = consumer.receiver
-        self.has_released = False
+        self.has_given_back = False
         kafka, group = consumer.config.kafka, consumer.config.group
         self.retry_log = RetryLog(log_table(kafka, consumer.config.log_topic, group), group)
         self._letters: DeadLetters | None = None
@@ -203,7 +203,7 @@ class ConsumerEdge:
                     _log.exception("on_outcome has failed with %r", outcome.record)
         self._on_room()
 
-    async def deliver(self, record: Record, error: BaseException | None) -> None:
+    async def write_letter(self, record: Record, error: BaseException | None) -> None:
         """Write a dead letter; return when the broker has it."""
         assert self._letters is not None
         await self._letters.write(record, error, time.time())
@@ -227,13 +227,13 @@ class ConsumerEdge:
         async with self._writes:
             await _in_own_thread(partial(call, *given))
 
-    def release(self, record: Record) -> None:
-        """A key's records from one on come again from the consumer, once it is let go."""
-        self.has_released = True
+    def give_back(self, record: Record) -> None:
+        """Have the consumer return a key's records from one on again, after :meth:`take_again`."""
+        self.has_given_back = True
         self._releases.hold(message_of(record))
 
     def take_again(self, record: Record) -> None:
-        """Let the key of a record go."""
+        """Have the key of a record read again, from that record on."""
         self._releases.let_go(record.topic_partition, record.raw_key, record.offset)
 
     def unparked(self, lanes: Mapping[Hashable, Record]) -> list[Hashable]:
@@ -317,7 +317,7 @@ class Parker:
                 self._is_used.release()
 
 
-class RetryState:
+class KeptState:
     """Reads attempts and sequences from the group's log, and which keys are parked no more.
 
     For the reader's thread.
@@ -367,7 +367,7 @@ class RetryState:
         self._engine.loop.soon_from_thread(lambda: call(given))
 
     def look_for_unparked(self) -> None:
-        """Handle the records of keys again that an operator has released (``kshare unpark``)."""
+        """Handle the records of keys again that an operator has unparked (``kshare unpark``)."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK_SECONDS
@@ -380,4 +380,4 @@ class RetryState:
             for lane in unparked:
                 self._soon(self._engine.unparked, lane)
         except KafkaError as error:
-            _log.warning("cannot see which keys are released: %s", error)
+            _log.warning("cannot see which keys are unparked: %s", error)

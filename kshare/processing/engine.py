@@ -17,7 +17,6 @@ from kshare.errors import ProcessingError
 from kshare.processing.core.effects import (
     Abandon,
     Cancel,
-    Deliver,
     Edge,
     Effect,
     Forget,
@@ -26,6 +25,7 @@ from kshare.processing.core.effects import (
     ParkKey,
     Remember,
     TakeAgain,
+    WriteLetter,
 )
 from kshare.processing.core.lane import Call, Lane, Phase
 from kshare.processing.core.record import FILTERED, Record, Status
@@ -33,8 +33,8 @@ from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import AdaptiveLimit
 from kshare.processing.handler import Handler, answer_of, seconds_until_next, unawaited
 from kshare.processing.loop import EngineLoop
+from kshare.processing.measures import Measures
 from kshare.processing.policy import RetryAfter
-from kshare.processing.watching import Measures
 
 __all__ = ["Engine"]
 
@@ -78,7 +78,7 @@ class Engine:
         self._edge = edge
         self._limit = limit
         self._offered: deque[Record] = deque()
-        self._flush_due_since: float | None = None
+        self._settle_due_since: float | None = None
 
     @property
     def handler_name(self) -> str:
@@ -86,7 +86,7 @@ class Engine:
         return self._handler.name
 
     @property
-    def exits(self) -> BaseException | None:
+    def exit_error(self) -> BaseException | None:
         """What a handler or callback has raised to end the process; None if none has."""
         return self.failure.error if isinstance(self.failure, _Exit) else None
 
@@ -134,17 +134,17 @@ class Engine:
         """Drop some records, except those that a handler has now."""
         self._offered = deque(record for record in self._offered if not is_gone(record))
         self.scheduler.revoke(is_gone)
-        self.flush()
+        self.settle_soon()
 
-    def _release(self, record: Record) -> None:
-        """A record and all later ones of its lane are pending, and come when they are let go."""
+    def _give_back(self, record: Record) -> None:
+        """A record and the later ones of its lane are pending, and come when taken again."""
         self._offered = deque(each for each in self._offered if each.lane != record.lane)
-        self._edge.release(record)
+        self._edge.give_back(record)
 
     def unparked(self, key: Hashable) -> None:
         """The key of a lane is parked no more."""
         self.scheduler.unparked(key)
-        self.flush()
+        self.settle_soon()
 
     @property
     def is_idle(self) -> bool:
@@ -184,12 +184,12 @@ class Engine:
                 task.add_done_callback(partial(self._cancelled_unbegun, call))
             else:
                 self._begin_in_thread(call)
-        self.flush()
+        self.settle_soon()
 
     async def _work(self, call: Call | None) -> None:
         """Handle a call, and then the next one, as long as there are any."""
         handler, scheduler = self._handler, self.scheduler
-        epoch, clock = self.loop.epoch, time.monotonic
+        offset, clock = self.loop.wall_minus_monotonic, time.monotonic
         task = asyncio.current_task()
         while call is not None:
             call.handle = task
@@ -209,18 +209,18 @@ class Engine:
             except BaseException as error:  # a panic of PyO3 is no Exception
                 self._failed(call, error)
             else:
-                self._succeeded(call, result, epoch + clock())
+                self._succeeded(call, result, offset + clock())
             if call.is_over and self._limit is not None:
                 self._adapt(call)
             if call.is_cancelled:  # and so is the task, for good
                 self.loop.soon(self.pump)
                 break
-            now, since = epoch + clock(), self._flush_due_since
-            if since is not None and now - since > _TURN_SECONDS:  # a flush comes each turn
+            now, since = offset + clock(), self._settle_due_since
+            if since is not None and now - since > _TURN_SECONDS:  # each turn settles
                 await asyncio.sleep(0)
-                now = epoch + clock()
+                now = offset + clock()
             call = scheduler.next_call(now) if self.loop.may_begin() else None
-        self.flush()
+        self.settle_soon()
 
     def _cancelled_unbegun(self, call: Call, task: "asyncio.Task[None]") -> None:
         """End a call of which the task was cancelled before its first step, as uvloop may do."""
@@ -278,7 +278,7 @@ class Engine:
             self.scheduler.done(call, now, status=Status.FILTERED)
         else:
             self.scheduler.done(call, now, [result] * len(call.records))
-        self.flush()
+        self.settle_soon()
 
     def _list_succeeded(self, call: Call, results: Sequence[Any], now: float) -> None:
         if len(results) != len(call.records):
@@ -294,7 +294,7 @@ class Engine:
         self.scheduler.partly_done(
             call, answers, now, is_final=self._handler.is_final, after=seconds_until_next
         )
-        self.flush()
+        self.settle_soon()
 
     def _failed(self, call: Call, error: BaseException) -> None:
         if call.is_over:
@@ -305,7 +305,7 @@ class Engine:
         after = seconds_until_next(error)
         is_final = after is None and self._handler.is_final(error)
         self.scheduler.failed(call, error, now, is_final=is_final, after=after)
-        self.flush()
+        self.settle_soon()
 
     def _obey_throttling(self, results: Iterable[Any]) -> None:
         if self._limit is not None and any(isinstance(each, RetryAfter) for each in results):
@@ -313,10 +313,10 @@ class Engine:
 
     def _halt(self, halt: Halt) -> None:
         """End: nothing more is begun, and what has no outcome is pending."""
-        if self.failure is None or (isinstance(halt, _Exit) and self.exits is None):
+        if self.failure is None or (isinstance(halt, _Exit) and self.exit_error is None):
             self.failure = halt
         self.scheduler.close(Phase.CLOSING)
-        self.flush()
+        self.settle_soon()
 
     def _adapt(self, call: Call) -> None:
         if self._limit is None:
@@ -336,15 +336,15 @@ class Engine:
 
     # -- effects ----------------------------------------------------------------------------
 
-    def flush(self) -> None:
+    def settle_soon(self) -> None:
         """Carry out effects and hand out outcomes, once in a turn of the loop."""
-        if self._flush_due_since is None:
-            self._flush_due_since = self.loop.now()
+        if self._settle_due_since is None:
+            self._settle_due_since = self.loop.now()
             self.loop.soon(self.settle)
 
     def settle(self) -> None:
         """Hand out outcomes and carry out effects at once."""
-        self._flush_due_since = None
+        self._settle_due_since = None
         scheduler = self.scheduler
         outcomes, scheduler.outcomes = scheduler.outcomes, []
         if outcomes:
@@ -374,10 +374,10 @@ class Engine:
                 self._edge.remember(record)
             case Forget(record):
                 self._edge.forget(record)
-            case Deliver() | ParkKey():
+            case WriteLetter() | ParkKey():
                 self.loop.spawn(self._end(effect))
             case GiveBack(record):
-                self._release(record)
+                self._give_back(record)
             case TakeAgain(record):
                 self._edge.take_again(record)
             case Halt():
@@ -412,12 +412,12 @@ class Engine:
             error = TimeoutError(f"{self.loop.threads.lost} calls of {self._handler.name} hang")
             self._halt(Halt(call.records[0], error))
 
-    async def _end(self, effect: Deliver | ParkKey) -> None:
+    async def _end(self, effect: WriteLetter | ParkKey) -> None:
         """Write a dead letter or park a key, and tell the scheduler."""
         lane, record, error = effect.lane, effect.record, effect.error
         await self.loop.wait(self.loop.may_begin)
         if record in lane.revoked:  # others have got it meanwhile
-            self.scheduler.undelivered(lane, self.loop.now())
+            self.scheduler.ending_failed(lane, self.loop.now())
             self.pump()
             return
         try:
@@ -426,20 +426,20 @@ class Engine:
             else:
                 if effect.begins_sequence:
                     await self._edge.begin_sequence(record)
-                await self._edge.deliver(record, error)
+                await self._edge.write_letter(record, error)
         except Exception as fault:
-            self._undelivered(lane, record, fault)
+            self._ending_failed(lane, record, fault)
             return
         if isinstance(effect, ParkKey):
             self.scheduler.parked(lane)
         else:
-            self.scheduler.delivered(lane, self.loop.now())
+            self.scheduler.letter_written(lane, self.loop.now())
         self.pump()
 
-    def _undelivered(self, lane: Lane, record: Record, fault: Exception) -> None:
-        self.measures.undelivered += 1
+    def _ending_failed(self, lane: Lane, record: Record, fault: Exception) -> None:
+        self.measures.failed_endings += 1
         _log.warning("%r stays pending, and its key waits: it has failed, and %s", record, fault)
-        self.scheduler.undelivered(lane, self.loop.now())
+        self.scheduler.ending_failed(lane, self.loop.now())
         self.pump()  # others may have got the record, and what is behind it goes on
 
 

@@ -287,7 +287,7 @@ class _Task:
     def settle(self, outcomes: Sequence[Outcome]) -> None:
         self._settled.extend([each for each in outcomes if each.status.is_final])
 
-    async def deliver(self, record: Record, error: BaseException | None) -> None:
+    async def write_letter(self, record: Record, error: BaseException | None) -> None:
         assert self._letters is not None
         await self._letters.write(record, error, self.engine.loop.now())
 
@@ -297,7 +297,7 @@ class _Task:
     async def park(self, record: Record, error: BaseException | None) -> None:
         raise NotImplementedError  # refused by process_by_key
 
-    def release(self, record: Record) -> None:
+    def give_back(self, record: Record) -> None:
         """Nothing to do: what has no outcome fails the task, and Spark runs it again."""
 
     def take_again(self, record: Record) -> None:

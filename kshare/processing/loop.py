@@ -29,7 +29,7 @@ class EngineLoop:
         seconds_left: As :meth:`.Edge.seconds_left`.
 
     Attributes:
-        epoch: What is added to ``time.monotonic()`` for the time: seconds since 1970, by a clock
+        wall_minus_monotonic: Added to ``time.monotonic()`` it gives seconds since 1970, by a clock
             that is never set. The loop's own may stand still for milliseconds: uvloop's does.
         tasks: Those that are under way.
         threads: They run plain functions.
@@ -38,7 +38,7 @@ class EngineLoop:
     def __init__(
         self, ring: Callable[[], object], seconds_left: Callable[[], float] = lambda: math.inf
     ) -> None:
-        self.epoch = time.time() - time.monotonic()
+        self.wall_minus_monotonic = time.time() - time.monotonic()
         self.tasks: set[asyncio.Task[None]] = set()
         self.threads = Threads("kshare-handler")
         self._loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class EngineLoop:
 
     def now(self) -> float:
         """The time."""
-        return self.epoch + time.monotonic()
+        return self.wall_minus_monotonic + time.monotonic()
 
     def may_begin(self) -> bool:
         """True if a handler may be called now; if not, the alarm rings soon, to look again."""
@@ -65,7 +65,7 @@ class EngineLoop:
 
     def ring_at(self, when: float) -> None:
         """Ring once, at the earliest of the times that were set since the last ring."""
-        self._alarm.set(when - self.epoch)
+        self._alarm.set(when - self.wall_minus_monotonic)
 
     def soon(self, call: Callable[[], object]) -> None:
         """Call a function in the next turn."""
@@ -181,7 +181,7 @@ class Threads:
         self._work.put(work)
         if needs_thread:
             name = f"{self._name}-{self._threads}"
-            threading.Thread(target=self._loop, name=name, daemon=True).start()
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     def give_up(self) -> None:
         """A function took too long: count its thread as lost until it returns."""
@@ -198,7 +198,7 @@ class Threads:
         for _ in range(self._threads):
             self._work.put(None)
 
-    def _loop(self) -> None:
+    def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             answer = work()
             with self._lock:

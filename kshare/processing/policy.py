@@ -137,7 +137,7 @@ class DeadLetter:
     Attributes:
         topic: The topic; it has to exist, and the processor must not read it.
         sequence: Whether the key's later records follow it there, unhandled, in order, until the
-            key is released.
+            key is unparked.
     """
 
     topic: str

@@ -14,8 +14,8 @@ from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import AdaptiveLimit, OnFailure, Settings
 from kshare.processing.engine import Engine
 from kshare.processing.handler import Deserializer, Handler
+from kshare.processing.measures import Running
 from kshare.processing.policy import DeadLetter, FailurePolicy, Park, Retry, Stop, seconds_of
-from kshare.processing.watching import Running
 
 if TYPE_CHECKING:
     from kshare.group import KeySharedConsumer

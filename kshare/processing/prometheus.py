@@ -11,8 +11,8 @@ from typing import Final
 
 from kshare.monitor.collectors import Collectors, Measured
 from kshare.processing.core.record import Status
+from kshare.processing.measures import BOUNDS, Running
 from kshare.processing.processor import Processor
-from kshare.processing.watching import BOUNDS, Running
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry
@@ -118,7 +118,7 @@ def _add_counts(
     labels, measures = (running.group, running.member), running.measures
     counters["records"].add_metric(labels, measures.read)
     counters["failed_calls"].add_metric(labels, measures.failures)
-    counters["undelivered"].add_metric(labels, measures.undelivered)
+    counters["undelivered"].add_metric(labels, measures.failed_endings)
     for status in Status:
         outcomes.add_metric((*labels, status.value), measures.outcomes[status])
     counts = map(float, accumulate(measures.buckets))

@@ -38,19 +38,19 @@ from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.group.message import Message
 from kshare.processing.consumer_edge import (
     ConsumerEdge,
-    RetryState,
+    KeptState,
     check_consumer,
     message_of,
     records_of,
 )
 from kshare.processing.core.record import Record
+from kshare.processing.measures import LoopWatch, Progress, Running
 from kshare.processing.processor import Processor
-from kshare.processing.watching import LoopWatch, Progress, Running
 
 __all__ = ["Room", "Runner", "run"]
 
 _log = logging.getLogger("kshare.processing")
-_READ: Final = 500
+_READ_MAX: Final = 500
 _WAIT_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 60.0
 _GATHER_SECONDS: Final = 0.01
@@ -118,15 +118,14 @@ class Runner:
         self._processor = processor
         self._consumer = consumer
         self._topics = topics
-        worth = min(_READ, max(processor.settings.records_max // 8, 1))
         self._room = Room(
             lambda: (self._engine.room, self._engine.scheduler.bytes_left),
-            worth,
+            min(_READ_MAX, max(processor.settings.records_max // 8, 1)),
         )
         self._is_stopping = threading.Event()
         self._has_ended = threading.Event()
         self._fault: BaseException | None = None
-        self._gone: list[_Ranges] = []
+        self._given_up: list[_Ranges] = []
 
     def stop(self) -> None:
         """End: take no more records, and end what is under way. From any thread."""
@@ -142,7 +141,7 @@ class Runner:
         self._edge = edge
         self._engine = engine = self._processor.engine(edge, gives_back=True)
         has_sequences = self._processor.settings.sequence
-        self._retries = RetryState(engine, edge, has_sequences=has_sequences)
+        self._kept = KeptState(engine, edge, has_sequences=has_sequences)
         self._add_signals()
         watch = LoopWatch(self._loop, engine.handler_name)
         # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
@@ -168,8 +167,8 @@ class Runner:
                 self._has_ended.set()
                 watch.close()
                 await self._close(reading, thread)
-        if engine.exits is not None:
-            raise engine.exits
+        if engine.exit_error is not None:
+            raise engine.exit_error
         engine.raise_failure()
         if self._fault is not None:
             raise self._fault
@@ -207,7 +206,7 @@ class Runner:
                     on_started=self._started,
                 )
             while not self._is_stopping.is_set():
-                self._retries.look_for_unparked()
+                self._kept.look_for_unparked()
                 if not self._room.wait(self._is_stopping.is_set):
                     self._follow(self._is_stopping.is_set)
                 elif messages := self._received(self._room.left):
@@ -218,14 +217,14 @@ class Runner:
             pass
         except BaseException as error:
             if isinstance(error, FencedError):  # others have what is held
-                self._run_in_loop(self._drop_all())
+                self._run_in_loop(self._drop(lambda _: True))
             self._fault = error
 
     def _follow(self, until: Callable[[], bool]) -> None:
         """Poll with all partitions paused, until there is room or ``until()`` holds."""
         while not until():
             if not self._is_stopping.is_set():
-                self._retries.look_for_unparked()
+                self._kept.look_for_unparked()
             paused = list(self._consumer.assignment())
             self._consumer.pause(paused)
             try:
@@ -242,13 +241,15 @@ class Runner:
         first = self._polled(_WAIT_SECONDS)
         if first is None:
             return []
-        self._gone.clear()
+        self._given_up.clear()
         batch = first[0].batch
-        more = min(most, _READ, self._room.fits(batch.nbytes // batch.num_rows)) - 1
+        more = min(most, _READ_MAX, self._room.fits(batch.nbytes // batch.num_rows)) - 1
         others = self._retried(lambda: self._consumer.consume(more, 0.0), list[Message]())
         place = first.topic_partition, first.key(), first.offset()
         # A rebalance in between could not tell the engine of the first one: drop it here.
-        return others if any(_has(ranges, *place) for ranges in self._gone) else [first, *others]
+        return (
+            others if any(_has(ranges, *place) for ranges in self._given_up) else [first, *others]
+        )
 
     def _polled(self, seconds: float) -> Message | None:
         return self._retried(lambda: self._consumer.poll(seconds), None)
@@ -276,14 +277,14 @@ class Runner:
 
     def _send(self, messages: Sequence[Message]) -> None:
         records = list(records_of(self._processor, messages))
-        self._retries.recall(records)
+        self._kept.recall(records)
         self._room.send(records)
         self._loop.call_soon_threadsafe(self._take, records)
 
     def _take(self, records: Sequence[Record]) -> None:
         self._room.take(records)
         self._engine.settle()  # what is given back now may be of the same keys
-        if self._edge.has_released:  # those that were on their way come again
+        if self._edge.has_given_back:  # those that were on their way come again
             records = [each for each in records if not message_of(each).is_released()]
         self._engine.measures.read += len(records)
         self._engine.offer(records)
@@ -292,27 +293,24 @@ class Runner:
 
     def _started(self, _: _Ranges) -> None:
         """Key hashes are claimed, and nobody else writes of them: look at what was kept."""
-        self._retries.read()
+        self._kept.read()
 
     def _revoked(self, ranges: _Ranges) -> None:
         """Others shall get some key hashes: end what handlers have of them."""
-        self._gone.append(ranges)
+        self._given_up.append(ranges)
         self._run_in_loop(self._give_up(ranges))
 
     def _lost(self, ranges: _Ranges) -> None:
         """Others may have some key hashes already: hold nothing of them."""
-        self._gone.append(ranges)
-        self._run_in_loop(self._drop(ranges))
+        self._given_up.append(ranges)
+        self._run_in_loop(self._drop(partial(_is_in, ranges)))
 
     def _run_in_loop(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for work in the event loop: then the consumer goes on with the rebalance."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _drop_all(self) -> None:
-        self._engine.revoke(lambda _: True)
-
-    async def _drop(self, ranges: _Ranges) -> None:
-        self._engine.revoke(partial(_is_in, ranges))
+    async def _drop(self, is_gone: Callable[[Record], bool]) -> None:
+        self._engine.revoke(is_gone)
         self._engine.settle()  # give back now: the key may come again at once
 
     async def _give_up(self, ranges: _Ranges) -> None:
@@ -343,12 +341,12 @@ class Room:
 
     Args:
         of_engine: How many records the engine may take, and of which size together.
-        worth: Number of records that are worth a look at the consumer.
+        worth_reading: Number of records that are worth a look at the consumer.
     """
 
-    def __init__(self, of_engine: Callable[[], tuple[int, int]], worth: int) -> None:
+    def __init__(self, of_engine: Callable[[], tuple[int, int]], worth_reading: int) -> None:
         self._of_engine = of_engine
-        self._worth = worth
+        self._worth_reading = worth_reading
         self._has_changed = threading.Event()
         self._sent = self._sent_bytes = 0  # by the reader
         self._taken = self._taken_bytes = 0  # by the engine's thread
@@ -390,12 +388,12 @@ class Room:
             True if there is room.
         """
         began = time.monotonic()
-        while (room := self.left) < self._worth and not until():
+        while (room := self.left) < self._worth_reading and not until():
             most = _FULL_SECONDS if room <= 0 else _GATHER_SECONDS
             left = began + most - time.monotonic()
             if left <= 0:
                 break
             self._has_changed.clear()
-            if self.left < self._worth:
+            if self.left < self._worth_reading:
                 self._has_changed.wait(left)
         return self.left > 0

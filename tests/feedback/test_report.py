@@ -87,7 +87,7 @@ def test_a_task_reports_on_all_its_slices_over_one_connection(
     report.begin(Executor("one", 2))
     for ticket in reversed(tickets):
         assert report.connected
-        report.done(ticket, SliceEnd(100 + ticket.task, 1), held=False)
+        report.done(ticket, SliceEnd(100 + ticket.number, 1), held=False)
     assert not report.connected
     told = server.reports("b", wait_seconds=WAIT_S)
     assert [entry.end for entry in told.values()] == list(range(100, 300))

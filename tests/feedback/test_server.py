@@ -45,7 +45,7 @@ def test_a_task_tells_where_it_ended(server: FeedbackServer) -> None:
 def test_all_of_a_batch_are_waited_for(server: FeedbackServer) -> None:
     tickets = [server.ticket("b", number, hold=False) for number in range(20)]
     tasks = [
-        threading.Thread(target=tell, args=(ticket, SliceEnd(100 + ticket.task, 1)))
+        threading.Thread(target=tell, args=(ticket, SliceEnd(100 + ticket.number, 1)))
         for ticket in reversed(tickets)
     ]
     for task in tasks:
@@ -200,7 +200,7 @@ def test_a_result_without_a_hello_is_dropped(server: FeedbackServer) -> None:
 
 def test_a_task_that_has_no_ticket_counts_for_nothing(server: FeedbackServer) -> None:
     ticket = server.ticket("b", 0, hold=False)
-    tell(replace(ticket, task=7))
+    tell(replace(ticket, number=7))
     tell(replace(ticket, batch="of another time"))
     tell(ticket)
     assert list(server.reports("b", wait_seconds=WAIT_S)) == [0]
@@ -297,7 +297,7 @@ def test_a_connection_that_cannot_be_taken_does_not_keep_the_server_busy(
             until(lambda: no_file.calls > 0)
             for ticket in tickets[1:]:  # each wakes the server
                 known.say(line(ticket, "hello") + done_line(ticket))
-                until(lambda number=ticket.task: number in server.reports("b"))  # type: ignore[misc]
+                until(lambda number=ticket.number: number in server.reports("b"))  # type: ignore[misc]
     assert no_file.calls == 1
 
 

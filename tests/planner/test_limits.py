@@ -108,17 +108,17 @@ class Wild(Query):
         seconds = super().run(planned)
         ticket = planned.ticket
         told = self.feedback.told.get(ticket.batch, {}) if ticket else {}
-        if ticket is None or ticket.task not in told:
+        if ticket is None or ticket.number not in told:
             return seconds
-        true, offsets = told[ticket.task], planned.slice.offsets
+        true, offsets = told[ticket.number], planned.slice.offsets
         if self.messages == "late":  # it comes as one of another task, of another batch
-            told.pop(ticket.task)
-            self.feedback.told.setdefault("a batch before", {})[ticket.task] = true
+            told.pop(ticket.number)
+            self.feedback.told.setdefault("a batch before", {})[ticket.number] = true
         elif self.messages == "false":
             lies = [offsets.start, offsets.start - 5, offsets.end + 1, offsets.end + 100]
             end = self.lost_messages.choice(lies)
-            told[ticket.task] = replace(true, end=end)
-            told[ticket.task + 1000] = true
+            told[ticket.number] = replace(true, end=end)
+            told[ticket.number + 1000] = true
         return seconds
 
 

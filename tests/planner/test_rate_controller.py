@@ -270,8 +270,8 @@ def test_what_no_limit_makes_shorter_changes_none(
 class NoTimes(Feedback):
     """Workers that Spark uses again: they do not see when their tasks end."""
 
-    def ticket(self, batch: str, task: int, *, hold: bool) -> Ticket:
-        return super().ticket(batch, task, hold=False)
+    def ticket(self, batch: str, number: int, *, hold: bool) -> Ticket:
+        return super().ticket(batch, number, hold=False)
 
 
 class BlindQuery(WholeQuery):

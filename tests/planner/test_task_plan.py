@@ -170,7 +170,7 @@ def batch_of(due: Sequence[bool], name: str = "b") -> list[PlannedSlice]:
     return [
         PlannedSlice(
             Slice("t", number, (Rectangle(OffsetRange(0, 20), WHOLE),)),
-            ticket=replace(TICKET, batch=name, task=number, hold=hold),
+            ticket=replace(TICKET, batch=name, number=number, hold=hold),
         )
         for number, hold in enumerate(due)
     ]

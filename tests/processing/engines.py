@@ -37,7 +37,7 @@ class MemoryEdge:
         self.letters: list[Record] = []
         self.sequences: list[Record] = []
         self.parked: list[Record] = []
-        self.released: list[Record] = []
+        self.given_back: list[Record] = []
         self.remembered: dict[int, int] = {}
         self.refuses: Callable[[Record], Exception | None] = lambda record: None
         self.left = math.inf
@@ -48,7 +48,7 @@ class MemoryEdge:
     def settle(self, outcomes: Sequence[Outcome]) -> None:
         self.outcomes += outcomes
 
-    async def deliver(self, record: Record, error: BaseException | None) -> None:
+    async def write_letter(self, record: Record, error: BaseException | None) -> None:
         fault = self.refuses(record)
         if fault is not None:
             raise fault
@@ -60,11 +60,11 @@ class MemoryEdge:
     async def park(self, record: Record, error: BaseException | None) -> None:
         self.parked.append(record)
 
-    def release(self, record: Record) -> None:
-        self.released.append(record)
+    def give_back(self, record: Record) -> None:
+        self.given_back.append(record)
 
     def take_again(self, record: Record) -> None:
-        self.released = [each for each in self.released if each.offset != record.offset]
+        self.given_back = [each for each in self.given_back if each.offset != record.offset]
 
     def remember(self, record: Record) -> None:
         self.remembered[record.offset] = record.failures

@@ -92,12 +92,12 @@ def test_a_dead_letter_that_cannot_be_written_leaves_its_record_pending() -> Non
     processor = Processor(handler, retry=SOON, on_failure=DeadLetter("dlq"))
 
     def is_tried_again(engine: Engine) -> bool:
-        return engine.measures.undelivered > 1 and edge.offsets() == [1]
+        return engine.measures.failed_endings > 1 and edge.offsets() == [1]
 
     _, engine = handle(processor, [b"a", b"b", b"a"], edge, until=is_tried_again, drain=0.1)
     assert edge.offsets() == [1]
     assert edge.offsets(Status.LEFT_OVER) == [0, 2]
-    assert engine.measures.undelivered > 1
+    assert engine.measures.failed_endings > 1
 
 
 def test_what_stays_of_a_lane_whose_letter_was_refused_goes_on() -> None:
@@ -105,7 +105,7 @@ def test_what_stays_of_a_lane_whose_letter_was_refused_goes_on() -> None:
     refused = asyncio.Event()
 
     class Edge(MemoryEdge):
-        async def deliver(self, record: Record, error: BaseException | None) -> None:
+        async def write_letter(self, record: Record, error: BaseException | None) -> None:
             self.letters.append(record)
             await refused.wait()
             raise OSError("not now")
@@ -151,7 +151,7 @@ def test_a_parked_key_is_released_and_all_others_go_on() -> None:
 
     processor = Processor(handler, retry=SOON, on_failure=Park())
     edge, _ = handle(processor, [b"a", b"b", b"a"], gives_back=True)
-    assert [record.offset for record in edge.released] == [0]
+    assert [record.offset for record in edge.given_back] == [0]
     assert edge.offsets(Status.LEFT_OVER) == [2]
     assert edge.offsets() == [1]
     assert edge.offsets(Status.PARKED) == [0]
@@ -225,9 +225,11 @@ def test_a_plain_function_may_end_the_process_as_a_coroutine_function_does(
         on_failure=DeadLetter("dlq"),
         concurrency=1,
     )
-    edge, engine = handle(processor, [b"a", b"b"], until=lambda engine: engine.exits is not None)
-    assert isinstance(engine.exits, SystemExit)
-    assert engine.exits.code == 7
+    edge, engine = handle(
+        processor, [b"a", b"b"], until=lambda engine: engine.exit_error is not None
+    )
+    assert isinstance(engine.exit_error, SystemExit)
+    assert engine.exit_error.code == 7
     assert is_late or edge.offsets(Status.LEFT_OVER) == [0, 1]
 
 
@@ -235,9 +237,9 @@ def test_a_dead_letter_that_is_under_way_when_it_stops_is_written() -> None:
     written = asyncio.Event()
 
     class Edge(MemoryEdge):
-        async def deliver(self, record: Record, error: BaseException | None) -> None:
+        async def write_letter(self, record: Record, error: BaseException | None) -> None:
             await written.wait()
-            await super().deliver(record, error)
+            await super().write_letter(record, error)
 
     async def handler(record: Record) -> Any:
         if record.offset == 0:
@@ -267,7 +269,7 @@ def test_the_call_that_ends_it_is_not_waited_for(
     assert time.monotonic() - began < 20
     assert "not processed in time" not in caplog.text
     assert edge.offsets(Status.LEFT_OVER) == [0, 1]
-    assert isinstance(engine.exits, SystemExit) == leaves
+    assert isinstance(engine.exit_error, SystemExit) == leaves
     assert not engine.scheduler.figures().calls
 
 

@@ -14,7 +14,7 @@ import pytest
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Attempts, Remembered
 from kshare.processing import DeadLetter, Park, Processor, Record, consumer_edge
-from kshare.processing.consumer_edge import ConsumerEdge, Parker, RetryState, records_of
+from kshare.processing.consumer_edge import ConsumerEdge, KeptState, Parker, records_of
 from kshare.processing.policy import FailurePolicy
 from kshare.testing import FakeCluster
 from tests.processing.engines import comes
@@ -61,7 +61,7 @@ def test_a_key_that_is_unparked_goes_on_in_the_process_that_parked_it(
 
 def test_an_unparked_record_has_all_its_attempts_though_some_were_known_at_the_start() -> None:
     engine, edge = Mock(), Mock()
-    state = RetryState(engine, edge, has_sequences=False)
+    state = KeptState(engine, edge, has_sequences=False)
     state._remembered = Remembered({(ORDERS, 7): Attempts(4, 0.0, 0.0, None)})
     known = list[int]()
 

@@ -19,8 +19,8 @@ from kshare.group.message import Chunk
 from kshare.processing import Outcome, Processor, Record, Retry, Status
 from kshare.processing.consumer_edge import ConsumerEdge, not_before, records_of
 from kshare.processing.core.effects import GiveBack, TakeAgain
+from kshare.processing.measures import Measures
 from kshare.processing.runner import Room, Runner
-from kshare.processing.watching import Measures
 from kshare.testing import FakeCluster
 from tests.processing.engines import MemoryEdge, comes
 from tests.processing.running import ORDERS, RECORDS, SOON, run
@@ -115,7 +115,7 @@ def test_what_was_on_its_way_when_it_was_given_back_is_not_handled(
     runner._edge = edge = ConsumerEdge(processor, made, lambda: None)
     runner._engine = engine = Mock(measures=Measures())
     records = list(records_of(processor, messages))
-    edge.release(records[13])
+    edge.give_back(records[13])
     runner._take(records)
     (taken,) = engine.offer.call_args.args
     assert [each.offset for each in taken] == [at for at in range(40) if at not in {13, 23, 33}]
@@ -352,12 +352,12 @@ def test_a_header_that_is_no_time_is_passed_over(value: bytes | None) -> None:
 def test_releases_are_looked_at_while_there_is_no_room_but_not_while_it_ends(
     consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What fills it may be the very keys that an operator releases."""
+    """What fills it may be the very keys that an operator unparks."""
     made = consumer()
     runner = Runner(Processor(print), made, None)
     calls = list[str]()
     runner._room = Room(lambda: (0, 1), 1)
-    runner._retries = Mock(look_for_unparked=lambda: calls.append("look"))
+    runner._kept = Mock(look_for_unparked=lambda: calls.append("look"))
     monkeypatch.setattr(made, "poll", lambda _: calls.append("poll"))
     runner._follow(lambda: calls.count("poll") == 2)
     assert calls == ["look", "poll"] * 2
@@ -417,7 +417,7 @@ def test_what_has_ended_in_this_turn_is_acknowledged_before_its_key_comes_again(
     acknowledged = list[list[int]]()
 
     class Edge(MemoryEdge):
-        has_released = False
+        has_given_back = False
 
         def take_again(self, record: Record) -> None:
             acknowledged.append(self.offsets())

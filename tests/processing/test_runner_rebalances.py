@@ -96,7 +96,7 @@ def test_what_is_lost_is_held_no_more_before_its_keys_may_come_back(
     made, seen, has_lost = consumer(), list[str](), threading.Event()
 
     class Edge(MemoryEdge):
-        def release(self, record: Record) -> None:
+        def give_back(self, record: Record) -> None:
             seen.append("given back")
 
     async def rebalance() -> None:
@@ -114,7 +114,7 @@ def test_what_is_lost_is_held_no_more_before_its_keys_may_come_back(
         def revoke(is_gone: Callable[[Record], bool]) -> None:
             has_lost.wait(0.1)  # who does not wait for this goes on first
             scheduler.revoke(is_gone)
-            engine.flush()
+            engine.settle_soon()
 
         scheduler = engine.scheduler
         engine.revoke = revoke  # type: ignore[method-assign]

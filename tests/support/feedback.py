@@ -46,7 +46,7 @@ class Stranger:
 
 def line(ticket: Ticket, kind: str, **fields: object) -> bytes:
     """A signed message of a task, with any fields."""
-    task = {"batch": ticket.batch, "task": ticket.task}
+    task = {"batch": ticket.batch, "task": ticket.number}
     return seal(ticket.key, {"kind": kind, **task, **fields})
 
 

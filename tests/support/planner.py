@@ -193,9 +193,9 @@ class Feedback(FeedbackServer):
     def start(self) -> bool:
         return True
 
-    def ticket(self, batch: str, task: int, *, hold: bool) -> Ticket:
+    def ticket(self, batch: str, number: int, *, hold: bool) -> Ticket:
         self.held.append(hold)
-        return Ticket("nowhere", 1, b"", batch, task, hold)
+        return Ticket("nowhere", 1, b"", batch, number, hold)
 
     def retain(self, batches: Collection[str]) -> None:
         pass
@@ -323,7 +323,7 @@ class Query:
             # Of a task that is not measured, the end of its reader is seen: long before its own.
             seen = seconds if ticket.hold else 0.0
             told = SliceEnd(end, len(offsets), sample, seen, ticket.hold, self.now)
-            self.feedback.told.setdefault(ticket.batch, {})[ticket.task] = told
+            self.feedback.told.setdefault(ticket.batch, {})[ticket.number] = told
         return seconds
 
     def drain(self) -> None:

@@ -9,7 +9,6 @@ from kshare.processing.core.record import Outcome, Record
 __all__ = [
     "Abandon",
     "Cancel",
-    "Deliver",
     "Edge",
     "Effect",
     "Forget",
@@ -18,6 +17,7 @@ __all__ = [
     "ParkKey",
     "Remember",
     "TakeAgain",
+    "WriteLetter",
 ]
 
 
@@ -45,8 +45,8 @@ class Forget(NamedTuple):
     record: Record
 
 
-class Deliver(NamedTuple):
-    """Write a dead letter; answered by ``delivered`` or ``undelivered``.
+class WriteLetter(NamedTuple):
+    """Write a dead letter; answered by ``letter_written`` or ``ending_failed``.
 
     Attributes:
         lane: The lane, for the answer.
@@ -63,7 +63,7 @@ class Deliver(NamedTuple):
 
 
 class ParkKey(NamedTuple):
-    """Park the key of a record; answered by ``parked`` or ``undelivered``."""
+    """Park the key of a record; answered by ``parked`` or ``ending_failed``."""
 
     lane: Lane
     record: Record
@@ -93,7 +93,7 @@ class Halt(NamedTuple):
 
 
 Effect: TypeAlias = (
-    Cancel | Abandon | Remember | Forget | Deliver | ParkKey | GiveBack | TakeAgain | Halt
+    Cancel | Abandon | Remember | Forget | WriteLetter | ParkKey | GiveBack | TakeAgain | Halt
 )
 
 
@@ -112,7 +112,7 @@ class Edge(Protocol):
     def settle(self, outcomes: Sequence[Outcome]) -> None:
         """Records have outcomes: acknowledge those that are final."""
 
-    async def deliver(self, record: Record, error: BaseException | None) -> None:
+    async def write_letter(self, record: Record, error: BaseException | None) -> None:
         """Write a dead letter; return when the broker has it.
 
         Raises:
@@ -133,14 +133,14 @@ class Edge(Protocol):
             Exception: It is not parked; it is tried again.
         """
 
-    def release(self, record: Record) -> None:
+    def give_back(self, record: Record) -> None:
         """A record and later ones of its lane are held no more, and pending.
 
         None of the lane is to be offered before :meth:`take_again`.
         """
 
     def take_again(self, record: Record) -> None:
-        """What was released from a record on may come again."""
+        """What was given back from a record on may come again."""
 
     def remember(self, record: Record) -> None:
         """Keep failures and due time of a record through a restart."""

@@ -29,13 +29,13 @@ class Trouble(NamedTuple):
     Attributes:
         error: Why the first one failed the last time; None if it did not.
         is_exhausted: Whether all attempts of the first one have failed.
-        undelivered: How often its dead letter could not be delivered, or its key not be parked.
+        failed_endings: How often its dead letter could not be written, or its key not be parked.
         singly: How many of the next records go one by one, as a batch with them has failed.
     """
 
     error: BaseException | None = None
     is_exhausted: bool = False
-    undelivered: int = 0
+    failed_endings: int = 0
     singly: int = 0
 
 

@@ -6,9 +6,9 @@
               ^                     |
               |                   failed, or too late
               |                     |
-              +--tick-- WAITING <---+---> ENDING --delivered--> outcome
+              +--tick-- WAITING <---+---> ENDING --letter_written--> outcome
                            ^                |
-                           +--undelivered---+
+                           +-ending_failed--+
 
 A lane is there as long as it has records. Its first record alone decides: while that runs, or waits
 for its next attempt or its dead letter, those behind it wait, and all other lanes go on.
@@ -26,7 +26,6 @@ from typing import Any
 from kshare.processing.core.effects import (
     Abandon,
     Cancel,
-    Deliver,
     Effect,
     Forget,
     GiveBack,
@@ -34,6 +33,7 @@ from kshare.processing.core.effects import (
     ParkKey,
     Remember,
     TakeAgain,
+    WriteLetter,
 )
 from kshare.processing.core.lane import (
     NO_TROUBLE,
@@ -50,7 +50,7 @@ from kshare.processing.core.settings import OnFailure, Settings
 
 __all__ = ["Scheduler"]
 
-_DELIVERY_SECONDS_MAX = 30.0
+_ENDING_SECONDS_MAX = 30.0
 _WAITING_PART = 8
 
 
@@ -344,7 +344,7 @@ class Scheduler:
         if settings.on_failure is OnFailure.DEAD_LETTER:
             keyed = record.raw_key is not None  # none follows one without a key
             begins = settings.sequence and keyed and lane.key not in self.sequences
-            self.effects.append(Deliver(lane, record, error, begins))
+            self.effects.append(WriteLetter(lane, record, error, begins))
         elif settings.on_failure is OnFailure.PARK:
             self.effects.append(ParkKey(lane, record, error))
         else:
@@ -360,27 +360,26 @@ class Scheduler:
 
     # -- answers of the driver --------------------------------------------------------------
 
-    def delivered(self, lane: Lane, now: float) -> None:
+    def letter_written(self, lane: Lane, now: float) -> None:
         """The broker has the dead letter of a lane's first record."""
         if lane.state is not State.ENDING:
             return
-        begins = (
-            lane.trouble.is_exhausted
-        )  # its key may be released while one that follows is under way
+        # Its key may be unparked while one that follows is under way.
+        begins = lane.trouble.is_exhausted
         if self._settings.sequence and begins and lane.records[0].raw_key is not None:
             self.sequences.add(lane.key)
         self._finish(lane, Status.DEAD_LETTERED, None)
         if not lane.records or not self._is_others(lane, now):  # what was in its batch may be
             self._advance(lane, now)
 
-    def undelivered(self, lane: Lane, now: float) -> None:
+    def ending_failed(self, lane: Lane, now: float) -> None:
         """A dead letter could not be written, or a key not be parked: it is tried again later."""
         if lane.state is State.ENDING and not self._is_others(lane, now):
             retry = self._settings.retry
-            times = lane.trouble.undelivered + 1
-            lane.trouble = lane.trouble._replace(undelivered=times)
+            times = lane.trouble.failed_endings + 1
+            lane.trouble = lane.trouble._replace(failed_endings=times)
             delay = retry.delay(times, lane.records[0].offset)
-            self._held.wait(lane, now + min(delay, _DELIVERY_SECONDS_MAX))
+            self._held.wait(lane, now + min(delay, _ENDING_SECONDS_MAX))
 
     def parked(self, lane: Lane) -> list[Record]:
         """The key of a lane is parked: its records are pending, and so are those that come later.

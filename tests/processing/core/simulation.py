@@ -11,13 +11,13 @@ from kshare.core.progress import TopicPartition
 from kshare.processing.core.effects import (
     Abandon,
     Cancel,
-    Deliver,
     Forget,
     GiveBack,
     Halt,
     ParkKey,
     Remember,
     TakeAgain,
+    WriteLetter,
 )
 from kshare.processing.core.lane import Call, Lane
 from kshare.processing.core.record import Outcome, Record, Status
@@ -65,7 +65,7 @@ class Simulation:
 
     settings: Settings
     attempt: Callable[[Record], Attempt]
-    delivers: Callable[[Record, int], bool] = lambda record, tries: True
+    writes: Callable[[Record, int], bool] = lambda record, tries: True
     now: float = 0.0
     scheduler: Scheduler = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -180,14 +180,14 @@ class Simulation:
                     self.remembered[record.offset] = record.failures
                 case Forget(record):
                     self.remembered.pop(record.offset, None)
-                case Deliver(lane, record, _, _):
+                case WriteLetter(lane, record, _, _):
 
                     def answer(lane: Any = lane, record: Record = record) -> None:
-                        if self.delivers(record, lane.trouble.undelivered):
+                        if self.writes(record, lane.trouble.failed_endings):
                             self.letters.append(record)
-                            self.scheduler.delivered(lane, self.now)
+                            self.scheduler.letter_written(lane, self.now)
                         else:
-                            self.scheduler.undelivered(lane, self.now)
+                            self.scheduler.ending_failed(lane, self.now)
 
                     self.at(0.5, answer)
                 case ParkKey(lane):

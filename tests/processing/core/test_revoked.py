@@ -113,7 +113,7 @@ def test_a_dead_letter_that_is_refused_when_others_have_the_record_is_theirs_to_
     scheduler.effects.clear()
     scheduler.revoke(is_of)
     assert scheduler.is_running(is_of)
-    scheduler.undelivered(letter.lane, 0.2)  # type: ignore[union-attr]
+    scheduler.ending_failed(letter.lane, 0.2)  # type: ignore[union-attr]
     assert not scheduler.is_running(is_of)
     scheduler.tick(100.0)
     assert scheduler.effects == []
@@ -149,7 +149,7 @@ def test_what_is_behind_a_dead_letter_in_its_batch_is_others_once_they_have_it(
     scheduler.partly_done(call, [failed, done, done], 0.1, is_final=lambda _: True)
     (letter,) = scheduler.effects
     assert scheduler.is_running(is_of)
-    scheduler.delivered(letter.lane, 0.2)  # type: ignore[union-attr]
+    scheduler.letter_written(letter.lane, 0.2)  # type: ignore[union-attr]
     assert not scheduler.is_running(is_of)
     stays = [at for at, key in enumerate(keys) if key == 1]
     call = scheduler.next_call(0.2)
@@ -202,5 +202,5 @@ def test_only_keys_are_followed_into_the_dead_letter_topic() -> None:
     scheduler.failed(call, ERROR, 0.1)
     (letter,) = scheduler.effects
     assert not letter.begins_sequence  # type: ignore[union-attr]
-    scheduler.delivered(letter.lane, 0.2)  # type: ignore[union-attr]
+    scheduler.letter_written(letter.lane, 0.2)  # type: ignore[union-attr]
     assert scheduler.sequences == set()

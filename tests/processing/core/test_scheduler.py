@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.processing.core.effects import Abandon, Cancel, Deliver
+from kshare.processing.core.effects import Abandon, Cancel, WriteLetter
 from kshare.processing.core.lane import Lane, Phase
 from kshare.processing.core.record import Outcome, Record, Status
 from kshare.processing.core.scheduler import Scheduler
@@ -182,11 +182,11 @@ def sequence_begun() -> tuple[Scheduler, Lane]:
 def test_a_sequence_that_is_released_amid_its_letters_is_not_begun_by_one_that_follows() -> None:
     """An operator ends it: of a long backlog of its key, the next one is handled."""
     scheduler, lane = sequence_begun()
-    scheduler.delivered(lane, 0.0)
+    scheduler.letter_written(lane, 0.0)
     assert scheduler.sequences == {lane.key}
     assert scheduler.next_call(0.0) is None  # the second follows
     scheduler.sequences.clear()
-    scheduler.delivered(lane, 0.0)
+    scheduler.letter_written(lane, 0.0)
     call = scheduler.next_call(0.0)
     assert call is not None
     assert call.records[0].offset == 2
@@ -307,9 +307,9 @@ def test_after_the_end_has_begun_no_further_letter_of_a_sequence_is_begun() -> N
     scheduler.close(Phase.CLOSING)
     is_idle = [scheduler.is_idle]  # a letter is under way
     scheduler.effects.clear()
-    scheduler.delivered(lane, 0.0)
+    scheduler.letter_written(lane, 0.0)
     assert [*is_idle, scheduler.is_idle] == [False, True]
-    assert not any(isinstance(each, Deliver) for each in scheduler.effects)
+    assert not any(isinstance(each, WriteLetter) for each in scheduler.effects)
     scheduler.leave_all()
     assert [(each.record.offset, each.status) for each in scheduler.outcomes] == [
         (0, Status.DEAD_LETTERED),

@@ -38,7 +38,7 @@ class Measures:
     Attributes:
         outcomes: Number of records by what became of them.
         failures: Number of calls that have failed.
-        undelivered: How often a dead letter could not be written, or a key not be parked.
+        failed_endings: How often a dead letter could not be written, or a key not be parked.
         seconds: Time that calls took, in all.
         buckets: Number of calls by how long they took, see :data:`BOUNDS`.
         read: Number of records that were read.
@@ -46,7 +46,7 @@ class Measures:
 
     outcomes: Counter[Status] = field(default_factory=Counter)
     failures: int = 0
-    undelivered: int = 0
+    failed_endings: int = 0
     seconds: float = 0.0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     read: int = 0

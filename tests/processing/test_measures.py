@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import Processor, Record, Retry, register_metrics
-from kshare.processing.watching import LoopWatch, Progress
+from kshare.processing.measures import LoopWatch, Progress
 from tests.processing.running import RECORDS, run
 from tests.support.clock import WAIT_S
 
@@ -92,7 +92,7 @@ def test_a_handler_that_blocks_the_loop_is_named(
         run(Processor(careless), consumer(), lambda: len(seen) == RECORDS)
     (warning,) = [text for text in caplog.messages if "blocks the event loop" in text]
     assert "careless blocks" in warning
-    assert "test_watching.py" in warning
+    assert "test_measures.py" in warning
 
 
 def test_a_turn_of_many_short_calls_is_not_blamed_on_the_handler(
