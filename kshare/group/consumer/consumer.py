@@ -317,11 +317,15 @@ class KeySharedConsumer:
         Raises:
             TypeError: It is no message.
         """
-        _check_message(message)
-        chunk, row = message[0], message[1]
-        if chunk.acknowledged[row] & RELEASED:
+        try:  # for each record: a check ahead would cost as much as the rest
+            acknowledged, row = message[0].acknowledged, message[1]
+        except (AttributeError, LookupError, TypeError):
+            _check_message(message)
+            raise
+        if not acknowledged[row]:
+            acknowledged[row] = ACKNOWLEDGED
+        elif acknowledged[row] & RELEASED:
             return  # it comes again
-        chunk.acknowledged[row] = ACKNOWLEDGED
         if self._config.in_flight_per_key is not None:
             with self._state.lock:
                 self._dispatcher.state.acknowledged(message)
