@@ -46,17 +46,16 @@ from kshare.processing.consumer_edge import (
 from kshare.processing.core.record import Record
 from kshare.processing.measures import LoopWatch, Progress, Running
 from kshare.processing.processor import Processor
+from kshare.processing.room import Allotment, Room, Shares
 
-__all__ = ["Room", "Runner", "run"]
+__all__ = ["Runner", "run"]
 
 _log = logging.getLogger("kshare.processing")
 _READ_MAX: Final = 500
 _WAIT_SECONDS: Final = 0.2
+_WAIT_SECONDS_WHILE_PAUSED: Final = 0.02
 _RETRY_SECONDS: Final = 60.0
-_GATHER_SECONDS: Final = 0.01
 _CANCEL_SECONDS: Final = 1.0
-_FULL_SECONDS: Final = 1.0
-"""After so long without room, partitions are paused and the group is followed meanwhile."""
 _Ranges = Mapping[TopicPartition, tuple[HashRange, ...]]
 _T = TypeVar("_T")
 
@@ -122,6 +121,7 @@ class Runner:
             lambda: (self._engine.room, self._engine.scheduler.bytes_left),
             min(_READ_MAX, max(processor.settings.records_max // 8, 1)),
         )
+        self._shares = Shares(processor, consumer, self._room)
         self._is_stopping = threading.Event()
         self._has_ended = threading.Event()
         self._fault: BaseException | None = None
@@ -209,7 +209,7 @@ class Runner:
                 self._kept.look_for_unparked()
                 if not self._room.wait(self._is_stopping.is_set):
                     self._follow(self._is_stopping.is_set)
-                elif messages := self._received(self._room.left):
+                elif messages := self._received(self._shares.allot(self._engine.scheduler.lanes)):
                     self._send(messages)
             # Others may want key hashes while what is held is ended.
             self._follow(self._has_ended.is_set)
@@ -231,19 +231,20 @@ class Runner:
                 message = self._polled(_WAIT_SECONDS)
             finally:
                 self._consumer.resume([tp for tp in paused if tp in self._consumer.assignment()])
+                self._shares.forget()
             if message is not None:  # of a partition that was assigned meanwhile
                 self._send([message])
             if self._room.left > 0 and not self._is_stopping.is_set():
                 return
 
-    def _received(self, most: int) -> list[Message]:
+    def _received(self, most: Allotment) -> list[Message]:
         """Wait for a record; return it with all others that are there."""
-        first = self._polled(_WAIT_SECONDS)
+        first = self._polled(_WAIT_SECONDS_WHILE_PAUSED if self._shares.paused else _WAIT_SECONDS)
         if first is None:
             return []
         self._given_up.clear()
         batch = first[0].batch
-        more = min(most, _READ_MAX, self._room.fits(batch.nbytes // batch.num_rows)) - 1
+        more = min(most.fits(batch.nbytes // batch.num_rows), _READ_MAX) - 1
         others = self._retried(lambda: self._consumer.consume(more, 0.0), list[Message]())
         place = first.topic_partition, first.key(), first.offset()
         # A rebalance in between could not tell the engine of the first one: drop it here.
@@ -279,6 +280,7 @@ class Runner:
         records = list(records_of(self._processor, messages))
         self._kept.recall(records)
         self._room.send(records)
+        self._shares.send(records)
         self._loop.call_soon_threadsafe(self._take, records)
 
     def _take(self, records: Sequence[Record]) -> None:
@@ -293,15 +295,18 @@ class Runner:
 
     def _started(self, _: _Ranges) -> None:
         """Key hashes are claimed, and nobody else writes of them: look at what was kept."""
+        self._shares.forget()
         self._kept.read()
 
     def _revoked(self, ranges: _Ranges) -> None:
         """Others shall get some key hashes: end what handlers have of them."""
+        self._shares.forget()
         self._given_up.append(ranges)
         self._run_in_loop(self._give_up(ranges))
 
     def _lost(self, ranges: _Ranges) -> None:
         """Others may have some key hashes already: hold nothing of them."""
+        self._shares.forget()
         self._given_up.append(ranges)
         self._run_in_loop(self._drop(partial(_is_in, ranges)))
 
@@ -334,66 +339,3 @@ def _has(ranges: _Ranges, partition: TopicPartition, key: bytes | None, offset: 
     if hashes is None:
         return False
     return not hashes or any(key_hash(key, offset) in part for part in hashes)
-
-
-class Room:
-    """Room for more records: the engine's, less those on their way to it.
-
-    Args:
-        of_engine: How many records the engine may take, and of which size together.
-        worth_reading: Number of records that are worth a look at the consumer.
-    """
-
-    def __init__(self, of_engine: Callable[[], tuple[int, int]], worth_reading: int) -> None:
-        self._of_engine = of_engine
-        self._worth_reading = worth_reading
-        self._has_changed = threading.Event()
-        self._sent = self._sent_bytes = 0  # by the reader
-        self._taken = self._taken_bytes = 0  # by the engine's thread
-
-    @property
-    def left(self) -> int:
-        """Number of records that may be read now."""
-        records, size = self._of_engine()
-        if size <= self._sent_bytes - self._taken_bytes:
-            return 0
-        return records - (self._sent - self._taken)
-
-    def fits(self, size: int) -> int:
-        """Number of records of a size that there is room for; one fits always."""
-        left = self._of_engine()[1] - (self._sent_bytes - self._taken_bytes)
-        return max(left // max(size, 1), 1)
-
-    def send(self, records: Sequence[Record]) -> None:
-        """Some records are on their way."""
-        self._sent_bytes += sum([record.size for record in records])
-        self._sent += len(records)
-
-    def take(self, records: Sequence[Record]) -> None:
-        """Some records have arrived: the engine counts them now."""
-        self._taken_bytes += sum([record.size for record in records])
-        self._taken += len(records)
-
-    def changed(self) -> None:
-        """Have the reader look again, if it waits. From any thread."""
-        self._has_changed.set()
-
-    def wait(self, until: Callable[[], bool]) -> bool:
-        """Wait until there is room; for a moment, until it is worth a look at the consumer.
-
-        Args:
-            until: What ends the wait besides; looked at when it has :meth:`changed`.
-
-        Returns:
-            True if there is room.
-        """
-        began = time.monotonic()
-        while (room := self.left) < self._worth_reading and not until():
-            most = _FULL_SECONDS if room <= 0 else _GATHER_SECONDS
-            left = began + most - time.monotonic()
-            if left <= 0:
-                break
-            self._has_changed.clear()
-            if self.left < self._worth_reading:
-                self._has_changed.wait(left)
-        return self.left > 0

@@ -20,7 +20,8 @@ from kshare.processing import Outcome, Processor, Record, Retry, Status
 from kshare.processing.consumer_edge import ConsumerEdge, not_before, records_of
 from kshare.processing.core.effects import GiveBack, TakeAgain
 from kshare.processing.measures import Measures
-from kshare.processing.runner import Room, Runner
+from kshare.processing.room import Room
+from kshare.processing.runner import Runner
 from kshare.testing import FakeCluster
 from tests.processing.engines import MemoryEdge, comes
 from tests.processing.running import ORDERS, RECORDS, SOON, run

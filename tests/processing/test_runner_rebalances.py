@@ -17,7 +17,8 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import DeadLetter, Processor, Record, Retry, loop
 from kshare.processing.consumer_edge import records_of
 from kshare.processing.core.effects import GiveBack
-from kshare.processing.runner import Room, Runner
+from kshare.processing.room import Allotment, Room
+from kshare.processing.runner import Runner
 from tests.processing.engines import MemoryEdge, comes
 from tests.processing.engines import records_of as records_of_keys
 from tests.processing.running import ORDERS, RECORDS
@@ -144,8 +145,8 @@ def test_what_is_revoked_while_more_is_received_is_not_handled(
         return consume(most, WAIT_S)
 
     monkeypatch.setattr(made, "consume", rebalances)
-    assert [message.offset() for message in runner._received(3)] == [1, 2]
-    assert [message.offset() for message in runner._received(3)] == [3, 4, 5]
+    assert [message.offset() for message in runner._received(Allotment(3, 1 << 20))] == [1, 2]
+    assert [message.offset() for message in runner._received(Allotment(3, 1 << 20))] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("is_lost", [False, True])

@@ -1,0 +1,195 @@
+"""Room for more records, and how partitions share it where each is processed in order."""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple
+
+from kshare.core.progress import TopicPartition
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.processing.core.lane import Lane
+from kshare.processing.core.record import Record
+from kshare.processing.processor import Processor
+
+__all__ = ["Allotment", "Room", "Shares"]
+
+_GATHER_SECONDS: Final = 0.01
+_FULL_SECONDS: Final = 1.0
+"""After so long without room, partitions are paused and the group is followed meanwhile."""
+
+
+class Room:
+    """Room for more records: the engine's, less those on their way to it.
+
+    Args:
+        of_engine: How many records the engine may take, and of which size together.
+        worth_reading: Number of records that are worth a look at the consumer.
+    """
+
+    def __init__(self, of_engine: Callable[[], tuple[int, int]], worth_reading: int) -> None:
+        self._of_engine = of_engine
+        self._worth_reading = worth_reading
+        self._has_changed = threading.Event()
+        self._sent = self._sent_bytes = 0  # by the reader
+        self._taken = self._taken_bytes = 0  # by the engine's thread
+
+    @property
+    def left(self) -> int:
+        """Number of records that may be read now."""
+        return 0 if self.bytes_left <= 0 else self._of_engine()[0] - self.on_their_way
+
+    @property
+    def bytes_left(self) -> int:
+        """Size of the records that may be read now."""
+        return self._of_engine()[1] - (self._sent_bytes - self._taken_bytes)
+
+    @property
+    def on_their_way(self) -> int:
+        """Number of records that were sent and have not arrived."""
+        return self._sent - self._taken
+
+    def send(self, records: Sequence[Record]) -> None:
+        """Some records are on their way."""
+        self._sent_bytes += sum([record.size for record in records])
+        self._sent += len(records)
+
+    def take(self, records: Sequence[Record]) -> None:
+        """Some records have arrived: the engine counts them now."""
+        self._taken_bytes += sum([record.size for record in records])
+        self._taken += len(records)
+
+    def changed(self) -> None:
+        """Have the reader look again, if it waits. From any thread."""
+        self._has_changed.set()
+
+    def wait(self, until: Callable[[], bool]) -> bool:
+        """Wait until there is room; for a moment, until it is worth a look at the consumer.
+
+        Args:
+            until: What ends the wait besides; looked at when it has :meth:`changed`.
+
+        Returns:
+            True if there is room.
+        """
+        began = time.monotonic()
+        while (room := self.left) < self._worth_reading and not until():
+            most = _FULL_SECONDS if room <= 0 else _GATHER_SECONDS
+            left = began + most - time.monotonic()
+            if left <= 0:
+                break
+            self._has_changed.clear()
+            if self.left < self._worth_reading:
+                self._has_changed.wait(left)
+        return self.left > 0
+
+
+class Allotment(NamedTuple):
+    """How much may be read next.
+
+    Attributes:
+        records: Maximum number of records.
+        size: Their maximum size together in bytes; a single record may be larger.
+    """
+
+    records: int
+    size: int
+
+    def fits(self, size: int) -> int:
+        """Number of records of a size that may be read; at least one."""
+        return max(min(self.records, self.size // max(size, 1)), 1)
+
+
+class Shares:
+    """Keeps room for each partition, where each is processed in order (``order="partition"``).
+
+    A partition whose record waits would fill all of it, and then all others would wait. So one may
+    fill half of the room. Then those that hold more than a fourth of an equal share pause, until
+    they hold less, or a quarter of the room is held in all.
+
+    Cost: linear in the partitions for each read. For the reader's thread.
+
+    Args:
+        processor: Says what is processed in order, and how much is held.
+        consumer: Reads the partitions.
+        room: The room.
+
+    Attributes:
+        paused: Partitions that are paused.
+    """
+
+    def __init__(self, processor: Processor, consumer: KeySharedConsumer, room: Room) -> None:
+        self.paused = set[TopicPartition]()
+        self._knows_paused = True
+        self._settings = processor.settings
+        self._is_by_partition = processor.order == "partition"
+        self._consumer = consumer
+        self._room = room
+        self._sent: deque[Sequence[Record]] = deque()
+
+    def allot(self, lanes: Callable[[], Collection[Lane]]) -> Allotment:
+        """Pause partitions that hold enough, and resume others; return what may be read next.
+
+        Args:
+            lanes: What is held of each partition; called only where partitions share.
+        """
+        left = Allotment(self._room.left, self._room.bytes_left)
+        if not self._is_by_partition:
+            return left
+        assigned = self._consumer.assignment()
+        if len(assigned) <= 1:
+            self._pause(set())
+            return left
+        most, size_most = self._settings.records_max, self._settings.bytes_max
+        held, size = most - left.records, size_most - left.size
+        used = max(held / most, size / size_most)
+        if used < 1 / 4 or (used < 1 / 2 and not self.paused):
+            self._pause(set())
+            return Allotment(
+                min(left.records, max(most // 2 - held, 1)),
+                min(left.size, size_most // 2 - size),
+            )
+        share = Allotment(
+            max(most // (4 * len(assigned)), 1), max(size_most // (4 * len(assigned)), 1)
+        )
+        full = self._full(share, lanes())
+        self._pause(full if used >= 1 / 2 else full & self.paused)
+        return Allotment(min(left.records, share.records), min(left.size, share.size))
+
+    def send(self, records: Sequence[Record]) -> None:
+        """Count records as held while they are on their way. Call :meth:`Room.send` before."""
+        if self._is_by_partition:
+            self._sent.append(records)
+            self._forget_arrived()
+
+    def _forget_arrived(self) -> None:
+        on_their_way = self._room.on_their_way
+        while self._sent and sum(map(len, self._sent)) > on_their_way:
+            self._sent.popleft()
+
+    def _full(self, share: Allotment, lanes: Collection[Lane]) -> set[TopicPartition]:
+        """The partitions that hold their share, with what is on its way."""
+        counts, sizes = Counter[TopicPartition](), Counter[TopicPartition]()
+        for lane in lanes:
+            counts[lane.key] += len(lane.records)  # type: ignore[index]
+            sizes[lane.key] += lane.size  # type: ignore[index]
+        self._forget_arrived()
+        for records in self._sent:
+            for record in records:
+                counts[record.topic_partition] += 1
+                sizes[record.topic_partition] += record.size
+        return {tp for tp in counts if counts[tp] >= share.records or sizes[tp] >= share.size}
+
+    def forget(self) -> None:
+        """Others have paused or resumed partitions, or they are newly assigned."""
+        self.paused = set()
+        self._knows_paused = False
+
+    def _pause(self, partitions: set[TopicPartition]) -> None:
+        if partitions == self.paused and self._knows_paused:
+            return
+        assigned = set(self._consumer.assignment())
+        partitions &= assigned
+        self._consumer.resume(assigned - partitions)  # those that are not paused are read on
+        self._consumer.pause(partitions - self.paused)
+        self.paused, self._knows_paused = partitions, True
