@@ -1,4 +1,4 @@
-"""What tasks tell the planner: messages, signed, over one small TCP connection each.
+"""Messages of tasks to the planner, signed, over one small TCP connection each.
 
 A message is a line: its HMAC-SHA256 in hexadecimal, a space, JSON. It counts only if it was signed
 with the key of the ticket, and if every field is of the right type and in range: workers may run

@@ -29,7 +29,7 @@ WARN_WITHIN = 0.1
 
 
 class LogView(Protocol):
-    """What is asked of a cluster: see :class:`~kshare.cluster.cluster.Cluster`."""
+    """The part of a cluster that is asked: see :class:`~kshare.cluster.cluster.Cluster`."""
 
     def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
         """The retention of topics."""

@@ -87,7 +87,7 @@ class Engine:
 
     @property
     def exit_error(self) -> BaseException | None:
-        """What a handler or callback has raised to end the process; None if none has."""
+        """The error with which a handler or callback ends the process; None if none does."""
         return self.failure.error if isinstance(self.failure, _Exit) else None
 
     def raise_failure(self) -> None:
@@ -114,7 +114,7 @@ class Engine:
 
     @property
     def room(self) -> int:
-        """How many records may be offered now."""
+        """Number of records that may be offered now."""
         return 0 if self._offered else self.scheduler.room
 
     def offer(self, records: Iterable[Record]) -> None:

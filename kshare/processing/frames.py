@@ -272,7 +272,7 @@ class _Task:
             self._letters.close()
 
     def outcomes(self, at_least: int) -> Iterator[pa.RecordBatch]:
-        """What has been settled since, if it is enough for a batch."""
+        """The outcomes since the last call, if they are enough for a batch."""
         count = len(self._settled)
         if count >= at_least:
             settled = self._settled[:count]

@@ -20,7 +20,7 @@ Deserializer: TypeAlias = Callable[[bytes | None, SerializationContext], Any]
 
 
 class Handler:
-    """What a processor calls.
+    """A function that a processor calls, with its deserializers.
 
     Args:
         function: The user's: a coroutine function, or a plain one.

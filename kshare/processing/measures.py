@@ -1,4 +1,4 @@
-"""What is seen of a running processor: counters, a line of progress, a warning of a blocked loop.
+"""Counters of a running processor, its line of progress, and a warning of a blocked loop.
 
 Cost: 0.3 us a call, nothing for a record; a line of progress is linear in the lanes.
 """
@@ -119,7 +119,7 @@ class Progress:
 
 
 def progress_line(running: Running, rate: float, now: float) -> str:
-    """How a processor goes on, for people.
+    """Return a line that tells people how a processor goes on.
 
     Args:
         running: The processor.

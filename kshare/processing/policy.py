@@ -1,4 +1,4 @@
-"""What becomes of a record that fails: :class:`Retry`, then DeadLetter, Park or Stop."""
+"""Policies for a record that fails: :class:`Retry`, then DeadLetter, Park or Stop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def _chooses_errors(on: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a failed record is tried, and when. Later records of its key wait meanwhile.
+    """Number and times of a failed record's attempts. Later records of its key wait meanwhile.
 
     Attributes:
         attempts: Maximum number of attempts, the first one included, at least 1.

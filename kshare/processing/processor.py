@@ -184,7 +184,7 @@ class Processor:
     # -- for those who run it ---------------------------------------------------------------
 
     def engine(self, edge: Edge, *, gives_back: bool = False) -> Engine:
-        """What handles records, for an event loop that runs.
+        """Make an engine in the event loop that runs.
 
         Args:
             edge: What is outside it.
@@ -195,7 +195,7 @@ class Processor:
         return Engine(Scheduler(settings), self.handler, edge, limit)
 
     def lane_of(self, source: Source, offset: int, key: bytes | None) -> Hashable:
-        """What a record shares with those that are processed one after another with it."""
+        """The lane of a record: those of one lane are processed one after another."""
         partition = source.topic_partition
         if self.order == "partition":
             return partition

@@ -85,7 +85,7 @@ class Room:
 
 
 class Allotment(NamedTuple):
-    """How much may be read next.
+    """Bounds of the next read.
 
     Attributes:
         records: Maximum number of records.

@@ -80,7 +80,7 @@ class GiveBack(NamedTuple):
 
 
 class TakeAgain(NamedTuple):
-    """What was given back from a record on may come again."""
+    """Have the records that were given back come again, from this one on."""
 
     record: Record
 
@@ -98,7 +98,7 @@ Effect: TypeAlias = (
 
 
 class Edge(Protocol):
-    """What is outside an engine: acknowledgements, dead letters, parked keys, what is kept.
+    """The outside of an engine: acknowledgements, dead letters, parked keys, what is kept.
 
     Its methods are called in the event loop's thread.
     """
@@ -140,7 +140,7 @@ class Edge(Protocol):
         """
 
     def take_again(self, record: Record) -> None:
-        """What was given back from a record on may come again."""
+        """Have the records that were given back come again, from this one on."""
 
     def remember(self, record: Record) -> None:
         """Keep failures and due time of a record through a restart."""

@@ -1,4 +1,4 @@
-"""What a scheduler holds: lanes, whose records are processed one after another, and calls."""
+"""Lanes, whose records are processed one after another, and calls: a scheduler holds them."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
@@ -24,7 +24,7 @@ class State(IntEnum):
 
 
 class Trouble(NamedTuple):
-    """What went wrong with the first records of a lane.
+    """Failures of the first records of a lane.
 
     Attributes:
         error: Why the first one failed the last time; None if it did not.
@@ -116,7 +116,7 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a scheduler holds.
+    """Counts of the records, lanes and calls that a scheduler holds.
 
     Attributes:
         records: Number of records that have no outcome.

@@ -165,7 +165,7 @@ _FINAL = frozenset((Status.DONE, Status.FILTERED, Status.DEAD_LETTERED))
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, in characters that UTF-8 has: what is said of a record is written."""
+    """The text of an error, in characters that UTF-8 has, so that it can be written."""
     try:
         text = str(error)
     except Exception as fault:  # the error's own method fails

@@ -1,4 +1,4 @@
-"""Which record is handled next: events in, effects out.
+"""Decides which record is handled next: events in, effects out.
 
 ::
 
@@ -83,7 +83,7 @@ class Scheduler:
 
     @property
     def room(self) -> int:
-        """How many records may be added now."""
+        """Number of records that may be added now."""
         if self.bytes_left <= 0 or self._phase:
             return 0
         return self._settings.records_max - self._held.records
@@ -105,7 +105,7 @@ class Scheduler:
         return not lanes
 
     def figures(self) -> Figures:
-        """What is held now, from any thread. Linear in the lanes."""
+        """Counts of what is held now, from any thread. Linear in the lanes."""
         return self._held.figures(len(self._running))
 
     def lanes(self) -> list[Lane]:
@@ -445,7 +445,7 @@ class Scheduler:
                 self._held.set_ready(lane)
 
     def next_tick(self) -> float | None:
-        """When :meth:`tick` has something to do; None if nothing waits for a time."""
+        """Time at which :meth:`tick` has something to do; None if nothing waits for a time."""
         due, timeout = self._held.next_due(), self._settings.timeout_seconds
         times = [] if due is None or self._phase else [due]
         for call in self._running:

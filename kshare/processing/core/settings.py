@@ -1,4 +1,4 @@
-"""How a processor schedules: plain numbers, and a number of calls that adapts itself."""
+"""Settings of a scheduler in plain numbers, and a number of calls that adapts itself."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,7 +23,7 @@ class OnFailure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetryPlan:
-    """When a failed record is tried again.
+    """Times at which a failed record is tried again.
 
     Attributes:
         attempts: Maximum number of attempts, at least 1.
@@ -51,7 +51,7 @@ class RetryPlan:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a processor schedules.
+    """Settings of a scheduler.
 
     Attributes:
         concurrency: Maximum number of handler calls at a time.
@@ -83,7 +83,7 @@ class Settings:
 
 @dataclass(slots=True)
 class AdaptiveLimit:
-    """How many calls run at a time, by latencies: additive increase, multiplicative decrease.
+    """Number of calls at a time, by latencies: additive increase, multiplicative decrease.
 
     As TCP's congestion window (RFC 5681), and Netflix's concurrency-limits by latency: a window is
     as many calls as the limit, and 32 at least. If their mean latency is not much above the best
