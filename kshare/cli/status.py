@@ -138,7 +138,7 @@ def _alone(status: Status, partition: PartitionStatus) -> Iterator[RangeStatus]:
     tp = partition.topic_partition
     for key in status.parked:
         if key.topic == tp.topic and key.key is None and tp.partition in key.positions:
-            hashes = KeyRanges.each([key.hash])
+            hashes = KeyRanges.of_hashes([key.hash])
             yield RangeStatus(hashes, key.positions[tp.partition], lag=None, limit=None)
 
 

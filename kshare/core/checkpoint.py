@@ -280,7 +280,7 @@ def _decode_limits(value: Any, where: str) -> tuple[RangeLimit, ...]:
         parts = _decode_list(hashes, f"{here}.h", "a list of [lo, hi]")
         try:
             limit = RangeLimit(
-                KeyRanges.canonical(
+                KeyRanges.checked(
                     _decode_range(part, f"{here}.h[{k}]") for k, part in enumerate(parts)
                 ),
                 _decode_offset(end, f"{here}.e"),

@@ -77,9 +77,9 @@ class HashRange:
     def as_percent(self) -> str:
         """Return the shares of the hash space, which are easier to read than 19 digits.
 
-        Two decimals, such as ``25.00 % to 50.00 %``; a thin range has as many as tell its ends
-        apart, so ranges that tile the space have texts of their own. A range of one hash is named
-        by it.
+        Two decimals, such as ``25.00 % to 50.00 %``; a narrow range gets as many as tell its ends
+        apart, so ranges that tile the space have different texts. A range of one hash shows that
+        hash.
         """
         if self.width == 1:
             return f"hash {self.lo}"
@@ -119,13 +119,17 @@ class KeyRanges(tuple[HashRange, ...]):
     """A set of key hashes: disjoint ranges, ascending, of which no two touch.
 
     Equal sets are equal, also to the tuple of the same ranges; ``&``, ``|`` and ``-`` are those of
-    sets. Parts of a partition that touch and are to stay apart are a ``tuple[HashRange, ...]``.
+    sets. ``len`` and iteration are those of the ranges; ``width`` is the number of hashes, and
+    ``holds`` asks for one of them: ``in`` is refused. Parts of a partition that touch and are to
+    stay apart are a ``tuple[HashRange, ...]``.
 
     Args:
         ranges: The ranges, in any order; they may overlap.
     """
 
     __slots__ = ()
+    # A tuple's would look for a range, and find no hash.
+    __contains__: None = None  # type: ignore[assignment]
 
     def __new__(cls, ranges: Iterable[HashRange] = ()) -> Self:  # noqa: D102
         if type(ranges) is cls:
@@ -137,16 +141,16 @@ class KeyRanges(tuple[HashRange, ...]):
         return tuple.__new__(cls, parts)
 
     @classmethod
-    def each(cls, hashes: Iterable[int]) -> "KeyRanges":
+    def of_hashes(cls, hashes: Iterable[int]) -> "KeyRanges":
         """Some hashes, in any order."""
         return cls(map(HashRange.of, sorted(hashes)))  # at once: other threads may change them
 
     @classmethod
-    def canonical(cls, ranges: Iterable[HashRange]) -> "KeyRanges":
-        """The same ranges, which are canonical already.
+    def checked(cls, ranges: Iterable[HashRange]) -> "KeyRanges":
+        """A set from the ranges that it is to have.
 
         Raises:
-            ValueError: They are not.
+            ValueError: They are not ascending, or two of them touch.
         """
         given = tuple(ranges)
         if (hashes := cls(given)) != given:
@@ -192,7 +196,7 @@ class KeyRanges(tuple[HashRange, ...]):
         few, many = self, KeyRanges(others)
         if len(many) < len(few):
             few, many = many, few
-        return _canonical(
+        return _trusted(
             [
                 both
                 for part in few
@@ -214,14 +218,14 @@ class KeyRanges(tuple[HashRange, ...]):
                 lo = cut.hi
             if lo < part.hi:
                 left.append(part if lo == part.lo else HashRange(lo, part.hi))
-        return _canonical(left)
+        return _trusted(left)
 
 
 _lo, _hi = attrgetter("lo"), attrgetter("hi")
 
 
-def _canonical(parts: Iterable[HashRange]) -> KeyRanges:
-    """Ranges that are ascending, disjoint and do not touch, as what they are."""
+def _trusted(parts: Iterable[HashRange]) -> KeyRanges:
+    """A set from ranges that are ascending and do not touch; nothing is checked."""
     return tuple.__new__(KeyRanges, parts)
 
 

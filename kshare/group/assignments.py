@@ -190,6 +190,7 @@ def _hash_ranges(topic_partition: TopicPartition, wanted: Sequence[Any]) -> KeyR
 
 def as_assigned(assignment: Assigned) -> dict[TopicPartition, tuple[HashRange, ...]]:
     """An assignment as users see it: ``()`` is the whole partition."""
+    assert all(assignment.values())  # no hashes would read as all
     return {tp: () if hashes.is_all else tuple(hashes) for tp, hashes in assignment.items()}
 
 

@@ -18,7 +18,7 @@ __all__ = ["Latest", "parse_latest"]
 
 
 def _as_ranges(pairs: list[list[int]]) -> tuple[HashRange, ...]:
-    return tuple(KeyRanges.canonical(HashRange(*pair) for pair in pairs))
+    return tuple(KeyRanges.checked(HashRange(*pair) for pair in pairs))
 
 
 _Count = Annotated[int, Field(ge=0)]

@@ -213,7 +213,9 @@ def describe(
                 of_key = positions.setdefault((tp.topic, hash_), {})
                 position = done.position(HashRange.of(hash_))
                 of_key[tp.partition] = min(position, of_key.get(tp.partition, position))
-    hashes = {topic: KeyRanges.each(hash_ for at, hash_ in keys if at == topic) for topic in topics}
+    hashes = {
+        topic: KeyRanges.of_hashes(hash_ for at, hash_ in keys if at == topic) for topic in topics
+    }
     partitions = tuple(
         _partition(source, tp, (logs or {}).get(tp), hashes[tp.topic])
         for source in checkpoint.sources

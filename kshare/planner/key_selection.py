@@ -42,7 +42,7 @@ class KeySelection:
         topics = options.topics
         return cls(
             topics.partitions if isinstance(topics, Assign) else None,
-            KeyRanges.each(key_hash(key, 0) for key in options.parked_keys),
+            KeyRanges.of_hashes(key_hash(key, 0) for key in options.parked_keys),
         )
 
     def with_parked(self, keys: Mapping[str, Iterable[bytes]]) -> "KeySelection":
@@ -52,7 +52,7 @@ class KeySelection:
             keys: The parked keys of each topic, also of those without any.
         """
         parked = {
-            topic: self.always_parked | KeyRanges.each(key_hash(key, 0) for key in keys[topic])
+            topic: self.always_parked | KeyRanges.of_hashes(key_hash(key, 0) for key in keys[topic])
             for topic in keys
         }
         return KeySelection(self.assigned, self.always_parked, parked)

@@ -209,7 +209,7 @@ class Replay:
 
     def _hashes(self) -> KeyRanges:
         """The hashes of the keys; all if none are named."""
-        return KeyRanges.each(key_hash(key, 0) for key in self.keys) or ALL_HASHES
+        return KeyRanges.of_hashes(key_hash(key, 0) for key in self.keys) or ALL_HASHES
 
     def _is_over(self, consumer: KeySharedConsumer, ends: Mapping[TopicPartition, int]) -> bool:
         position = consumer.position() if ends else {}

@@ -245,7 +245,7 @@ def test_what_is_surely_read_is_read(
 def test_parked_keys_and_ranges_that_hold_nothing_else_do_not_count() -> None:
     low, middle, _ = RANGES
     reached = Progress.of(0, [Rectangle(OffsetRange(0, 50), middle)])
-    parked = KeyRanges.each([low.lo])
+    parked = KeyRanges.of_hashes([low.lo])
     assert surely_read(reached, 90, [(middle, 7)], parked) == 57
     point = type(low)(low.lo, low.lo + 1)
     assert surely_read(reached, 90, [(point, 7)], parked) == 90

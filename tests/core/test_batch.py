@@ -68,7 +68,7 @@ tilings = st.sets(st.sampled_from(CUTS[1:-1])).map(
 @st.composite
 def selections(draw: st.DrawFn) -> Selected:
     ranges = tuple(part for part in draw(tilings) if draw(st.integers(0, 3))) or ALL_HASHES
-    return Selected(ranges, KeyRanges.each(draw(st.frozensets(st.sampled_from(SINGLE)))))
+    return Selected(ranges, KeyRanges.of_hashes(draw(st.frozensets(st.sampled_from(SINGLE)))))
 
 
 def below(end: int, cells: set[int]) -> Cells:
@@ -235,7 +235,7 @@ def test_an_end_is_within_its_bounds(
         (Progress.of(2, [Rectangle(OffsetRange(2, 6), CELLS[1])]), Selected((CELLS[0],)), 4),
         (
             Progress.of(2, [Rectangle(OffsetRange(2, 6), CELLS[1])]),
-            Selected((CELLS[0],), KeyRanges.each([0])),
+            Selected((CELLS[0],), KeyRanges.of_hashes([0])),
             4,
         ),
     ],
@@ -306,7 +306,7 @@ def test_what_tasks_have_read_is_processed_and_nothing_else(
     ranges: Sequence[HashRange],
     data: st.DataObject,
 ) -> None:
-    assigned = [(part, 1) for part in ranges if part in selected.ranges]
+    assigned = [(part, 1) for part in ranges if part in tuple(selected.ranges)]
     limited = limit_ranges(T0, reached, end, assigned, selected.points)
     read = [
         (slice_, data.draw(st.integers(slice_.offsets.start, slice_.offsets.end)))
@@ -326,7 +326,7 @@ def test_what_tasks_have_read_is_processed_and_nothing_else(
 
 def test_a_batch_with_limits_that_end_nothing_reads_what_one_without_does() -> None:
     reached = Progress.of(2, [Rectangle(OffsetRange(4, 6), CELLS[0])])
-    selected = Selected(points=KeyRanges.each([1]))
+    selected = Selected(points=KeyRanges.of_hashes([1]))
     limited = limit_ranges(T0, reached, END, [(WHOLE, 1000)], selected.points)
     read = [(planned.slice, planned.slice.offsets.end) for _, planned in limited]
     after = progress_after({T0: reached}, read, selected.unassigned)
@@ -334,7 +334,7 @@ def test_a_batch_with_limits_that_end_nothing_reads_what_one_without_does() -> N
 
 
 def test_a_range_of_parked_keys_alone_has_no_limit() -> None:
-    parked = KeyRanges.each([0])
+    parked = KeyRanges.of_hashes([0])
     rest = ALL_HASHES - parked
     ranges = [(CELLS[0], 5), *((part, 5) for part in rest)]
     limited = limit_ranges(T0, Progress.at(0), END, ranges, parked)

@@ -157,8 +157,8 @@ def test_key_ranges_are_sets(one: KeyRanges, two: KeyRanges) -> None:
 
 @given(some_hashes, st.sets(st.integers(0, SPACE)))
 def test_single_hashes_of_key_ranges(hashes: KeyRanges, points: set[int]) -> None:
-    assert hashes_of(KeyRanges.each(points)) == points - {SPACE}
-    assert is_canonical(KeyRanges.each(points))
+    assert hashes_of(KeyRanges.of_hashes(points)) == points - {SPACE}
+    assert is_canonical(KeyRanges.of_hashes(points))
     assert {at for at in range(SPACE) if hashes.holds(at)} == hashes_of(hashes)
 
 
@@ -174,7 +174,7 @@ def test_what_key_ranges_say_of_themselves(hashes: KeyRanges) -> None:
     assert hashes.width == len(hashes_of(hashes))
     assert (ALL_HASHES - hashes).width == HASH_SPACE - hashes.width
     assert hashes.pairs == [[part.lo, part.hi] for part in hashes]
-    assert KeyRanges.canonical(iter(hashes)) == hashes
+    assert KeyRanges.checked(iter(hashes)) == hashes
     assert not hashes.is_all
     assert (hashes | (ALL_HASHES - hashes)).is_all
     if hashes:
@@ -183,12 +183,15 @@ def test_what_key_ranges_say_of_themselves(hashes: KeyRanges) -> None:
 
 
 def test_examples_of_key_ranges() -> None:
-    assert KeyRanges([HashRange(5, 9)]) - KeyRanges.each([7]) == (HashRange(5, 7), HashRange(8, 9))
+    assert KeyRanges([HashRange(5, 9)]) - KeyRanges.of_hashes([7]) == (
+        HashRange(5, 7),
+        HashRange(8, 9),
+    )
     assert KeyRanges(split(WHOLE, 3)) == ALL_HASHES
     assert ALL_HASHES - ALL_HASHES == NO_HASHES
 
 
 @pytest.mark.parametrize("ranges", [[(5, 9), (0, 3)], [(0, 5), (5, 9)], [(0, 5), (4, 9)]])
-def test_what_is_not_canonical(ranges: list[tuple[int, int]]) -> None:
+def test_ranges_that_are_no_set_as_they_stand(ranges: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match="wanted ascending hash ranges with gaps between them"):
-        KeyRanges.canonical(HashRange(lo, hi) for lo, hi in ranges)
+        KeyRanges.checked(HashRange(lo, hi) for lo, hi in ranges)

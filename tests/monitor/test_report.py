@@ -77,7 +77,12 @@ def test_there_and_back_through_json(told: dict[TopicPartition, PartitionReport]
 
 def test_the_shape() -> None:
     told = PartitionReport(
-        9, 5, 1, 30, True, (RangeReport(ALL_HASHES - KeyRanges.each([HALF]), 5, 4, 3, 1.5, 10),)
+        9,
+        5,
+        1,
+        30,
+        True,
+        (RangeReport(ALL_HASHES - KeyRanges.of_hashes([HALF]), 5, 4, 3, 1.5, 10),),
     )
     assert encode_report({T0: told}, ends={TopicPartition("t", 10): 7, T0: 1}) == {
         "t": {"0": 9, "10": 7},

@@ -248,7 +248,7 @@ def test_pending_offsets_that_are_gone() -> None:
 
 def parked_at(key: bytes, stable: int = 10, front: int = 20) -> Progress:
     point = key_hash(key, 0)
-    others = ALL_HASHES - KeyRanges.each([point])
+    others = ALL_HASHES - KeyRanges.of_hashes([point])
     return Progress.of(stable, [Rectangle(OffsetRange(stable, front), part) for part in others])
 
 
@@ -290,7 +290,7 @@ def test_a_single_hash_that_is_ahead_or_read_now_is_not_parked() -> None:
 def test_four_times_the_parked_keys_take_four_times_the_steps(limited: bool) -> None:
     def steps(count: int) -> int:
         keys = [b"%d" % number for number in range(count)]
-        others = ALL_HASHES - KeyRanges.each(key_hash(key, 0) for key in keys)
+        others = ALL_HASHES - KeyRanges.of_hashes(key_hash(key, 0) for key in keys)
         progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), part) for part in others])
         limits = (RangeLimit(others, 30, 5),) if limited else ()
         parked = {("t", key): INFO for key in keys}

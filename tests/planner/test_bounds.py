@@ -77,7 +77,7 @@ def test_with_too_many_gaps_those_that_lag_go_first() -> None:
         query.trigger()
         begin = decode(query.at)
         reached = begin.progress[T0]
-        readable = ALL_HASHES - KeyRanges.each(key_hash(key, 0) for key in parked)
+        readable = ALL_HASHES - KeyRanges.of_hashes(key_hash(key, 0) for key in parked)
         if reached.gaps >= 4 and reached.pending_of(reached.front, readable):
             held += 1
             assert max(limit.end for limit in begin.limits[T0]) <= reached.front

@@ -78,7 +78,7 @@ def test_a_parked_key_is_not_read(parked: set[tuple[str, bytes]], is_always: boo
     for key in KEYS:
         hash_ = key_hash(key, 0)
         assert now.readable(T0).holds(hash_) == (key not in wanted)
-    assert now.parked(T0) == KeyRanges.each(key_hash(key, 0) for key in wanted)
+    assert now.parked(T0) == KeyRanges.of_hashes(key_hash(key, 0) for key in wanted)
     assert now.unassigned(T0) == ()
     assert now.allowed(T0) == ALL_HASHES
     assert now.parked(U0) == NO_HASHES  # was not asked about

@@ -90,7 +90,7 @@ class KeyLimit:
     @property
     def aside(self) -> KeyRanges:
         """The hashes of the keys that are put aside."""
-        return KeyRanges.each(key_hash(key, 0) for key in self._aside)
+        return KeyRanges.of_hashes(key_hash(key, 0) for key in self._aside)
 
     def let_out(self, hand: InHand) -> None:
         """Have all in hand that may go out now; nothing is in hand."""

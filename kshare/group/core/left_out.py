@@ -88,7 +88,7 @@ class Released:
     def hashes(self, partition: TopicPartition) -> KeyRanges:
         """The hashes of the keys that wait."""
         waiting = self._partitions.get(partition)
-        return NO_HASHES if waiting is None else KeyRanges.each(waiting.due)
+        return NO_HASHES if waiting is None else KeyRanges.of_hashes(waiting.due)
 
     def unfollowed(self, partition: TopicPartition) -> KeyRanges:
         """Those, and the ones that wait no more, until the delivery has followed.
@@ -96,7 +96,9 @@ class Released:
         What is read of them before that is behind what is read again after it.
         """
         waiting = self._partitions.get(partition)
-        return NO_HASHES if waiting is None else KeyRanges.each(waiting.due.keys() | waiting.over)
+        return (
+            NO_HASHES if waiting is None else KeyRanges.of_hashes(waiting.due.keys() | waiting.over)
+        )
 
     def due(self, now: float) -> None:
         """Let go the keys whose time has come."""

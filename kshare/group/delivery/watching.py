@@ -114,7 +114,7 @@ class Parking:
         by_topic: dict[str, set[int]] = {}
         for topic, key in keys:
             by_topic.setdefault(topic, set()).add(key_hash(key, 0))
-        hashes = {topic: KeyRanges.each(points) for topic, points in sorted(by_topic.items())}
+        hashes = {topic: KeyRanges.of_hashes(points) for topic, points in sorted(by_topic.items())}
         if hashes != self.hashes:
             self.hashes = hashes
             self._on_change()

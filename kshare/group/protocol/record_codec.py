@@ -251,6 +251,8 @@ def assignment_value(
     assigned: Iterable[tuple[TopicPartition, KeyRanges]],
 ) -> list[list[Any]]:
     """Key hashes by partition, for JSON: ``[topic, partition, [[lo, hi], ...]]``; [] for all."""
+    assigned = tuple(assigned)
+    assert all(hashes for _, hashes in assigned)  # no hashes would read as all
     return [[*tp, [] if hashes.is_all else hashes.pairs] for tp, hashes in assigned]
 
 
@@ -268,7 +270,7 @@ def assignment_of(value: Any) -> tuple[tuple[TopicPartition, KeyRanges], ...]:
 
 
 def _hashes_of(pairs: Any) -> KeyRanges:
-    return KeyRanges.canonical(HashRange(lo, hi) for lo, hi in pairs)
+    return KeyRanges.checked(HashRange(lo, hi) for lo, hi in pairs)
 
 
 _VALUES: Final[dict[str, Callable[[Key, Mapping[str, Any]], Record]]] = {

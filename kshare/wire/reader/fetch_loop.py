@@ -2,8 +2,8 @@
 
 :class:`~kshare.wire.reader.read_slice.SliceReader` and
 :class:`~kshare.wire.reader.tail_reader.TailReader` each own one. They say what differs between
-them: how to wait (the argument of :meth:`FetchLoop.turn`), how many partitions of a response take
-turns, and what becomes of a partition at an obstacle (:class:`.ReadPolicy`).
+them: how to wait (the argument of :meth:`FetchLoop.step`), how many partitions of a response
+alternate, and what becomes of a partition at an obstacle (:class:`.ReadPolicy`).
 
 The records of a partition come in offset order, or an error says what is missing. The caller never
 sees a fault that passes. None of this depends on which replica is read, on what siblings on the
@@ -13,7 +13,7 @@ Cost: one request for each broker is always under way while the last response is
 limit is likely to be reached in it, or a sibling makes it). Memory is two fetch responses and one
 output batch, however large the backlog is.
 
-One turn of the loop::
+One step of the loop::
 
     take what siblings have fetched --> find who leads --> ask every broker that is not asked
                    ^                                                     |
@@ -59,8 +59,8 @@ class FetchLoop:
         partitions: What is read, and not at its end.
         waiting: Those of them that wait for a broker to be found.
         fetchers: Who is asked, by address; the one that was asked first comes first.
-        turns: Number of partitions of a response that are delivered in turn. If more than 1, each
-            partition gets the same share of a response.
+        alternating: Number of partitions of a response that are delivered a batch each in turn. If
+            more than 1, each partition gets the same share of a response.
     """
 
     def __init__(self, options: SourceOptions, brokers: Brokers, clock: Clock) -> None:
@@ -68,7 +68,7 @@ class FetchLoop:
         self.partitions: dict[TopicPartition, PartitionReader] = {}
         self.waiting: dict[TopicPartition, PartitionReader] = {}
         self.fetchers: dict[Address, Fetcher] = {}
-        self.turns = 1
+        self.alternating = 1
         self._options = options
         self._brokers = brokers
 
@@ -122,7 +122,7 @@ class FetchLoop:
         if partition.offset is None and self._reads(partition):
             self._remove(partition.topic_partition)
 
-    # -- a turn -----------------------------------------------------------------------------
+    # -- a step -----------------------------------------------------------------------------
 
     @property
     def asked(self) -> list[Fetcher]:
@@ -147,14 +147,14 @@ class FetchLoop:
             [fetcher.throttle_left for fetcher in unasked],
         )
 
-    def turn(self, ready: Callable[[], Sequence[Fetcher]]) -> Iterator[Delivered]:
+    def step(self, ready: Callable[[], Sequence[Fetcher]]) -> Iterator[Delivered]:
         """Ask whoever may be asked, and deliver what is answered.
 
         Args:
             ready: Waits; returns the fetchers whose answers are to be received.
 
         Raises:
-            KshareError: Reading cannot go on; :meth:`rewind` comes before the next turn.
+            KshareError: Reading cannot go on; :meth:`rewind` comes before the next step.
         """
         due = yield from self._take_chunks()
         self._route(due)
@@ -265,7 +265,7 @@ class FetchLoop:
         """Send a request; the responses of all brokers together are no larger than one's."""
         kafka, brokers = self._options.kafka, max(len(self._active), 1)
         wanted = [fetch for fetch in fetches if fetch is not None]
-        if self.turns > 1 and wanted:
+        if self.alternating > 1 and wanted:
             whole = min(kafka.max_partition_fetch_bytes, kafka.fetch_max_bytes)
             share = max(whole // (brokers * len(wanted)), _RESPONSE_BYTES_MIN)
             wanted = [
@@ -285,7 +285,7 @@ class FetchLoop:
         try:
             delivering, checks = self._handle(fetcher)
             ahead, fault = self._send_ahead(fetcher, delivering, checks)
-            yield from self._in_turn(
+            yield from self._alternated(
                 self._deliver(
                     fetcher,
                     partition,
@@ -351,23 +351,23 @@ class FetchLoop:
             fault = error
         return {partition for partition, fetch in fetches.items() if fetch is not None}, fault
 
-    def _in_turn(self, deliveries: Iterable[Iterator[Delivered]]) -> Iterator[Delivered]:
-        """What a response has of each partition; of :attr:`turns` of them a batch in turn."""
+    def _alternated(self, deliveries: Iterable[Iterator[Delivered]]) -> Iterator[Delivered]:
+        """Deliver a response: :attr:`alternating` partitions take turns, a batch each."""
         following = iter(deliveries)
-        turns = deque(islice(following, self.turns))
-        while turns:
-            delivery = turns.popleft()
+        current = deque(islice(following, self.alternating))
+        while current:
+            delivery = current.popleft()
             delivered = next(delivery, None)
             if delivered is None:
-                turns.extend(islice(following, 1))
+                current.extend(islice(following, 1))
                 continue
-            turns.append(delivery)
+            current.append(delivery)
             yield delivered
 
     def _deliver(
         self, fetcher: Fetcher, partition: PartitionReader, *, moves: bool
     ) -> Iterator[Delivered]:
-        """Deliver what a response has of a partition, which then moves to another broker or not."""
+        """Deliver a partition's part of a response; ``moves``: then look for its broker again."""
         try:
             yield from partition.deliver()
         except RecordError as error:
@@ -379,7 +379,7 @@ class FetchLoop:
 
     def _check_bounds(self, fetcher: Fetcher, checks: _Checks) -> None:
         """Tell lost records from late ones. The response is of no further use then."""
-        # What a partition has lost that was dropped meanwhile, nobody wants any more.
+        # Nobody wants the lost records of a partition that was dropped meanwhile.
         wanted = [check for check in checks if self._reads(check[0])]
         if not wanted:
             return
@@ -407,14 +407,14 @@ class FetchLoop:
 
 
 class ReaderClock:
-    """Time as a reader counts it: without the time that its consumer takes."""
+    """Time as a reader counts it: without the time that its caller takes."""
 
     def __init__(self, actual: Clock) -> None:
         self.actual = actual
         self._stopped_seconds = 0.0
 
     def monotonic(self) -> float:
-        """Seconds since some moment, without those of the consumer."""
+        """Seconds since some moment, without those of the caller."""
         return self.actual.monotonic() - self._stopped_seconds
 
     def sleep(self, seconds: float, /) -> None:
@@ -423,7 +423,7 @@ class ReaderClock:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """The consumer works."""
+        """Stop the clock while the caller works."""
         since = self.actual.monotonic()
         try:
             yield

@@ -195,8 +195,8 @@ class SliceReader:
             for slices in by_partition.values():
                 self._loop.read(slices, self._policy)
             while self._loop.partitions:
-                turn = (batch for _, batch in self._loop.turn(self._answered))
-                for batch in _gathered(turn) if len(self.slices) > 1 else turn:
+                step = (batch for _, batch in self._loop.step(self._answered))
+                for batch in _gathered(step) if len(self.slices) > 1 else step:
                     with self._loop.clock.stopped():
                         yield batch
                 unfinished = self._report_ends(unfinished)

@@ -2,9 +2,9 @@
 
 The records of a partition come in offset order, each at most once, as from
 :class:`~kshare.wire.reader.read_slice.SliceReader`, with the same loop. Where that one waits, this
-one returns when it is woken, and it waits for no broker alone: other threads look up leaders and
-connect. A fault that passes is retried for ever, with a warning now and then;
-an error leaves the reader in order, and the next call goes on after the last record that was taken.
+one returns when it is woken, and it never waits for a single broker: other threads look up leaders
+and connect. A fault that passes is retried for ever, with a warning now and then; an error leaves
+the reader in order, and the next call goes on after the last record that was taken.
 
 After :meth:`TailReader.take_turns`, no partition has to wait until all of another one is taken:
 each gets the same share of a response, and some hundred rows at a time are delivered of each in
@@ -47,7 +47,8 @@ NO_END = 1 << 62
 
 NamedReset = Literal["earliest", "latest", "error"]
 _WARNING_SECONDS = 30.0
-_MANY = 8  # partitions, from which on each gives up its buffers after each response
+_DECODERS_MAX = 8  # partitions that keep their buffers; others give them up after each response
+_ALTERNATING = 8  # partitions
 _ROWS_MAX = 16_384  # a fourth takes 20 MB less, and no more time
 _TURN_ROWS_MAX = 512
 
@@ -102,9 +103,7 @@ class _Tail:
         self._reset = reset
         self._read_epochs = read_epochs
         self._topic_partition = topic_partition
-        self._warned: float | None = (
-            None  # when the last warning was due; None since an answer came
-        )
+        self._warned: float | None = None  # when the last warning was due; None after an answer
 
     def answered(self, first: int, end: int) -> None:
         self.bounds = first, end
@@ -172,7 +171,7 @@ class TailReader:
 
     def take_turns(self) -> None:
         """Deliver partitions that are read from now on in turn."""
-        self._loop.turns = _MANY
+        self._loop.alternating = _ALTERNATING
 
     def read(self, slice_: Slice, *, is_alone: bool = False) -> None:
         """Read a slice from now on, in place of what was read of its partition.
@@ -183,13 +182,13 @@ class TailReader:
         """
         topic_partition = slice_.topic_partition
         self.drop(topic_partition)
-        takes_turns = self._loop.turns > 1
+        takes_turns = self._loop.alternating > 1
         records = SliceRecords(
             PlannedSlice(slice_),
             self._options,
             # In turns, what one decoder has decompressed stays while others decode.
             arena=None if takes_turns else self._arena,
-            is_one_of_many=len(self._tails) >= _MANY,
+            is_one_of_many=len(self._tails) >= _DECODERS_MAX,
             max_rows=_TURN_ROWS_MAX if takes_turns and not is_alone else _ROWS_MAX,
             drops_times=True,  # a message can say that it has none
         )
@@ -264,7 +263,7 @@ class TailReader:
         seconds = yield None
         while True:
             got_none = True
-            for partition, batch in self._loop.turn(partial(self._answered, seconds)):
+            for partition, batch in self._loop.step(partial(self._answered, seconds)):
                 got_none = False
                 topic_partition = partition.topic_partition
                 with self._loop.clock.stopped():

@@ -133,7 +133,7 @@ class Driver:
         self.state.acknowledged(message)
 
     def park(self, *keys: str) -> None:
-        self.parked = {"orders": KeyRanges.each(point(key) for key in keys)} if keys else {}
+        self.parked = {"orders": KeyRanges.of_hashes(point(key) for key in keys)} if keys else {}
 
 
 def _is_wanted(stripes: Sequence[Stripe], offset: int, key: str) -> bool:

@@ -252,7 +252,9 @@ class Parks:
         pass
 
     def toggle(self, key: str) -> None:
-        self.hashes = {} if self.hashes else {"orders": KeyRanges.each([key_hash(key.encode(), 0)])}
+        self.hashes = (
+            {} if self.hashes else {"orders": KeyRanges.of_hashes([key_hash(key.encode(), 0)])}
+        )
 
 
 @contextmanager
