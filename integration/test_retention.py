@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from integration.kafka import KafkaBroker
-from kshare.cluster.cluster import Cluster, TopicPolicy
+from kshare.cluster.cluster import Cluster, TopicConfig
 from kshare.core.progress import TopicPartition
 from kshare.monitor.report import decode_report
 from kshare.options import SourceOptions, parse_options
@@ -45,30 +45,30 @@ def planner_of(broker: KafkaBroker, topic: str) -> Iterator[StreamPlanner]:
 
 
 @pytest.mark.parametrize(
-    ("config", "policy"),
+    ("config", "expected"),
     [
-        (AGED, TopicPolicy(False, 10 * HOUR_MS, batch_bytes=64 * MIB)),
+        (AGED, TopicConfig(False, 10 * HOUR_MS, batch_bytes=64 * MIB)),
         (
             BOUNDED,
-            TopicPolicy(False, None, retention_bytes=10 * MIB, segment_bytes=MIB, batch_bytes=MIB),
+            TopicConfig(False, None, retention_bytes=10 * MIB, segment_bytes=MIB, batch_bytes=MIB),
         ),
         (
             {"cleanup.policy": "compact", **AGED, **BOUNDED},
-            TopicPolicy(True, None, segment_bytes=MIB, batch_bytes=MIB),
+            TopicConfig(True, None, segment_bytes=MIB, batch_bytes=MIB),
         ),
         (
             {"cleanup.policy": "compact,delete", "message.timestamp.type": "LogAppendTime", **AGED},
-            TopicPolicy(True, 10 * HOUR_MS, log_append_time=True, batch_bytes=64 * MIB),
+            TopicConfig(True, 10 * HOUR_MS, log_append_time=True, batch_bytes=64 * MIB),
         ),
     ],
 )
 def test_what_a_broker_says_of_a_topic(
-    broker: KafkaBroker, config: dict[str, int | str], policy: TopicPolicy
+    broker: KafkaBroker, config: dict[str, int | str], expected: TopicConfig
 ) -> None:
     topic = broker.create_topic(config=config)
     with closing(Cluster(options_of(broker, topic).kafka)) as cluster:
-        assert cluster.policies([topic]) == {topic: policy}
-        assert cluster.policies(["not-there", topic]) == {topic: policy}
+        assert cluster.topic_configs([topic]) == {topic: expected}
+        assert cluster.topic_configs(["not-there", topic]) == {topic: expected}
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class Case:
         """Read a case from parsed JSON.
 
         Raises:
-            CaseError: it is no object, or has no known operation.
+            CaseError: It is no object, or has no known operation.
         """
         if not isinstance(fields, Mapping):
             raise CaseError("a case is an object")
@@ -109,7 +109,7 @@ def run_case(case: Case) -> Outcome:
     """Answer a case.
 
     Raises:
-        CaseError: a field is missing or makes no sense.
+        CaseError: A field is missing or makes no sense.
     """
     if case.operation == "lags":
         return Outcome({"id": case.id, **_readable(_lags, case.fields)})
@@ -320,8 +320,8 @@ def _assign(case: Case, state: ApplicationState) -> TaskAssignment:
     """The assignor's answer, if it is valid.
 
     Raises:
-        CaseError: the case names no built-in assignor: data imports no code.
-        ValueError: the answer is not valid.
+        CaseError: The case names no built-in assignor: data imports no code.
+        ValueError: The answer is not valid.
     """
     assignor = case.assignor
     if assignor is None:

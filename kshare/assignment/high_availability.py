@@ -53,7 +53,7 @@ class HighAvailabilityTaskAssignor(TaskAssignor):
         """Assign each task; ask for a follow-up while a copy is not yet where it is wanted.
 
         Raises:
-            ValueError: there is no process.
+            ValueError: There is no process.
             TaskAssignmentException: the task lags were not computed.
         """
         application_state.kafka_streams_states(compute_task_lags=True)

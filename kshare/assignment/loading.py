@@ -58,7 +58,7 @@ def load_task_assignor(
         configs: The configs, passed to the assignor's ``configure`` if it has one.
 
     Raises:
-        ValueError: there is no such assignor, or it cannot be made or configured; the text says why
+        ValueError: There is no such assignor, or it cannot be made or configured; the text says why
             and names the built-in ones.
     """
     target: Any = name

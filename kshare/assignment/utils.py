@@ -93,7 +93,7 @@ def identity_assignment(
     """Return the previous assignment, also of tasks that have left the topology.
 
     Raises:
-        ValueError: a process had a task both as active and as standby.
+        ValueError: A process had a task both as active and as standby.
     """
     return {
         process: KafkaStreamsAssignment(
@@ -114,7 +114,7 @@ def default_standby_task_assignment(
         assignments: The tasks of each process. Previous standbys play no part.
 
     Raises:
-        ValueError: an assignment is under another process's id.
+        ValueError: An assignment is under another process's id.
     """
     placed = _for_all(application_state, assignments)
     standby = assign_standbys(
@@ -141,8 +141,8 @@ def optimize_rack_aware_active_tasks(
         tasks: The tasks that may move; None: those of ``params``, or all.
 
     Raises:
-        ValueError: a task to optimise is active on no process, on two, or not in the topology.
-        ModuleNotFoundError: the extra ``kshare[racks]`` is not installed.
+        ValueError: A task to optimise is active on no process, on two, or not in the topology.
+        ModuleNotFoundError: The extra ``kshare[racks]`` is not installed.
     """
     params = _params(params, tasks)
     placed = _for_all(params.application_state, assignments)
@@ -177,8 +177,8 @@ def optimize_rack_aware_standby_tasks(
         tasks: The tasks whose standbys may move; None: those of ``params``, or all.
 
     Raises:
-        ValueError: a standby is of a task that is not in the topology.
-        ModuleNotFoundError: the extra ``kshare[racks]`` is not installed.
+        ValueError: A standby is of a task that is not in the topology.
+        ModuleNotFoundError: The extra ``kshare[racks]`` is not installed.
     """
     params = _params(params, tasks)
     placed = _for_all(params.application_state, assignments)

@@ -156,7 +156,7 @@ class Client(Generic[HandleT]):
         """The client of librdkafka, opened if it is not open.
 
         Raises:
-            KafkaError: there is no token to log in with, or librdkafka refuses the configuration.
+            KafkaError: There is no token to log in with, or librdkafka refuses the configuration.
         """
         if self._handle is None:
             self.last_fault = None

@@ -31,7 +31,7 @@ from kshare.options import Assign, KafkaConfig, Subscribe, SubscribePattern
 from kshare.wire.protocol.error_codes import PASSING, Kind
 from kshare.wire.protocol.retry import Clock, RetryDeadline, retry_backoff
 
-__all__ = ["Cluster", "TopicPolicy"]
+__all__ = ["Cluster", "TopicConfig"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ _NO_LEADERS: Final = RdKafkaError._NOENT  # noqa: SLF001
 _TRANSPORT: Final = RdKafkaError._TRANSPORT  # noqa: SLF001
 
 _NO_ID: Final = (str(None), str(Uuid(0, 0)))
-"""The id of a topic by a broker that gives none (before Kafka 2.8)."""
-_LASTING: Final = (AuthenticationError, AuthorizationError, UnknownTopicError)
+"""What stands for a topic's id where a broker gives none (before Kafka 2.8)."""
+_NOT_TRIED_AGAIN: Final = (AuthenticationError, AuthorizationError, UnknownTopicError)
 
 _Answer = TypeVar("_Answer")
 _Subject: TypeAlias = tuple[str | None, int | None]
@@ -55,8 +55,8 @@ _SEGMENT_BYTES, _BATCH_BYTES = 1 << 30, (1 << 20) + 12  # Kafka's defaults
 
 
 @dataclass(frozen=True, slots=True)
-class TopicPolicy:
-    """The retention of a topic, by its configuration.
+class TopicConfig:
+    """The part of a topic's configuration that says what becomes of its records.
 
     Attributes:
         compacted: Whether records vanish when a later one has the same key.
@@ -83,17 +83,17 @@ class TopicPolicy:
         return not self.compacted or (self.retention_ms, self.retention_bytes) != (None, None)
 
     @classmethod
-    def of(cls, values: Mapping[str, str | None]) -> "TopicPolicy":
-        """The policy that the values of a topic's configuration mean."""
-        policy = values.get("cleanup.policy") or "delete"
-        deletes = "delete" in policy
+    def of(cls, values: Mapping[str, str | None]) -> "TopicConfig":
+        """What the values of a topic's configuration mean."""
+        cleanup = values.get("cleanup.policy") or "delete"
+        deletes = "delete" in cleanup
 
         def limit(name: str) -> int | None:
             value = int(values.get(name) or -1)
             return value if deletes and value >= 0 else None
 
         return cls(
-            compacted="compact" in policy,
+            compacted="compact" in cleanup,
             retention_ms=limit("retention.ms"),
             log_append_time=values.get("message.timestamp.type") == "LogAppendTime",
             retention_bytes=limit("retention.bytes"),
@@ -132,8 +132,8 @@ class Cluster:
         """The partitions that a subscription means now, sorted.
 
         Raises:
-            UnknownTopicError: a topic that is named does not exist.
-            KafkaError: the cluster did not answer in time, or refused.
+            UnknownTopicError: A topic that is named does not exist.
+            KafkaError: The cluster did not answer in time, or refused.
         """
         match topics:
             case Assign():
@@ -153,7 +153,7 @@ class Cluster:
         """The names of all topics that this client may see.
 
         Raises:
-            KafkaError: the cluster did not answer in time, or refused.
+            KafkaError: The cluster did not answer in time, or refused.
         """
         return self._attempted(self._list_topics)
 
@@ -163,8 +163,8 @@ class Cluster:
         """The rack of each broker that has a replica of a partition; None for one without a rack.
 
         Raises:
-            UnknownTopicError: a topic does not exist.
-            KafkaError: the cluster did not answer in time, or refused.
+            UnknownTopicError: A topic does not exist.
+            KafkaError: The cluster did not answer in time, or refused.
         """
         described = self._attempted(lambda: self._described(topics, self._deadline()))
         return {
@@ -179,8 +179,8 @@ class Cluster:
         """The first offset that each partition's log holds.
 
         Raises:
-            UnknownTopicError: a partition does not exist.
-            KafkaError: the cluster did not answer in time (so for a partition that has no leader
+            UnknownTopicError: A partition does not exist.
+            KafkaError: The cluster did not answer in time (so for a partition that has no leader
                 for so long), or refused. The other methods that ask for offsets raise the same.
         """
         spec: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -200,8 +200,8 @@ class Cluster:
         )
         return {tp: offset if offset >= 0 else None for tp, offset in offsets.items()}
 
-    def policies(self, topics: Collection[str]) -> dict[str, TopicPolicy]:
-        """The retention of topics.
+    def topic_configs(self, topics: Collection[str]) -> dict[str, TopicConfig]:
+        """The configurations of topics.
 
         Topics that this client is not authorized to describe are left out, and those without an
         answer.
@@ -213,14 +213,14 @@ class Cluster:
             lambda client, seconds: client.describe_configs([*wanted], request_timeout=seconds),
             self._deadline(),
         )
-        policies = {}
+        configs = {}
         for resource, future in futures.items():
             error = _failure(future)
             if error is None:
                 self._client.answered()
                 values = {name: entry.value for name, entry in future.result().items()}
-                policies[resource.name] = TopicPolicy.of(values)
-        return policies
+                configs[resource.name] = TopicConfig.of(values)
+        return configs
 
     def shorten_timeout(self, seconds: float) -> None:
         """From now on, wait no longer than this for an answer."""
@@ -239,7 +239,7 @@ class Cluster:
             try:
                 return ask()
             except KafkaError as error:
-                lasts = isinstance(error, _LASTING) or self._client.unreachable
+                lasts = isinstance(error, _NOT_TRIED_AGAIN) or self._client.unreachable
                 if lasts or attempt >= self._kafka.offset_attempts:
                     raise
                 _log.warning("attempt %d of %d: %s", attempt, self._kafka.offset_attempts, error)
@@ -378,7 +378,7 @@ class Cluster:
     def _missing(
         self, partitions: Collection[RdTopicPartition], what: str, deadline: RetryDeadline
     ) -> list[KafkaError]:
-        """The fault of partitions that do not exist, and so have no leader."""
+        """The faults of those partitions that do not exist; others only lack a leader."""
         if not partitions:
             return []
         try:
@@ -394,7 +394,7 @@ class Cluster:
     def _missing_twice(
         self, faults: Collection[KafkaError], before: Collection[_Subject]
     ) -> Collection[_Subject]:
-        """The missing partitions; raise the fault of any that were missing before, too."""
+        """Return what is missing now; raise if it was missing last time, too."""
         missing = {
             (fault.topic, fault.partition): fault
             for fault in faults

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kshare.cluster.client import Client, admin_seconds, code_of, kafka_error, kind_of
-from kshare.cluster.cluster import Cluster, TopicPolicy
+from kshare.cluster.cluster import Cluster, TopicConfig
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
 from kshare.errors import FetchTimeoutError, KafkaError, UnknownTopicError
@@ -124,15 +124,15 @@ class CompactedTopic:
         """The partitions that are read.
 
         Raises:
-            UnknownTopicError: the topic does not exist.
+            UnknownTopicError: The topic does not exist.
         """
         if not self._positions:
             self._positions = dict.fromkeys(self._listed(), 0)
         return tuple(self._positions)
 
-    def policy(self) -> TopicPolicy | None:
+    def config(self) -> TopicConfig | None:
         """The configuration of the topic; None if this client is not authorized to know."""
-        return self._cluster.policies([self.name]).get(self.name)
+        return self._cluster.topic_configs([self.name]).get(self.name)
 
     def create(self) -> None:
         """Make the topic, unless it exists, and wait until the brokers know it."""
@@ -220,7 +220,7 @@ class CompactedTopic:
         """Wait until the brokers know the topic: the controller tells them one by one.
 
         Raises:
-            UnknownTopicError: they still do not after ``default.api.timeout.ms``.
+            UnknownTopicError: They still do not after ``default.api.timeout.ms``.
         """
         deadline = RetryDeadline.for_requests(self._kafka)
         deadline.start()

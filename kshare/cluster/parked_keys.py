@@ -154,7 +154,7 @@ class ParkWatch:
         """The parked keys of some topics, as they were at most 2 s ago or are last known.
 
         Raises:
-            KafkaError: the list has never been read, and cannot be within
+            KafkaError: The list has never been read, and cannot be within
                 ``default.api.timeout.ms``. The next call tries again.
         """
         return [key for key in self.everywhere() if key[0] in topics]

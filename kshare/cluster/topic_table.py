@@ -122,8 +122,8 @@ class TopicTable(Generic[KeyT, ValueT]):
 
     def _check_topic(self) -> None:
         """Warn of a topic that someone has made in another way."""
-        policy = self._topic.policy()
-        if policy is not None and policy.deletes_last_values:
+        config = self._topic.config()
+        if config is not None and config.deletes_last_values:
             _log.warning(
                 "%s: topic %s deletes old records. Set its cleanup.policy to compact.",
                 self._loss,
@@ -140,7 +140,7 @@ def texts(data: bytes | None, *names: str) -> list[str]:
     """The texts in a JSON object by their names.
 
     Raises:
-        ValueError: they are not there.
+        ValueError: They are not there.
     """
     decoded = json.loads(data or b"")
     values = [decoded.get(name) if isinstance(decoded, dict) else None for name in names]
@@ -215,7 +215,7 @@ class TopicWatch(Generic[RowsT]):
         """The table, at most :data:`EVERY_SECONDS` old or as last read.
 
         Raises:
-            KafkaError: the table has never been read, and cannot be within
+            KafkaError: The table has never been read, and cannot be within
                 ``default.api.timeout.ms``. The next call tries again.
         """
         if self._next is None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.cluster import TopicConfig
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
 
@@ -31,8 +31,8 @@ WARN_WITHIN = 0.1
 class LogView(Protocol):
     """The part of a cluster that is asked: see :class:`~kshare.cluster.cluster.Cluster`."""
 
-    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
-        """The retention of topics."""
+    def topic_configs(self, topics: Collection[str], /) -> dict[str, TopicConfig]:
+        """The configurations of topics."""
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int], /
@@ -119,9 +119,9 @@ class RetentionWatch:
         if pending:
             self.postpone()
             try:
-                policies = self._cluster.policies({tp.topic for tp in pending})
-                risks |= self._near_the_start(pending, policies)
-                risks |= self._old(pending, policies)
+                configs = self._cluster.topic_configs({tp.topic for tp in pending})
+                risks |= self._near_the_start(pending, configs)
+                risks |= self._old(pending, configs)
             except KafkaError as error:
                 self._log.info("cannot tell whether retention is near: %s", error)
                 risks |= dict.fromkeys(self._at_risk.keys() & pending.keys(), "as before")
@@ -135,15 +135,15 @@ class RetentionWatch:
         self._at_risk = {tp: pending[tp] for tp in risks}
 
     def _old(
-        self, pending: Mapping[TopicPartition, int], policies: Mapping[str, TopicPolicy]
+        self, pending: Mapping[TopicPartition, int], configs: Mapping[str, TopicConfig]
     ) -> dict[TopicPartition, str]:
         """The partitions whose first pending record is old, with the text of the warning."""
         limits_ms = {}
         for tp in pending:
-            policy = policies.get(tp.topic)
-            if policy is None or policy.retention_ms is None:
+            config = configs.get(tp.topic)
+            if config is None or config.retention_ms is None:
                 continue
-            limit_ms = int(self._wall_clock() * 1000 - WARN_AT * policy.retention_ms)
+            limit_ms = int(self._wall_clock() * 1000 - WARN_AT * config.retention_ms)
             if limit_ms > 0:  # else nothing is so old; retention.ms may be the largest number
                 limits_ms[tp] = limit_ms
         young = self._cluster.at_timestamps(limits_ms) if limits_ms else {}
@@ -154,7 +154,7 @@ class RetentionWatch:
         return {tp: text for tp, first in young.items() if first is None or pending[tp] < first}
 
     def _near_the_start(
-        self, pending: Mapping[TopicPartition, int], policies: Mapping[str, TopicPolicy]
+        self, pending: Mapping[TopicPartition, int], configs: Mapping[str, TopicConfig]
     ) -> dict[TopicPartition, str]:
         """The partitions whose first pending record is among what a full log loses next.
 
@@ -164,9 +164,9 @@ class RetentionWatch:
         spread evenly over its offsets.
         """
         limited = {
-            tp: policy
+            tp: config
             for tp in pending
-            if (policy := policies.get(tp.topic)) is not None and policy.retention_bytes is not None
+            if (config := configs.get(tp.topic)) is not None and config.retention_bytes is not None
         }
         if not limited:
             return {}
@@ -176,15 +176,15 @@ class RetentionWatch:
             tp: f"near the start of the log, which begins at {begins[tp]} and ends at "
             f"{ends[tp]}: Kafka will delete them when it is longer than retention.bytes. Catch "
             "up, unpark their keys, or raise retention.bytes."
-            for tp, policy in limited.items()
-            if _is_near_start(pending[tp] - begins[tp], ends[tp] - begins[tp], policy)
+            for tp, config in limited.items()
+            if _is_near_start(pending[tp] - begins[tp], ends[tp] - begins[tp], config)
         }
 
 
-def _is_near_start(depth: int, length: int, policy: TopicPolicy) -> bool:
+def _is_near_start(depth: int, length: int, config: TopicConfig) -> bool:
     """True if a log's size limit soon takes what lies that far behind its start."""
-    limit = policy.retention_bytes or 0
-    if length * policy.batch_bytes < limit:
+    limit = config.retention_bytes or 0
+    if length * config.batch_bytes < limit:
         return False
-    oldest_segment = policy.segment_bytes / (limit + policy.segment_bytes)
+    oldest_segment = config.segment_bytes / (limit + config.segment_bytes)
     return depth <= (oldest_segment + WARN_WITHIN) * length

@@ -266,11 +266,11 @@ def _narrowed(
     # By Kafka's promise the answer is the first offset whose record is not older, so what is below
     # it is older. With CreateTime that takes an index of timestamps that are in any order: there
     # the filter is left to Spark, and only where brokers stamp the records are they passed over.
-    policies = cluster.policies(sorted({tp.topic for tp in narrowed}))
+    configs = cluster.topic_configs(sorted({tp.topic for tp in narrowed}))
     stamped = [
         tp
         for tp in narrowed
-        if (policy := policies.get(tp.topic)) is not None and policy.log_append_time
+        if (config := configs.get(tp.topic)) is not None and config.log_append_time
     ]
     # Asked for after the ends: a partition without such a record has none below its end.
     since = cluster.at_timestamps(dict.fromkeys(stamped, max(bounds.since_ms, 0)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Protocol
 
-from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.cluster import TopicConfig
 from kshare.cluster.parked_keys import ParkWatch
 from kshare.cluster.policies import PolicyView
 from kshare.core.listing import ParkedCount
@@ -49,7 +49,7 @@ class ClusterLike(View, Protocol):
         Of a topic that is made anew it is another one.
         """
 
-    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
+    def topic_configs(self, topics: Collection[str], /) -> dict[str, TopicConfig]:
         """The retention of topics."""
 
     def close(self) -> None:
@@ -200,8 +200,8 @@ class ClusterView:
             for topic in sorted(set(topics) - self._compacted.keys())
             if now >= self._ask_at.get(topic, float("-inf"))
         ]
-        told = self._cluster.policies(unknown) if unknown else {}
-        self._compacted |= {topic: policy.compacted for topic, policy in told.items()}
+        told = self._cluster.topic_configs(unknown) if unknown else {}
+        self._compacted |= {topic: config.compacted for topic, config in told.items()}
         for topic in unknown:
             if topic in told:
                 continue
@@ -217,8 +217,8 @@ class ClusterView:
 
     def compacted_now(self, topics: Collection[str]) -> set[str]:
         """The topics that are compacted now, or that do not tell, whatever they were before."""
-        told = self._cluster.policies(topics)
-        self._compacted |= {topic: policy.compacted for topic, policy in told.items()}
+        told = self._cluster.topic_configs(topics)
+        self._compacted |= {topic: config.compacted for topic, config in told.items()}
         return {topic for topic in topics if topic not in told or told[topic].compacted}
 
     def check_policies(

@@ -59,8 +59,8 @@ class Coordinators:
         ids: Which transactional ids these are, for errors.
 
     Raises:
-        AuthenticationError, AuthorizationError: at once.
-        KafkaError: no answer in time; what becomes of the transaction is not known then.
+        AuthenticationError, AuthorizationError: At once.
+        KafkaError: No answer in time; what becomes of the transaction is not known then.
     """
 
     def __init__(

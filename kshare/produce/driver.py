@@ -52,7 +52,7 @@ def commit_batch(messages: Sequence[Prepared], batch: int, options: SinkOptions)
         options: The sink's options.
 
     Raises:
-        KafkaError: the batch is not written (it may be run again), or it is decided and its
+        KafkaError: The batch is not written (it may be run again), or it is decided and its
             transactions are not all ended (running it again ends them). The text says which; and
             it names the rows that are lost, if a decided transaction was gone.
     """
@@ -96,7 +96,7 @@ class Batch:
         coordinators: What ends transactions.
 
     Raises:
-        KafkaError: a message is one of another batch.
+        KafkaError: A message is one of another batch.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class Batch:
         """Leave out rows that are there already.
 
         Raises:
-            KafkaError: they cannot be the same rows.
+            KafkaError: They cannot be the same rows.
         """
         assert state is not None
         rows = sum(own.rows for own in self._own.values())

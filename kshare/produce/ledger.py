@@ -117,7 +117,7 @@ def is_written(state: State | None, run: str, batch: int) -> bool:
     """True if a batch was decided before; rows of a repetition do not count.
 
     Raises:
-        KafkaError: another run has begun since, or the batch lies before the last one.
+        KafkaError: Another run has begun since, or the batch lies before the last one.
     """
     if state is None:
         return False
@@ -149,7 +149,7 @@ def check_repetition(state: State, rows: int, topic: str) -> None:
         topic: The topic of all of them; empty if each row names its own.
 
     Raises:
-        KafkaError: the number of rows differs, or the topic.
+        KafkaError: The number of rows differs, or the topic.
     """
     if not (rows and state.entries):  # nothing to lose, or a decision that was withdrawn
         return
@@ -189,8 +189,8 @@ def decode(value: bytes) -> State:
     """The state that :func:`encode` wrote.
 
     Raises:
-        CheckpointVersionError: a later kshare wrote it.
-        KafkaError: the bytes are no state.
+        CheckpointVersionError: A later kshare wrote it.
+        KafkaError: The bytes are no state.
     """
     try:
         fields: dict[str, Any] = json.loads(value)
@@ -284,7 +284,7 @@ class Ledger:
         """Replace the query's state.
 
         Raises:
-            KafkaError: fenced by another driver, or not known to be written: read it again.
+            KafkaError: Fenced by another driver, or not known to be written: read it again.
         """
         if self._producer is None:
             raise RuntimeError("write() before take_over()")

@@ -79,7 +79,7 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
         topic: the option, which outranks the column.
 
     Raises:
-        KafkaError: a row without a topic, or with a negative partition.
+        KafkaError: A row without a topic, or with a negative partition.
     """
     columns = {name: batch.column(name) for name in _COLUMNS if name in batch.schema.names}
     _check(columns, topic)

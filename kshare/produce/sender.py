@@ -69,7 +69,7 @@ class Sender:
         rows: Number of rows sent so far.
 
     Raises:
-        KafkaError: librdkafka refuses the config, or has no token to log in with.
+        KafkaError: The client refuses the config, or has no token to log in with.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Sender:
             seconds: Maximum time to wait.
 
         Raises:
-            KafkaError: the coordinator did not answer in time, or refused.
+            KafkaError: The coordinator did not answer in time, or refused.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -121,7 +121,7 @@ class Sender:
         """Hand over a batch, waiting while the queue is full.
 
         Raises:
-            KafkaError: a row of this batch or of an earlier one was refused.
+            KafkaError: A row of this batch or of an earlier one was refused.
         """
         for rows in rows_of(batch, topic):
             self._send(rows)
@@ -135,7 +135,7 @@ class Sender:
         Ends at the latest after ``delivery.timeout.ms``: librdkafka then refuses what is left.
 
         Raises:
-            KafkaError: a row was refused.
+            KafkaError: A row was refused.
         """
         left = len(self.producer)
         while True:
@@ -246,7 +246,7 @@ def write_rows(
         The number of rows.
 
     Raises:
-        KafkaError: a row was not delivered: topic, partition and cause.
+        KafkaError: A row was not delivered: topic, partition and cause.
     """
     sender: Sender | None = None
     rows = 0

@@ -35,7 +35,7 @@ def prepare_rows(
     """Write batches into a transaction, and leave it open.
 
     Raises:
-        KafkaError: a row was not delivered, or another attempt has shut this one out. The
+        KafkaError: A row was not delivered, or another attempt has shut this one out. The
             transaction is aborted.
     """
     filled = (batch for batch in batches if batch.num_rows)

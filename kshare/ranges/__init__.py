@@ -35,11 +35,11 @@ def load_range_assignor(name: str) -> RangeAssignor:
     """Find a range assignor.
 
     Args:
-        name: a built-in one, or the dotted path of a callable: ``package.module.function`` or
+        name: A built-in one, or the dotted path of a callable: ``package.module.function`` or
             ``package.module:function``.
 
     Raises:
-        ValueError: there is none of that name; the text says why, and names the built-in ones.
+        ValueError: There is none of that name; the text says why, and names the built-in ones.
     """
     known = RANGE_ASSIGNORS.get(name)
     if known is not None:

@@ -74,8 +74,8 @@ def read_jks(content: bytes, password: str | None) -> list[Entry]:
         password: the store's; None: the digest is not checked, as in Java.
 
     Raises:
-        DamagedStoreError: it ends early, or has what no store has.
-        WrongPasswordError: or the store is damaged where that cannot be seen.
+        DamagedStoreError: It ends early, or has what no store has.
+        WrongPasswordError: It is wrong, or the store is damaged where that cannot be seen.
     """
     reader = _Reader(content)
     entries = reader.entries()
@@ -95,9 +95,9 @@ def private_key(protected: bytes, password: str) -> bytes:
         password: the key's.
 
     Raises:
-        DamagedStoreError: this is no protected key.
-        UnknownProtectionError: another algorithm than Java's own.
-        WrongPasswordError: or the key is damaged where that cannot be seen.
+        DamagedStoreError: This is no protected key.
+        UnknownProtectionError: Another algorithm than Java's own.
+        WrongPasswordError: It is wrong, or the key is damaged where that cannot be seen.
     """
     whole = _Der(protected)
     info = _Der(whole.value(_SEQUENCE))
@@ -209,7 +209,7 @@ class _Der:
         """The next value's content.
 
         Raises:
-            DamagedStoreError: the value has another tag, or does not fit.
+            DamagedStoreError: The value has another tag, or does not fit.
         """
         if len(self.left) < 2 or self.left[0] != tag:
             raise DamagedStoreError

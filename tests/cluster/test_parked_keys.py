@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kshare.cluster.cluster import Cluster, TopicPolicy
+from kshare.cluster.cluster import Cluster, TopicConfig
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.parked_keys import EVERY_SECONDS, PARKED_TOPIC, ParkedInfo, ParkWatch
 from kshare.cluster.topics import TopicSpec
@@ -226,21 +226,23 @@ def test_the_topic_cannot_be_made(empty: FakeCluster, admin: Admin) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "warned"),
+    ("config", "warned"),
     [
-        (TopicPolicy(compacted=True, retention_ms=None), False),
-        (TopicPolicy(compacted=False, retention_ms=1_000), True),
-        (TopicPolicy(compacted=True, retention_ms=1_000), True),
+        (TopicConfig(compacted=True, retention_ms=None), False),
+        (TopicConfig(compacted=False, retention_ms=1_000), True),
+        (TopicConfig(compacted=True, retention_ms=1_000), True),
     ],
 )
 def test_a_topic_that_forgets_is_warned_of(
     cluster: FakeCluster,
-    policy: TopicPolicy,
+    config: TopicConfig,
     warned: bool,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(Cluster, "policies", lambda self, topics: dict.fromkeys(topics, policy))
+    monkeypatch.setattr(
+        Cluster, "topic_configs", lambda self, topics: dict.fromkeys(topics, config)
+    )
     with closing(keys_of(cluster)) as keys:
         keys.park("t", [A])
     assert ("keys will not stay parked" in caplog.text) == warned

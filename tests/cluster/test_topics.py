@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
     ConfigResource,
 )
 
-from kshare.cluster.cluster import Cluster, TopicPolicy
+from kshare.cluster.cluster import Cluster, TopicConfig
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.examination import ExaminedCluster
 from kshare.cluster.topics import TopicSpec
@@ -70,43 +70,43 @@ class Settings:
 
 
 @pytest.mark.parametrize(
-    ("settings", "policy"),
+    ("settings", "expected"),
     [
-        ({}, TopicPolicy(compacted=False, retention_ms=WEEK_MS)),
-        ({"retention.ms": "-1"}, TopicPolicy(compacted=False, retention_ms=None)),
-        ({"retention.ms": "0"}, TopicPolicy(compacted=False, retention_ms=0)),
+        ({}, TopicConfig(compacted=False, retention_ms=WEEK_MS)),
+        ({"retention.ms": "-1"}, TopicConfig(compacted=False, retention_ms=None)),
+        ({"retention.ms": "0"}, TopicConfig(compacted=False, retention_ms=0)),
         (
             {"retention.ms": "-1", "retention.bytes": "0", "segment.bytes": str(MIB)},
-            TopicPolicy(False, None, retention_bytes=0, segment_bytes=MIB),
+            TopicConfig(False, None, retention_bytes=0, segment_bytes=MIB),
         ),
         (
             {"retention.bytes": str(9 * MIB), "max.message.bytes": "77"},
-            TopicPolicy(False, WEEK_MS, retention_bytes=9 * MIB, batch_bytes=77),
+            TopicConfig(False, WEEK_MS, retention_bytes=9 * MIB, batch_bytes=77),
         ),
         (
             {"cleanup.policy": "compact", "retention.bytes": "5"},
-            TopicPolicy(compacted=True, retention_ms=None),
+            TopicConfig(compacted=True, retention_ms=None),
         ),
         (
             {"cleanup.policy": "compact,delete", "retention.bytes": "5"},
-            TopicPolicy(True, WEEK_MS, retention_bytes=5),
+            TopicConfig(True, WEEK_MS, retention_bytes=5),
         ),
         (
             {"message.timestamp.type": "LogAppendTime"},
-            TopicPolicy(False, WEEK_MS, log_append_time=True),
+            TopicConfig(False, WEEK_MS, log_append_time=True),
         ),
     ],
 )
-def test_what_a_topic_is_configured_for(settings: dict[str, str], policy: TopicPolicy) -> None:
+def test_what_a_topic_is_configured_for(settings: dict[str, str], expected: TopicConfig) -> None:
     cluster = cluster_of("nowhere:9092", admin=Settings({"t": settings}))
-    assert cluster.policies(["t"]) == {"t": policy}
+    assert cluster.topic_configs(["t"]) == {"t": expected}
 
 
 def test_topics_whose_settings_may_not_be_seen_are_left_out() -> None:
     secret = KafkaException(RdKafkaError(RdKafkaError.TOPIC_AUTHORIZATION_FAILED))
     admin = Settings({"t": {"retention.ms": str(DAY_MS)}, "u": secret})
     cluster = cluster_of("nowhere:9092", admin=admin)
-    assert cluster.policies({"t", "u"}) == {"t": TopicPolicy(False, DAY_MS)}
+    assert cluster.topic_configs({"t", "u"}) == {"t": TopicConfig(False, DAY_MS)}
     assert sorted(admin.asked) == ["t", "u"]
 
 
@@ -118,18 +118,18 @@ def test_a_client_that_waits_in_vain_for_settings_is_left(code: int, opened: int
     """It may wait for a controller that has died, and goes on to do so."""
     admin = Settings({"t": {}})
     cluster = cluster_of("nowhere:9092", admin=admin, clock=Clock())
-    assert cluster.policies(["t"]).keys() == {"t"}
+    assert cluster.topic_configs(["t"]).keys() == {"t"}
     admin.answers = {"t": KafkaException(RdKafkaError(code))}
-    assert cluster.policies(["t"]) == {}
+    assert cluster.topic_configs(["t"]) == {}
     admin.answers = {"t": {}}
     before = admin.opened
-    assert cluster.policies(["t"]) == {"t": TopicPolicy(False, WEEK_MS)}
+    assert cluster.topic_configs(["t"]) == {"t": TopicConfig(False, WEEK_MS)}
     assert admin.opened - before == opened
 
 
 def test_a_cluster_that_knows_no_settings_tells_none(cluster: Cluster) -> None:
-    assert cluster.policies(["t"]) == {}
-    assert cluster.policies([]) == {}
+    assert cluster.topic_configs(["t"]) == {}
+    assert cluster.topic_configs([]) == {}
 
 
 def test_a_topic_that_goes_while_a_pattern_is_resolved_is_left_out(
@@ -164,7 +164,7 @@ def test_any_time_for_calls_may_be_given(fake: FakeCluster, ms: str) -> None:
     with closing(cluster_of(fake.bootstrap_servers, options=options)) as cluster:
         assert cluster.partitions(Subscribe(("u",))) == (U0,)
         assert cluster.latest([U0]) == {U0: 1}
-        assert cluster.policies(["t"]) == {}  # these brokers cannot tell
+        assert cluster.topic_configs(["t"]) == {}  # these brokers cannot tell
     kafka = parse_options(
         {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t", **options},
         streaming=True,
@@ -206,7 +206,7 @@ def test_a_client_that_waits_for_a_dead_broker_is_replaced(fake: FakeCluster, as
         if ask == "latest":
             assert cluster.latest([T0]) == {T0: 1}
         else:
-            assert cluster.policies(["t"]) == {"t": TopicPolicy(False, WEEK_MS)}
+            assert cluster.topic_configs(["t"]) == {"t": TopicConfig(False, WEEK_MS)}
     assert waited == [10, 10, 20]  # less than is left, and as much as was spent
 
 

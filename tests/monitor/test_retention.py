@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.cluster import TopicConfig
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
@@ -23,9 +23,9 @@ HOUR_MS = 3_600_000
 NOW_MS = 1_000 * HOUR_MS
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LOW = HashRange(0, HASH_SPACE // 2)
-DELETED = TopicPolicy(compacted=False, retention_ms=10 * HOUR_MS)  # at risk: older than 8 hours
+DELETED = TopicConfig(compacted=False, retention_ms=10 * HOUR_MS)  # at risk: older than 8 hours
 # At risk: within 10 % for the oldest segment and 10 % more of the log.
-BOUNDED = TopicPolicy(
+BOUNDED = TopicConfig(
     compacted=False, retention_ms=None, retention_bytes=900, segment_bytes=100, batch_bytes=50
 )
 
@@ -34,15 +34,15 @@ class Logs:
     """A cluster whose records, one an offset, are so many hours old."""
 
     def __init__(
-        self, ages: Mapping[TopicPartition, list[float]], policies: Mapping[str, TopicPolicy]
+        self, ages: Mapping[TopicPartition, list[float]], configs: Mapping[str, TopicConfig]
     ) -> None:
-        self._ages, self._policies = ages, policies
+        self._ages, self._configs = ages, configs
         self.first: dict[TopicPartition, int] = {}
         self.asked: list[dict[TopicPartition, int]] = []
         self.fault: KafkaError | None = None
 
-    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
-        return {name: found for name, found in self._policies.items() if name in topics}
+    def topic_configs(self, topics: Collection[str], /) -> dict[str, TopicConfig]:
+        return {name: found for name, found in self._configs.items() if name in topics}
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int], /
@@ -145,7 +145,7 @@ def test_what_does_not_lag_is_not_asked_about() -> None:
 @pytest.mark.parametrize("retention_ms", [None, 2**63 - 1])
 def test_without_a_retention_time_nothing_is_at_risk(retention_ms: int | None) -> None:
     """Nor is it with one that began before 1970: Kafka takes negative timestamps for others."""
-    logs = Logs({T0: [999]}, {"t": TopicPolicy(compacted=False, retention_ms=retention_ms)})
+    logs = Logs({T0: [999]}, {"t": TopicConfig(compacted=False, retention_ms=retention_ms)})
     seen, _ = watch(logs)
     seen.look({T0: Progress.at(0)}, {T0: 1})
     assert (dict(seen.at_risk), logs.asked) == ({}, [])
@@ -206,10 +206,10 @@ def test_no_segment_is_deleted_without_a_warning(
 ) -> None:
     """Records of one size; the log is looked at when it is full, just before it is trimmed."""
     segment = max(segment, size)
-    policy = TopicPolicy(False, None, False, limit, segment, batch_bytes=max(size, 50))
+    config = TopicConfig(False, None, False, limit, segment, batch_bytes=max(size, 50))
     each = segment // size  # records of the oldest segment, all of which go at once
     length = each + -(-limit // size)
-    logs = Logs({T0: [0.0] * (7 + length)}, {"t": policy})
+    logs = Logs({T0: [0.0] * (7 + length)}, {"t": config})
     logs.first[T0] = 7
     seen, _ = watch(logs)
     pending = min(7 + behind, 7 + each - 1)
@@ -232,8 +232,8 @@ def test_the_warning_of_a_size_limit_names_the_log(caplog: pytest.LogCaptureFixt
 
 
 def test_limits_of_age_and_size_are_looked_at_together() -> None:
-    policy = TopicPolicy(False, 10 * HOUR_MS, False, 900, 100, 50)
-    logs = Logs({T0: [9.0] * 100, T1: [1.0] * 100}, {"t": policy})
+    config = TopicConfig(False, 10 * HOUR_MS, False, 900, 100, 50)
+    logs = Logs({T0: [9.0] * 100, T1: [1.0] * 100}, {"t": config})
     logs.first = {T0: 0, T1: 0}
     seen, clock = watch(logs)
     ends = {T0: 100, T1: 100}
@@ -252,7 +252,7 @@ class AgingLog(Log):
 
     old = True
 
-    def policies(self, topics: Iterable[str]) -> dict[str, TopicPolicy]:
+    def topic_configs(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
         return dict.fromkeys(topics, DELETED)
 
     def at_timestamps(

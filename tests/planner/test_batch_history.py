@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.cluster import TopicConfig
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.losses import Loss
@@ -92,8 +92,8 @@ def test_a_parked_key_without_a_record_may_have_had_one_where_the_log_was_trimme
 class Aging(Log):
     """All of its records are about to be deleted."""
 
-    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
-        return {topic: TopicPolicy(compacted=False, retention_ms=1_000) for topic in topics}
+    def topic_configs(self, topics: Collection[str], /) -> dict[str, TopicConfig]:
+        return {topic: TopicConfig(compacted=False, retention_ms=1_000) for topic in topics}
 
 
 LIMITS = [{}, {"keyRanges": "3", "maxRecordsPerTask": "20"}]

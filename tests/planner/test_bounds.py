@@ -130,7 +130,7 @@ def test_a_topic_that_was_compacted_since_its_batch_loses_nothing(
     query.log.compacted = True
     query.log.vanished = set() if is_whole else set(range(5))
     if not is_told:
-        query.log.policies = lambda _: {}  # type: ignore[method-assign]
+        query.log.topic_configs = lambda _: {}  # type: ignore[method-assign]
     query.restart()
     query.trigger()
     assert ("may have vanished" in caplog.text) is not is_whole

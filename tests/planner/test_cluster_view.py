@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import pytest
 
-from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.cluster import TopicConfig
 from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownTopicError
 from kshare.options import Subscribe
@@ -49,9 +49,9 @@ def test_a_topic_that_says_nothing_counts_as_compacted_until_it_does(
 ) -> None:
     class Counted(FakeCluster):
         asked = 0  # requests
-        answers: Mapping[str, TopicPolicy] = {}
+        answers: Mapping[str, TopicConfig] = {}
 
-        def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
+        def topic_configs(self, topics: Collection[str], /) -> dict[str, TopicConfig]:
             self.asked += 1
             return {topic: self.answers[topic] for topic in topics if topic in self.answers}
 
@@ -64,7 +64,7 @@ def test_a_topic_that_says_nothing_counts_as_compacted_until_it_does(
     for topic, warning in zip("tu", caplog.records, strict=True):
         assert warning.levelno == logging.WARNING
         assert f"cannot see whether {topic} is compacted" in warning.message
-    cluster.answers = {"t": TopicPolicy(compacted=compacted, retention_ms=None)}
+    cluster.answers = {"t": TopicConfig(compacted=compacted, retention_ms=None)}
     for _ in range(3):
         assert seen.compacted(["t"]) == ({"t"} if compacted else set())
         clock.now += 61

@@ -262,7 +262,7 @@ def test_ranges_of_a_compacted_topic_are_settled_before_the_batch() -> None:
 
 def test_a_topic_whose_policy_is_not_told_counts_as_compacted() -> None:
     log = grown(100)
-    log.policies = lambda topics: {}  # type: ignore[method-assign]
+    log.topic_configs = lambda topics: {}  # type: ignore[method-assign]
     query = Query(log, keyRanges="2", maxRecordsPerTask="5")
     query.trigger()
     assert query.scans == 2
@@ -367,7 +367,7 @@ def test_a_batch_that_runs_again_ends_where_its_tasks_do_whatever_the_log_says_l
         query.run(planned)
     query.at = end
     query.log.vanished = set(range(50, 90))
-    query.log.policies = lambda _: {}  # type: ignore[method-assign]
+    query.log.topic_configs = lambda _: {}  # type: ignore[method-assign]
     query.drain()
     assert {offset for _, offset in query.delivered} >= {*range(50), *range(90, 300)}
 

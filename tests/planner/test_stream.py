@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.cluster import TopicConfig
 from kshare.cluster.committer import Committer
 from kshare.core.hashing import HASH_SPACE, WHOLE, split
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
@@ -431,7 +431,7 @@ def test_filters_leave_out_partitions_and_offsets() -> None:
 @pytest.mark.parametrize(("stamped", "begin"), [(True, 5), (False, 0)])
 def test_filters_on_timestamps_count_where_brokers_stamp_records(stamped: bool, begin: int) -> None:
     cluster = FakeCluster({("t", 0): (0, 9)})
-    cluster.policy = TopicPolicy(False, None, log_append_time=stamped)
+    cluster.config = TopicConfig(False, None, log_append_time=stamped)
     tasks = plan_batch(batch(), cluster, RowBounds(since_ms=5))
     assert covered(read_by(tasks)) == {("t", 0): (begin, 9)}
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.cluster import TopicConfig
 from kshare.cluster.parked_keys import ParkedKey, ParkWatch
 from kshare.core.listing import ParkedCount
 from kshare.core.progress import TopicPartition
@@ -14,7 +14,7 @@ from tests.support.planner import Feedback
 class FakeCluster:
     """Logs as (first, end)."""
 
-    policy = TopicPolicy(compacted=False, retention_ms=None)
+    config = TopicConfig(compacted=False, retention_ms=None)
 
     closed = False
     ids: Mapping[str, str] = {}
@@ -34,8 +34,8 @@ class FakeCluster:
     def latest(self, partitions: Iterable[TopicPartition], /) -> dict[TopicPartition, int]:
         return {tp: self.logs[tp][1] for tp in partitions}
 
-    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
-        return dict.fromkeys(topics, self.policy)
+    def topic_configs(self, topics: Collection[str], /) -> dict[str, TopicConfig]:
+        return dict.fromkeys(topics, self.config)
 
     def at_timestamps(
         self, timestamps_ms: Mapping[TopicPartition, int], /

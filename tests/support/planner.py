@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.cluster import TopicConfig
 from kshare.cluster.parked_keys import ParkWatch
 from kshare.core.admission import StampedOffset
 from kshare.core.hashing import key_hash
@@ -96,8 +96,8 @@ class Log:
             for tp, ms in timestamps_ms.items()
         }
 
-    def policies(self, topics: Collection[str], /) -> dict[str, TopicPolicy]:
-        return {topic: TopicPolicy(compacted=self.compacted, retention_ms=None) for topic in topics}
+    def topic_configs(self, topics: Collection[str], /) -> dict[str, TopicConfig]:
+        return {topic: TopicConfig(compacted=self.compacted, retention_ms=None) for topic in topics}
 
     def close(self) -> None:
         pass

@@ -64,7 +64,7 @@ class AssignmentConfigs:
         rack_aware_assignment_strategy: One of :data:`STRATEGIES`.
 
     Raises:
-        ValueError: a value is out of bounds; the text is Kafka's, with Kafka's config name.
+        ValueError: A value is out of bounds; the text is Kafka's, with Kafka's config name.
     """
 
     acceptable_recovery_lag: int = 10_000
@@ -108,7 +108,7 @@ class AssignmentConfigs:
         """Take the configs with Kafka's names, as text or as values, and ignore the rest.
 
         Raises:
-            ValueError: a text is no whole number, or a value is out of bounds.
+            ValueError: A text is no whole number, or a value is out of bounds.
         """
         values: dict[str, Any] = {}
         for name, attribute in CONFIG_NAMES.items():
@@ -261,7 +261,7 @@ class KafkaStreamsState:
         """Return how many offsets of a task's state the process lacks, or one of the marks.
 
         Raises:
-            LookupError: lags were not computed, or the task has no changelog.
+            LookupError: Lags were not computed, or the task has no changelog.
         """
         lags = self.stateful_tasks_to_lag_sums()
         if task not in lags:
@@ -272,7 +272,7 @@ class KafkaStreamsState:
         """Return the lag of each task with a changelog.
 
         Raises:
-            LookupError: lags were not computed.
+            LookupError: Lags were not computed.
         """
         if self.task_lags is None:
             raise LookupError(f"the task lags of process {self.process_id} were not computed")
@@ -284,7 +284,7 @@ class KafkaStreamsState:
         Tasks that have left the topology are left out.
 
         Raises:
-            LookupError: lags were not computed, or there is no such member.
+            LookupError: Lags were not computed, or there is no such member.
         """
         lags = self.stateful_tasks_to_lag_sums()
         if consumer_client_id not in self.tasks_by_consumer:
@@ -370,7 +370,7 @@ class ApplicationState:
         """Make a state from tasks and processes in any order.
 
         Raises:
-            ValueError: two tasks or two processes have the same id.
+            ValueError: Two tasks or two processes have the same id.
         """
         infos, states = list(tasks), list(processes)
         by_task = {info.id: info for info in sorted(infos, key=lambda info: info.id)}

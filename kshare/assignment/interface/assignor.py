@@ -65,8 +65,8 @@ class KafkaStreamsAssignment:
             0 for as soon as possible, None for no follow-up. A datetime is converted.
 
     Raises:
-        TypeError: the deadline is no time.
-        ValueError: a task is both active and standby, or a datetime has no time zone.
+        TypeError: The deadline is no time.
+        ValueError: A task is both active and standby, or a datetime has no time zone.
     """
 
     process_id: ProcessId
@@ -90,7 +90,7 @@ class KafkaStreamsAssignment:
         """Make an assignment from tasks with their types, as in the KIP.
 
         Raises:
-            ValueError: a task is both active and standby.
+            ValueError: A task is both active and standby.
         """
         by_type: dict[TaskType, set[TaskId]] = {TaskType.ACTIVE: set(), TaskType.STANDBY: set()}
         for task, type_ in assignment:

@@ -69,7 +69,7 @@ class TaskId(tuple[int, ...]):
         """Read ``0_1`` or ``0_1-[lo,hi)``.
 
         Raises:
-            ValueError: it is neither.
+            ValueError: It is neither.
         """
         match = _TASK.fullmatch(text)
         if match is None:

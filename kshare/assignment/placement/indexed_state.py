@@ -38,7 +38,7 @@ class IndexedState:
         previous: The tasks that each process had.
 
     Raises:
-        ValueError: there is no process.
+        ValueError: There is no process.
     """
 
     def __init__(self, state: ApplicationState) -> None:

@@ -51,7 +51,7 @@ class RackCosts:
         """Return the cost of a task's traffic on a process in that rack.
 
         Raises:
-            ValueError: the task is not in the topology.
+            ValueError: The task is not in the topology.
         """
         racks = self.partition_racks.get(task)
         if racks is None:
@@ -192,7 +192,7 @@ def load_solver() -> Solver:
     140 MB, a second to import).
 
     Raises:
-        ModuleNotFoundError: scipy is not installed; the text says how to install it.
+        ModuleNotFoundError: The package scipy is not installed; the text says how to install it.
     """
     try:
         from kshare.assignment.racks import min_cost  # noqa: PLC0415 - as said
@@ -230,8 +230,8 @@ def optimize_active(
         The active tasks of each process. A process without tasks stays without.
 
     Raises:
-        ValueError: a task to move is on no process, on two, or not in the topology.
-        ModuleNotFoundError: the solver's packages are not installed.
+        ValueError: A task to move is on no process, on two, or not in the topology.
+        ModuleNotFoundError: The solver's packages are not installed.
     """
     placed = {process: set(held) for process, held in active.items()}
     wanted = sorted(set(tasks))

@@ -78,7 +78,7 @@ def optimize_standby(
         The standby tasks of each process.
 
     Raises:
-        ValueError: a standby is of a task that is not in the topology.
+        ValueError: A standby is of a task that is not in the topology.
     """
     kind = _Spreading if spreads and strategy == "balance_subtopology" else _Swaps
     swaps = kind(active, standby, tasks, costs, strategy, may_move)

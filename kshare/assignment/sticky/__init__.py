@@ -164,7 +164,7 @@ class StickyTaskAssignor(TaskAssignor):
         """Assign each task.
 
         Raises:
-            ValueError: there is no process.
+            ValueError: There is no process.
         """
         indexed = IndexedState(application_state)
         if self._must_preserve_active:

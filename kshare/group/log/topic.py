@@ -29,7 +29,7 @@ from kshare.cluster.client import (
     kind_of,
     servers,
 )
-from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.cluster import TopicConfig
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.coordinator import find_coordinator
 from kshare.cluster.topics import TopicSpec
@@ -117,14 +117,14 @@ class LogTopic:
         number = log_partition(self._group, len(found.partitions))
         return TopicPartition(self.name, number), topic_id
 
-    def policy(self) -> TopicPolicy | None:
+    def config(self) -> TopicConfig | None:
         """The configuration of the topic; None if this client is not authorized to know.
 
         Raises:
             KafkaError: The cluster did not answer.
         """
         values = self._config_of(self.name)
-        return TopicPolicy.of(values) if values else None
+        return TopicConfig.of(values) if values else None
 
     def make(self) -> None:
         """Make the topic, unless it exists.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
-from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.cluster import TopicConfig
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
@@ -330,30 +330,30 @@ class LogInspector:
         try:
             with closing(self._topic()) as topic:
                 self._found = topic.find()
-                policy = topic.policy()
+                config = topic.config()
         except KafkaError as error:  # whoever follows the log says it
             _log.debug("cannot look at the log of group %s: %s", self._group, error)
             return
-        for fault in () if policy is None else _faults(policy):
+        for fault in () if config is None else _faults(config):
             if fault not in self._said:
                 self._said.add(fault)
                 _log.warning("topic %s, the log of group %s, %s", topic.name, self._group, fault)
 
 
-def _faults(policy: TopicPolicy) -> Iterator[str]:
+def _faults(config: TopicConfig) -> Iterator[str]:
     """What is wrong with a log's topic, and what would be right."""
-    if policy.deletes_last_values:
+    if config.deletes_last_values:
         yield (
             "deletes old records: what is committed above stable offsets is delivered again once "
             "they are gone, and claims are lost. Set its cleanup.policy to compact"
         )
-    if policy.compaction_lag_ms > _COMPACTION_LAG_MS_MAX:
+    if config.compaction_lag_ms > _COMPACTION_LAG_MS_MAX:
         yield (
-            f"is compacted late (min.compaction.lag.ms is {policy.compaction_lag_ms}): it grows, "
+            f"is compacted late (min.compaction.lag.ms is {config.compaction_lag_ms}): it grows, "
             "and members that start read all of it. Set 0, or some minutes"
         )
-    if policy.segment_bytes > _SEGMENT_BYTES_MAX:
+    if config.segment_bytes > _SEGMENT_BYTES_MAX:
         yield (
-            f"has large segments (segment.bytes is {policy.segment_bytes}): the newest one is not "
+            f"has large segments (segment.bytes is {config.segment_bytes}): the newest one is not "
             "compacted, and members that start read all of it. Set 10485760"
         )

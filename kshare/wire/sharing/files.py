@@ -112,8 +112,8 @@ def opened_index(*, create: bool = False) -> Iterator[ChunkIndex]:
     """The index, locked; what the block makes of it is written, and what it took out is freed.
 
     Raises:
-        LostGroupError: there is none, and none shall be made.
-        OSError: it cannot be had.
+        LostGroupError: There is none, and none shall be made.
+        OSError: It cannot be had.
     """
     name = index_name()
     with _locked_index(name, create=create) as handle:

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from kshare.cluster.cluster import Cluster, TopicPolicy
+from kshare.cluster.cluster import Cluster, TopicConfig
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.delivery.watching import Retention
@@ -26,9 +26,9 @@ class Old:
     def __init__(self) -> None:
         self.asked = self.closed = 0
 
-    def policies(self, topics: object, /) -> dict[str, TopicPolicy]:
+    def topic_configs(self, topics: object, /) -> dict[str, TopicConfig]:
         self.asked += 1
-        return {"orders": TopicPolicy(compacted=False, retention_ms=1_000)}
+        return {"orders": TopicConfig(compacted=False, retention_ms=1_000)}
 
     def at_timestamps(self, timestamps_ms: object, /) -> dict[TopicPartition, int | None]:
         return {T0: None}

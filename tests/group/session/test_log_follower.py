@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kshare.cluster.cluster import TopicPolicy
+from kshare.cluster.cluster import TopicConfig
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.core.ownerships import Ownerships
@@ -149,7 +149,7 @@ class Topic:
 
     def __init__(self, config: dict[str, str] | None = None) -> None:
         self.found = (LOG0, "id")
-        self.config = COMPACT if config is None else config
+        self.values = COMPACT if config is None else config
         self.looks = 0
         self.is_away = False
 
@@ -158,8 +158,8 @@ class Topic:
             raise KafkaError("nobody answers")
         return self.found
 
-    def policy(self) -> TopicPolicy:
-        return TopicPolicy.of(self.config)
+    def config(self) -> TopicConfig:
+        return TopicConfig.of(self.values)
 
     def close(self) -> None:
         self.looks += 1
