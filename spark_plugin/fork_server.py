@@ -58,7 +58,7 @@ _CREDENTIALS_BYTES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a forked process is to be.
+    """The process that is to be forked.
 
     Attributes:
         arguments: Those of Python: ``-m``, a module, and the module's.

@@ -84,7 +84,7 @@ class TopicConfig:
 
     @classmethod
     def of(cls, values: Mapping[str, str | None]) -> "TopicConfig":
-        """What the values of a topic's configuration mean."""
+        """Read the values of a topic's configuration, as DescribeConfigs names them."""
         cleanup = values.get("cleanup.policy") or "delete"
         deletes = "delete" in cleanup
 

@@ -127,7 +127,7 @@ class Policies(TopicTable[Policy, PolicyInfo]):
 
 
 class PolicyView(Protocol):
-    """What queries and consumers need of a :class:`PolicyWatch`."""
+    """The part of a :class:`PolicyWatch` that queries and consumers use."""
 
     def accepts(self, policy: Policy, /) -> bool:
         """True if a policy accepts."""

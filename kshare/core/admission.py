@@ -118,11 +118,11 @@ class Window(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """How far some bytes go.
+    """A stretch of a log that some bytes are enough for.
 
     Attributes:
-        end: Below which offset they end; where they start, if the first record batch is larger.
-        size: What is below it, bytes.
+        end: The offset below which it ends; where it starts, if the first record batch is larger.
+        size: Its size, in bytes.
         following: The size of the record batch that comes next; None if nothing does.
     """
 
@@ -138,10 +138,10 @@ class Sizes(Protocol):
         """Look at the first bytes of windows, of all at once."""
 
     def reach(self, window: Window, most: int, /) -> Reach:
-        """How far ``most`` bytes go in a window, in whole record batches."""
+        """The stretch of a window that ``most`` bytes hold, in whole record batches."""
 
     def per_offset(self, partition: TopicPartition, /) -> float | None:
-        """What an offset of a partition takes, bytes; None if that is not known."""
+        """Bytes per offset of a partition; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def windows_of(partition: TopicPartition, positions: Iterable[int], end: int) ->
 def share_bytes(
     windows: Sequence[Window], most: int, sizes: Sizes, *, turn: int = 0
 ) -> dict[TopicPartition, WindowEnds]:
-    """Where the windows of a batch end.
+    """Cut the windows of a batch where its bytes end.
 
     Partitions get bytes in proportion to what they have, as with ``maxOffsetsPerTrigger``. Windows
     of one partition get the same, or else a range that lags would hold the others back.
@@ -249,11 +249,11 @@ class _Run:
 
 @dataclass(slots=True)
 class KnownSizes:
-    """What is known of the record batches of one log.
+    """The sizes of one log's record batches, as far as it was looked at.
 
     Attributes:
         runs: Stretches of the log, ascending, disjoint.
-        per_offset: What an offset takes, bytes, where the log was looked at last; None before.
+        per_offset: Bytes per offset, where the log was looked at last; None before.
         floor: What is below it was forgotten.
     """
 
@@ -309,7 +309,7 @@ class KnownSizes:
         return run.bounds[-1], run.sums[-1] - run.sums[bisect_right(run.bounds, start) - 1]
 
     def reach(self, start: int, end: int, most: int) -> Reach | None:
-        """How far some bytes go, in whole record batches.
+        """The stretch that some bytes hold, in whole record batches.
 
         A record batch that begins before ``start`` counts whole, as it is fetched whole.
 

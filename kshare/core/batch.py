@@ -348,7 +348,7 @@ def limit_ranges(
 
 
 def limited_slices(offsets: BatchOffsets) -> list[PlannedSlice]:
-    """What is read up to a dict's limits, ascending by partition, then by range."""
+    """The slices that are read up to a dict's limits, ascending by partition, then by range."""
     return [
         planned
         for tp, limits in sorted(offsets.limits.items())

@@ -61,7 +61,7 @@ class LastBatch:
     full: Mapping[TopicPartition, frozenset[HashRange]] = field(default_factory=dict)
 
     def of(self, partitions: Collection[TopicPartition]) -> "LastBatch":
-        """What is known of some partitions."""
+        """The same, of some partitions alone."""
         return replace(
             self,
             speeds={tp: known for tp, known in self.speeds.items() if tp in partitions},
@@ -222,7 +222,7 @@ def _may_have_waited(last: LastBatch, target_seconds: float) -> bool:
 
 
 def _overhead_by_limits(last: LastBatch, limit: int, seconds: float) -> float | None:
-    """What a batch takes whatever its limits are, where tasks tell no times.
+    """The time that a batch takes whatever its limits are, where tasks tell no times.
 
     When limits have become smaller, the time that this has saved tells what a record takes. What is
     left is no time of records. Each such batch tells it anew, as the last ones may have been wrong:

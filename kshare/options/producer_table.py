@@ -136,7 +136,7 @@ PRODUCER_LIBRDKAFKA_NAMES: Final = {
 
 
 def request_fault(request_ms: int, transaction_ms: int) -> tuple[str, str] | None:
-    """What is wrong with ``request.timeout.ms`` in transactions, and what would be right.
+    """The fault of ``request.timeout.ms`` in transactions, and the hint; None if it is in order.
 
     Args:
         request_ms: As the user has given it.

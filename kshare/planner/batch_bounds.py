@@ -1,4 +1,4 @@
-"""Where a batch ends: what ``maxOffsetsPerTrigger``, bytes and event time allow, together.
+"""The end of a batch: what ``maxOffsetsPerTrigger``, bytes and event time allow, together.
 
 Guarantees: no bound is passed, and a batch that could read something reads something. The bounds
 are in the plan of the batch, as end offsets: a batch that runs again reads the same.
@@ -59,7 +59,7 @@ class MostRead:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnd:
-    """Where a batch ends.
+    """The end of a batch.
 
     Attributes:
         ends: Below which offset each partition is read.
@@ -132,7 +132,7 @@ class BatchBounds:
         most: MostRead,
         plan_limits: Callable[[Mapping[TopicPartition, int]], PlannedLimits],
     ) -> BatchEnd:
-        """Where a batch ends.
+        """Decide where a batch ends.
 
         A batch that is cut by ``maxTimeAhead`` leaves room, which the other partitions get in a
         second round; what that leaves behind is looked at again.
@@ -276,7 +276,7 @@ class ByteLimit:
 def _positions(
     partition: TopicPartition, reached: Progress, limits: PlannedLimits, keys: KeySelection
 ) -> list[int]:
-    """Where the ranges of a partition stand; the slowest one alone, if they have no limits."""
+    """The positions of a partition's ranges; without limits, that of the slowest one alone."""
     ranges = limits.by_range(partition)
     if not ranges:
         readable = keys.readable(partition)
@@ -314,7 +314,7 @@ class _LogSizes:
             self._look_at(unknown)
 
     def reach(self, window: Window, most: int, /) -> Reach:
-        """How far some bytes go."""
+        """The stretch of a window that ``most`` bytes hold; see :class:`.Sizes`."""
         while True:
             found = self._of(window).reach(window.start, window.end, most)
             if found is not None:
@@ -322,7 +322,7 @@ class _LogSizes:
             self._look_at([(window, most)])
 
     def per_offset(self, partition: TopicPartition, /) -> float | None:
-        """What an offset of a partition takes, bytes; None if that is not known."""
+        """Bytes per offset of a partition; None if that is not known."""
         known = self._known.get(partition)
         return None if known is None else known.per_offset
 

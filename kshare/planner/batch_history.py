@@ -187,7 +187,7 @@ class BatchHistory:
         return batch
 
     def limited_tasks(self, batch: RecentBatch) -> list[PlannedSlice]:
-        """What is read of a batch's limited slices.
+        """The slices that tasks read of a batch's limited ones.
 
         Tasks count records to their limits. Where the run that planned the batch has counted
         others (another ``isolation.level``, or no ``keys``), they read up to where that one's end.

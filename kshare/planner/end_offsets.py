@@ -112,10 +112,10 @@ class EndOffsetResolver:
     def count(
         self, name: str, offsets: BatchOffsets, limited: Sequence[PlannedSlice]
     ) -> dict[Slice, int]:
-        """Where tasks are to end that read limited slices again, but count records otherwise.
+        """The ends for tasks that read limited slices again, but count records otherwise.
 
-        It is not before the end of those that read them first; where records have vanished since,
-        it may be after it.
+        No end is before that of those that read them first; where records have vanished since, it
+        may be after it.
 
         Args:
             name: The name of the batch, for the log.
@@ -130,7 +130,7 @@ class EndOffsetResolver:
         return self._look_for(limited, read_committed=offsets.read_committed, missing_ok=False)
 
     def _sure(self, found: Mapping[Slice, int], *, read_committed: bool) -> dict[Slice, int]:
-        """Where to go on with slices, if their topic may have become compacted since.
+        """The offsets to go on at, if a topic may have become compacted since.
 
         A task's last record is the n-th that was there; if some have vanished since, the n-th that
         is left is a later one.

@@ -1,4 +1,4 @@
-"""What a query reads of each partition: ``assign``, parked keys and operators' policies narrow it.
+"""The keys of a query, by partition: ``assign``, parked keys and operators' policies narrow them.
 
 A hash that is not assigned holds nothing for the query, and counts as processed. The records of a
 parked key stay pending. Cost: linear in the parked keys of a topic, once a batch.

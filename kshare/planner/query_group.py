@@ -1,4 +1,4 @@
-"""Where a query starts, and what it reports to its consumer group.
+"""A query and its consumer group: its start, and the progress that it reports.
 
 Two ways to tell it, by ``commitOffsets``: stable offsets, as any consumer commits them
 (``true``), or all that is processed, as a member of a key-shared group (``individual``).

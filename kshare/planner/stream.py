@@ -264,7 +264,7 @@ class StreamPlanner:
         return dict(start)
 
     def _begins(self, last: RecentBatch, after: BatchOffsets) -> dict[TopicPartition, Progress]:
-        """Where the partitions without limits begin in a batch, by its dict and the one before."""
+        """The begins of partitions without limits in a batch, by its dict and the one before."""
         before, reached = last.offsets, last.progress
         new = self._view.earliest(unsaid_starts(before, reached, after))
         report_losses(new_partitions(new), fail=self._options.fail_on_data_loss)

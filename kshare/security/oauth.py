@@ -160,12 +160,12 @@ class _BoundedSocket:
         return getattr(self._sock, name)
 
     def makefile(self, mode: str) -> io.BufferedReader:  # noqa: ARG002 - as of a socket
-        """What is answered."""
+        """The answer, as a stream with that time."""
         return io.BufferedReader(_BoundedReader(self._sock, self._seconds))
 
 
 class _BoundedReader(io.RawIOBase):
-    """What comes over a socket within a time."""
+    """The bytes that come over a socket within a time."""
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
         self._sock = sock

@@ -241,7 +241,7 @@ class _Processes:
         return 0 if report.ok else 1
 
     def rows(self) -> list[Delivery]:
-        """What all processes were given so far."""
+        """The records that all processes were given so far."""
         return [row for member in self.members for row in member.rows()]
 
     def wait(
@@ -313,7 +313,7 @@ class _Feed:
 
 
 class _View:
-    """Who has which key hashes, as text."""
+    """The owners of key hashes, as text."""
 
     def __init__(
         self, servers: str, topic: str, processes: _Processes, say: Say, stack: ExitStack

@@ -79,7 +79,7 @@ def abandon(future: "Future[_T]", close: Callable[[_T], None]) -> None:
 
 
 class Beside:
-    """What is done beside one thread, and what has come of it.
+    """Calls in threads beside one thread, and their outcomes as events for it.
 
     Args:
         wake: Wakes that thread; called from any thread.

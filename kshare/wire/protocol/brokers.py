@@ -1,4 +1,4 @@
-"""Which broker is asked: for what any of them can say, and for the records of a partition.
+"""The choice of a broker: for what any of them can say, and for the records of a partition.
 
 **For what any can say**, bootstrap servers come first, then a few brokers that metadata have named:
 bootstrap servers may be down for long. A login that a bootstrap server refuses is wrong, and no

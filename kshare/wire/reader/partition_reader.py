@@ -60,7 +60,7 @@ class Outcome(Enum):
 
 
 class ReadPolicy(Protocol):
-    """What a reader makes of the answers for a partition, and of obstacles."""
+    """Decides what becomes of a partition at an obstacle, and hears of answers for it."""
 
     @property
     def is_endless(self) -> bool:

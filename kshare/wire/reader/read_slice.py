@@ -1,4 +1,4 @@
-"""What is asked of the read path: the records of slices; where they end, their sizes and times.
+"""The read path's calls: the records of slices; where they end, their sizes and times.
 
 Options that cannot be used are reported at the call, before anything is contacted. Cost: the
 reader's own, and for ``on_end`` a few key hashes for each record batch. What is looked for in the
@@ -204,7 +204,7 @@ class SliceReader:
             self._loop.close()
 
     def _answered(self) -> list[Fetcher]:
-        """Who was asked first; if nobody is asked, nobody after a pause."""
+        """The fetcher that was asked first; none, after a pause, if nobody is asked."""
         asked = self._loop.asked
         if asked:
             return asked[:1]
@@ -287,7 +287,7 @@ def find_ends(
     *,
     brokers: Brokers | None = None,
 ) -> list[SliceEnd]:
-    """Where the reading of slices with limits ends, and after how many records; in one pass.
+    """Find where slices with limits end, and after how many records; in one pass.
 
     Args:
         limited: The slices; no two of them hold the same record.
