@@ -10,21 +10,18 @@ Cost: one record a key; a running query asks for the topic's end every 2 s, and 
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
 
-from confluent_kafka.admin import AdminClient
-
-from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topic_table import (
     EVERY_SECONDS,
+    TableTexts,
     TopicTable,
     TopicWatch,
-    WatchTexts,
     json_bytes,
-    texts,
+    texts_of,
 )
 from kshare.cluster.topics import PARKED_TOPIC, TopicSpec
 from kshare.core.listing import ParkedCount
@@ -41,16 +38,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-_SPEC: Final = TopicSpec(PARKED_TOPIC, 1, {"retention.ms": "-1"})
-_TEXTS: Final = WatchTexts(
-    unauthorized="not authorized to read which keys are parked, going on without them: if keys are "
-    f"parked, grant this query's principal the right Read on topic {PARKED_TOPIC}",
-    refused=f"the list of parked keys (topic {PARKED_TOPIC}) cannot be read, and the query does "
-    "not start without it, as it would read parked keys",
-    stale=f"cannot read which keys are parked (topic {PARKED_TOPIC}), going on with the {{count}} "
-    "that were parked when last seen",
-)
 
 ParkedKey: TypeAlias = tuple[str, bytes]
 """A topic, and a key in it."""
@@ -76,28 +63,29 @@ class ParkedKeys(TopicTable[ParkedKey, ParkedInfo]):
 
     Every method raises a :class:`~kshare.errors.KafkaError` if the cluster does not answer within
     ``default.api.timeout.ms``, or refuses.
-
-    Args:
-        kafka: How to reach the cluster.
-        now: Time of day.
-        admin: Makes the client that makes the topic.
     """
 
-    def __init__(
-        self,
-        kafka: KafkaConfig,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        admin: Callable[..., AdminClient] = AdminClient,
-    ) -> None:
-        self._now = now
-        super().__init__(
-            CompactedTopic(kafka, _SPEC, group="kshare-parked-keys", admin=admin),
-            _decode_key,
-            _decode_info,
-            what="a parked key",
-            loss="keys will not stay parked",
-        )
+    spec = TopicSpec(PARKED_TOPIC, 1, {"retention.ms": "-1"})
+    reader = "kshare-parked-keys"
+    texts = TableTexts(
+        record="a parked key",
+        loss="keys will not stay parked",
+        unauthorized="not authorized to read which keys are parked, going on without them: if keys "
+        f"are parked, grant this query's principal the right Read on topic {PARKED_TOPIC}",
+        refused=f"the list of parked keys (topic {PARKED_TOPIC}) cannot be read, and the query "
+        "does not start without it, as it would read parked keys",
+        stale=f"cannot read which keys are parked (topic {PARKED_TOPIC}), going on with the "
+        "{count} that were parked when last seen",
+    )
+
+    @staticmethod
+    def decode_key(data: bytes | None) -> ParkedKey:  # noqa: D102
+        topic, key = texts_of(data, "topic", "key")
+        return topic, bytes.fromhex(key)
+
+    @staticmethod
+    def decode_value(data: bytes) -> ParkedInfo:  # noqa: D102
+        return ParkedInfo(*texts_of(data, "when", "by", "why"))
 
     def parked(self) -> dict[ParkedKey, ParkedInfo]:
         """All parked keys, by topic and key, ascending."""
@@ -110,7 +98,7 @@ class ParkedKeys(TopicTable[ParkedKey, ParkedInfo]):
     def park_all(self, keys: Mapping[ParkedKey, str], *, by: str = "") -> None:
         """Park keys, each with the reason why, as :meth:`park`."""
         parked = self.read()
-        when = self._now().astimezone(UTC).isoformat(timespec="seconds")
+        when = self.stamp()
         new = [
             (_encode_key(*key), json_bytes({"by": by, "when": when, "why": why}))
             for key, why in keys.items()
@@ -139,15 +127,7 @@ class ParkWatch:
     def __init__(
         self, kafka: KafkaConfig, *, look_seconds: float = 5.0, clock: Clock = time
     ) -> None:
-        self._watch = TopicWatch[Mapping[ParkedKey, ParkedInfo]](
-            ParkedKeys(replace(kafka, offset_attempts=1)),
-            {},
-            _TEXTS,
-            kafka,
-            PARKED_TOPIC,
-            look_seconds=look_seconds,
-            clock=clock,
-        )
+        self._watch = TopicWatch(ParkedKeys, kafka, look_seconds=look_seconds, clock=clock)
         self._known: Mapping[ParkedKey, ParkedInfo] = {}
 
     def current(self, topics: Collection[str]) -> list[ParkedKey]:
@@ -201,12 +181,3 @@ def _seconds(since: str) -> float | None:
 def _encode_key(topic: str, key: bytes) -> bytes:
     """The key of a record: the same bytes for the same key, or compaction would keep both."""
     return json_bytes({"key": key.hex(), "topic": topic})
-
-
-def _decode_key(data: bytes | None) -> ParkedKey:
-    topic, key = texts(data, "topic", "key")
-    return topic, bytes.fromhex(key)
-
-
-def _decode_info(data: bytes) -> ParkedInfo:
-    return ParkedInfo(*texts(data, "when", "by", "why"))

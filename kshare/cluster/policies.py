@@ -9,15 +9,10 @@ Cost: as for :mod:`kshare.cluster.parked_keys`.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from confluent_kafka.admin import AdminClient
-
-from kshare.cluster.compacted_topic import CompactedTopic
-from kshare.cluster.topic_table import TopicTable, TopicWatch, WatchTexts, json_bytes, texts
+from kshare.cluster.topic_table import TableTexts, TopicTable, TopicWatch, json_bytes, texts_of
 from kshare.cluster.topics import POLICIES_TOPIC, TopicSpec
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.retry import Clock
@@ -40,16 +35,6 @@ RANGE_FETCH: Final = "accept.range.fetch"
 """True if a topic may be read by ranges of key hashes."""
 
 POLICY_NAMES: Final = (INDIVIDUAL_COMMIT, RANGE_FETCH)
-
-_SPEC: Final = TopicSpec(POLICIES_TOPIC, 1, {"retention.ms": "-1"})
-_TEXTS: Final = WatchTexts(
-    unauthorized="not authorized to read the policies, going on without them: if any are set, "
-    f"grant this principal the right Read on topic {POLICIES_TOPIC}",
-    refused=f"the policies (topic {POLICIES_TOPIC}) cannot be read, and nothing starts without "
-    "them, as it would not obey them",
-    stale=f"cannot read the policies (topic {POLICIES_TOPIC}), going on with the {{count}} that "
-    "were last seen",
-)
 
 
 class Policy(NamedTuple):
@@ -86,28 +71,31 @@ class Policies(TopicTable[Policy, PolicyInfo]):
 
     Every method raises a :class:`~kshare.errors.KafkaError` if the cluster does not answer within
     ``default.api.timeout.ms``, or refuses.
-
-    Args:
-        kafka: How to reach the cluster.
-        now: Time of day.
-        admin: Makes the client that makes the topic.
     """
 
-    def __init__(
-        self,
-        kafka: KafkaConfig,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        admin: Callable[..., AdminClient] = AdminClient,
-    ) -> None:
-        self._now = now
-        super().__init__(
-            CompactedTopic(kafka, _SPEC, group="kshare-policies", admin=admin),
-            _decode_key,
-            _decode_info,
-            what="a policy",
-            loss="policies will not last",
-        )
+    spec = TopicSpec(POLICIES_TOPIC, 1, {"retention.ms": "-1"})
+    reader = "kshare-policies"
+    texts = TableTexts(
+        record="a policy",
+        loss="policies will not last",
+        unauthorized="not authorized to read the policies, going on without them: if any are set, "
+        f"grant this principal the right Read on topic {POLICIES_TOPIC}",
+        refused=f"the policies (topic {POLICIES_TOPIC}) cannot be read, and nothing starts without "
+        "them, as it would not obey them",
+        stale=f"cannot read the policies (topic {POLICIES_TOPIC}), going on with the {{count}} "
+        "that were last seen",
+    )
+
+    @staticmethod
+    def decode_key(data: bytes | None) -> Policy:  # noqa: D102
+        return Policy(*texts_of(data, "policy", "topic"))
+
+    @staticmethod
+    def decode_value(data: bytes) -> PolicyInfo:  # noqa: D102
+        value, when, by, why = texts_of(data, "value", "when", "by", "why")
+        if value not in {"true", "false"}:
+            raise ValueError(f"the value is {value!r}; wanted true or false")
+        return PolicyInfo(value == "true", when, by, why)
 
     def set(self, policy: Policy, value: bool, *, why: str = "", by: str = "") -> None:
         """Set a policy.
@@ -121,8 +109,7 @@ class Policies(TopicTable[Policy, PolicyInfo]):
             of = "a topic" if policy.name == RANGE_FETCH else "the whole cluster"
             raise ValueError(f"{policy.name} is a policy of {of}")
         self.read()
-        when = self._now().astimezone(UTC).isoformat(timespec="seconds")
-        info = {"by": by, "value": str(value).lower(), "when": when, "why": why}
+        info = {"by": by, "value": str(value).lower(), "when": self.stamp(), "why": why}
         self.put([(json_bytes({"policy": policy.name, "topic": policy.topic}), json_bytes(info))])
 
 
@@ -149,15 +136,7 @@ class PolicyWatch:
         self, kafka: KafkaConfig, *, look_seconds: float = 5.0, clock: Clock = time
     ) -> None:
         self._lock = threading.RLock()  # a signal handler may close a consumer amid a look
-        self._watch = TopicWatch[Mapping[Policy, PolicyInfo]](
-            Policies(replace(kafka, offset_attempts=1)),
-            {},
-            _TEXTS,
-            kafka,
-            POLICIES_TOPIC,
-            look_seconds=look_seconds,
-            clock=clock,
-        )
+        self._watch = TopicWatch(Policies, kafka, look_seconds=look_seconds, clock=clock)
 
     def accepts(self, policy: Policy) -> bool:
         """True if a policy accepts, as it was at most 2 s ago or is last known.
@@ -173,14 +152,3 @@ class PolicyWatch:
     def close(self) -> None:
         """Close the connections."""
         self._watch.close()
-
-
-def _decode_key(data: bytes | None) -> Policy:
-    return Policy(*texts(data, "policy", "topic"))
-
-
-def _decode_info(data: bytes) -> PolicyInfo:
-    value, when, by, why = texts(data, "value", "when", "by", "why")
-    if value not in {"true", "false"}:
-        raise ValueError(f"the value is {value!r}; wanted true or false")
-    return PolicyInfo(value == "true", when, by, why)

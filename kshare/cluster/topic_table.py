@@ -16,24 +16,26 @@ it.
 
 import json
 import logging
-import time
-from collections.abc import Callable, Collection, Mapping, Sized
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from confluent_kafka.admin import AdminClient
 
 from kshare.cluster.compacted_topic import CompactedTopic
+from kshare.cluster.topics import TopicSpec
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.retry import Clock, RetryDeadline
 
 __all__ = [
     "EVERY_SECONDS",
-    "Table",
+    "TableTexts",
     "TopicTable",
     "TopicWatch",
-    "WatchTexts",
     "json_bytes",
-    "texts",
+    "texts_of",
 ]
 
 _log = logging.getLogger(__name__)
@@ -43,8 +45,24 @@ ValueT = TypeVar("ValueT")
 EVERY_SECONDS: Final = 2.0
 """Maximum age of the table that a running query goes by."""
 
-RowsT = TypeVar("RowsT", bound=Sized)
-Rows_co = TypeVar("Rows_co", covariant=True)
+
+@dataclass(frozen=True, slots=True)
+class TableTexts:
+    """Texts about a table. An error follows those of a table that cannot be read.
+
+    Attributes:
+        record: What a record is: ``"a parked key"``.
+        loss: What follows if the topic deletes old records.
+        unauthorized: When a query starts, and goes on without the table.
+        refused: When a query does not start.
+        stale: When a running query goes on by the table last read, of ``{count}`` rows.
+    """
+
+    record: str
+    loss: str
+    unauthorized: str
+    refused: str
+    stale: str
 
 
 class TopicTable(Generic[KeyT, ValueT]):
@@ -54,28 +72,48 @@ class TopicTable(Generic[KeyT, ValueT]):
     ``default.api.timeout.ms``, or refuses.
 
     Args:
-        topic: The topic.
-        decode_key: Reads a key; raises ``ValueError``.
-        decode_value: Reads a value; raises ``ValueError``.
-        what: What a record is, for warnings: ``"a parked key"``.
-        loss: What follows if the topic deletes old records, for warnings.
+        kafka: How to reach the cluster.
+        now: Time of day.
+        admin: Makes the client that makes the topic.
+
+    Attributes:
+        spec: The topic.
+        reader: Consumer group, as brokers see it. It is never joined.
+        texts: What is said of it.
     """
+
+    spec: ClassVar[TopicSpec]
+    reader: ClassVar[str]
+    texts: ClassVar[TableTexts]
 
     def __init__(
         self,
-        topic: CompactedTopic,
-        decode_key: Callable[[bytes | None], KeyT],
-        decode_value: Callable[[bytes], ValueT],
+        kafka: KafkaConfig,
         *,
-        what: str,
-        loss: str,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        admin: Callable[..., AdminClient] = AdminClient,
     ) -> None:
-        self._topic = topic
-        self._decode_key = decode_key
-        self._decode_value = decode_value
-        self._what = what
-        self._loss = loss
+        self._now = now
+        self._topic = CompactedTopic(kafka, self.spec, group=self.reader, admin=admin)
         self._rows: dict[KeyT, ValueT] = {}
+
+    @staticmethod
+    def decode_key(data: bytes | None) -> KeyT:
+        """Read a key.
+
+        Raises:
+            ValueError: It is none.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def decode_value(data: bytes) -> ValueT:
+        """Read a value.
+
+        Raises:
+            ValueError: It is none.
+        """
+        raise NotImplementedError
 
     def read(self) -> Mapping[KeyT, ValueT]:
         """All rows, in any order."""
@@ -84,14 +122,14 @@ class TopicTable(Generic[KeyT, ValueT]):
             self._rows = {}
         for row in changes.rows:
             try:
-                key = self._decode_key(row.key)
-                value = None if row.value is None else self._decode_value(row.value)
+                key = self.decode_key(row.key)
+                value = None if row.value is None else self.decode_value(row.value)
             except (ValueError, RecursionError) as fault:
                 _log.warning(
                     "%s, offset %d, is no record of %s: %s",
-                    self._topic.name,
+                    self.spec.name,
                     row.offset,
-                    self._what,
+                    self.texts.record,
                     fault,
                 )
                 continue
@@ -120,14 +158,18 @@ class TopicTable(Generic[KeyT, ValueT]):
         """Close the connections."""
         self._topic.close()
 
+    def stamp(self) -> str:
+        """The time of day for a row: ISO 8601, in UTC."""
+        return self._now().astimezone(UTC).isoformat(timespec="seconds")
+
     def _check_topic(self) -> None:
         """Warn of a topic that someone has made in another way."""
         config = self._topic.config()
         if config is not None and config.deletes_last_values:
             _log.warning(
                 "%s: topic %s deletes old records. Set its cleanup.policy to compact.",
-                self._loss,
-                self._topic.name,
+                self.texts.loss,
+                self.spec.name,
             )
 
 
@@ -136,7 +178,7 @@ def json_bytes(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
-def texts(data: bytes | None, *names: str) -> list[str]:
+def texts_of(data: bytes | None, *names: str) -> list[str]:
     """The texts in a JSON object by their names.
 
     Raises:
@@ -149,69 +191,33 @@ def texts(data: bytes | None, *names: str) -> list[str]:
     return [str(value) for value in values]
 
 
-class Table(Protocol[Rows_co]):
-    """The watched table."""
-
-    def read(self) -> Rows_co:
-        """The table as it is now."""
-
-    def shorten_timeout(self, seconds: float) -> None:
-        """From now on, let no read wait for an answer longer than this."""
-
-    def close(self) -> None:
-        """Close the connections."""
-
-
-@dataclass(frozen=True, slots=True)
-class WatchTexts:
-    """Texts for a table that cannot be read; the error follows each text.
-
-    Attributes:
-        unauthorized: When the query starts, and goes on without the table.
-        refused: When the query does not start.
-        stale: When a running query goes on by the table last read, of ``{count}`` rows.
-    """
-
-    unauthorized: str
-    refused: str
-    stale: str
-
-
-class TopicWatch(Generic[RowsT]):
+class TopicWatch(Generic[KeyT, ValueT]):
     """A table, read again every :data:`EVERY_SECONDS`.
 
     Args:
-        table: The table.
-        empty: What it is taken for while this client is not authorized to read it.
-        texts: What is said of faults.
-        kafka: For how long, and at which pauses, a start is tried again.
-        topic: The topic that errors name.
+        table: Makes the table. It is taken to be empty while this client may not read it.
+        kafka: How to reach the cluster; for how long, and at which pauses, a start is tried again.
         look_seconds: Maximum time that a later read may take: a trigger waits for it.
         clock: Source of time.
     """
 
     def __init__(
         self,
-        table: Table[RowsT],
-        empty: RowsT,
-        texts: WatchTexts,
+        table: Callable[[KafkaConfig], TopicTable[KeyT, ValueT]],
         kafka: KafkaConfig,
-        topic: str,
         *,
-        look_seconds: float = 5.0,
-        clock: Clock = time,
+        look_seconds: float,
+        clock: Clock,
     ) -> None:
-        self._table = table
-        self._rows = empty
-        self._texts = texts
+        self._table = table(replace(kafka, offset_attempts=1))
+        self._rows: Mapping[KeyT, ValueT] = {}
         self._start_deadline = RetryDeadline.for_requests(kafka, clock)
-        self._topic = topic
         self._look_seconds = look_seconds
         self._clock = clock
         self._next: float | None = None  # None before the first read
         self._warned = False
 
-    def current(self) -> RowsT:
+    def current(self) -> Mapping[KeyT, ValueT]:
         """The table, at most :data:`EVERY_SECONDS` old or as last read.
 
         Raises:
@@ -237,12 +243,12 @@ class TopicWatch(Generic[RowsT]):
         try:
             self._rows = self._read_patiently()
         except AuthorizationError as error:
-            _log.warning("%s: %s", self._texts.unauthorized, error)
+            _log.warning("%s: %s", self._table.texts.unauthorized, error)
             self._warned = True
         # Between two batches, a table that cannot be read is not waited for.
         self._table.shorten_timeout(self._look_seconds)
 
-    def _read_patiently(self) -> RowsT:
+    def _read_patiently(self) -> Mapping[KeyT, ValueT]:
         deadline = self._start_deadline
         deadline.reset()
         deadline.start()
@@ -253,9 +259,9 @@ class TopicWatch(Generic[RowsT]):
                 raise
             except KafkaError as error:
                 if isinstance(error, AuthenticationError) or deadline.expired:
-                    text = f"{self._texts.refused}: {error}"
-                    raise KafkaError(text, topic=self._topic) from error
-                _log.info("reading %s again after: %s", self._topic, error)
+                    text = f"{self._table.texts.refused}: {error}"
+                    raise KafkaError(text, topic=self._table.spec.name) from error
+                _log.info("reading %s again after: %s", self._table.spec.name, error)
             deadline.sleep()
 
     def _look(self) -> None:
@@ -263,7 +269,8 @@ class TopicWatch(Generic[RowsT]):
             self._rows = self._table.read()
         except KafkaError as error:
             level = logging.DEBUG if self._warned else logging.WARNING
-            _log.log(level, "%s: %s", self._texts.stale.format(count=len(self._rows)), error)
+            stale = self._table.texts.stale.format(count=len(self._rows))
+            _log.log(level, "%s: %s", stale, error)
             self._warned = True
         else:
             self._warned = False
