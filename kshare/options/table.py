@@ -2,7 +2,7 @@
 
 Parsing, bounds, warnings of misspelt names and ``docs/options.md`` follow from this table. To add
 an option, add an entry here and a field to :class:`~kshare.options.model.SourceOptions`, whose
-default is the option's, and run ``python -m kshare.options > docs/options.md``.
+default is the option's, and run ``python docs/options_page.py > docs/options.md``.
 
 Names are compared without regard to case, as Spark does.
 """

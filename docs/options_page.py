@@ -1,4 +1,4 @@
-"""``python -m kshare.options`` prints ``docs/options.md``, made of the tables of options."""
+"""Print ``docs/options.md``, made of the tables of options: ``python docs/options_page.py``."""
 
 import dataclasses
 import sys
@@ -16,8 +16,8 @@ __all__ = ["default_of", "default_of_property", "options_page"]
 _INTRODUCTION: Final = """\
 # Options
 
-This page is made by `python -m kshare.options` from the tables that kshare itself parses options
-by. What Spark's own options mean here, and where kshare differs, is in
+This page is made by `python docs/options_page.py` from the tables that kshare itself parses
+options by. What Spark's own options mean here, and where kshare differs, is in
 [migrating.md](migrating.md).
 
 Names are case-insensitive. All faults are reported together, before anything is contacted. An
