@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import replace
 from itertools import groupby
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
@@ -238,12 +237,7 @@ class OffsetWriter:
     """
 
     def __init__(self, kafka: KafkaConfig, group: str) -> None:
-        longest = kafka.api_timeout_ms
-        self._kafka = replace(
-            kafka,
-            request_timeout_ms=min(kafka.request_timeout_ms, longest),
-            connection_setup_timeout_ms=min(kafka.connection_setup_timeout_ms, longest),
-        )
+        self._kafka = kafka.hasty(kafka.api_timeout_ms)
         self._group = group
         self._connection: Connection | None = None
         self._thread: threading.Thread | None = None

@@ -150,16 +150,7 @@ def _turns(kafka: KafkaConfig, seconds: float) -> Iterator[tuple[str, int, Kafka
     servers = kafka.bootstrap_servers
     for number, (host, port) in enumerate(servers):
         share = (deadline - time.monotonic()) / (len(servers) - number)
-        step_ms = max(int(share * 1000 / _STEPS), 1)
-        yield (
-            host,
-            port,
-            replace(
-                kafka,
-                connection_setup_timeout_ms=min(kafka.connection_setup_timeout_ms, step_ms),
-                request_timeout_ms=min(kafka.request_timeout_ms, step_ms),
-            ),
-        )
+        yield host, port, kafka.hasty(max(int(share * 1000 / _STEPS), 1))
 
 
 def _connect(host: str, port: int, kafka: KafkaConfig) -> Connection:

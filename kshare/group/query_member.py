@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
+from kshare.core.backoff import Backoff
 from kshare.core.hashing import KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError
@@ -27,7 +28,7 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.offsets import GroupOffsets
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.retry import Backoff
+from kshare.wire.protocol.retry import CHANCE
 
 __all__ = ["QueryMember"]
 
@@ -289,7 +290,9 @@ class _Pace:
 
     again_at: float = 0.0
     retry_at: float = 0.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS))
+    backoff: Backoff = field(
+        default_factory=lambda: Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, CHANCE.uniform)
+    )
     warned: str = ""
     waited_for: Future[None] | None = None
 

@@ -10,18 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kshare.cluster.cluster import Cluster
-from kshare.cluster.examination import ExaminedCluster
+from kshare.cluster.examination import ExaminedCluster, log_bounds
 from kshare.cluster.parked_keys import ParkedKeys
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
-from kshare.options import Subscribe, parse_options
+from kshare.options import KafkaConfig, Subscribe, parse_options
 from kshare.testing import FakeCluster, produce, skewed_records
 
 if TYPE_CHECKING:
@@ -97,18 +98,12 @@ def produce_records(servers: str, name: str, count: int, console: "Console") -> 
 
 def read_log_bounds(servers: str, name: str) -> dict[TopicPartition, tuple[int, int]]:
     """Return the first offset and the end of each partition of a topic."""
-    options = {"kafka.bootstrap.servers": servers, "subscribe": name}
-    kafka = parse_options(options, streaming=False).options.kafka
-    with closing(Cluster(kafka)) as cluster:
-        partitions = cluster.partitions(Subscribe((name,)))
-        starts, ends = cluster.earliest(partitions), cluster.latest(partitions)
-    return {partition: (starts[partition], ends[partition]) for partition in partitions}
+    with closing(Cluster(_kafka(servers))) as cluster:
+        return log_bounds(cluster, cluster.partitions(Subscribe((name,))))
 
 
 def _parked_keys(servers: str, name: str) -> frozenset[bytes]:
-    options = {"kafka.bootstrap.servers": servers, "subscribe": name}
-    kafka = parse_options(options, streaming=True).options.kafka
-    with closing(ParkedKeys(kafka)) as keys:
+    with closing(ParkedKeys(_kafka(servers))) as keys:
         return frozenset(key for topic, key in keys.parked() if topic == name)
 
 
@@ -119,10 +114,13 @@ def _connect(servers: str) -> None:
         KafkaError: No broker answers within 5 s; the text says why.
     """
     seconds = {f"kafka.{name}.timeout.ms": "5000" for name in ("default.api", "request")}
-    options = {"kafka.bootstrap.servers": servers, "subscribe": "none", **seconds}
-    kafka = parse_options(options, streaming=False).options.kafka
-    with closing(ExaminedCluster(kafka)) as cluster:
+    with closing(ExaminedCluster(_kafka(servers, seconds))) as cluster:
         cluster.brokers()
+
+
+def _kafka(servers: str, more: Mapping[str, str] = MappingProxyType({})) -> KafkaConfig:
+    options = {"kafka.bootstrap.servers": servers, "subscribe": "none", **more}
+    return parse_options(options, streaming=False).options.kafka
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
+from kshare.core.backoff import Backoff
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, TopicPartition
@@ -35,7 +36,7 @@ from kshare.wire.protocol.messages import (
     list_offsets,
     parse_fetch_response,
 )
-from kshare.wire.protocol.retry import Backoff, boot_time, retry_backoff
+from kshare.wire.protocol.retry import boot_time, retry_backoff
 
 __all__ = ["LastAnswer", "LogLostError", "LogTail", "Row"]
 

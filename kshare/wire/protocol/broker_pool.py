@@ -18,13 +18,14 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
+from kshare.core.backoff import Backoff
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.brokers import BrokerSearch, Leader, Preference
 from kshare.wire.protocol.connection import BrokerConnection, Connection
 from kshare.wire.protocol.messages import Address, LeaderUnknownError, Metadata, fetch_metadata
-from kshare.wire.protocol.retry import CHANCE, Backoff, Clock
+from kshare.wire.protocol.retry import CHANCE, Clock
 
 __all__ = [
     "BrokerPool",
@@ -214,7 +215,7 @@ class BrokerPool:
         first, longest = self._kafka.reconnect_backoff_ms, self._kafka.reconnect_backoff_max_ms
         with memory.lock:
             outage = memory.outages.setdefault(
-                (self._cluster, address), _Outage(Backoff(first, longest))
+                (self._cluster, address), _Outage(Backoff(first, longest, CHANCE.uniform))
             )
             if now >= outage.over:  # or another reader has reported the same failure
                 outage.over = now + outage.backoff.pause()

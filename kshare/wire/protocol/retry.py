@@ -8,10 +8,10 @@ import random
 import time
 from typing import Final, Protocol, Self
 
-from kshare.core import backoff
+from kshare.core.backoff import Backoff
 from kshare.options import KafkaConfig
 
-__all__ = ["CHANCE", "Backoff", "Clock", "RetryDeadline", "boot_time", "retry_backoff"]
+__all__ = ["CHANCE", "Clock", "RetryDeadline", "boot_time", "retry_backoff"]
 
 CHANCE: Final = random.SystemRandom()
 """Chance without a state: threads and forked processes share none, nor the application's."""
@@ -33,18 +33,6 @@ class Clock(Protocol):
 def boot_time() -> float:
     """Seconds since the machine was started; a suspended machine's clock goes on."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-class Backoff(backoff.Backoff):
-    """Pauses that double, with a random jitter.
-
-    Args:
-        first_ms: Length of the first pause, before jitter.
-        longest_ms: Maximum length of a pause.
-    """
-
-    def __init__(self, first_ms: int, longest_ms: int) -> None:
-        super().__init__(first_ms, longest_ms, CHANCE.uniform)
 
 
 class RetryDeadline:
@@ -116,5 +104,5 @@ class RetryDeadline:
 
 
 def retry_backoff(kafka: KafkaConfig) -> Backoff:
-    """As ``retry.backoff.ms`` and ``retry.backoff.max.ms`` say."""
-    return Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms)
+    """As ``retry.backoff.ms`` and ``retry.backoff.max.ms`` say, with a random jitter."""
+    return Backoff(kafka.retry_backoff_ms, kafka.retry_backoff_max_ms, CHANCE.uniform)

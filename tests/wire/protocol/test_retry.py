@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.retry import Backoff, RetryDeadline
+from kshare.wire.protocol.retry import RetryDeadline, retry_backoff
 from tests.support.clock import Clock
 
 LONG_MAX = 2**63 - 1
@@ -22,7 +22,7 @@ def config(**more: Any) -> KafkaConfig:
 def test_pauses_double_up_to_the_longest_with_a_fifth_of_jitter(
     first_ms: int, longest_ms: int, before: int
 ) -> None:
-    backoff = Backoff(first_ms, longest_ms)
+    backoff = retry_backoff(config(retry_backoff_ms=first_ms, retry_backoff_max_ms=longest_ms))
     for _ in range(before):
         backoff.pause()
     meant = min(min(first_ms, longest_ms) / 1000 * 2.0**before, longest_ms / 1000, 86_400.0)
@@ -34,7 +34,8 @@ def test_pauses_double_up_to_the_longest_with_a_fifth_of_jitter(
 
 @pytest.mark.parametrize("first_ms", [10, 1000, 9000])
 def test_two_clients_do_not_pause_alike(first_ms: int) -> None:
-    pauses = {Backoff(first_ms, 1000).pause() for _ in range(50)}
+    paces = config(retry_backoff_ms=first_ms, retry_backoff_max_ms=1000)
+    pauses = {retry_backoff(paces).pause() for _ in range(50)}
     assert len(pauses) > 5
 
 
