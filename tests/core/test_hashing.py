@@ -1,6 +1,7 @@
 import pickle
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import mmh3
 import pytest
@@ -189,6 +190,12 @@ def test_examples_of_key_ranges() -> None:
     )
     assert KeyRanges(split(WHOLE, 3)) == ALL_HASHES
     assert ALL_HASHES - ALL_HASHES == NO_HASHES
+
+
+@pytest.mark.parametrize("sought", [5, HashRange(5, 9)])
+def test_what_is_in_a_set_is_asked_in_no_other_way(sought: Any) -> None:
+    with pytest.raises(TypeError):
+        assert sought in KeyRanges([HashRange(5, 9)])
 
 
 @pytest.mark.parametrize("ranges", [[(5, 9), (0, 3)], [(0, 5), (5, 9)], [(0, 5), (4, 9)]])

@@ -8,8 +8,14 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED
 from confluent_kafka import TopicPartition as RdTopicPartition
 
+from kshare.core.hashing import ALL_HASHES, NO_HASHES
 from kshare.core.offsets import OFFSET_MAX
-from kshare.group.assignments import offset_to_start, offsets_to_commit, parse_partition
+from kshare.group.assignments import (
+    as_assigned,
+    offset_to_start,
+    offsets_to_commit,
+    parse_partition,
+)
 from tests.support.groups import T0
 
 INTEGERS = [0, 5, np.int64(5), np.int32(5), np.uint8(5), OFFSET_MAX]
@@ -17,6 +23,12 @@ INTEGERS = [0, 5, np.int64(5), np.int32(5), np.uint8(5), OFFSET_MAX]
 
 def at(offset: Any) -> list[Any]:
     return [SimpleNamespace(topic="orders", partition=0, offset=offset)]
+
+
+def test_no_hashes_are_never_told_as_all() -> None:
+    assert as_assigned({T0: ALL_HASHES}) == {T0: ()}
+    with pytest.raises(AssertionError):
+        as_assigned({T0: NO_HASHES})
 
 
 @pytest.mark.parametrize("offset", INTEGERS)

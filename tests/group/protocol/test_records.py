@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, NO_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, OffsetRange, from_pairs
 from kshare.core.progress import TopicPartition
 from kshare.errors import CommitLogError, LaterVersionError
@@ -292,3 +292,9 @@ def test_keys_are_kept_for_those_alone_who_delete_records(keeps_keys: bool) -> N
     assert reader.keys == [key] * keeps_keys
     reader.apply(1, key, None)
     assert reader.keys == []
+
+
+def test_no_hashes_are_never_written_as_all() -> None:
+    owner = EpochMember("m-1", "id", "host", ((T0, NO_HASHES),))
+    with pytest.raises(AssertionError):
+        encode("group", Epoch(7, "m-1", (owner,)))
