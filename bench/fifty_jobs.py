@@ -75,7 +75,7 @@ class Group:
         sockets: dict[int, int] = {}
         for member in self.members:
             sockets |= member.sockets
-        seconds = min(member.seconds_left for member in self.members)
+        seconds = min(member.seconds_until_due for member in self.members)
         ready = self._waker.wait(min(seconds, 0.1), sockets)
         self._beside.take()
         for member in self.members:

@@ -114,9 +114,9 @@ def _say_where(consumer: KeySharedConsumer) -> None:
     right = consumer._session._right
     now = consumer._session._now()
     print(
-        f"{consumer.health()}; seconds left {right.seconds_left(now):.3f}, "
+        f"{consumer.health()}; seconds left {right.seconds_to_deliver(now):.3f}, "
         f"proven {right.is_proven}, log read {now - right.read_at:.3f} s ago, "
-        f"by the coordinator {right.coordinator and right.coordinator.seconds_left(now)}; "
+        f"by the coordinator {right.coordinator and right.coordinator.seconds_to_deliver(now)}; "
         f"assigned {consumer.assignment()}",
         file=sys.stderr,
         flush=True,

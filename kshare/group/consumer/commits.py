@@ -217,7 +217,7 @@ class Commits:
                 _log.warning("a commit has failed, the next one does it again: %s", error)
 
     @property
-    def seconds_left(self) -> float:
+    def seconds_until_due(self) -> float:
         """Seconds until the next automatic commit; infinity if none is due, or one is under way."""
         if not self._config.auto_commit or self._asked:
             return float("inf")

@@ -431,7 +431,7 @@ class Receiver:
             self.subscriber.started(self._dispatcher.state.is_claimed)
         if continues and self._dispatcher.is_blocked():
             seconds = 0.0
-        seconds = min(seconds, self._commits.seconds_left, self._dispatcher.seconds_left)
+        seconds = min(seconds, self._commits.seconds_until_due, self._dispatcher.seconds_until_due)
         return self._took(take, seconds) and self._may_hand_out()
 
     def seconds_to_deliver(self) -> float:

@@ -247,7 +247,7 @@ class GroupMember:
             membership.leave_until_polled()
             self._end_right()
 
-    def seconds_left(self, now: float) -> float:
+    def seconds_until_due(self, now: float) -> float:
         """Seconds until there is something to send, if nothing happens before."""
         heartbeat_at = float("inf") if self.awaits_heartbeat else self.schedule.heartbeat_at
         return max(heartbeat_at - now, self.schedule.retry_at - now, 0.0)

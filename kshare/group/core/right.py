@@ -57,7 +57,7 @@ class Liveness:
             sent_at: When it was sent.
             is_stable: Whether no rebalance was under way then in which the member was missing.
         """
-        if self._heard_at > _NEVER and self.seconds_left(sent_at) < 0:
+        if self._heard_at > _NEVER and self.seconds_to_deliver(sent_at) < 0:
             self.lapsed_at = max(self.lapsed_at, sent_at)
         self._heard_at = max(self._heard_at, sent_at)
         if is_stable:
@@ -67,7 +67,7 @@ class Liveness:
         """The member counts no longer."""
         self._heard_at = self._stable_at = _NEVER
 
-    def seconds_left(self, now: float) -> float:
+    def seconds_to_deliver(self, now: float) -> float:
         """For how long it may hand out records; below 0: not now."""
         heard_until = self._heard_at + self.session_seconds
         stable_until = self._stable_at + self.rebalance_seconds
@@ -119,13 +119,13 @@ class Beats:
         """Seconds between two beats."""
         return self._seconds / _BEATS
 
-    def seconds_left(self, now: float) -> float:
+    def seconds_to_deliver(self, now: float) -> float:
         """For how long the member may deliver; below 0: not now."""
         return self._read_back + self._seconds - now if self.is_on else float("inf")
 
     def take_lapse(self, now: float) -> bool:
         """Return True once after the session has expired; reset the timer."""
-        has_lapsed = self._read_back > _NEVER and self.seconds_left(now) < 0
+        has_lapsed = self._read_back > _NEVER and self.seconds_to_deliver(now) < 0
         if has_lapsed:
             self._read_back = _NEVER
             self._sent.clear()
@@ -257,10 +257,10 @@ class Right:
         """Return True if the log has not been read for so long that it may not deliver."""
         return now - self.read_at > self._seconds
 
-    def seconds_left(self, now: float) -> float:
+    def seconds_to_deliver(self, now: float) -> float:
         """For how long it may deliver; below 0: not now."""
-        seconds = min(self.read_at + self._seconds - now, self.beats.seconds_left(now))
+        seconds = min(self.read_at + self._seconds - now, self.beats.seconds_to_deliver(now))
         if self.coordinator is not None:
-            seconds = min(seconds, self.coordinator.seconds_left(now))
+            seconds = min(seconds, self.coordinator.seconds_to_deliver(now))
         # Asked last: an answer that renews the right says first that it had lapsed.
         return seconds if self.is_proven else min(seconds, _UNPROVEN)

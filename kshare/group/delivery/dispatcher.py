@@ -173,7 +173,7 @@ class Dispatcher:
             self._reader.drop(topic_partition)
 
     @property
-    def seconds_left(self) -> float:
+    def seconds_until_due(self) -> float:
         """Time until a key is due that was released; infinite if there is none."""
         due = self.state.left_out.next_due()
         return float("inf") if due is None else max(due - time.monotonic(), 0.0)

@@ -120,14 +120,14 @@ class MemberDialogue:
         return self._link.sockets
 
     @property
-    def seconds_left(self) -> float:
+    def seconds_until_due(self) -> float:
         """Seconds until there is something to do, if nothing happens before."""
         now, member = self._now(), self._member
         if self._is_leaving:
-            return 0.0 if self._may_part else self._link.seconds_left
+            return 0.0 if self._may_part else self._link.seconds_until_due
         if member.must_find or (self.commits.are_waiting and now >= member.schedule.retry_at):
             return 0.0
-        return min(member.seconds_left(now), self._link.seconds_left)
+        return min(member.seconds_until_due(now), self._link.seconds_until_due)
 
     def step(self, ready: Collection[int]) -> None:
         """Hear answers, and say what is due. Never waits.

@@ -254,13 +254,13 @@ class MemberHandle:
         return self._dialogue.sockets
 
     @property
-    def seconds_left(self) -> float:
+    def seconds_until_due(self) -> float:
         """Seconds until there is something to do, if nothing happens before.
 
         The lock is not needed: who changes that wakes the thread.
         """
         is_silent = self.is_closed or not self._has_subscribed
-        return float("inf") if is_silent else self._dialogue.seconds_left
+        return float("inf") if is_silent else self._dialogue.seconds_until_due
 
     def step(self, ready: Collection[int]) -> None:
         """Hear answers, and say what is due. Never waits. Takes the lock.

@@ -88,9 +88,9 @@ class MemberLink:
         return {fileno: events for fileno, events in found if fileno is not None}
 
     @property
-    def seconds_left(self) -> float:
+    def seconds_until_due(self) -> float:
         """Seconds until an answer is overdue."""
-        return min(self._joining.seconds_left, self._speaking.seconds_left)
+        return min(self._joining.seconds_until_due, self._speaking.seconds_until_due)
 
     @property
     def is_quiet(self) -> bool:
@@ -306,7 +306,7 @@ class Line:
         return select.POLLOUT if self._rest else select.POLLIN
 
     @property
-    def seconds_left(self) -> float:
+    def seconds_until_due(self) -> float:
         """Seconds until an answer is overdue."""
         return float("inf") if self._sent is None else max(self._due - time.monotonic(), 0.0)
 

@@ -123,7 +123,7 @@ class Presence:
             if self._config.lease_records is None:
                 return
             ownerships.stay(None if member is None else member.epoch)
-            if link.tail.last.caught_up and beats.seconds_left(now) > 2 * beats.pause:
+            if link.tail.last.caught_up and beats.seconds_to_deliver(now) > 2 * beats.pause:
                 read_at = link.tail.last.read_at
                 ownerships.deem_silent(
                     beats.silent(ownerships.log, ownerships.sharers(), now=now, read_at=read_at)

@@ -198,7 +198,7 @@ class GroupSession:
 
     def seconds_to_deliver(self) -> float:
         """For how long records may be handed out without asking again; below 0: not now."""
-        return self._right.seconds_left(self._now())
+        return self._right.seconds_to_deliver(self._now())
 
     def share(self, partition: TopicPartition) -> Share | None:
         """What may be delivered of a partition without key order; None if nothing now."""

@@ -239,7 +239,7 @@ class SessionThread:
     def _wait_for(self, seconds: float, sockets: dict[int, int]) -> list[int]:
         """Wait, and for what members wait for, too."""
         for member in tuple(self.shared.served):
-            seconds = min(seconds, member.seconds_left)
+            seconds = min(seconds, member.seconds_until_due)
             sockets = sockets | member.sockets
         return self._waker.wait(min(seconds, _LONGEST_WAIT_SECONDS), sockets)
 

@@ -125,10 +125,10 @@ def test_what_is_under_way_is_not_looked_for_all_the_time() -> None:
     config = group_config("b:9092", auto_commit_interval_ms=1)
     commits = commits_of(config, session)
     commits.begin(WORK)
-    assert commits.seconds_left == float("inf")
+    assert commits.seconds_until_due == float("inf")
     over.set()
     commits.finish()
-    assert commits.seconds_left < 1
+    assert commits.seconds_until_due < 1
     commits.close(9.0)
 
 

@@ -301,7 +301,7 @@ def _collect(world: CallWorld, process: Process, most: int) -> None:
 def _return(world: CallWorld, process: Process) -> None:
     call, owned = process.call, process.ownerships
     present = process.driver.state.by_partition
-    seconds = process.right.seconds_left(world.now)
+    seconds = process.right.seconds_to_deliver(world.now)
     process.is_open = False
     is_fenced = owned.fenced() is not None
     if is_fenced or not call.may_return(seconds, present, owned.started()):

@@ -139,7 +139,7 @@ class Process:
 
     def may_deliver(self, now: float) -> bool:
         """Whether it would hand out records."""
-        return self.ownerships.fenced() is None and self.right.seconds_left(now) >= 0
+        return self.ownerships.fenced() is None and self.right.seconds_to_deliver(now) >= 0
 
     def delivers(self, partition: TopicPartition, key: str, now: float) -> bool:
         """Whether it would hand out records of a key."""

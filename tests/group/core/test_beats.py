@@ -25,16 +25,16 @@ def beats_of(session: str = "a") -> Beats:
 
 def test_it_may_deliver_from_when_a_beat_that_was_read_back_was_sent() -> None:
     own = beats_of()
-    assert own.seconds_left(0.0) < 0
+    assert own.seconds_to_deliver(0.0) < 0
     own.sent(1_000, 10.0)
-    assert own.seconds_left(11.0) < 0
+    assert own.seconds_to_deliver(11.0) < 0
     own.read(log_with(Member("a", "h", 1_000)))
-    assert own.seconds_left(11.0) == SECONDS - 1
+    assert own.seconds_to_deliver(11.0) == SECONDS - 1
     own.sent(2_000, 12.0)
     own.read(log_with(Member("a", "h", 1_000)))
-    assert own.seconds_left(12.0) == SECONDS - 2
+    assert own.seconds_to_deliver(12.0) == SECONDS - 2
     own.read(log_with(Member("a", "h", 2_000)))
-    assert own.seconds_left(12.0) == SECONDS
+    assert own.seconds_to_deliver(12.0) == SECONDS
 
 
 def test_late_beats_do_not_bring_it_back() -> None:
@@ -45,17 +45,17 @@ def test_late_beats_do_not_bring_it_back() -> None:
     assert not own.take_lapse(13.9)
     assert own.take_lapse(14.1)
     own.read(log_with(Member("a", "h", 2_000)))  # of before: it counts no more
-    assert own.seconds_left(14.1) < 0
+    assert own.seconds_to_deliver(14.1) < 0
     assert not own.take_lapse(14.2)  # it is asked once
     own.sent(3_000, 14.2)
     own.read(log_with(Member("a", "h", 3_000)))
-    assert own.seconds_left(14.2) == SECONDS
+    assert own.seconds_to_deliver(14.2) == SECONDS
 
 
 def test_a_member_that_its_coordinator_watches_needs_no_beats() -> None:
     own = Beats("a", SECONDS)
     own.sent(1_000, 0.0)
-    assert own.seconds_left(100.0) == float("inf")
+    assert own.seconds_to_deliver(100.0) == float("inf")
     assert not own.take_lapse(100.0)
 
 
@@ -93,7 +93,7 @@ def test_nobody_is_taken_for_dead_that_may_deliver(
             return
         author.read(log)
         late = other.silent(log, {"b"}, now=read + 100, read_at=read + SECONDS)
-        assert not late or author.seconds_left(read + SECONDS) <= 0
+        assert not late or author.seconds_to_deliver(read + SECONDS) <= 0
         now = read
 
 

@@ -83,7 +83,7 @@ def what_goes_back_does_not_come_again(patch: pytest.MonkeyPatch) -> None:
 
 def an_answer_asked_before_the_lapse_renews_the_right(patch: pytest.MonkeyPatch) -> None:
     """The latest read counts as if it had just been sent, whenever it was."""
-    patch.setattr(Right, "seconds_left", lambda self, _: 0.0 if self.is_proven else -1.0)
+    patch.setattr(Right, "seconds_to_deliver", lambda self, _: 0.0 if self.is_proven else -1.0)
 
 
 def goes_on_with_a_start_that_was_given_up(patch: pytest.MonkeyPatch) -> None:

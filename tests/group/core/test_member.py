@@ -63,9 +63,9 @@ def test_a_coordinator_that_does_not_answer_a_heartbeat_hears_all_else_but_no_ot
     assert isinstance(beat, Heartbeat)
     assert isinstance(join, Join)
     assert requests(member, 3 * INTERVAL) == []
-    assert member.seconds_left(3 * INTERVAL) > INTERVAL
+    assert member.seconds_until_due(3 * INTERVAL) > INTERVAL
     member.heartbeat_answered(beat, Code.REBALANCE_IN_PROGRESS, 3 * INTERVAL, is_refused=True)
-    assert member.seconds_left(3 * INTERVAL) == 0
+    assert member.seconds_until_due(3 * INTERVAL) == 0
     assert [type(each) for each in requests(member, 3 * INTERVAL)] == [Heartbeat]
 
 
@@ -119,15 +119,15 @@ def test_who_is_refused_asks_again_after_a_pause(
 
 def test_its_right_ends_with_its_session_or_with_the_rebalance_that_it_missed() -> None:
     member = stable()
-    assert member.liveness.seconds_left(0.0) == SESSION
+    assert member.liveness.seconds_to_deliver(0.0) == SESSION
     for now in range(1, 80):
         member.polled(now)
         for request in requests(member, now):
             if isinstance(request, Heartbeat):
                 code = Code.REBALANCE_IN_PROGRESS
                 member.heartbeat_answered(request, code, now, is_refused=True)
-    assert member.liveness.seconds_left(59.0) >= 0
-    assert member.liveness.seconds_left(61.0) < 0
+    assert member.liveness.seconds_to_deliver(59.0) >= 0
+    assert member.liveness.seconds_to_deliver(61.0) < 0
 
 
 @pytest.mark.parametrize("owns", [False, True])
@@ -139,7 +139,7 @@ def test_who_is_not_named_by_the_leader_has_no_right_and_pauses(owns: bool) -> N
     requests(member, 0.0)
     member.notices, member.has_lost = [], False
     assert member.synced(b"", 0.0)
-    assert member.liveness.seconds_left(0.0) < 0
+    assert member.liveness.seconds_to_deliver(0.0) < 0
     assert member.has_lost
     assert "has not named this member" in member.notices[0].text
     assert [each for each in requests(member, 0.0) if isinstance(each, Join)] == []
@@ -150,7 +150,7 @@ def test_who_is_fenced_amid_a_heartbeat_is_not_kept_alive_by_its_answer() -> Non
     beat = next(each for each in requests(member, INTERVAL) if isinstance(each, Heartbeat))
     member.fenced()
     member.heartbeat_answered(beat, None, INTERVAL, is_refused=False)
-    assert member.liveness.seconds_left(INTERVAL) < 0
+    assert member.liveness.seconds_to_deliver(INTERVAL) < 0
 
 
 def test_who_does_not_poll_leaves_and_commits_nothing() -> None:
@@ -179,7 +179,7 @@ def test_a_late_answer_changes_nothing() -> None:
     member.lose()
     assert not member.joined("id-1", 1, "other", {}, protocol="p")
     assert not member.synced(b"x", 0.0)
-    assert member.liveness.seconds_left(0.0) < 0
+    assert member.liveness.seconds_to_deliver(0.0) < 0
 
 
 TIMES = st.floats(0, 1e6)

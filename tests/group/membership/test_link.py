@@ -65,7 +65,7 @@ def test_an_answer_that_is_overdue_is_a_fault_unless_it_is_there(
     heard: list[Any] = []
     link.heartbeat(BEAT, heard.append)
     until(lambda: sends(link, made, ["HeartbeatRequest"]))
-    late = time.monotonic() + link.seconds_left + 1
+    late = time.monotonic() + link.seconds_until_due + 1
     monkeypatch.setattr(time, "monotonic", lambda: late)
     made[0].answers.append(b"alive")
     link.take(link.sockets)
@@ -91,12 +91,12 @@ def test_a_request_for_which_there_is_no_room_is_sent_as_soon_as_there_is(
     line.send()
     connection.room = 0
     line.send()
-    assert (line.events, line.seconds_left) == (select.POLLOUT, 10)
+    assert (line.events, line.seconds_until_due) == (select.POLLOUT, 10)
     line.take([connection.fileno()])
     connection.room = 60
     line.send()
     assert connection.sent == [request]
-    assert (line.events, line.seconds_left) == (select.POLLIN, float("inf"))
+    assert (line.events, line.seconds_until_due) == (select.POLLIN, float("inf"))
     connection.answers.append(b"joined")
     line.take([connection.fileno()])
     assert heard == [b"joined"]
@@ -117,13 +117,13 @@ def test_a_broker_may_hold_a_join_but_not_half_of_its_answer(
     now = time.monotonic() + 100_000
     monkeypatch.setattr(time, "monotonic", lambda: now)
     link.take([])
-    assert link.seconds_left == float("inf")
+    assert link.seconds_until_due == float("inf")
     link.take(link.sockets)  # some of it is there
-    left = link.seconds_left
+    left = link.seconds_until_due
     now += left + 1
     made[0].answers.append(b"joined")
     link.take(link.sockets)
-    assert link.seconds_left == float("inf")
+    assert link.seconds_until_due == float("inf")
     link.join(Join("me", b""), print)
     link.send()
     link.take(link.sockets)

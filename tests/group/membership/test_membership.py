@@ -205,7 +205,7 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(cluster: FakeCluster)
         member = consumer._receiver.subscriber.member
         member.liveness.polled_at -= 60.0  # it does not come back for so long
         eventually(lambda: member.has_change)
-        assert member.liveness.seconds_left(boot_time()) < 0
+        assert member.liveness.seconds_to_deliver(boot_time()) < 0
         assert told == []
         eventually(lambda: consumer.poll(0.2) is not None)
         assert told == ["lost"]

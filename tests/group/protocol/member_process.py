@@ -34,7 +34,7 @@ class MemberProcess(Process):
 
     def look_at_clock(self) -> None:
         """It delivers while its coordinator cannot have dropped it."""
-        self.is_member = self.member.liveness.seconds_left(self.now) >= 0
+        self.is_member = self.member.liveness.seconds_to_deliver(self.now) >= 0
 
     def plan(self, plan: PlanRequest, planned: Generation, position: int, topic_id: str) -> None:
         """It has planned a generation as its leader, and its epoch is in the log."""

@@ -312,17 +312,17 @@ def test_a_fault_of_its_session(is_static: bool, is_closed: bool) -> None:
 
 def test_liveness_counts_from_when_requests_were_sent() -> None:
     alive = Liveness(6.0, 60.0)
-    assert alive.seconds_left(0.0) < 0
+    assert alive.seconds_to_deliver(0.0) < 0
     alive.heard(10.0, is_stable=True)
-    assert alive.seconds_left(12.0) == 4.0
+    assert alive.seconds_to_deliver(12.0) == 4.0
     for sent_at in (15.0, 20.0, 66.0):
         alive.heard(sent_at, is_stable=False)  # a rebalance in which the member is missing
-    assert alive.seconds_left(66.0) == 4.0
-    assert alive.seconds_left(71.0) < 0
+    assert alive.seconds_to_deliver(66.0) == 4.0
+    assert alive.seconds_to_deliver(71.0) < 0
     alive.heard(5.0, is_stable=True)
-    assert alive.seconds_left(66.0) == 4.0
+    assert alive.seconds_to_deliver(66.0) == 4.0
     alive.lost()
-    assert alive.seconds_left(0.0) < 0
+    assert alive.seconds_to_deliver(0.0) < 0
 
 
 def test_liveness_says_when_it_came_back_after_it_had_lapsed() -> None:

@@ -187,10 +187,10 @@ def given_up(world: GroupWorld) -> set[str]:
 def does_not_fence_itself(patch: pytest.MonkeyPatch) -> None:
     """It goes on after its session has timed out, until it hears of that."""
 
-    def seconds_left(self: Liveness, now: float) -> float:
+    def seconds_to_deliver(self: Liveness, now: float) -> float:
         return min(self._heard_at, 1.0)
 
-    patch.setattr(Liveness, "seconds_left", seconds_left)
+    patch.setattr(Liveness, "seconds_to_deliver", seconds_to_deliver)
 
 
 def does_not_wait_for_former_owners(patch: pytest.MonkeyPatch) -> None:
