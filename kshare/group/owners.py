@@ -78,7 +78,7 @@ class OwnerTable:
 
     Attributes:
         owners: The key hashes that have owners, by partition.
-        members: The members that are alive, by the names of their sessions.
+        members: The members that are alive, by the ids of their sessions.
         chunks: What they have of the partitions without key order, which have no owners.
         is_known: Whether the coordinator or the log knows the group.
     """

@@ -67,7 +67,7 @@ class RangeLag:
     Attributes:
         partition: The partition.
         hashes: The key hashes.
-        member: Name of the owner's session; None if nobody owns them.
+        member: Id of the owner's session; None if nobody owns them.
         position: The first offset that is not processed for all of them; None if nothing of the
             partition has been committed.
         lag: Number of offsets with something pending, an upper bound of the records; None if
@@ -91,7 +91,7 @@ class GroupStatus:
         state: What the coordinator calls its state; ``unknown`` if brokers do not say.
         epoch: Log offset of the last epoch; None if nobody has ever joined.
         generation: The generation of that epoch.
-        leader: Name of the session that led it.
+        leader: Id of the session that led it.
         members: The members that are alive, by their names.
         ranges: All key hashes of the partitions that the group reads, by partition, ascending.
         progress: What has been processed of each partition of which anything was committed.

@@ -108,10 +108,10 @@ def test_one_group(run: Run, lower: GroupSession, tmp_path: Path) -> None:
         f"group {GROUP}: unknown, 1 member, lag 165".split(),
         [],
         ["member", "ranges", "lag", "client", "id", "host"],
-        [lower.member, "1", "85", "(not", "joined)", "pod-3:8080"],
+        [lower.session_id, "1", "85", "(not", "joined)", "pod-3:8080"],
         [],
         ["partition", "key", "hashes", "position", "lag", "member"],
-        ["orders-0", *["0.00", "%", "to", "50.00", "%"], "10", "85", lower.member],
+        ["orders-0", *["0.00", "%", "to", "50.00", "%"], "10", "85", lower.session_id],
         ["orders-0", *["50.00", "%", "to", "100.00", "%"], "20", "80", "(nobody)"],
     ]
     shown = json.loads(run("groups", "--group", GROUP, "--json")[1])
@@ -123,7 +123,7 @@ def test_one_group(run: Run, lower: GroupSession, tmp_path: Path) -> None:
         "leader": None,
         "members": [
             {
-                "member": lower.member,
+                "member": lower.session_id,
                 "member_id": None,
                 "client_id": None,
                 "instance_id": None,
@@ -141,7 +141,10 @@ def test_one_group(run: Run, lower: GroupSession, tmp_path: Path) -> None:
                 "position": position,
                 "lag": lag,
             }
-            for part, who, position, lag in ((LOWER, lower.member, 10, 85), (UPPER, None, 20, 80))
+            for part, who, position, lag in (
+                (LOWER, lower.session_id, 10, 85),
+                (UPPER, None, 20, 80),
+            )
         ],
         "chunks": [],
     }
@@ -154,14 +157,14 @@ def test_the_owner_of_a_key(run: Run, lower: GroupSession) -> None:
     arguments = ("owners", "--group", GROUP, "--topic", "orders", "--key")
     hash_ = key_hash(LOW_KEY, 0)
     assert hash_ in LOWER
-    said = f"orders-0, key hash {hash_}: {lower.member} on pod-3:8080\n"
+    said = f"orders-0, key hash {hash_}: {lower.session_id} on pod-3:8080\n"
     assert run(*arguments, LOW_KEY.decode()) == (0, said, "")
     assert run(*arguments, LOW_KEY.hex(), "--hex") == (0, said, "")
     assert json.loads(run(*arguments, LOW_KEY.decode(), "--json")[1]) == {
         "topic": "orders",
         "partition": 0,
         "hash": hash_,
-        "member": lower.member,
+        "member": lower.session_id,
         "host": "pod-3",
         "port": 8080,
     }
@@ -178,7 +181,7 @@ def test_the_owners_of_all_ranges(run: Run, lower: GroupSession) -> None:
         0,
         [
             ["partition", "key", "hashes", "member", "host"],
-            ["orders-0", *["0.00", "%", "to", "50.00", "%"], lower.member, "pod-3:8080"],
+            ["orders-0", *["0.00", "%", "to", "50.00", "%"], lower.session_id, "pod-3:8080"],
         ],
     )
     assert json.loads(run("owners", "--group", GROUP, "--json")[1]) == [
@@ -186,7 +189,7 @@ def test_the_owners_of_all_ranges(run: Run, lower: GroupSession) -> None:
             "topic": "orders",
             "partition": 0,
             "hashes": [LOWER.lo, LOWER.hi],
-            "member": lower.member,
+            "member": lower.session_id,
             "host": "pod-3",
             "port": 8080,
         }

@@ -219,7 +219,9 @@ def test_while_a_member_lives(cluster: FakeCluster, run: Run) -> None:
         for action in (("reset", "--to", "earliest"), ("drop",)):
             code, out, err = run(*action)
             assert (code, out) == (1, "")
-            assert err.startswith(f"kshare offsets: group {GROUP} is alive: {session.member} on ")
+            assert err.startswith(
+                f"kshare offsets: group {GROUP} is alive: {session.session_id} on "
+            )
 
 
 @pytest.mark.usefixtures("committed")

@@ -28,7 +28,7 @@ class FakeSession:
     def __init__(
         self, group: "FakeSessions", on_change: Callable[[], None] | None, number: int
     ) -> None:
-        self.member = f"member-{number}"
+        self.session_id = f"member-{number}"
         self.commits: list[dict[TopicPartition, Progress]] = []
         self.error: KshareError | None = None
         self.can_deliver = True

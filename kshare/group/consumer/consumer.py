@@ -606,7 +606,7 @@ class KeySharedConsumer:
             RuntimeError: The consumer is closed.
         """
         self._state.check_open()
-        return self._session.member
+        return self._session.session_id
 
     def metrics(self) -> ConsumerMetrics:
         """Key ranges, positions, commits and rebalances of the consumer. From any thread.
@@ -621,7 +621,7 @@ class KeySharedConsumer:
         topics = {tp.topic for tp in partitions}
         return ConsumerMetrics(
             group=self._config.group,
-            member=self._session.member,
+            member=self._session.session_id,
             partitions=partitions,
             commits=self._commits.latency.latencies(),
             commit_failures=self._commits.latency.failures,

@@ -422,8 +422,8 @@ class Receiver:
             self._give_back()
         if self._session.seconds_to_deliver() < 0:
             # Before the first start, nobody counts it.
-            member = self._session.member
-            with self.hold.waiting(member) if self._dispatcher.deliveries else nullcontext():
+            session_id = self._session.session_id
+            with self.hold.waiting(session_id) if self._dispatcher.deliveries else nullcontext():
                 self._waker.wait(seconds)
             return False
         self.hold.over()

@@ -364,28 +364,28 @@ class Claimant:
     """Makes the claims of a session: their names, the owner of each, and whether they may be.
 
     Args:
-        member: Id of the session's member.
+        session_id: Id of the session.
         transactional_id: Id of the transactions that hold what is processed; None without them.
         lease_records: Number of offsets to lease at a time; None for key order.
         individual: Whether key ranges may be owned; else nobody counts on claims.
         uniform: Source of jitter for pauses after faults.
 
     Attributes:
-        member: As given.
+        session_id: As given.
         denied: Why nothing may be written to the log; None if it may, as far as it is known.
         self_fencing: Whether the member delivers no more before the coordinator drops it.
     """
 
     def __init__(
         self,
-        member: str,
+        session_id: str,
         transactional_id: str | None,
         lease_records: int | None,
         *,
         individual: bool,
         uniform: Uniform | None,
     ) -> None:
-        self.member = member
+        self.session_id = session_id
         self.denied: AuthorizationError | None = None
         self.self_fencing = False
         self._transactional_id = transactional_id
@@ -400,7 +400,7 @@ class Claimant:
 
     def claim(self, partition: TopicPartition, hashes: KeyRanges) -> Claim:
         """A claim under the present name."""
-        return Claim(partition, f"{self.member}#{self._claims}", hashes)
+        return Claim(partition, f"{self.session_id}#{self._claims}", hashes)
 
     def ownership(self, claim: Claim, topic_id: str) -> Ownership:
         """The ownership of what is claimed.

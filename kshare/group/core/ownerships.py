@@ -25,7 +25,7 @@ class Ownerships:
     """The ownerships of a session.
 
     Args:
-        member: Id of the session's member.
+        session_id: Id of the session.
         group: Id of the group.
         claim_timeout: Seconds to wait for former owners.
         transactional_id: Id of the transactions that hold what is processed; None without them.
@@ -44,7 +44,7 @@ class Ownerships:
 
     def __init__(
         self,
-        member: str,
+        session_id: str,
         group: str,
         claim_timeout: float,
         transactional_id: str | None = None,
@@ -61,7 +61,7 @@ class Ownerships:
         self.warnings: list[str] = []
         self._claim_timeout = claim_timeout
         self._claimant = Claimant(
-            member, transactional_id, lease_records, individual=individual, uniform=uniform
+            session_id, transactional_id, lease_records, individual=individual, uniform=uniform
         )
         self._leases = LeaseClock(lease_timeout)
         self._given_up: list[Key] = []
@@ -117,9 +117,9 @@ class Ownerships:
         owned = {tp: each.owner.hashes for tp, each in self.by_partition.items()}
         self._claimant.check(owned)
         self.warnings.append(
-            f"group {self.log.group}: {error}. Member {self._claimant.member} goes on with whole "
-            "partitions, and commits their offsets alone: what it has processed beyond them is "
-            "delivered again after a restart"
+            f"group {self.log.group}: {error}. Member {self._claimant.session_id} goes on with "
+            "whole partitions, and commits their offsets alone: what it has processed beyond them "
+            "is delivered again after a restart"
         )
         for partition, hashes in owned.items():
             self._claim_again(self._claimant.claim(partition, hashes))
@@ -139,10 +139,10 @@ class Ownerships:
     def _keys(self, owner: Owner) -> list[Key]:
         """The keys of an owner's claim and leases."""
         log = self.log.of(owner.partition)
-        return [Key(0, "claim", owner.partition, (owner.member,))] + [
+        return [Key(0, "claim", owner.partition, (owner.claim_name,))] + [
             Key(log.incarnation, "lease", owner.partition, detail)
             for detail in log.leases
-            if detail[0] == owner.member
+            if detail[0] == owner.claim_name
         ]
 
     def give_up(self) -> list[Key]:
@@ -215,7 +215,7 @@ class Ownerships:
             for owner in self.cooperators()
             for name, placed in self.log.of(owner.partition).claims.items()
             if placed.claim.shared and not placed.claim.self_fencing
-        } - {self._claimant.member}
+        } - {self._claimant.session_id}
 
     def deem_silent(self, sessions: Collection[str]) -> None:
         """Sessions of others deliver no more: what they have leased is free."""
@@ -231,8 +231,8 @@ class Ownerships:
 
     def _renew(self, owner: Cooperator, why: str) -> None:
         self.warnings.append(
-            f"group {self.log.group}, {owner.partition}: {why}: what {owner.member} has leased and "
-            "not committed is delivered again"
+            f"group {self.log.group}, {owner.partition}: {why}: what {owner.claim_name} has leased "
+            "and not committed is delivered again"
         )
         self._claimant.rename()
         claim = self._claimant.claim(owner.partition, owner.hashes)
@@ -244,7 +244,7 @@ class Ownerships:
             isinstance(owner, Cooperator)
             and owner.phase is Phase.FENCED
             and not owner.claim.self_fencing
-            and not any(self.log.of(owner.partition).taken_from(owner.member, owner.hashes))
+            and not any(self.log.of(owner.partition).taken_from(owner.claim_name, owner.hashes))
         )
 
     # -- what happens ------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class Ownerships:
         for owner in self.cooperators():
             if self._was_buried(owner):
                 self._renew(owner, "other members took this one for dead")
-            elif self._leases.is_over(owner.partition, owner.member, owner.leased, now):
+            elif self._leases.is_over(owner.partition, owner.claim_name, owner.leased, now):
                 self._renew(owner, "cooperative.lease.timeout.ms is over")
         for ownership in list(self.by_partition.values()):
             actions = self._advance(ownership, now)
@@ -283,7 +283,7 @@ class Ownerships:
     def oldest_claim(self) -> float:
         """Log offset of the oldest claim of this session; infinity if there is none."""
         placed = (
-            self.log.of(partition).claims.get(each.owner.member)
+            self.log.of(partition).claims.get(each.owner.claim_name)
             for partition, each in self.by_partition.items()
         )
         return min((each.position for each in placed if each is not None), default=float("inf"))
@@ -300,8 +300,8 @@ class Ownerships:
         )
         self.warnings.append(
             f"group {self.log.group}: the individual commit log was lost: {what}. Member "
-            f"{self._claimant.member} writes what it knows again; what members knew that do not "
-            f"live any more is delivered again ({offsets or 'nothing is assigned'})"
+            f"{self._claimant.session_id} writes what it knows again; what members knew that do "
+            f"not live any more is delivered again ({offsets or 'nothing is assigned'})"
         )
         self.topic_id = topic_id
         self.log = GroupLog(self.log.group)
@@ -331,11 +331,11 @@ class Ownerships:
         return None
 
     def _fenced(self, partition: TopicPartition, owner: Owner) -> FencedError:
-        later = list(self.log.of(partition).taken_from(owner.member, owner.hashes))
+        later = list(self.log.of(partition).taken_from(owner.claim_name, owner.hashes))
         taken = owner.hashes & [part for placed in later for part in placed.claim.hashes]
         shown = ", ".join(map(str, taken or owner.hashes))
-        other = session_of(later[-1].claim.member) if later else None
-        own = session_of(owner.member)
+        other = session_of(later[-1].claim.name) if later else None
+        own = session_of(owner.claim_name)
         return FencedError(
             f"{partition}: {other or 'another member'} of group {self.log.group} has claimed key "
             f"hashes {shown} of {own}, which delivers and commits them no more",
@@ -375,13 +375,13 @@ class LeaseClock:
         self._since: dict[tuple[TopicPartition, str, int], tuple[Bounds, float]] = {}
 
     def is_over(
-        self, partition: TopicPartition, member: str, leased: Mapping[int, Bounds], now: float
+        self, partition: TopicPartition, author: str, leased: Mapping[int, Bounds], now: float
     ) -> bool:
         """Return True if some lease of a partition has had its time.
 
         Args:
             partition: The partition.
-            member: Who has the leases.
+            author: Name of the claim that has the leases.
             leased: What each lease has and is not processed, by their numbers, ascending.
             now: The time.
         """
@@ -389,7 +389,7 @@ class LeaseClock:
         for key in known:
             del self._since[key]
         for number in list(leased)[: max(len(leased) - 1, 1)]:
-            key, bounds = (partition, member, number), leased[number]
+            key, bounds = (partition, author, number), leased[number]
             before, since = known.get(key, (bounds, now))
             self._since[key] = bounds, since if before == bounds else now
         return any(

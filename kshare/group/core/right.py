@@ -95,7 +95,7 @@ class Beats:
         no answer in time: lapsed --> an answer --> a beat sent --> read back: proven
 
     Args:
-        session: Name of the member's session.
+        session: Id of the member's session.
         seconds: Time without a beat after which a member is silent.
 
     Attributes:
@@ -195,7 +195,7 @@ class Right:
     """The right of one member to deliver.
 
     Args:
-        session: Name of the member's session.
+        session: Id of the member's session.
         seconds: Time after which others no longer wait for a member (``claim.timeout.ms``).
         by_beats: Whether a standalone member lives by its beats.
 

@@ -37,7 +37,7 @@ class MemberHandle:
 
     Args:
         config: The consumer's configuration.
-        name: Name of the member's session.
+        name: Id of the member's session.
         lock: The session's; guards the member, and tells who waits for its end.
         beside: Does what waits for brokers.
         write_epoch: Writes an epoch into the log.

@@ -152,7 +152,7 @@ class GroupPlanner:
 
     Args:
         config: The leader's configuration.
-        name: Name of its session.
+        name: Id of its session.
         wall_clock: Seconds since 1970.
     """
 

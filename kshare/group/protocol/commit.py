@@ -90,7 +90,7 @@ class Commit:
 def blocks_to_write(
     partition: TopicPartition,
     log: PartitionLog,
-    member: str,
+    claim_name: str,
     owned: KeyRanges,
     done: Progress,
 ) -> list[Block]:
@@ -99,14 +99,14 @@ def blocks_to_write(
     Args:
         partition: The partition.
         log: What the log says.
-        member: The member that commits.
+        claim_name: Name of the claim of the member that commits.
         owned: Its key hashes.
         done: What it has processed, or knows to be processed.
     """
     incarnation, stable = log.incarnation, _stable_of(log)
     return [
         Block(partition, incarnation, author, hashes, stretch, bounds)
-        for (author, hashes, stretch), bounds in _wanted(member, owned, done, stable)
+        for (author, hashes, stretch), bounds in _wanted(claim_name, owned, done, stable)
         if subtract(bounds, since(log.blocks.get((author, hashes, stretch), ()), stable))
     ]
 
@@ -118,13 +118,13 @@ def leads(log: PartitionLog, claim: Claim) -> bool:
     that are claimed is not enough: the owner of the lowest one may be about to claim it, and both
     would write the primary offset in one generation.
     """
-    return log.lead == claim.member and (claim.epoch is None or claim.hashes[0].lo == 0)
+    return log.lead == claim.name and (claim.epoch is None or claim.hashes[0].lo == 0)
 
 
 def stable_to_write(
     partition: TopicPartition,
     log: PartitionLog,
-    member: str,
+    claim_name: str,
     floor: int,
 ) -> Stable | None:
     """The stable offset that follows from the facts in the log, if the log does not say it yet.
@@ -132,13 +132,13 @@ def stable_to_write(
     Args:
         partition: The partition.
         log: What the log says.
-        member: The member that commits.
+        claim_name: Name of the claim of the member that commits.
         floor: The stable offset with which the member has started: all below it is processed.
     """
     reached = log.progress(floor).stable
     if log.stable is not None and reached <= log.stable.offset:
         return None
-    return Stable(partition, log.incarnation, reached, member=member)
+    return Stable(partition, log.incarnation, reached, author=claim_name)
 
 
 def is_written(log: PartitionLog, records: Iterable[Record]) -> bool:
@@ -149,7 +149,7 @@ def is_written(log: PartitionLog, records: Iterable[Record]) -> bool:
     for record in records:
         match record:
             case Block():
-                key = (record.member, record.hashes, record.stretch)
+                key = (record.author, record.hashes, record.stretch)
                 is_there = log.blocks.get(key) == record.bounds
             case Stable():
                 is_there = log.stable is not None and log.stable.offset >= record.offset
@@ -166,7 +166,7 @@ def is_written(log: PartitionLog, records: Iterable[Record]) -> bool:
 def keys_to_delete(
     partition: TopicPartition,
     log: PartitionLog,
-    member: str,
+    claim_name: str,
     owned: KeyRanges,
     done: Progress,
 ) -> list[Key]:
@@ -175,19 +175,19 @@ def keys_to_delete(
     Args:
         partition: The partition.
         log: What the log says, read at least through the last records of this member.
-        member: The member that deletes.
+        claim_name: Name of the claim of the member that deletes.
         owned: The hashes that are its own by this log.
         done: What it has processed, or knows to be processed.
     """
     stable = _stable_of(log)
-    kept = {key for key, _ in _wanted(member, owned, done, stable)}
+    kept = {key for key, _ in _wanted(claim_name, owned, done, stable)}
     cover = overlay(
         Stripe(hashes, bounds)
         for (author, hashes, stretch), bounds in log.blocks.items()
         if (author, hashes, stretch) in kept
     )
-    is_lead = log.lead == member
-    authors = {author for author, _, _ in log.blocks} - {member}
+    is_lead = log.lead == claim_name
+    authors = {author for author, _, _ in log.blocks} - {claim_name}
     gone = {author for author in authors if log.is_fenced(author)}
     deleted = []
     for key, bounds in log.blocks.items():
@@ -197,7 +197,7 @@ def keys_to_delete(
             continue
         is_inherited = author in gone and not KeyRanges([hashes]) - owned
         if (
-            (author == member and _covers(cover, hashes, left))
+            (author == claim_name and _covers(cover, hashes, left))
             or (is_inherited and _covers(cover, hashes, left))
             or (is_lead and author in gone and not left)
         ):
@@ -205,25 +205,25 @@ def keys_to_delete(
     return deleted
 
 
-def passed_to_delete(partition: TopicPartition, log: PartitionLog, member: str) -> list[Key]:
+def passed_to_delete(partition: TopicPartition, log: PartitionLog, claim_name: str) -> list[Key]:
     """The keys of former leads' stable offsets that the lead's own has reached.
 
     Args:
         partition: The partition.
         log: What the log says, read at least through the last records of this member.
-        member: The member that deletes.
+        claim_name: Name of the claim of the member that deletes.
     """
-    mine = log.stables.get(member)
-    if mine is None or log.lead != member:
+    mine = log.stables.get(claim_name)
+    if mine is None or log.lead != claim_name:
         return []
     return [
         Key(log.incarnation, "stable", partition, (author,))
         for author, each in log.stables.items()
-        if author != member and each.offset <= mine.offset and log.is_fenced(author)
+        if author != claim_name and each.offset <= mine.offset and log.is_fenced(author)
     ]
 
 
-def past_to_delete(partition: TopicPartition, log: PartitionLog, member: str) -> list[Key]:
+def past_to_delete(partition: TopicPartition, log: PartitionLog, claim_name: str) -> list[Key]:
     """The keys of what does not count: older incarnations, late resets, claims taken over.
 
     Only for a member that runs: it has waited until the members of earlier claims deliver no more.
@@ -233,15 +233,15 @@ def past_to_delete(partition: TopicPartition, log: PartitionLog, member: str) ->
     Args:
         partition: The partition.
         log: What the log says.
-        member: The member that deletes.
+        claim_name: Name of the claim of the member that deletes.
     """
-    mine, owned = log.claims.get(member), log.owned_by(member)
+    mine, owned = log.claims.get(claim_name), log.owned_by(claim_name)
     claims = [
         Key(0, "claim", partition, (other,))
         for other, placed in log.claims.items()
         if mine is not None and mine.excludes(placed) and not placed.claim.hashes - owned
     ]
-    if log.lead != member:
+    if log.lead != claim_name:
         return claims
     resets = [Key(log.incarnation, "reset", partition, late) for late in list(log.resets)[1:]]
     return [*claims, *log.outdated, *resets]
@@ -259,7 +259,7 @@ def _stable_of(log: PartitionLog) -> int:
 
 
 def _wanted(
-    member: str, owned: KeyRanges, done: Progress, stable: int
+    claim_name: str, owned: KeyRanges, done: Progress, stable: int
 ) -> Iterator[tuple[BlockKey, Bounds]]:
     """The blocks that hold what is processed of some hashes, from the stable offset on."""
     tiling = done.stripes or (Stripe(WHOLE, ()),)
@@ -272,7 +272,7 @@ def _wanted(
             if done.stable > stable:  # all below is processed, which the log does not say yet
                 bounds = _joined(stable, done.stable, bounds)
             for stretch, piece in _by_stretch(since(bounds, stable)):
-                yield (member, shared, stretch), piece
+                yield (claim_name, shared, stretch), piece
 
 
 def _joined(start: int, end: int, bounds: Bounds) -> Bounds:
@@ -387,7 +387,7 @@ def is_read_back(log: PartitionLog, blocks: Iterable[Block]) -> bool:
     """True if the log says what some blocks say."""
     stable = log.stable.offset if log.stable else 0
     return all(
-        log.blocks.get((block.member, block.hashes, block.stretch)) == block.bounds
+        log.blocks.get((block.author, block.hashes, block.stretch)) == block.bounds
         or block.bounds[-1] <= stable
         for block in blocks
     )
@@ -396,7 +396,7 @@ def is_read_back(log: PartitionLog, blocks: Iterable[Block]) -> bool:
 def transaction_records(
     partition: TopicPartition,
     log: PartitionLog,
-    member: str,
+    claim_name: str,
     hashes: KeyRanges,
     done: Progress,
 ) -> tuple[list[Block], list[Key]]:
@@ -405,11 +405,11 @@ def transaction_records(
     Args:
         partition: The partition.
         log: What the log says.
-        member: The member.
+        claim_name: Name of the member's claim.
         hashes: The key hashes that it owns.
         done: What it has processed, or knows to be processed, with this transaction.
     """
-    blocks = blocks_to_write(partition, log, member, hashes, done)
+    blocks = blocks_to_write(partition, log, claim_name, hashes, done)
     written = {key_of(block) for block in blocks}
-    covered = keys_to_delete(partition, log, member, log.owned_by(member), done)
-    return blocks, [key for key in covered if key.detail[0] == member and key not in written]
+    covered = keys_to_delete(partition, log, claim_name, log.owned_by(claim_name), done)
+    return blocks, [key for key in covered if key.detail[0] == claim_name and key not in written]

@@ -78,26 +78,26 @@ class ChunkShare:
 
 
 def chunk_shares(log: PartitionLog) -> dict[str, ChunkShare]:
-    """What each member has that shares a partition, by the name of its session."""
+    """What each member has that shares a partition, by the id of its session."""
     sessions = {session_of(name) for name, each in log.claims.items() if each.claim.shared}
     processed = processed_offsets(log.progress())
     stable = log.progress().stable
     held: dict[str, list[Bounds]] = {session: [] for session in sessions}
     done: dict[str, list[Bounds]] = {session: [] for session in sessions}
-    for (member, _), bounds in holdings(log).items():
-        held[session_of(member)].append(subtract(bounds, processed))
-    for (member, _, _), bounds in log.blocks.items():
-        if session_of(member) in sessions:
-            done[session_of(member)].append(since(bounds, stable))
+    for (author, _), bounds in holdings(log).items():
+        held[session_of(author)].append(subtract(bounds, processed))
+    for (author, _, _), bounds in log.blocks.items():
+        if session_of(author) in sessions:
+            done[session_of(author)].append(since(bounds, stable))
     return {
         session: ChunkShare(length(union(held[session])), length(union(done[session])))
         for session in sorted(sessions)
     }
 
 
-def counts(log: PartitionLog, member: str) -> bool:
-    """True if the leases of a member count."""
-    placed = log.claims.get(member)
+def counts(log: PartitionLog, author: str) -> bool:
+    """True if the leases of an author count, by the name of its claim."""
+    placed = log.claims.get(author)
     return placed is not None and placed.claim.shared
 
 
@@ -173,7 +173,8 @@ class Cooperator(Owner):
 
     Attributes:
         chunk_records: Number of offsets to lease at a time.
-        silent: Members that have given no sign of life for so long that they deliver no more.
+        silent: Names of the claims of members that have given no sign of life for so long that they
+            deliver no more.
         share: What it may deliver; None while it does not run.
         leased: What each of its leases has and is not processed, by the leases' numbers, ascending.
     """
@@ -192,7 +193,9 @@ class Cooperator(Owner):
 
     def __post_init__(self) -> None:
         if not self.claim.shared:
-            raise ValueError(f"the claim of {self.member} is not shared: it would exclude others")
+            raise ValueError(
+                f"the claim of {self.claim_name} is not shared: it would exclude others"
+            )
 
     # -- events ----------------------------------------------------------------------------
 
@@ -210,7 +213,7 @@ class Cooperator(Owner):
         """A record could not be written, as far as it is known."""
         self._appended.discard(key)
         self._looked_at = None
-        if key.kind == "lease" and key.detail == (self.member, self._asked):
+        if key.kind == "lease" and key.detail == (self.claim_name, self._asked):
             self._asked = None  # should it be in the log, it has what it has
 
     def log_lost(self, topic_id: str = "") -> None:
@@ -261,8 +264,8 @@ class Cooperator(Owner):
     def _is_dead(self, name: str, placed: PlacedClaim) -> bool:
         """True if a member delivers no more: silent, or dropped before the own epoch began."""
         session = session_of(name)
-        if session == session_of(self.member):
-            return name != self.member  # of before
+        if session == session_of(self.claim_name):
+            return name != self.claim_name  # of before
         was_dropped = (
             self.epoch is not None
             and self.peers is not None
@@ -278,8 +281,8 @@ class Cooperator(Owner):
         processed, held = processed_offsets(done), holdings(log)
         mine = {
             number: subtract(bounds, processed)
-            for (member, number), bounds in held.items()
-            if member == self.member
+            for (author, number), bounds in held.items()
+            if author == self.claim_name
         }
         if self._asked in mine:
             self._asked = None
@@ -293,19 +296,19 @@ class Cooperator(Owner):
         if share != self.share:
             self.share = share
         said = log.stable.offset if log.stable is not None else self.start.progress.stable
-        self._is_stable_behind = log.lead == self.member and done.stable > said
+        self._is_stable_behind = log.lead == self.claim_name and done.stable > said
 
     def _clear(self, log: PartitionLog, mine: dict[int, Bounds]) -> Iterator[Append]:
         """Delete own leases that have nothing, and, as the lead, those that do not count."""
         self._given_up |= {number for number, bounds in mine.items() if not bounds}
         read = {key for key in self._appended if not _is_in(log, key)}
         self._appended -= read
-        self._given_up -= {key.detail[1] for key in read if key.detail[0] == self.member}
-        is_lead = log.lead == self.member
-        for member, number in log.leases:
-            is_over = member == self.member and number in self._given_up
-            if is_over or (is_lead and not counts(log, member)):
-                key = Key(log.incarnation, "lease", self.partition, (member, number))
+        self._given_up -= {key.detail[1] for key in read if key.detail[0] == self.claim_name}
+        is_lead = log.lead == self.claim_name
+        for author, number in log.leases:
+            is_over = author == self.claim_name and number in self._given_up
+            if is_over or (is_lead and not counts(log, author)):
+                key = Key(log.incarnation, "lease", self.partition, (author, number))
                 yield from self._deleted(key)
 
     def _lease(self, log: PartitionLog, taken: Bounds) -> Iterator[Append]:
@@ -319,7 +322,7 @@ class Cooperator(Owner):
         if chunk is not None:
             self._number += 1
             self._asked = self._number
-            lease = Lease(self.partition, log.incarnation, self.member, self._number, chunk)
+            lease = Lease(self.partition, log.incarnation, self.claim_name, self._number, chunk)
             yield Append(key_of(lease), lease)
 
     def _deleted(self, key: Key) -> Iterator[Append]:

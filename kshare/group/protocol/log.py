@@ -89,7 +89,7 @@ class PartitionLog:
         outdated: Keys of older incarnations that are still in the log.
         stables: The last stable offset that each author has written.
         resets: Author and number of the resets of the incarnation, in the order of the log.
-        overtaken: Members of claims that another one has excluded, though it may be given up since.
+        overtaken: Names of claims that another one has excluded, though it may be given up since.
     """
 
     incarnation: int = 0
@@ -116,7 +116,7 @@ class PartitionLog:
 
     def with_facts(self, facts: Iterable[Block]) -> "PartitionLog":
         """What the log says once it holds some facts of the incarnation, too."""
-        blocks = {(each.member, each.hashes, each.stretch): each.bounds for each in facts}
+        blocks = {(each.author, each.hashes, each.stretch): each.bounds for each in facts}
         return replace(self, blocks={**self.blocks, **blocks})
 
     def progress(self, primary: int = 0) -> Progress:
@@ -132,9 +132,9 @@ class PartitionLog:
         layers = (Stripe(hashes, union(parts)) for hashes, parts in by_hashes.items())
         return Progress.of_stripes(stable, layers)
 
-    def owned_by(self, member: str) -> KeyRanges:
-        """The key hashes that a member has claimed and nobody has claimed since."""
-        mine = self.claims.get(member)
+    def owned_by(self, claim_name: str) -> KeyRanges:
+        """The key hashes of a claim that nobody has claimed since."""
+        mine = self.claims.get(claim_name)
         if mine is None:
             return NO_HASHES
         later = [
@@ -145,55 +145,55 @@ class PartitionLog:
         ]
         return mine.claim.hashes - later
 
-    def is_fenced(self, member: str) -> bool:
-        """True if a member has no claim, or others have claimed some of its hashes since."""
-        return member not in self._claims_ranked.whole
+    def is_fenced(self, claim_name: str) -> bool:
+        """True if a claim is not there, or others have claimed some of its hashes since."""
+        return claim_name not in self._claims_ranked.whole
 
-    def was_fenced(self, member: str) -> bool:
-        """True if a member has been fenced, by all that was read.
+    def was_fenced(self, claim_name: str) -> bool:
+        """True if a claim has been fenced, by all that was read.
 
         Who has excluded it may have given its claim up since. Then others have processed what the
         member still holds, and nothing but this says so.
         """
-        return member in self.overtaken or self.is_fenced(member)
+        return claim_name in self.overtaken or self.is_fenced(claim_name)
 
     def place(self, claim: Claim, position: int) -> None:
         """A claim is at some offset of the log."""
         self._ranked = None
-        placed = self.claims[claim.member] = PlacedClaim(claim, position)
+        placed = self.claims[claim.name] = PlacedClaim(claim, position)
         for name, other in self.claims.items():
             if not other.claim.hashes.isdisjoint(claim.hashes):
                 if placed.excludes(other):
                     self.overtaken.add(name)
                 elif other.excludes(placed):
-                    self.overtaken.add(claim.member)
+                    self.overtaken.add(claim.name)
 
-    def withdraw(self, member: str) -> None:
-        """The claim of a member is given up, or deleted."""
+    def withdraw(self, claim_name: str) -> None:
+        """A claim is given up, or deleted."""
         self._ranked = None
-        self.claims.pop(member, None)
-        self.overtaken.discard(member)
+        self.claims.pop(claim_name, None)
+        self.overtaken.discard(claim_name)
 
     def unclaimed_by(self, counts: Callable[[str], bool]) -> KeyRanges:
-        """The key hashes that no member has claimed of those that count."""
+        """The key hashes that are in no claim whose name counts."""
         return ALL_HASHES - [
             part
-            for member, placed in self.claims.items()
-            if counts(member)
+            for name, placed in self.claims.items()
+            if counts(name)
             for part in placed.claim.hashes
         ]
 
-    def taken_from(self, member: str, hashes: KeyRanges) -> Iterator[PlacedClaim]:
-        """The claims of others on some key hashes that are later than the claim of a member."""
-        mine = self.claims.get(member)
+    def taken_from(self, claim_name: str, hashes: KeyRanges) -> Iterator[PlacedClaim]:
+        """The other claims on some key hashes that are later than a claim."""
+        mine = self.claims.get(claim_name)
         for other, placed in self.claims.items():
-            is_later = other != member and (mine is None or placed.excludes(mine))
+            is_later = other != claim_name and (mine is None or placed.excludes(mine))
             if is_later and not hashes.isdisjoint(placed.claim.hashes):
                 yield placed
 
     @property
     def lead(self) -> str | None:
-        """The member that owns the lowest hash that is owned; None if nobody owns any."""
+        """The claim that owns the lowest hash that is owned, by its name; None if none owns any."""
         return self._claims_ranked.lead
 
     @property
@@ -203,7 +203,7 @@ class PartitionLog:
         return self._ranked
 
     def _rank_claims(self) -> "_Ranked":
-        """As :meth:`owned_by` for all members at once: from the latest claim to the oldest."""
+        """As :meth:`owned_by` for all claims at once: from the latest claim to the oldest."""
         lowest: list[tuple[int, str]] = []
         whole = set[str]()
         exclusive, claimed = _Cover(), _Cover()
@@ -212,9 +212,9 @@ class PartitionLog:
             later = exclusive if claim.shared else claimed
             own = later.lowest_without(claim.hashes)
             if own is not None:
-                lowest.append((own, claim.member))
+                lowest.append((own, claim.name))
             if not later.covers_some(claim.hashes):
-                whole.add(claim.member)
+                whole.add(claim.name)
             claimed.add(claim.hashes)
             if not claim.shared:
                 exclusive.add(claim.hashes)
@@ -225,8 +225,8 @@ class _Ranked(NamedTuple):
     """What follows from the order of all claims.
 
     Attributes:
-        lead: The member that owns the lowest hash; None if nobody owns any.
-        whole: The members that own all that they have claimed.
+        lead: Name of the claim that owns the lowest hash; None if none owns any.
+        whole: Names of the claims that own all of their hashes.
     """
 
     lead: str | None
@@ -270,7 +270,7 @@ class GroupLog:
         group: Id of the group.
         end: The log offset after the last record that was applied.
         partitions: What it says of each partition.
-        members: The last sign of life of each standalone member.
+        members: The last beat of each session, by its id.
         epochs: The last epochs, by their log offsets, ascending.
     """
 
@@ -328,7 +328,7 @@ class GroupLog:
                 for oldest in list(self.epochs)[:-_EPOCHS_MAX]:
                     del self.epochs[oldest]
             case Member():
-                self.members[record.member] = record
+                self.members[record.session_id] = record
             case None if key.kind == "member":
                 self.members.pop(key.detail[0], None)
 
@@ -349,17 +349,17 @@ def _apply(log: PartitionLog, record: Record, position: int) -> None:
             # Two members may begin an incarnation at once: the first of them says where.
             if log.start is None:
                 log.start = record.offset
-            log.resets.setdefault((record.member, record.number))
+            log.resets.setdefault((record.author, record.number))
         case Stable():
-            log.stables[record.member] = record
+            log.stables[record.author] = record
             if log.stable is None or record.offset >= log.stable.offset:
                 log.stable = record
         case Block():
-            log.blocks[record.member, record.hashes, record.stretch] = record.bounds
+            log.blocks[record.author, record.hashes, record.stretch] = record.bounds
         case Lease():
             # The same number is the same chunk: a record that was sent twice changes nothing.
             placed = PlacedLease(position, record.offsets)
-            log.leases.setdefault((record.member, record.number), placed)
+            log.leases.setdefault((record.author, record.number), placed)
 
 
 def _delete(log: PartitionLog, key: Key) -> None:
@@ -382,7 +382,7 @@ def members_forgotten(log: GroupLog, own: str, now_ms: int, age_ms: int) -> set[
 
     Args:
         log: What the log says.
-        own: The member that asks.
+        own: The session that asks.
         now_ms: Its clock, in ms since 1970.
         age_ms: How old a sign of life has to be.
     """
@@ -393,4 +393,4 @@ def members_forgotten(log: GroupLog, own: str, now_ms: int, age_ms: int) -> set[
 
 def members_seen(log: GroupLog, since_ms: int) -> Mapping[str, Member]:
     """The sessions that have given a sign of life since some time."""
-    return {name: member for name, member in log.members.items() if member.seen_ms >= since_ms}
+    return {name: beat for name, beat in log.members.items() if beat.seen_ms >= since_ms}

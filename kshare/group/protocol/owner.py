@@ -113,9 +113,9 @@ class Owner:
         return self.claim.partition
 
     @property
-    def member(self) -> str:
+    def claim_name(self) -> str:
         """Name of the claim, ``session#n``."""
-        return self.claim.member
+        return self.claim.name
 
     @property
     def hashes(self) -> KeyRanges:
@@ -129,7 +129,7 @@ class Owner:
 
     @property
     def peers(self) -> frozenset[str] | None:
-        """Names of the members of its epoch; None if they are not known."""
+        """Session ids of the members of its epoch; None if they are not known."""
         return self._takeover.peers
 
     # -- events ----------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class Owner:
         """What a commit has to write of what has been processed."""
         if self.claim.transactional_id is not None:
             return ()
-        return blocks_to_write(self.partition, log, self.member, self.hashes, self.done)
+        return blocks_to_write(self.partition, log, self.claim_name, self.hashes, self.done)
 
     def stable(self, log: PartitionLog) -> int:
         """The stable offset that the log names."""
@@ -283,7 +283,7 @@ class Owner:
 
     def look(self, log: PartitionLog) -> None:
         """Move on by what the log says, as :meth:`actions` does before it decides."""
-        mine = log.claims.get(self.member)
+        mine = log.claims.get(self.claim_name)
         if self._evidence.known is not None:
             # Others that have had the hashes may have delivered again what is known.
             free = self.hashes - taken_by_others(log, self.claim)
@@ -292,7 +292,7 @@ class Owner:
             if mine is None:
                 return
             self.phase, self._pending = Phase.WAITING, ()
-        if self.phase is not Phase.FENCED and log.was_fenced(self.member):
+        if self.phase is not Phase.FENCED and log.was_fenced(self.claim_name):
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()
             self._evidence = self._evidence.knowing(NO_HASHES)
         may_go_on = self.phase is Phase.WAITING and not self._takeover.waits
@@ -336,8 +336,10 @@ class Owner:
             case Phase.RUNNING if self.commit is not None:
                 return self._commit(log, self.commit)
             # A transaction may be under way: who takes over has to know its id.
-            case Phase.FENCED if self.member in log.claims and self.claim.transactional_id is None:
-                return (Delete((Key(0, "claim", self.partition, (self.member,)),)),)
+            case Phase.FENCED if (
+                self.claim_name in log.claims and self.claim.transactional_id is None
+            ):
+                return (Delete((Key(0, "claim", self.partition, (self.claim_name,)),)),)
         return ()
 
     def _start(self, log: PartitionLog) -> tuple[Action, ...]:
@@ -375,7 +377,7 @@ class Owner:
             number = self._evidence.resets
             self._evidence = replace(self._evidence, resets=number + 1)
             offset = start.progress.stable
-            reset = Reset(self.partition, start.incarnation, offset, self.member, number)
+            reset = Reset(self.partition, start.incarnation, offset, self.claim_name, number)
             return (Write((reset,)),)
         self.start = replace(start, reason=self._evidence.voids or start.reason)
         self._evidence = replace(self._evidence, voids=None)
@@ -424,22 +426,22 @@ class Owner:
             return (WritePrimary(commit.stable.offset, anchor, commit.stable.leader_epoch),)
         self.commit = None
         self.done = self.done.commit(()).advance(log.stable.offset if log.stable else 0)
-        owned = log.owned_by(self.member)
+        owned = log.owned_by(self.claim_name)
         keys = [
-            *keys_to_delete(self.partition, log, self.member, owned, self.done),
-            *passed_to_delete(self.partition, log, self.member),
-            *past_to_delete(self.partition, log, self.member),
+            *keys_to_delete(self.partition, log, self.claim_name, owned, self.done),
+            *passed_to_delete(self.partition, log, self.claim_name),
+            *past_to_delete(self.partition, log, self.claim_name),
         ]
         if self.claim.transactional_id is not None:  # else a tombstone might overtake a later fact
-            keys = [key for key in keys if not _is_block_of(key, self.member)]
+            keys = [key for key in keys if not _is_block_of(key, self.claim_name)]
         return (Delete(tuple(keys)),) if keys else ()
 
     def _stable_to_write(self, log: PartitionLog, floor: int) -> Stable | None:
-        stable = stable_to_write(self.partition, log, self.member, floor)
+        stable = stable_to_write(self.partition, log, self.claim_name, floor)
         if stable is None:
             return None
         return replace(stable, leader_epoch=self.leader_epochs.before(stable.offset))
 
 
-def _is_block_of(key: Key, member: str) -> bool:
-    return key.kind == "block" and key.detail[0] == member
+def _is_block_of(key: Key, claim_name: str) -> bool:
+    return key.kind == "block" and key.detail[0] == claim_name

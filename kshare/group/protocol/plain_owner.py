@@ -60,7 +60,7 @@ class PlainOwner(Owner):
         if self.start is None or self.phase is Phase.FENCED:
             return
         if any(
-            placed.position > self._claims_seen and session_of(name) != session_of(self.member)
+            placed.position > self._claims_seen and session_of(name) != session_of(self.claim_name)
             for name, placed in log.claims.items()
         ):
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()

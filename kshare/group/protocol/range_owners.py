@@ -43,7 +43,7 @@ class LivingMember:
     """A member that is alive.
 
     Attributes:
-        name: Name of its session, which begins the names of its claims.
+        name: Id of its session, which begins the names of its claims.
         host: Where it runs: ``application.server``, or the host's name.
         member_id: Its id at the group's coordinator; empty for a standalone consumer.
     """
@@ -65,7 +65,7 @@ class RangeOwner:
     Attributes:
         partition: The partition.
         hashes: The key hashes.
-        member: Name of the member's session.
+        member: Id of the member's session.
     """
 
     partition: TopicPartition
@@ -106,7 +106,7 @@ def whole_owners(
 def living_members(
     log: GroupLog, since_ms: int, joined: Collection[str] | None
 ) -> dict[str, LivingMember]:
-    """The members that are alive, by the names of their sessions.
+    """The members that are alive, by the ids of their sessions.
 
     Args:
         log: What the group's log says.
@@ -133,7 +133,7 @@ def range_owners(log: GroupLog, alive: Mapping[str, LivingMember]) -> tuple[Rang
 
     Args:
         log: What the group's log says.
-        alive: The members that are alive, by the names of their sessions.
+        alive: The members that are alive, by the ids of their sessions.
     """
     assigned: dict[TopicPartition, list[tuple[str, KeyRanges]]] = {}
     for member in _last_epoch(log):
@@ -158,7 +158,7 @@ def living_chunk_shares(
 
     Args:
         log: What the group's log says.
-        alive: The names of their sessions.
+        alive: The ids of their sessions.
     """
     return {
         partition: {name: share for name, share in shares.items() if name in alive}

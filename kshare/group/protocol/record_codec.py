@@ -198,18 +198,18 @@ def _lease(key: Key, fields: Mapping[str, Any]) -> Lease:
     start, end = fields["offsets"]
     _check(_is_offset(start) and _is_offset(end) and start < end, "offsets", [start, end])
     assert key.partition is not None
-    member, number = key.detail
-    return Lease(key.partition, key.incarnation, member, number, OffsetRange(start, end))
+    author, number = key.detail
+    return Lease(key.partition, key.incarnation, author, number, OffsetRange(start, end))
 
 
 def _block(key: Key, fields: Mapping[str, Any]) -> Block:
-    member, hashes, stretch = key.detail
+    author, hashes, stretch = key.detail
     first = stretch * STRETCH
     bounds = unpack(b64decode(fields["o"], validate=True), first)
     if bounds[-1] > first + STRETCH:
         raise ValueError(f"offset {bounds[-1]} is behind the end of stretch {stretch}")
     assert key.partition is not None
-    return Block(key.partition, key.incarnation, member, hashes, stretch, bounds)
+    return Block(key.partition, key.incarnation, author, hashes, stretch, bounds)
 
 
 def _stable(key: Key, fields: Mapping[str, Any]) -> Stable:
@@ -307,14 +307,14 @@ def _author_and_number(rest: list[Any]) -> tuple[Any, ...]:
 
 def _author_hashes_and_stretch(rest: list[Any]) -> tuple[Any, ...]:
     try:
-        member, (lo, hi), stretch = rest
+        author, (lo, hi), stretch = rest
         hashes = HashRange(lo, hi)
     except (ValueError, TypeError):
         raise CommitLogError(f"author, hashes and stretch of a block: found {rest!r}") from None
-    _check(isinstance(member, str), "member", member)
+    _check(isinstance(author, str), "member", author)
     _check(type(lo) is int and type(hi) is int, "hashes", rest[0])
     _check(_is_offset(stretch) and stretch <= OFFSET_MAX // STRETCH, "stretch", stretch)
-    return (member, hashes, stretch)
+    return (author, hashes, stretch)
 
 
 _DETAILS: Final[dict[str, Callable[[list[Any]], tuple[Any, ...]]]] = {

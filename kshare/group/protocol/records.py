@@ -7,14 +7,14 @@ value (a tombstone) deletes its key. A value is a JSON object.
 ========= ============================================= ================================ ===========
 record    key, after version, group, incarnation        value                            written by
 ========= ============================================= ================================ ===========
-`Claim`   "claim", topic, partition, member             hashes, epoch, transactional id  a new owner
-`Lease`   "lease", topic, partition, member, number     offsets                          who shares
-`Block`   "block", topic, partition, member, [lo, hi],  processed offsets, packed        an owner
+`Claim`   "claim", topic, partition, name               hashes, epoch, transactional id  a new owner
+`Lease`   "lease", topic, partition, author, number     offsets                          who shares
+`Block`   "block", topic, partition, author, [lo, hi],  processed offsets, packed        an owner
           stretch
-`Stable`  "stable", topic, partition, member            offset, leader epoch, metadata   the lead
-`Reset`   "reset", topic, partition, member, number     offset                           who starts
+`Stable`  "stable", topic, partition, author            offset, leader epoch, metadata   the lead
+`Reset`   "reset", topic, partition, author, number     offset                           who starts
                                                                                          a partition
-`Member`  "member", member                              host, time                       each member
+`Member`  "member", session id                          host, time                       each member
 `Epoch`   "epoch"                                       generation, leader, members with the group's
                                                         what each is assigned            leader
 ========= ============================================= ================================ ===========
@@ -88,7 +88,7 @@ class Claim:
 
     Attributes:
         partition: The partition.
-        member: Name of the claim, ``session#n``.
+        name: Name of the claim, ``session#n``.
         hashes: The key hashes.
         epoch: The group's epoch in which they were assigned; None for a standalone consumer.
         transactional_id: Transactional id of the member; None if it has none.
@@ -99,7 +99,7 @@ class Claim:
     """
 
     partition: TopicPartition
-    member: str
+    name: str
     hashes: KeyRanges
     epoch: int | None = None
     transactional_id: str | None = None
@@ -114,14 +114,14 @@ class Lease:
     Attributes:
         partition: The partition.
         incarnation: The partition's incarnation.
-        member: Id of the author, as in its claim.
+        author: Name of the author's claim.
         number: Number of the lease, another one for each lease of the author.
         offsets: The offsets.
     """
 
     partition: TopicPartition
     incarnation: int
-    member: str
+    author: str
     number: int
     offsets: OffsetRange
 
@@ -133,7 +133,7 @@ class Block:
     Attributes:
         partition: The partition.
         incarnation: The partition's incarnation.
-        member: Id of the author.
+        author: Name of the author's claim.
         hashes: The key hashes.
         stretch: Number of the stretch: it begins at offset ``stretch * STRETCH``.
         bounds: The processed offsets, all of this stretch; at least one.
@@ -141,7 +141,7 @@ class Block:
 
     partition: TopicPartition
     incarnation: int
-    member: str
+    author: str
     hashes: HashRange
     stretch: int
     bounds: Bounds
@@ -157,7 +157,7 @@ class Stable:
         offset: The stable offset: the first one that has not been processed.
         leader_epoch: Leader epoch of the last processed record; None if it is not known.
         metadata: What the committer gave as metadata.
-        member: Id of the author.
+        author: Name of the author's claim.
     """
 
     partition: TopicPartition
@@ -165,7 +165,7 @@ class Stable:
     offset: int
     leader_epoch: int | None = None
     metadata: str = ""
-    member: str = ""
+    author: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +176,14 @@ class Reset:
         partition: The partition.
         incarnation: The new incarnation.
         offset: Where consumption starts.
-        member: Id of the author; empty for an operator's tool.
+        author: Name of the author's claim; empty for an operator's tool.
         number: Another one for each reset of the author.
     """
 
     partition: TopicPartition
     incarnation: int
     offset: int
-    member: str = ""
+    author: str = ""
     number: int = 0
 
 
@@ -192,12 +192,12 @@ class Member:
     """A session is alive; it writes this again and again.
 
     Attributes:
-        member: Name of the session: ``host-pid-uuid``.
+        session_id: Id of the session, ``host-pid-uuid``: the names of its claims begin with it.
         host: Where it runs: ``application.server``, or the host's name.
         seen_ms: When it wrote this, by its clock; milliseconds since the epoch.
     """
 
-    member: str
+    session_id: str
     host: str
     seen_ms: int
 
@@ -207,7 +207,7 @@ class EpochMember:
     """A member of an epoch.
 
     Attributes:
-        name: Name of its session, which begins the names of its claims.
+        name: Id of its session, which begins the names of its claims.
         member_id: Its id at the group's coordinator.
         host: Where it runs: ``application.server``, or the host's name.
         assigned: The key hashes of each partition that it was assigned, in order.
@@ -225,7 +225,7 @@ class Epoch:
 
     Attributes:
         generation: The generation.
-        leader: Name of the leader's session.
+        leader: Id of the leader's session.
         members: The members, in the order of their names.
     """
 
@@ -235,7 +235,7 @@ class Epoch:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the members' sessions."""
+        """The ids of the members' sessions."""
         return frozenset(member.name for member in self.members)
 
 
@@ -246,19 +246,21 @@ def key_of(record: Record) -> Key:  # noqa: PLR0911
     """The key of a record."""
     match record:
         case Claim():
-            return Key(0, "claim", record.partition, (record.member,))
+            return Key(0, "claim", record.partition, (record.name,))
         case Lease():
-            author = (record.member, record.number)
-            return Key(record.incarnation, "lease", record.partition, author)
+            return Key(
+                record.incarnation, "lease", record.partition, (record.author, record.number)
+            )
         case Block():
-            detail = (record.member, record.hashes, record.stretch)
+            detail = (record.author, record.hashes, record.stretch)
             return Key(record.incarnation, "block", record.partition, detail)
         case Stable():
-            return Key(record.incarnation, "stable", record.partition, (record.member,))
+            return Key(record.incarnation, "stable", record.partition, (record.author,))
         case Reset():
-            author = (record.member, record.number)
-            return Key(record.incarnation, "reset", record.partition, author)
+            return Key(
+                record.incarnation, "reset", record.partition, (record.author, record.number)
+            )
         case Member():
-            return Key(0, "member", None, (record.member,))
+            return Key(0, "member", None, (record.session_id,))
         case Epoch():
             return Key(0, "epoch", None)

@@ -68,7 +68,7 @@ class Subscription:
     """What a member says when it joins.
 
     Attributes:
-        name: Name of its session.
+        name: Id of its session.
         topics: The topics, in order.
         individual: Whether it shares partitions (``allow.individual.commit``).
         owned: The key hashes that it owns and does not give up by joining.

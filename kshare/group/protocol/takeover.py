@@ -26,8 +26,8 @@ class Takeover:
     """How far a member is with taking over from former owners.
 
     Attributes:
-        peers: Names of the members of its epoch, who are no former owners; None if they are not
-            known.
+        peers: Session ids of the members of its epoch, who are no former owners; None if they are
+            not known.
         waits: Whether claims are lost: it has to wait, also if it seems to be alone.
         has_waited: Whether it has waited for the claim timeout.
         has_fenced: Whether former owners' transactional ids are fenced since its claim was read
@@ -42,9 +42,9 @@ class Takeover:
     unblocked: frozenset[str] = frozenset()
 
 
-def session_of(member: str) -> str:
-    """The session that has made a claim, from the claim's member: ``session#number``."""
-    return member.rpartition("#")[0] or member
+def session_of(claim_name: str) -> str:
+    """The id of the session that has made a claim, from the name of the claim: ``session#n``."""
+    return claim_name.rpartition("#")[0] or claim_name
 
 
 def is_alone(log: PartitionLog, claim: Claim, peers: frozenset[str] | None) -> bool:
@@ -53,9 +53,9 @@ def is_alone(log: PartitionLog, claim: Claim, peers: frozenset[str] | None) -> b
     Args:
         log: What the log says of the partition.
         claim: The claim; False if it is not in the log.
-        peers: Names of the members of its epoch; None if they are not known.
+        peers: Session ids of the members of its epoch; None if they are not known.
     """
-    mine = log.claims.get(claim.member)
+    mine = log.claims.get(claim.name)
     return mine is not None and not any(
         not claim.hashes.isdisjoint(other.claim.hashes)
         for other in log.claims.values()
@@ -65,7 +65,7 @@ def is_alone(log: PartitionLog, claim: Claim, peers: frozenset[str] | None) -> b
 
 def taken_by_others(log: PartitionLog, claim: Claim) -> KeyRanges:
     """The key hashes of a claim that other sessions claim as well, before it or after it."""
-    session = session_of(claim.member)
+    session = session_of(claim.name)
     others = (
         placed.claim
         for name, placed in log.claims.items()
@@ -80,7 +80,7 @@ def is_of_the_past(claim: Claim, later: Claim, peers: frozenset[str] | None) -> 
     Args:
         claim: The claim.
         later: A claim of an epoch of the group, if it is of one.
-        peers: Names of the members of that epoch; None if they are not known.
+        peers: Session ids of the members of that epoch; None if they are not known.
     """
     return (
         peers is not None
@@ -88,7 +88,7 @@ def is_of_the_past(claim: Claim, later: Claim, peers: frozenset[str] | None) -> 
         and claim.self_fencing
         and claim.epoch is not None
         and claim.epoch < later.epoch
-        and session_of(claim.member) not in peers
+        and session_of(claim.name) not in peers
     )
 
 
@@ -97,7 +97,7 @@ def former_ids(log: PartitionLog, claim: Claim) -> frozenset[str]:
 
     Before the claim is in the log, of all that have claimed some of them.
     """
-    mine, session = log.claims.get(claim.member), session_of(claim.member)
+    mine, session = log.claims.get(claim.name), session_of(claim.name)
     return frozenset(
         other.claim.transactional_id
         for name, other in log.claims.items()
@@ -115,7 +115,7 @@ def dropped_ids(log: GroupLog, names: Collection[str]) -> frozenset[str]:
 
     Args:
         log: What the log says, as far as it can be read.
-        names: Names of the members of the epoch.
+        names: Session ids of the members of the epoch.
     """
     former, living = set[str](), set[str]()
     for part in log.partitions.values():

@@ -22,7 +22,7 @@ from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.shared import Shared
 from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["Presence", "Watchdog", "member_key"]
+__all__ = ["Presence", "Watchdog", "beat_key"]
 
 _BEAT_SECONDS: Final = 10.0
 _FORGOTTEN_MS: Final = 86_400_000
@@ -32,9 +32,9 @@ _PATIENCE_SECONDS: Final = 10.0
 _SAID: Final = float("inf")
 
 
-def member_key(member: str) -> Key:
-    """The key of a member's beats."""
-    return Key(0, "member", None, (member,))
+def beat_key(session_id: str) -> Key:
+    """The key of the beats of a session."""
+    return Key(0, "member", None, (session_id,))
 
 
 class Presence:
@@ -42,27 +42,27 @@ class Presence:
 
     Args:
         config: The consumer's configuration.
-        member: Id of the member.
+        session_id: Id of the session.
         shared: What the session owns.
         actions: Writes to the log.
         now: The session's source of time.
 
     Attributes:
-        member: Id of the member.
+        session_id: Id of the session.
         right: The right of the member to deliver.
     """
 
     def __init__(
         self,
         config: ConsumerConfig,
-        member: str,
+        session_id: str,
         shared: Shared,
         actions: BrokerActions,
         now: Callable[[], float],
     ) -> None:
         seconds = config.claim_timeout_ms / 1000
-        self.member = member
-        self.right = Right(member, seconds, by_beats=config.lease_records is not None)
+        self.session_id = session_id
+        self.right = Right(session_id, seconds, by_beats=config.lease_records is not None)
         self._config = config
         self._shared = shared
         self._actions = actions
@@ -88,7 +88,7 @@ class Presence:
             self._beat_at = now + (beats.pause if beats.is_on else _BEAT_SECONDS)
             beats.sent(wall_ms, now)
             host = self._config.application_server or socket.gethostname()
-            alive = Member(self.member, host, wall_ms)
+            alive = Member(self.session_id, host, wall_ms)
             failed = partial(self._not_alive, link, wall_ms)
             link.writer.append(link.partition, *encode(self._config.group, alive), failed)
 
@@ -103,11 +103,11 @@ class Presence:
             if link is None or not link.tail.last.caught_up:
                 return
             log = self._shared.ownerships.log
-            living = {*members_seen(log, wall_ms - int(LIFE_SECONDS * 1000)), self.member}
+            living = {*members_seen(log, wall_ms - int(LIFE_SECONDS * 1000)), self.session_id}
             self._watchdog.warn_of_unclaimed(now, living)
-            old = members_forgotten(log, self.member, wall_ms, _FORGOTTEN_MS)
-        for member in old:
-            self._actions.delete(link, member_key(member))
+            old = members_forgotten(log, self.session_id, wall_ms, _FORGOTTEN_MS)
+        for session_id in old:
+            self._actions.delete(link, beat_key(session_id))
 
     def look_at_signs(self, link: LogLink) -> None:
         """Take the own beat that was read back; see which members with chunks are dead.
@@ -176,14 +176,14 @@ class Watchdog:
 
         Args:
             now: The time.
-            living: Ids of members that have given a sign of life lately.
+            living: Ids of sessions that have given a sign of life lately.
         """
         for partition, each in self._ownerships.by_partition.items():
             if each.start is None:
                 self._unclaimed.pop(partition, None)
                 continue
             free = self._ownerships.log.of(partition).unclaimed_by(
-                lambda member: session_of(member) in living
+                lambda claim_name: session_of(claim_name) in living
             )
             since, seen = self._unclaimed.get(partition, (now, NO_HASHES))
             if free != seen:

@@ -47,7 +47,7 @@ class GroupSession:
         now: Source of time, in seconds; the time during which the machine is suspended counts.
 
     Attributes:
-        member: Its id, such as ``host-1234-5f0c2a9e``.
+        session_id: Its id, such as ``host-1234-5f0c2a9e``.
         transaction_log: The group's log, as transactions see it.
     """
 
@@ -58,10 +58,10 @@ class GroupSession:
         on_change: Callable[[], None] | None = None,
         now: Callable[[], float] = boot_time,
     ) -> None:
-        self.member = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.session_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._group = config.group
         self._now = now
-        self._thread = SessionThread(config, self.member, on_change or (lambda: None), now)
+        self._thread = SessionThread(config, self.session_id, on_change or (lambda: None), now)
         self._shared = self._thread.shared
         self._right = self._thread.presence.right
         self._is_started = False
@@ -98,7 +98,7 @@ class GroupSession:
         thread, shared = self._thread, self._shared
         member = MemberHandle(
             config,
-            self.member,
+            self.session_id,
             shared.changed,
             thread.beside,
             thread.epochs.write,

@@ -30,7 +30,7 @@ from kshare.group.log.tail import LogTail
 from kshare.group.protocol.cooperator import Share
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.log_follower import ANSWER_MS, LogFollower
-from kshare.group.session.presence import Presence, member_key
+from kshare.group.session.presence import Presence, beat_key
 from kshare.group.session.shared import Shared
 from kshare.wire.protocol.background import Beside, Waker
 from kshare.wire.protocol.retry import CHANCE, boot_time
@@ -99,7 +99,7 @@ class SessionThread:
 
     Args:
         config: The consumer's configuration.
-        member: Id of the member.
+        session_id: Id of the session.
         on_change: Called when what the session says has changed.
         now: Source of time; suspension counts.
 
@@ -114,7 +114,7 @@ class SessionThread:
     def __init__(
         self,
         config: ConsumerConfig,
-        member: str,
+        session_id: str,
         on_change: Callable[[], None],
         now: Callable[[], float] = boot_time,
     ) -> None:
@@ -122,7 +122,7 @@ class SessionThread:
         brief = replace(kafka, api_timeout_ms=min(kafka.api_timeout_ms, ANSWER_MS))
         ids = config.transactional_id, config.lease_records, config.lease_seconds
         ownerships = Ownerships(
-            member,
+            session_id,
             config.group,
             seconds,
             *ids,
@@ -135,14 +135,14 @@ class SessionThread:
         self.beside = Beside(self._waker.wake)
         self._follower = LogFollower(config, brief, self.shared, now, self._waker.wake)
         self.actions = BrokerActions(config, brief, self.shared, self._follower, now, self.beside)
-        self.presence = Presence(config, member, self.shared, self.actions, now)
+        self.presence = Presence(config, session_id, self.shared, self.actions, now)
         self._announcer = _Announcer(self.shared, self.presence.right, on_change, now)
         self.epochs = EpochWriter(config.group, self.actions.unblock)
 
     def start(self) -> None:
         """Start the thread."""
         self._waker.open()
-        name = self.presence.member
+        name = self.presence.session_id
         threading.Thread(target=self._run, name=f"kshare {name}", daemon=True).start()
 
     @property
@@ -252,7 +252,7 @@ class SessionThread:
             keys = [*self.shared.ownerships.give_up(), *self.shared.ownerships.claims()]
             seconds = self.shared.close_by - time.monotonic()
         keys = [] if self.shared.keeps_claims else keys
-        for key in (*keys, member_key(self.presence.member)):
+        for key in (*keys, beat_key(self.presence.session_id)):
             self.actions.delete(link, key)
         link.writer.flush(max(min(seconds, ANSWER_MS / 1000), 0.0))
 
@@ -262,7 +262,7 @@ class SessionThread:
             if self.shared.member is not None:
                 self.shared.member.session_ended(error)
         self._warn()
-        _log.error("group %s, member %s: %s", group, self.presence.member, error)
+        _log.error("group %s, member %s: %s", group, self.presence.session_id, error)
         self._announcer.fail(error)
 
     def _close(self) -> None:

@@ -234,7 +234,7 @@ class TransactionLog:
         owner = self._shared.ownerships.by_partition[partition].owner
         log = self._shared.ownerships.log.of(partition)
         done = owner.done.union(work.processed[partition])
-        return transaction_records(partition, log, owner.member, owner.hashes, done)
+        return transaction_records(partition, log, owner.claim_name, owner.hashes, done)
 
 
 def _is_open(each: Ownership) -> bool:

@@ -37,10 +37,10 @@ def claim_written(owned: Ownerships, now: float = 0.0) -> Claim:
 def test_each_claim_has_a_name_of_its_own() -> None:
     owned = ownerships()
     owned.claim({T0: KeyRanges([LOWER]), T1: ALL_HASHES})
-    first = owned.by_partition[T0].owner.member
+    first = owned.by_partition[T0].owner.claim_name
     owned.claim({T0: ALL_HASHES, T1: ALL_HASHES})
-    assert owned.by_partition[T0].owner.member != first
-    assert owned.by_partition[T1].owner.member == first
+    assert owned.by_partition[T0].owner.claim_name != first
+    assert owned.by_partition[T1].owner.claim_name == first
     assert owned.give_up() == [Key(0, "claim", T0, (first,))]
     assert owned.give_up() == []
 

@@ -174,7 +174,7 @@ class LeaseWorld(World):
         assert offset is not None
         before = self.delivered.get(offset, frozenset())
         for other in self.processes.values():
-            owner = other.owner.member
+            owner = other.owner.claim_name
             is_living = other.is_member and other.is_current and other is not process
             has_it = offset in other.in_flight if self.lost_logs else owner in before
             if is_living and has_it:
@@ -183,7 +183,7 @@ class LeaseWorld(World):
             raise LawBrokenError(f"offset {offset} twice of {process.name}")
         if offset in self.promised and not self.lost_logs:
             raise LawBrokenError(f"offset {offset} again, after it was committed")
-        self.delivered[offset] = before | {process.owner.member}
+        self.delivered[offset] = before | {process.owner.claim_name}
         process.taken |= {offset}
         process.in_flight.append(offset)
 

@@ -221,7 +221,7 @@ def commits_the_front(patch: pytest.MonkeyPatch) -> None:
         reached = said.progress(primary).front
         if said.stable is not None and reached <= said.stable.offset:
             return None
-        return Stable(T0, said.incarnation, reached, member=member)
+        return Stable(T0, said.incarnation, reached, author=member)
 
     patch.setattr(owner, "stable_to_write", front)
 
@@ -235,7 +235,7 @@ def deletes_before_reading_back(patch: pytest.MonkeyPatch) -> None:
         actions = real(self, said, under_way)
         if facts:
             keys = [Key(said.incarnation, "block", self.partition, key) for key in said.blocks]
-            mine = tuple(key for key in keys if key.detail[0] == self.member)
+            mine = tuple(key for key in keys if key.detail[0] == self.claim_name)
             return (Delete(mine), *actions) if mine else actions
         return actions
 
@@ -303,7 +303,7 @@ def delivers_on_without_the_lost_log(patch: pytest.MonkeyPatch) -> None:
     real = Owner.look
 
     def look(self: Owner, said: log.PartitionLog) -> None:
-        if self.phase is not owner.Phase.RUNNING or self.member in said.claims:
+        if self.phase is not owner.Phase.RUNNING or self.claim_name in said.claims:
             real(self, said)
 
     patch.setattr(Owner, "look", look)

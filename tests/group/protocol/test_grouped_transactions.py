@@ -165,7 +165,7 @@ def gives_up_its_claim_when_it_is_lost(patch: pytest.MonkeyPatch) -> None:
 
     def look_at_clock(self: GroupedMember) -> None:
         real(self)
-        tombstone = Delete((Key(0, "claim", T0, (self.owner.member,)),))
+        tombstone = Delete((Key(0, "claim", T0, (self.owner.claim_name,)),))
         if self.membership.is_lost and self.hashes and tombstone not in self.inbox:
             self.wanted.append((GONE, tombstone))
 

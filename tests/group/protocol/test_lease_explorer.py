@@ -74,7 +74,7 @@ def ignore_claims(patch: pytest.MonkeyPatch) -> None:
 
 
 def bury_the_living(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Cooperator, "_is_dead", lambda self, name, _: name != self.member)
+    patch.setattr(Cooperator, "_is_dead", lambda self, name, _: name != self.claim_name)
 
 
 def clear_leases_of_the_living(patch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def reuse_a_number(patch: pytest.MonkeyPatch) -> None:
     def broken(self: Cooperator, key: Key) -> None:
         self._appended.discard(key)
         self._looked_at = None
-        if key.kind == "lease" and key.detail == (self.member, self._asked):
+        if key.kind == "lease" and key.detail == (self.claim_name, self._asked):
             self._asked = None
             self._number -= 1
 
@@ -142,7 +142,7 @@ def takes_all_for_dead_if_one_is(patch: pytest.MonkeyPatch) -> None:
     def deem_silent(self: Ownerships, _: object) -> None:
         for owner in self.cooperators():
             claims = self.log.of(owner.partition).claims
-            owner.silent = frozenset(name for name in claims if name != owner.member)
+            owner.silent = frozenset(name for name in claims if name != owner.claim_name)
 
     patch.setattr(Ownerships, "deem_silent", deem_silent)
 

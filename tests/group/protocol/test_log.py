@@ -41,7 +41,7 @@ def histories(draw: st.DrawFn) -> list[Record]:
     for member in draw(st.lists(MEMBERS, max_size=12)):
         if draw(st.booleans()):
             stables[member] += draw(st.integers(0, 5))
-            records.append(Stable(T0, 1, stables[member], member=member))
+            records.append(Stable(T0, 1, stables[member], author=member))
         else:
             numbers[member] += 1
             records.append(Reset(T0, 1, draw(st.integers(0, 9)), member, numbers[member]))
@@ -76,7 +76,7 @@ def test_a_lead_deletes_nothing_that_says_more_than_what_stays(
 
 
 def test_what_a_former_lead_writes_late_does_not_replace_what_its_successor_has_written() -> None:
-    late = [Stable(T0, 1, 10, member="new"), Stable(T0, 1, 3, member="old")]
+    late = [Stable(T0, 1, 10, author="new"), Stable(T0, 1, 3, author="old")]
     for compacted in (False, True):
         log = said(*late, compacted=compacted)
         assert log.stable == late[0]
@@ -90,7 +90,7 @@ def test_the_first_of_several_resets_says_where_a_partition_starts() -> None:
 
 def test_only_the_lead_deletes_and_only_what_authors_without_a_claim_have_written() -> None:
     claims = [Claim(T0, "m1", ALL_HASHES), Claim(T0, "m2", ALL_HASHES, shared=True)]
-    stables = [Stable(T0, 1, 10, member=name) for name in ("gone", "m1", "m2")]
+    stables = [Stable(T0, 1, 10, author=name) for name in ("gone", "m1", "m2")]
     resets = [Reset(T0, 1, 5, "gone", 0), Reset(T0, 1, 7, "m1", 0)]
     log = said(*claims, *resets, *stables)
     assert log.lead == "m2"
@@ -104,7 +104,7 @@ def test_only_the_lead_deletes_and_only_what_authors_without_a_claim_have_writte
 
 def test_a_new_incarnation_leaves_the_old_keys_to_be_deleted() -> None:
     records = [Reset(T0, 1, 5, "m0", 0), Reset(T0, 1, 7, "m1", 0)]
-    stables = [Stable(T0, 1, 10, member="m0"), Stable(T0, 1, 9, member="m1")]
+    stables = [Stable(T0, 1, 10, author="m0"), Stable(T0, 1, 9, author="m1")]
     log = said(*records, *stables, Reset(T0, 2, 0))
     assert log.outdated == {*map(key_of, records), *map(key_of, stables)}
     assert (log.start, log.stable, log.stables, list(log.resets)) == (0, None, {}, [("", 0)])

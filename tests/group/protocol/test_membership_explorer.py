@@ -176,7 +176,7 @@ def test_whatever_happens_living_members_process_all(seed: int) -> None:
 
 def given_up(world: GroupWorld) -> set[str]:
     """The claims that living members have given up, and that are in the log."""
-    owners = {process.owner.member for process in world.processes.values()}
+    owners = {process.owner.claim_name for process in world.processes.values()}
     claims = set(world.log.said().of(T0).claims) - owners
     return {name for name in claims if session_of(name) in world.processes}
 
@@ -332,7 +332,7 @@ def commits_without_its_generation(patch: pytest.MonkeyPatch) -> None:
 
 def highest(said: PartitionLog, claim: Claim) -> bool:
     """Whether a member owns the highest hash of all."""
-    owned = said.owned_by(claim.member)
+    owned = said.owned_by(claim.name)
     return bool(owned) and owned[-1].hi == WHOLE.hi
 
 
@@ -349,7 +349,7 @@ def leads_by_the_highest_hash(patch: pytest.MonkeyPatch) -> None:
 
 def leads_by_the_claims_that_are_there(patch: pytest.MonkeyPatch) -> None:
     """Two leads: one before the owner of the lowest hash has claimed it, which is the other one."""
-    patch.setattr(owner, "leads", lambda said, claim: said.lead == claim.member)
+    patch.setattr(owner, "leads", lambda said, claim: said.lead == claim.name)
 
 
 def writes_that_all_before_is_processed_too(patch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ def test_a_transaction_writes_what_the_log_does_not_say(data: st.DataObject) -> 
     blocks, keys = transaction_records(T0, log, "m", KeyRanges([parts[0]]), done)
     assert keys == []
     for block in blocks:
-        log.blocks[block.member, block.hashes, block.stretch] = block.bounds
+        log.blocks[block.author, block.hashes, block.stretch] = block.bounds
     assert log.progress().pending_of(40, (parts[0],)) == done.pending_of(40, (parts[0],))
     again, _ = transaction_records(T0, log, "m", KeyRanges([parts[0]]), done)
     assert again == []

@@ -76,7 +76,7 @@ def naive_owner(log: GroupLog, names: set[str], tp: TopicPartition, hash_: int) 
     ]
     if covering:
         latest = max(covering, key=lambda placed: placed.age)
-        session = latest.claim.member.rpartition("#")[0]
+        session = latest.claim.name.rpartition("#")[0]
         if session in names:
             return session
     last = log.epochs[max(log.epochs)].members if log.epochs else ()

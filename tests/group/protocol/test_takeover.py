@@ -62,7 +62,7 @@ def test_a_member_that_was_dropped_is_of_the_past(
     changes: dict[str, object], peers: frozenset[str] | None, is_past: bool
 ) -> None:
     values = {"epoch": 3, "self_fencing": True, **changes}
-    mine, other = replace(MINE, epoch=5), replace(MINE, member="other#1", **values)  # type: ignore[arg-type]
+    mine, other = replace(MINE, epoch=5), replace(MINE, name="other#1", **values)  # type: ignore[arg-type]
     assert is_of_the_past(other, mine, peers) is is_past
     if other.epoch is not None:  # else its own offset is its age, and it is the later one
         assert is_alone(log_of(other, mine), mine, peers) == is_past
@@ -70,11 +70,11 @@ def test_a_member_that_was_dropped_is_of_the_past(
 
 def test_the_ids_of_other_sessions_are_fenced() -> None:
     def other(name: str, **values: object) -> Claim:
-        return replace(MINE, member=name, transactional_id=f"t-{name}", **values)  # type: ignore[arg-type]
+        return replace(MINE, name=name, transactional_id=f"t-{name}", **values)  # type: ignore[arg-type]
 
     before, after = other("other#1"), other("later#1")
     own, elsewhere = other("me#1"), other("third#1", hashes=KeyRanges([UPPER]))
-    plain = replace(MINE, member="plain#1")
+    plain = replace(MINE, name="plain#1")
     assert former_ids(log_of(before, own, elsewhere, plain, MINE, after), MINE) == {"t-other#1"}
     # Before the own claim is read back, nobody knows who was first.
     assert former_ids(log_of(before, own, elsewhere, after), MINE) == {"t-other#1", "t-later#1"}

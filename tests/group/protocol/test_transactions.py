@@ -163,7 +163,7 @@ def writes_facts_with_commits_too(patch: pytest.MonkeyPatch) -> None:
 
     def write(world: world_module.TransactionalWorld, member: Member) -> None:
         done = member_module.processed(member)
-        facts = blocks_to_write(T0, member.part(), member.owner.member, member.hashes, done)
+        facts = blocks_to_write(T0, member.part(), member.owner.claim_name, member.hashes, done)
         member.wanted.append((GONE, actions.Write(tuple(facts))))
         real(world, member)
 
@@ -178,8 +178,8 @@ def gives_up_its_claim_when_it_is_fenced(patch: pytest.MonkeyPatch) -> None:
     real = Owner._next
 
     def next_(self: Owner, said: PartitionLog) -> object:
-        if self.phase is Phase.FENCED and self.member in said.claims:
-            return (actions.Delete((Key(0, "claim", T0, (self.member,)),)),)
+        if self.phase is Phase.FENCED and self.claim_name in said.claims:
+            return (actions.Delete((Key(0, "claim", T0, (self.claim_name,)),)),)
         return real(self, said)
 
     patch.setattr(Owner, "_next", next_)

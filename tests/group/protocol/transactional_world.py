@@ -342,7 +342,7 @@ def check(world: TransactionalWorld, member: Member) -> None:
         if any(world.keys[at] in piece.hashes for at in overtaken):
             raise LawBrokenError(f"{member.name} overtakes offset {piece.offsets.start}")
     blocks, keys = commit.transaction_records(
-        T0, member.part(), member.owner.member, member.hashes, processed(member)
+        T0, member.part(), member.owner.claim_name, member.hashes, processed(member)
     )
     member.records = tuple(blocks), tuple(keys)
     member.state.written()

@@ -197,11 +197,11 @@ class World:
 def has_been_waited_for(world: World, process: Process) -> bool:
     """Whether another process has taken over hashes of one whose time was up."""
     claims = world.log.said().of(T0).claims
-    own = claims.get(process.owner.member)
+    own = claims.get(process.owner.claim_name)
     return any(
         other.start is not None
-        and other.owner.member in claims
-        and (own is None or own.age < claims[other.owner.member].age)
+        and other.owner.claim_name in claims
+        and (own is None or own.age < claims[other.owner.claim_name].age)
         and any(a.lo < b.hi and b.lo < a.hi for a in process.hashes for b in other.hashes)
         for other in world.processes.values()
         if other is not process

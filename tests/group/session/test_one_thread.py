@@ -111,7 +111,7 @@ def test_a_leader_of_the_log_that_does_not_answer_does_not_stop_heartbeats(
 
 def test_a_member_has_one_lasting_thread(running: Running) -> None:
     running.cluster.track_requests()
-    only = [f"kshare {running.session.member}"]
+    only = [f"kshare {running.session.session_id}"]
     until(lambda: running.lasting_threads() == only)
     until(lambda: times_asked(running.cluster, "Heartbeat") >= 3)
     until(lambda: running.lasting_threads() == only)

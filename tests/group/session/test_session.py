@@ -184,7 +184,7 @@ def test_the_later_claim_wins(servers: str) -> None:
             eventually(lambda: not first.started())
             with pytest.raises(FencedError) as caught:
                 first.check()
-            assert caught.value.other == second.member
+            assert caught.value.other == second.session_id
             assert caught.value.hashes == ((LOWER.lo, LOWER.hi),)
             assert (caught.value.topic, caught.value.partition) == T0
             with pytest.raises(FencedError):

@@ -42,7 +42,7 @@ def test_a_reset_is_refused_while_a_member_lives(servers: str) -> None:
     with closing(offsets(servers)) as outside:
         with member(servers) as session:
             commit(session, rectangle(0, 10), rectangle(20, 30))
-            with pytest.raises(GroupAliveError, match=session.member):
+            with pytest.raises(GroupAliveError, match=session.session_id):
                 outside.reset("earliest")
             with pytest.raises(GroupAliveError):
                 outside.drop()
