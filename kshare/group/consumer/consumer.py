@@ -40,8 +40,8 @@ from kshare.group.consumer.transaction import Transaction, Transactions
 from kshare.group.core.ownership import Work
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.delivery.load_meter import meter_of
+from kshare.group.delivery.looks import Parking, ParkView
 from kshare.group.delivery.shared_dispatcher import SharedDispatcher
-from kshare.group.delivery.watching import Parking, ParkView
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Message
 from kshare.group.metrics import ConsumerHealth, ConsumerMetrics, Latencies

@@ -414,8 +414,9 @@ class Receiver:
             if self._dispatcher.meter is not None:
                 self._dispatcher.meter.look(self._dispatcher.deliveries, self._dispatcher.end)
             is_batch = self._state.is_batch
-            self._dispatcher.retention.paused.look(self._dispatcher.state.paused)
-            self._dispatcher.retention.look(lambda: self._dispatcher.metrics(is_batch=is_batch))
+            looks = self._dispatcher.looks
+            looks.paused_logs.look(self._dispatcher.state.paused)
+            looks.retention.look(lambda: self._dispatcher.metrics(is_batch=is_batch))
             if self._collected.was_stopped(self._dispatcher.deliveries):
                 self._give_back()
         if not self._is_unfenced():

@@ -29,7 +29,7 @@ __all__ = ["Headers", "TransactionProducer", "closed"]
 _ABORT_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.1
 _MANY: Final = 5_000
-_LASTING: Final = (
+_MET_AGAIN: Final = (
     AuthenticationError,
     AuthorizationError,
     RecordRefusedError,
@@ -163,7 +163,7 @@ class TransactionProducer:
     def _judged(self, error: KafkaError) -> KshareError:
         """The error itself if another transaction would not get over it."""
         is_log = error.topic == self._config.log_topic  # one that is lost is made again
-        if isinstance(error, _LASTING) and not (is_log and isinstance(error, UnknownTopicError)):
+        if isinstance(error, _MET_AGAIN) and not (is_log and isinstance(error, UnknownTopicError)):
             return error
         return TransactionAbortedError(
             f"group {self._config.group}: the transaction is aborted: {error}"

@@ -26,7 +26,7 @@ from kshare.group.core.delivery import Delivery
 from kshare.group.core.handing_out import HandingOut
 from kshare.group.core.left_out import LeftOut, ParkedHashes, Released
 from kshare.group.delivery.load_meter import LoadMeter
-from kshare.group.delivery.watching import Parking, Retention
+from kshare.group.delivery.looks import Looks, Parking
 from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, chunks, marked
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.protocol.subscription import Assigned
@@ -58,7 +58,7 @@ class Dispatcher:
         out: What is handed out of that.
         meter: Measures the load; None if nobody looks at it.
         parking: The parked keys; None if nobody parks any.
-        retention: Warns before what is pending is deleted.
+        looks: Looks at the cluster from time to time.
         release_count: For :attr:`.Chunk.release_count`.
     """
 
@@ -73,7 +73,7 @@ class Dispatcher:
         self.out = HandingOut(self.state, explicit=config.explicit)
         self.meter: LoadMeter | None = None
         self.parking: Parking | None = None
-        self.retention = Retention(config.kafka)
+        self.looks = Looks(config.kafka)
         self.release_count: Callable[[TopicPartition, int], int] | None = None
         self._config = config
         self._session = session
@@ -131,8 +131,7 @@ class Dispatcher:
         """Read a partition no more for now."""
         known = self._reader.bounds(topic_partition)
         if known is not None:
-            paused = self.retention.paused
-            paused.bounds = {**paused.bounds, topic_partition: known}
+            self.looks.paused_logs.note(topic_partition, known)
         self.state.pause(topic_partition)
         self._read_anew()
 
@@ -335,7 +334,7 @@ class Dispatcher:
             return PartitionMetrics(tuple(hashes))
         log = self._reader.bounds(topic_partition)
         if log is None and topic_partition in self.state.paused:
-            log = self.retention.paused.bounds.get(topic_partition)
+            log = self.looks.paused_logs.bounds.get(topic_partition)
             if log is not None and log[1] < delivery.position:  # of a pause before
                 log = None
         bounds = (None, None) if log is None else log

@@ -15,10 +15,10 @@ from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.takeover import dropped_ids
 from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["LASTING", "EpochWriter", "LogLink", "Written"]
+__all__ = ["DENIED", "EpochWriter", "LogLink", "Written"]
 
-LASTING: Final = (AuthenticationError, AuthorizationError)
-"""Errors that no other attempt changes."""
+DENIED: Final = (AuthenticationError, AuthorizationError)
+"""The cluster denies it: errors that no other attempt changes."""
 
 Written = Callable[[int | None, str], None]
 """Takes the log offset of an epoch (None: it may not be written), and the id of the log's topic."""

@@ -5,7 +5,7 @@
     hear     an answer: tell the member, and the leader's part
     speak    GroupMember.request: heartbeat --> JoinGroup, SyncGroup, or a plan --> commits
     failed   no answer, or none of use: find the coordinator again, after a pause
-    part     LeaveGroup, once nothing is under way whose failure would take it along
+    leave    LeaveGroup, once nothing is under way whose failure would take it along
 
     what the core wants --> ask the coordinator --> wait: an answer | a heartbeat | a wake-up
          ^                                                                |
@@ -29,7 +29,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, KshareError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import GroupMember, Level
-from kshare.group.log.link import LASTING
+from kshare.group.log.link import DENIED
 from kshare.group.membership.leader import GroupLeader
 from kshare.group.membership.link import MemberLink
 from kshare.group.protocol.membership import State
@@ -62,7 +62,7 @@ _KINDS: Final = {
 
 
 @dataclass(slots=True)
-class _Goodbye:
+class _LeaveGroup:
     """LeaveGroup, as far as it is said.
 
     Attributes:
@@ -112,7 +112,7 @@ class MemberDialogue:
         self._link = MemberLink(config, wake)
         self._join: Join | None = None  # the last one
         self._is_leaving = False
-        self._goodbye = _Goodbye()
+        self._leave_group = _LeaveGroup()
 
     @property
     def sockets(self) -> dict[int, int]:
@@ -124,7 +124,7 @@ class MemberDialogue:
         """Seconds until there is something to do, if nothing happens before."""
         now, member = self._now(), self._member
         if self._is_leaving:
-            return 0.0 if self._may_part else self._link.seconds_until_due
+            return 0.0 if self._may_send_leave else self._link.seconds_until_due
         if member.must_find or (self.commits.are_waiting and now >= member.schedule.retry_at):
             return 0.0
         return min(member.seconds_until_due(now), self._link.seconds_until_due)
@@ -141,15 +141,15 @@ class MemberDialogue:
                 self._speak()
             elif self._member.must_find:
                 self._find()
-            self._part()
+            self._send_leave()
             self._link.send()
         except Exception as error:
-            is_lasting = isinstance(error, LASTING) and not self._is_leaving
-            if isinstance(error, OSError | KafkaError) and not is_lasting:
+            is_denied = isinstance(error, DENIED) and not self._is_leaving
+            if isinstance(error, OSError | KafkaError) and not is_denied:
                 self._failed(error)
             else:
                 self._crashed(error)
-        if self._is_leaving and self._goodbye.is_said:
+        if self._is_leaving and self._leave_group.is_said:
             self.has_ended = True
 
     def _speak(self) -> None:
@@ -174,7 +174,7 @@ class MemberDialogue:
                 self._leader.plan(request)
             case Leave(member_id):
                 self._link.stop_joining()
-                self._goodbye.waiting.append(member_id)
+                self._leave_group.waiting.append(member_id)
 
     def _heartbeat_answered(self, beat: Heartbeat, answer: Any) -> None:
         number = int(answer.error_code)
@@ -239,17 +239,19 @@ class MemberDialogue:
         )
 
     @property
-    def _may_part(self) -> bool:
-        return bool(self._goodbye.waiting) and self._link.is_quiet
+    def _may_send_leave(self) -> bool:
+        return bool(self._leave_group.waiting) and self._link.is_quiet
 
-    def _part(self) -> None:
-        """Say goodbye once nothing is under way whose failure would take it along."""
-        if self._may_part and (self._is_leaving or self._now() >= self._member.schedule.retry_at):
-            self._goodbye.is_under_way = True
-            self._link.leave(self._goodbye.waiting.popleft(), self._parted)
+    def _send_leave(self) -> None:
+        """Send LeaveGroup once nothing is under way whose failure would take it along."""
+        if self._may_send_leave and (
+            self._is_leaving or self._now() >= self._member.schedule.retry_at
+        ):
+            self._leave_group.is_under_way = True
+            self._link.leave(self._leave_group.waiting.popleft(), self._left)
 
-    def _parted(self, _: object) -> None:
-        self._goodbye.is_under_way = False  # with whatever answer: it is no use to wait
+    def _left(self, _: object) -> None:
+        self._leave_group.is_under_way = False  # with whatever answer: it is no use to wait
 
     def _failed(self, error: Exception) -> None:
         """The coordinator did not answer, or not as it should."""
@@ -274,18 +276,18 @@ class MemberDialogue:
 
     def _disconnect(self, why: str) -> None:
         self._link.forget()
-        self._goodbye.is_under_way = False
+        self._leave_group.is_under_way = False
         self.commits.failed(why)
 
     def leave(self) -> None:
-        """Say goodbye; :attr:`has_ended` is true once that is said, or cannot be said."""
+        """Leave the group; :attr:`has_ended` is true once that is said, or cannot be said."""
         if self._is_leaving:
             return
         self._is_leaving = True
         self._link.stop_joining()  # else it might still join
         last = self._member.leave()
         if last is not None:
-            self._goodbye.waiting.append(last.member_id)
+            self._leave_group.waiting.append(last.member_id)
 
     def close(self) -> None:
         """Commit nothing more, and close the connections."""

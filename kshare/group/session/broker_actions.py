@@ -19,7 +19,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership
-from kshare.group.log.link import LASTING, LogLink
+from kshare.group.log.link import DENIED, LogLink
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.protocol.actions import (
     Action,
@@ -244,7 +244,7 @@ class BrokerActions:
         return is_said and is_late
 
     def _failed(self, asked: Asked, error: KshareError) -> None:
-        if isinstance(error, LASTING) or not isinstance(error, KafkaError):
+        if isinstance(error, DENIED) or not isinstance(error, KafkaError):
             raise error
         self._follower.note(error)
         for ownership, number in asked:

@@ -23,7 +23,7 @@ from kshare.cluster.cluster import TopicConfig
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.log.link import LASTING, LogLink
+from kshare.group.log.link import DENIED, LogLink
 from kshare.group.log.tail import LogLostError, LogTail
 from kshare.group.log.topic import LogTopic, LogWriter
 from kshare.group.protocol.log import GroupLog
@@ -125,7 +125,7 @@ class LogFollower:
             return
         try:
             link.tail.ask()
-        except LASTING:
+        except DENIED:
             raise
         except (OSError, KafkaError) as error:
             self._doubt(link, error)
@@ -186,7 +186,7 @@ class LogFollower:
         self._search.finding = None
         try:
             partition, topic_id = finding.result()
-        except LASTING:
+        except DENIED:
             raise
         except KafkaError as error:
             self.note(error)

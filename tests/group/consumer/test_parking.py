@@ -10,7 +10,7 @@ import pytest
 
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.delivery import watching
+from kshare.group.delivery import looks
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
 from tests.support.clock import until
@@ -26,7 +26,7 @@ Way = Callable[[KeySharedConsumer], list[int]]
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(looks, "EVERY_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def test_no_fault_ends_the_look_for_parked_keys(
     make: Make, parked: FakeParked, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """Nothing would ever be delivered, and nobody would know why. It is logged once."""
-    monkeypatch.setattr(watching, "_SOON_SECONDS", 0.01)
+    monkeypatch.setattr(looks, "_SOON_SECONDS", 0.01)
     everywhere, faults = parked.everywhere, [1, 2]
 
     def fails_twice() -> Any:

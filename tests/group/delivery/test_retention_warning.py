@@ -10,7 +10,7 @@ import pytest
 from kshare.cluster.cluster import Cluster, TopicConfig
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.delivery.watching import Retention
+from kshare.group.delivery.looks import Looks
 from kshare.monitor.retention import EVERY_SECONDS
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, Clock
@@ -56,10 +56,10 @@ def test_what_waits_for_a_minute_and_is_old_is_told_once(
     with fake_consumers(cluster, FakeSessions()) as make:
         consumer: KeySharedConsumer = make(acknowledgement__mode="explicit")
         dispatcher = consumer._dispatcher
-        retention = Retention(
+        dispatcher.looks = Looks(
             consumer.config.kafka, cluster=cast("Cluster", old), clock=clock.monotonic
         )
-        dispatcher.retention = retention
+        retention = dispatcher.looks.retention
         consumer.assign({("orders", 0): []})
         messages = consumer.consume(10, WAIT_S)
         for message in messages[:3]:
@@ -101,16 +101,15 @@ def test_the_end_of_what_is_paused_is_asked_for_and_so_it_has_a_lag(cluster: Fak
     clock = Clock(5.0)
     with fake_consumers(cluster, FakeSessions()) as make:
         consumer: KeySharedConsumer = make(acknowledgement__mode="explicit")
-        consumer._dispatcher.retention = retention = Retention(
-            consumer.config.kafka, clock=clock.monotonic
-        )
+        looks = Looks(consumer.config.kafka, clock=clock.monotonic)
+        consumer._dispatcher.looks = looks
 
         def lag() -> int | None:
             consumer.poll(0.01)
             return consumer.metrics().partitions[T0].lag
 
         def has_asked() -> bool:
-            asking = retention.paused._asking
+            asking = looks.paused_logs._asking
             return asking is not None and asking.done()
 
         consumer.assign([T0])
@@ -125,9 +124,9 @@ def test_the_end_of_what_is_paused_is_asked_for_and_so_it_has_a_lag(cluster: Fak
         eventually(lambda: lag() == 15)
         consumer.resume([T0])
         assert len(consumer.consume(11, WAIT_S)) == 11
-        retention.paused.bounds = {T0: (0, 99)}  # old ones count no more
+        looks.paused_logs.bounds = {T0: (0, 99)}  # old ones count no more
         assert lag() == 15
         consumer.pause([T0])
         assert lag() == 15  # as was read last: it is not time to ask
-        retention.paused.bounds = {T0: (0, 12)}
+        looks.paused_logs.bounds = {T0: (0, 12)}
         assert lag() is None

@@ -126,7 +126,7 @@ def test_an_answer_about_a_generation_before_it_joined_again_is_not_taken(talk: 
     assert core.generation == -1
 
 
-def test_a_goodbye_that_was_sent_in_vain_is_not_sent_again(talk: Talk) -> None:
+def test_a_leave_that_was_sent_in_vain_is_not_sent_again(talk: Talk) -> None:
     talk.dialogue.leave()
     talk.until(lambda: talk.said == [["LeaveGroup"]])
     talk.made[0].answers.append(GONE)
@@ -135,7 +135,7 @@ def test_a_goodbye_that_was_sent_in_vain_is_not_sent_again(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("answer", [FINE, GONE])
-def test_a_goodbye_that_was_decided_before_the_end_is_said_before_the_end(
+def test_a_leave_that_was_decided_before_the_end_is_sent_before_the_end(
     talk: Talk, answer: Any
 ) -> None:
     """Its session has ended, then its user closes it, and only then a heartbeat is answered."""
@@ -153,7 +153,7 @@ def test_a_goodbye_that_was_decided_before_the_end_is_said_before_the_end(
     assert talk.has_ended()
 
 
-def test_a_goodbye_that_was_decided_outlives_a_heartbeat_that_fails(talk: Talk) -> None:
+def test_a_leave_that_was_decided_outlives_a_heartbeat_that_fails(talk: Talk) -> None:
     connection = talk.beat()
     talk.clock.now += 301.0  # nobody polls
     talk.step()

@@ -34,7 +34,7 @@ from kshare.monitor.retention import RetentionWatch
 from kshare.options.model import KafkaConfig
 from kshare.wire.protocol.background import begin
 
-__all__ = ["ParkView", "Parking", "PausedLogs", "Retention"]
+__all__ = ["Looks", "ParkView", "Parking"]
 
 _log = logging.getLogger("kshare.group")
 
@@ -120,10 +120,36 @@ class Parking:
             self._on_change()
 
 
-class PausedLogs:
-    """Where the logs of paused partitions begin and end: no fetch tells. A fault is only logged.
+class _Asker:
+    """Asks the cluster in a thread of its own, one question at a time.
 
-    For the thread that polls, which looks from time to time; :attr:`bounds` for any.
+    Args:
+        kafka: How to reach the cluster.
+        cluster: The cluster; None to connect to it for each question.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self, kafka: KafkaConfig, cluster: Cluster | None, clock: Callable[[], float]
+    ) -> None:
+        self._cluster = cluster or Cluster(kafka)
+        self._clock = clock
+        self._asking: Future[None] | None = None
+
+    @property
+    def _is_asking(self) -> bool:
+        return self._asking is not None and not self._asking.done()
+
+    def _begin(self, name: str, ask: Callable[[], None]) -> None:
+        self._asking = begin(partial(self._ask, ask), name, lambda: None)
+
+    def _ask(self, ask: Callable[[], None]) -> None:
+        with closing(self._cluster):
+            ask()
+
+
+class PausedLogs(_Asker):
+    """Where the logs of paused partitions begin and end: no fetch tells. A fault is only logged.
 
     Args:
         kafka: How to reach the cluster.
@@ -131,64 +157,49 @@ class PausedLogs:
         clock: Seconds.
 
     Attributes:
-        bounds: First offset and end of each log, as of the last look.
+        bounds: First offset and end of each log, as of the last look. For any thread.
     """
 
     def __init__(
-        self,
-        kafka: KafkaConfig,
-        *,
-        cluster: Cluster | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, kafka: KafkaConfig, cluster: Cluster | None, clock: Callable[[], float]
     ) -> None:
+        super().__init__(kafka, cluster, clock)
         self.bounds: Mapping[TopicPartition, tuple[int, int]] = {}
-        self._cluster = cluster or Cluster(kafka)
-        self._clock = clock
         self._due = -math.inf
-        self._asking: Future[None] | None = None
+
+    def note(self, partition: TopicPartition, bounds: tuple[int, int]) -> None:
+        """A partition is paused: its log's bounds are those of the last fetch for now."""
+        self.bounds = {**self.bounds, partition: bounds}
 
     def look(self, paused: Collection[TopicPartition]) -> None:
         """Ask, if it is time to."""
-        is_asking = self._asking is not None and not self._asking.done()
-        if not paused or is_asking or self._clock() < self._due:
+        if not paused or self._is_asking or self._clock() < self._due:
             return
         self._due = self._clock() + _PAUSED_SECONDS
-        self._asking = begin(partial(self._ask, tuple(paused)), "kshare paused", lambda: None)
+        self._begin("kshare paused", partial(self._read, tuple(paused)))
 
-    def _ask(self, paused: Collection[TopicPartition]) -> None:
-        with closing(self._cluster):
-            try:
-                self.bounds = log_bounds(self._cluster, paused)
-            except KafkaError as error:
-                _log.info("cannot look where the logs of paused partitions end: %s", error)
+    def _read(self, paused: Collection[TopicPartition]) -> None:
+        try:
+            self.bounds = log_bounds(self._cluster, paused)
+        except KafkaError as error:
+            _log.info("cannot look where the logs of paused partitions end: %s", error)
 
 
-class Retention:
+class Retention(_Asker):
     """Warns before retention deletes what a consumer has not processed. Nothing fails for it.
-
-    For the thread that polls, which looks from time to time.
 
     Args:
         kafka: How to reach the cluster.
         cluster: The cluster; None to connect to it for each look.
         clock: Seconds.
-
-    Attributes:
-        paused: The logs of which nothing is fetched.
     """
 
     def __init__(
-        self,
-        kafka: KafkaConfig,
-        *,
-        cluster: Cluster | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, kafka: KafkaConfig, cluster: Cluster | None, clock: Callable[[], float]
     ) -> None:
-        self.paused = PausedLogs(kafka, cluster=cluster, clock=clock)
+        super().__init__(kafka, cluster, clock)
         self._ends: dict[TopicPartition, int] = {}  # at the look before
-        self._cluster = cluster or Cluster(kafka)
         self._watch = RetentionWatch(self._cluster, _log, clock=clock)
-        self._asking: Future[None] | None = None
 
     def look(self, metrics: Callable[[], Mapping[TopicPartition, PartitionMetrics]]) -> None:
         """Look again, if it is time to.
@@ -196,8 +207,7 @@ class Retention:
         Args:
             metrics: How far each partition is.
         """
-        is_asking = self._asking is not None and not self._asking.done()
-        if is_asking or not self._watch.is_due:
+        if self._is_asking or not self._watch.is_due:
             return
         self._watch.postpone()  # also if nothing is behind: metrics cost something
         before, self._ends = self._ends, {}
@@ -212,10 +222,28 @@ class Retention:
         if not behind:
             self._watch.compare({}, {})  # what was at risk is not any more; this asks nobody
             return
-        self._asking = begin(partial(self._ask, behind, ends), "kshare retention", lambda: None)
+        self._begin("kshare retention", partial(self._watch.compare, behind, ends))
 
-    def _ask(
-        self, behind: Mapping[TopicPartition, Progress], ends: Mapping[TopicPartition, int]
+
+class Looks:
+    """Looks of the thread that polls at its partitions, from time to time.
+
+    Args:
+        kafka: How to reach the cluster.
+        cluster: The cluster; None to connect to it for each look.
+        clock: Seconds.
+
+    Attributes:
+        paused_logs: The logs of paused partitions, of which nothing is fetched.
+        retention: Warns before what is pending is deleted.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        *,
+        cluster: Cluster | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        with closing(self._cluster):
-            self._watch.compare(behind, ends)
+        self.paused_logs = PausedLogs(kafka, cluster, clock)
+        self.retention = Retention(kafka, cluster, clock)
