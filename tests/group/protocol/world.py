@@ -3,6 +3,30 @@
 A world is a value that can be copied: the explorer takes every step that is possible, in every
 order. Records of one data partition; a member hands out records of its hashes in offset order, and
 acknowledges them in any order.
+
+Which world holds which law. One that extends another holds the laws of that one, too:
+
+=================== =================== ========================================================
+world, extends      its ways            laws
+=================== =================== ========================================================
+world               explorer            A key is with one living member, and comes in offset order.
+                                        What was committed does not come again, and is not
+                                        forgotten. What counts as processed was. Stable offsets do
+                                        not fall, but for a log that was lost.
+member_world,       member_explorer     No membership ends in a fault. Primary offsets do not fall.
+world                                   A group settles, and processes all.
+plain_world,        test_plain_explorer A partition is with the plain consumer, or with a member.
+member_world                            What it has stored is not set back.
+lease_world,        lease_explorer      An offset is with one living member, and comes once.
+world                                   Compaction changes nobody's offsets.
+transactional_world transactional_      What is processed has its output, once, in the order of its
+                    explorer            key. Who goes on has left no transaction open.
+grouped_world,      grouped_explorer    A key is with one living member, and comes in offset order.
+transactional_world                     Primary offsets do not fall.
+core/call_world     core/               What a call returns is its member's at that moment. What it
+                    test_call_world     did not return is not committed. A cancelled call returns
+                                        nothing.
+=================== =================== ========================================================
 """
 
 from bisect import bisect_right
