@@ -1,16 +1,12 @@
 """A consumer that shares partitions with others by key range: :class:`KeySharedConsumer`."""
 
-import _thread
-import logging
 import re
-import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields
-from typing import Any, Final, Self
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -28,36 +24,21 @@ from kshare.group.assignments import (
 )
 from kshare.group.config.consumer_config import NOBODY_AWAITS, consumer_config, is_async
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.consumer.call_state import CallState
-from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.health import health_of
-from kshare.group.consumer.processed import Processed, Releases, check_releases
-from kshare.group.consumer.reading import Reading
+from kshare.group.consumer.parts import Parts
+from kshare.group.consumer.processed import Releases, check_releases
 from kshare.group.consumer.receiver import Receiver, deadline_of, wall_time
-from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Listener
-from kshare.group.consumer.transaction import Transaction, Transactions
+from kshare.group.consumer.transaction import Transaction
 from kshare.group.core.ownership import Work
-from kshare.group.delivery.dispatcher import Dispatcher
-from kshare.group.delivery.load_meter import meter_of
-from kshare.group.delivery.looks import Parking, ParkView
-from kshare.group.delivery.shared_dispatcher import SharedDispatcher
+from kshare.group.delivery.looks import ParkView
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Message
 from kshare.group.metrics import ConsumerHealth, ConsumerMetrics, Latencies
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.background import Waker
 
 __all__ = ["KeySharedConsumer", "check_number"]
-
-_log = logging.getLogger("kshare.group")
-
-_CLOSE_SECONDS: Final = 5.0
-_END_SECONDS: Final = 1.0
-"""Until a commit that is under way has noticed that the session is closed."""
-_LAST_COMMIT_SECONDS: Final = 30.0
-"""As long as Java's consumer waits when it closes."""
 
 
 def check_number(num_messages: int) -> None:
@@ -74,74 +55,6 @@ def _check_message(message: Message) -> None:
     if not isinstance(message, Message):
         what = type(message).__name__  # type: ignore[unreachable]
         raise TypeError(f"wanted a message that this consumer returned, not a {what}")
-
-
-@dataclass(slots=True)
-class _Parts:
-    """What a consumer consists of, and its end.
-
-    It does not hold the consumer, as threads hold it: one that nobody holds any more can be closed.
-    """
-
-    group: str
-    waker: Waker
-    receiver: Receiver = field(init=False)
-    state: CallState = field(init=False)
-    commits: Commits = field(init=False)
-    session: GroupSession = field(init=False)
-    dispatcher: Dispatcher = field(init=False)
-    processed: Processed = field(init=False)
-    reading: Reading = field(init=False)
-
-    def interrupt(self) -> None:
-        """Something has changed."""
-        self.receiver.interrupt()
-
-    def is_subscribed(self) -> bool:
-        """True if the group assigns the partitions."""
-        return self.receiver.subscriber is not None
-
-    def shut_down(self) -> None:
-        """Commit, and give up all claims."""
-        transactions, subscriber = self.receiver.transactions, self.receiver.subscriber
-        releases, until = self.processed.releases, time.monotonic() + _LAST_COMMIT_SECONDS
-        with ExitStack() as ends:  # the last one first, whatever a callback raises
-            for end in (self.waker, self.reading, self.receiver):
-                ends.callback(end.close)
-            # Meanwhile, its thread has written all the time.
-            ends.callback(lambda: releases.close(max(until - time.monotonic(), _CLOSE_SECONDS)))
-            ends.callback(self.dispatcher.close)
-            ends.callback(self.commits.end, _END_SECONDS)
-            ends.callback(self.session.close, _CLOSE_SECONDS)
-            if transactions is not None:
-                ends.callback(transactions.close)
-            ends.callback(self.commits.close, _LAST_COMMIT_SECONDS)
-            ends.callback(self.session.expect_close)
-            if subscriber is not None:
-                ends.callback(subscriber.revoke_all)
-                subscriber.stop_looking()
-
-    def abandon(self) -> None:
-        """Close what nobody holds any more and nobody has closed, and warn of it.
-
-        The garbage collector calls it amid anything: it takes no lock, and waits for nothing.
-        """
-        state = self.state
-        if state.is_closed or state.is_inherited or not state.has_begun:
-            return
-        state.is_closed = True
-        _thread.start_new_thread(self._begin_end, ())
-        warnings.warn(f"a consumer of group {self.group} was not closed", ResourceWarning, 2)
-
-    def _begin_end(self) -> None:
-        threading.Thread(target=self._end, name="kshare close", daemon=True).start()
-
-    def _end(self) -> None:
-        _log.warning("group %s: a consumer that was not closed is closed now", self.group)
-        if self.receiver.subscriber is not None:  # nobody expects calls by this thread
-            self.receiver.subscriber.callbacks = Callbacks()
-        self.receiver.interrupt()
-        self.state.shut_down()
 
 
 class KeySharedConsumer:
@@ -176,42 +89,12 @@ class KeySharedConsumer:
         if not isinstance(config, ConsumerConfig):
             config = consumer_config(config)
         self._config = config
-        parts = _Parts(config.group, Waker().open())
-        self._waker = parts.waker
-        self._session = parts.session = session(config, on_change=parts.interrupt)
-        kind = Dispatcher if config.order == "key" else SharedDispatcher
-        self._dispatcher = parts.dispatcher = kind(config, self._session, self._waker)
-        if config.order == "key":
-            self._dispatcher.parking = Parking(parked(config.kafka), parts.interrupt)
-        self._session.use_leader_epochs(self._dispatcher.leader_epochs)
-        self._state = parts.state = CallState(parts.shut_down)
-        restrictions = Restrictions(policies(config.kafka), config.group)
-        releases = Releases(config, self._dispatcher, self._state, parts.interrupt)
-        self._processed = parts.processed = Processed(
-            config, self._dispatcher, self._state, restrictions, parts.is_subscribed, releases
-        )
-        self._commits = parts.commits = Commits(config, self._session, self._processed)
-        self._receiver = parts.receiver = Receiver(
-            self._dispatcher, self._session, self._state, self._commits, self._waker
-        )
-        if isinstance(self._dispatcher, SharedDispatcher):
-            self._dispatcher.obstacle = self._commits.obstacle
-        self._fresh = self._receiver.fresh
-        self._dispatcher.meter = meter_of(config)
-        self._reading = parts.reading = Reading(
-            config,
-            self._dispatcher,
-            self._session,
-            self._state,
-            restrictions,
-            self._receiver,
-            self._commits,
-        )
+        parts = Parts(config, session, policies, parked)
+        self._session, self._dispatcher = parts.session, parts.dispatcher
+        self._state, self._processed, self._commits = parts.state, parts.processed, parts.commits
+        self._receiver, self._reading, self._waker = parts.receiver, parts.reading, parts.waker
+        self._fresh = parts.receiver.fresh
         weakref.finalize(self, parts.abandon).atexit = False
-        if config.transactional_id is not None:
-            self._receiver.transactions = Transactions(
-                config, self._session.transaction_log, self._processed, self._state
-            )
 
     # -- receiving --------------------------------------------------------------------------
 

@@ -1,0 +1,143 @@
+"""What a consumer consists of, how that is put together, and its end."""
+
+import _thread
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final
+
+from kshare.cluster.policies import PolicyView
+from kshare.group.config.table import ConsumerConfig
+from kshare.group.consumer.call_state import CallState
+from kshare.group.consumer.commits import Commits
+from kshare.group.consumer.processed import Processed, Releases
+from kshare.group.consumer.reading import Reading
+from kshare.group.consumer.receiver import Receiver
+from kshare.group.consumer.restrictions import Restrictions
+from kshare.group.consumer.subscriber import Callbacks
+from kshare.group.consumer.transaction import Transactions
+from kshare.group.delivery.dispatcher import Dispatcher
+from kshare.group.delivery.load_meter import meter_of
+from kshare.group.delivery.looks import Parking, ParkView
+from kshare.group.delivery.shared_dispatcher import SharedDispatcher
+from kshare.group.session.session import GroupSession
+from kshare.options import KafkaConfig
+from kshare.wire.protocol.background import Waker
+
+__all__ = ["Parts"]
+
+_log = logging.getLogger("kshare.group")
+
+_CLOSE_SECONDS: Final = 5.0
+_END_SECONDS: Final = 1.0
+"""Until a commit that is under way has noticed that the session is closed."""
+_LAST_COMMIT_SECONDS: Final = 30.0
+"""As long as Java's consumer waits when it closes."""
+
+
+class Parts:
+    """What a consumer consists of, and its end.
+
+    It does not hold the consumer, as threads hold it: one that nobody holds any more can be closed.
+
+    Args:
+        config: The consumer's configuration.
+        session: Makes the session with the group's log.
+        policies: Makes what reads the policies of operators.
+        parked: Makes what reads the keys that operators have parked.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        session: Callable[..., GroupSession],
+        policies: Callable[[KafkaConfig], PolicyView],
+        parked: Callable[[KafkaConfig], ParkView],
+    ) -> None:
+        self.group = config.group
+        self.waker = Waker().open()
+        self.session = session(config, on_change=self.interrupt)
+        kind = Dispatcher if config.order == "key" else SharedDispatcher
+        self.dispatcher = kind(config, self.session, self.waker)
+        if config.order == "key":
+            self.dispatcher.parking = Parking(parked(config.kafka), self.interrupt)
+        self.session.use_leader_epochs(self.dispatcher.leader_epochs)
+        self.state = CallState(self.shut_down)
+        restrictions = Restrictions(policies(config.kafka), config.group)
+        releases = Releases(config, self.dispatcher, self.state, self.interrupt)
+        self.processed = Processed(
+            config, self.dispatcher, self.state, restrictions, self.is_subscribed, releases
+        )
+        self.commits = Commits(config, self.session, self.processed)
+        self.receiver = Receiver(
+            self.dispatcher, self.session, self.state, self.commits, self.waker
+        )
+        if isinstance(self.dispatcher, SharedDispatcher):
+            self.dispatcher.obstacle = self.commits.obstacle
+        self.dispatcher.meter = meter_of(config)
+        self.reading = Reading(
+            config,
+            self.dispatcher,
+            self.session,
+            self.state,
+            restrictions,
+            self.receiver,
+            self.commits,
+        )
+        if config.transactional_id is not None:
+            self.receiver.transactions = Transactions(
+                config, self.session.transaction_log, self.processed, self.state
+            )
+
+    def interrupt(self) -> None:
+        """Something has changed."""
+        self.receiver.interrupt()
+
+    def is_subscribed(self) -> bool:
+        """True if the group assigns the partitions."""
+        return self.receiver.subscriber is not None
+
+    def shut_down(self) -> None:
+        """Commit, and give up all claims."""
+        transactions, subscriber = self.receiver.transactions, self.receiver.subscriber
+        releases, until = self.processed.releases, time.monotonic() + _LAST_COMMIT_SECONDS
+        with ExitStack() as ends:  # the last one first, whatever a callback raises
+            for end in (self.waker, self.reading, self.receiver):
+                ends.callback(end.close)
+            # Meanwhile, its thread has written all the time.
+            ends.callback(lambda: releases.close(max(until - time.monotonic(), _CLOSE_SECONDS)))
+            ends.callback(self.dispatcher.close)
+            ends.callback(self.commits.end, _END_SECONDS)
+            ends.callback(self.session.close, _CLOSE_SECONDS)
+            if transactions is not None:
+                ends.callback(transactions.close)
+            ends.callback(self.commits.close, _LAST_COMMIT_SECONDS)
+            ends.callback(self.session.expect_close)
+            if subscriber is not None:
+                ends.callback(subscriber.revoke_all)
+                subscriber.stop_looking()
+
+    def abandon(self) -> None:
+        """Close what nobody holds any more and nobody has closed, and warn of it.
+
+        The garbage collector calls it amid anything: it takes no lock, and waits for nothing.
+        """
+        state = self.state
+        if state.is_closed or state.is_inherited or not state.has_begun:
+            return
+        state.is_closed = True
+        _thread.start_new_thread(self._begin_end, ())
+        warnings.warn(f"a consumer of group {self.group} was not closed", ResourceWarning, 2)
+
+    def _begin_end(self) -> None:
+        threading.Thread(target=self._end, name="kshare close", daemon=True).start()
+
+    def _end(self) -> None:
+        _log.warning("group %s: a consumer that was not closed is closed now", self.group)
+        if self.receiver.subscriber is not None:  # nobody expects calls by this thread
+            self.receiver.subscriber.callbacks = Callbacks()
+        self.receiver.interrupt()
+        self.state.shut_down()
