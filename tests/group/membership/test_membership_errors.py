@@ -336,7 +336,7 @@ def test_closing_waits_for_no_rebalance(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(session, "_PRIMARY_SECONDS", 0.0)
-    only = settled(cluster, start(**PATIENT))
+    only = settled(cluster, start())
     cluster.fail("OffsetCommit", ["REBALANCE_IN_PROGRESS"] * 99)
     produce(cluster)
     eventually(lambda: len(only.offsets) == 2 * RECORDS)
@@ -345,6 +345,6 @@ def test_closing_waits_for_no_rebalance(
     cluster.stop_failing("OffsetCommit")
     assert committed(cluster) == RECORDS
     produce(cluster)
-    other = start(**PATIENT)
+    other = start()
     eventually(lambda: committed(cluster) == 3 * RECORDS)
     assert other.offsets == list(range(2 * RECORDS, 3 * RECORDS))
