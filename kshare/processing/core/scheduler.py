@@ -20,7 +20,7 @@ the settings say. Cost: 4 us a record.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 from kshare.processing.core.effects import (
@@ -46,6 +46,7 @@ from kshare.processing.core.lane import (
     Trouble,
 )
 from kshare.processing.core.record import Outcome, Record, Status
+from kshare.processing.core.running_calls import RunningCalls
 from kshare.processing.core.settings import OnFailure, Settings
 
 __all__ = ["Scheduler"]
@@ -74,7 +75,7 @@ class Scheduler:
         self.outcomes: list[Outcome] = []
         self.sequences: set[Hashable] = set()
         self._settings = settings
-        self._running: dict[Call, None] = {}  # in the order in which they began
+        self._running = RunningCalls(settings)
         self._parked: dict[Hashable, Record] = {}  # lanes, and the record that each was parked with
         self._held = HeldLanes()
         self._phase = Phase.OPEN
@@ -170,7 +171,7 @@ class Scheduler:
             lane = ready.popleft()
             lane.state, lane.running = State.RUNNING, 1
             call = Call([lane], [lane.records[0]], now)
-        self._running[call] = None
+        self._running.begin(call)
         return call
 
     # -- answers of handlers ----------------------------------------------------------------
@@ -191,7 +192,7 @@ class Scheduler:
         """
         if call.is_cancelled:
             return self.failed(call, TimeoutError(), now)
-        if not self._end(call):
+        if not self._running.end(call):
             return False
         at = 0
         for lane in call.lanes:
@@ -225,7 +226,7 @@ class Scheduler:
         Returns:
             Whether the answer counts; False if it came too late.
         """
-        if not self._end(call):
+        if not self._running.end(call):
             return False
         if call.is_cancelled:
             seconds = self._settings.timeout_seconds
@@ -259,7 +260,7 @@ class Scheduler:
         """
         if call.is_cancelled:
             return self.failed(call, TimeoutError(), now)
-        if not self._end(call):
+        if not self._running.end(call):
             return False
         at = 0
         for lane in call.lanes:
@@ -280,16 +281,9 @@ class Scheduler:
 
     def abandoned(self, call: Call) -> None:
         """A call ends the processor: its records have no outcome, and what is held of its lanes."""
-        if self._end(call):
+        if self._running.end(call):
             for lane in call.lanes:
                 self._leave(lane, Status.LEFT_OVER)
-
-    def _end(self, call: Call) -> bool:
-        if call.is_over:
-            return False
-        call.is_over = True
-        del self._running[call]
-        return True
 
     def _failed(
         self,
@@ -428,16 +422,13 @@ class Scheduler:
 
     def tick(self, now: float) -> None:
         """End what took too long, and let go on what has waited long enough."""
-        timeout = self._settings.timeout_seconds
-        if timeout is not None:
-            late = takewhile(lambda call: call.started + timeout <= now, list(self._running))
-            for call in late:
-                if not call.is_cancelled:
-                    call.is_cancelled = True
-                    self.effects.append(Cancel(call))
-                if call.started + timeout + self._settings.cancel_seconds <= now:
-                    self.effects.append(Abandon(call))
-                    self.failed(call, TimeoutError(), now)
+        for call in self._running.late(now):
+            if not call.is_cancelled:
+                call.is_cancelled = True
+                self.effects.append(Cancel(call))
+            if self._running.is_overdue(call, now):
+                self.effects.append(Abandon(call))
+                self.failed(call, TimeoutError(), now)
         while not self._phase and (lane := self._held.take_due(now)):
             if lane.trouble.is_exhausted or lane.key in self.sequences:
                 self._exhausted(lane, lane.trouble.error)
@@ -446,15 +437,8 @@ class Scheduler:
 
     def next_tick(self) -> float | None:
         """Time at which :meth:`tick` has something to do; None if nothing waits for a time."""
-        due, timeout = self._held.next_due(), self._settings.timeout_seconds
-        times = [] if due is None or self._phase else [due]
-        for call in self._running:
-            if timeout is None:
-                break
-            extra = self._settings.cancel_seconds if call.is_cancelled else 0.0
-            times.append(call.started + timeout + extra)
-            if not call.is_cancelled:  # those that began later are late later
-                break
+        waiting = None if self._phase else self._held.next_due()
+        times = [due for due in (waiting, self._running.next_due()) if due is not None]
         return min(times, default=None)
 
     def close(self, phase: Phase) -> None:
@@ -497,8 +481,7 @@ class Scheduler:
 
     def leave_all(self) -> None:
         """Say of all records that are held that they are left over; no answer counts any more."""
-        for call in list(self._running):
-            self._end(call)
+        self._running.end_all()
         for lane in list(self._held.lanes.values()):
             self._leave(lane, Status.LEFT_OVER)
 
