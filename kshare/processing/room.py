@@ -2,13 +2,12 @@
 
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.processing.core.lane import Lane
+from kshare.processing.core.lane import Lane, State
 from kshare.processing.core.record import Record
 from kshare.processing.processor import Processor
 
@@ -101,13 +100,15 @@ class Allotment(NamedTuple):
 
 
 class Shares:
-    """Keeps room for each partition, where each is processed in order (``order="partition"``).
+    """Keeps room for other partitions while a record waits, with ``order="partition"``.
 
-    A partition whose record waits would fill all of it, and then all others would wait. So one may
-    fill half of the room. Then those that hold more than a fourth of an equal share pause, until
-    they hold less, or a quarter of the room is held in all.
+    What is read behind a record that waits for its next attempt, or for its dead letter, would fill
+    all of the room. So once a quarter of it is held, the partitions that wait and hold a fourth of
+    an equal share are paused, until they hold less, or less than a quarter is held in all. Those
+    that do not wait are never paused: to go on costs another fetch.
 
-    Cost: linear in the partitions for each read. For the reader's thread.
+    Cost: linear in the lanes for each read, once a quarter of the room is held.
+    For the reader's thread.
 
     Args:
         processor: Says what is processed in order, and how much is held.
@@ -115,7 +116,7 @@ class Shares:
         room: The room.
 
     Attributes:
-        paused: Partitions that are paused.
+        paused: Partitions that this has paused.
     """
 
     def __init__(self, processor: Processor, consumer: KeySharedConsumer, room: Room) -> None:
@@ -125,10 +126,9 @@ class Shares:
         self._is_by_partition = processor.order == "partition"
         self._consumer = consumer
         self._room = room
-        self._sent: deque[Sequence[Record]] = deque()
 
     def allot(self, lanes: Callable[[], Collection[Lane]]) -> Allotment:
-        """Pause partitions that hold enough, and resume others; return what may be read next.
+        """Pause partitions that wait and hold enough, resume others; return what may be read next.
 
         Args:
             lanes: What is held of each partition; called only where partitions share.
@@ -136,60 +136,35 @@ class Shares:
         left = Allotment(self._room.left, self._room.bytes_left)
         if not self._is_by_partition:
             return left
-        assigned = self._consumer.assignment()
-        if len(assigned) <= 1:
-            self._pause(set())
-            return left
+        assigned = set(self._consumer.assignment())
         most, size_most = self._settings.records_max, self._settings.bytes_max
-        held, size = most - left.records, size_most - left.size
-        used = max(held / most, size / size_most)
-        if used < 1 / 4 or (used < 1 / 2 and not self.paused):
-            self._pause(set())
-            return Allotment(
-                min(left.records, max(most // 2 - held, 1)),
-                min(left.size, size_most // 2 - size),
-            )
-        share = Allotment(
-            max(most // (4 * len(assigned)), 1), max(size_most // (4 * len(assigned)), 1)
-        )
-        full = self._full(share, lanes())
-        self._pause(full if used >= 1 / 2 else full & self.paused)
-        return Allotment(min(left.records, share.records), min(left.size, share.size))
+        used = max((most - left.records) / most, (size_most - left.size) / size_most)
+        if used < 1 / 4 or len(assigned) <= 1:
+            self._pause(set(), assigned)
+        else:
+            parts = 4 * len(assigned)
+            self._pause(self._full(lanes(), most // parts, size_most // parts), assigned)
+        # Half of it: what is read next may be of a partition that waits.
+        return left if len(assigned) <= 1 else Allotment(left.records // 2, left.size // 2)
 
-    def send(self, records: Sequence[Record]) -> None:
-        """Count records as held while they are on their way. Call :meth:`Room.send` before."""
-        if self._is_by_partition:
-            self._sent.append(records)
-            self._forget_arrived()
-
-    def _forget_arrived(self) -> None:
-        on_their_way = self._room.on_their_way
-        while self._sent and sum(map(len, self._sent)) > on_their_way:
-            self._sent.popleft()
-
-    def _full(self, share: Allotment, lanes: Collection[Lane]) -> set[TopicPartition]:
-        """The partitions that hold their share, with what is on its way."""
-        counts, sizes = Counter[TopicPartition](), Counter[TopicPartition]()
-        for lane in lanes:
-            counts[lane.key] += len(lane.records)  # type: ignore[index]
-            sizes[lane.key] += lane.size  # type: ignore[index]
-        self._forget_arrived()
-        for records in self._sent:
-            for record in records:
-                counts[record.topic_partition] += 1
-                sizes[record.topic_partition] += record.size
-        return {tp for tp in counts if counts[tp] >= share.records or sizes[tp] >= share.size}
+    def _full(self, lanes: Collection[Lane], records: int, size: int) -> set[TopicPartition]:
+        """The partitions that wait, or did so when they were paused, and hold so much."""
+        return {
+            lane.key  # type: ignore[misc]
+            for lane in lanes
+            if (lane.state >= State.WAITING or lane.key in self.paused)
+            and (len(lane.records) > records or lane.size > size)
+        }
 
     def forget(self) -> None:
         """Others have paused or resumed partitions, or they are newly assigned."""
-        self.paused = set()
         self._knows_paused = False
 
-    def _pause(self, partitions: set[TopicPartition]) -> None:
+    def _pause(self, partitions: set[TopicPartition], assigned: set[TopicPartition]) -> None:
+        partitions &= assigned
         if partitions == self.paused and self._knows_paused:
             return
-        assigned = set(self._consumer.assignment())
-        partitions &= assigned
-        self._consumer.resume(assigned - partitions)  # those that are not paused are read on
-        self._consumer.pause(partitions - self.paused)
+        # Only what this has paused: the user may have paused others.
+        self._consumer.resume((self.paused & assigned) - partitions)
+        self._consumer.pause(partitions - self.paused if self._knows_paused else partitions)
         self.paused, self._knows_paused = partitions, True

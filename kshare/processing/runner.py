@@ -53,7 +53,6 @@ __all__ = ["Runner", "run"]
 _log = logging.getLogger("kshare.processing")
 _READ_MAX: Final = 500
 _WAIT_SECONDS: Final = 0.2
-_WAIT_SECONDS_WHILE_PAUSED: Final = 0.02
 _RETRY_SECONDS: Final = 60.0
 _CANCEL_SECONDS: Final = 1.0
 _Ranges = Mapping[TopicPartition, tuple[HashRange, ...]]
@@ -239,7 +238,7 @@ class Runner:
 
     def _received(self, most: Allotment) -> list[Message]:
         """Wait for a record; return it with all others that are there."""
-        first = self._polled(_WAIT_SECONDS_WHILE_PAUSED if self._shares.paused else _WAIT_SECONDS)
+        first = self._polled(_WAIT_SECONDS)
         if first is None:
             return []
         self._given_up.clear()
@@ -280,16 +279,18 @@ class Runner:
         records = list(records_of(self._processor, messages))
         self._kept.recall(records)
         self._room.send(records)
-        self._shares.send(records)
         self._loop.call_soon_threadsafe(self._take, records)
 
-    def _take(self, records: Sequence[Record]) -> None:
-        self._room.take(records)
+    def _take(self, arrived: Sequence[Record]) -> None:
         self._engine.settle()  # what is given back now may be of the same keys
+        records = arrived
         if self._edge.has_given_back:  # those that were on their way come again
-            records = [each for each in records if not message_of(each).is_released()]
+            records = [each for each in arrived if not message_of(each).is_released()]
         self._engine.measures.read += len(records)
         self._engine.offer(records)
+        # Last, so that each record counts at all times: in between some count twice.
+        self._room.take(arrived)
+        self._room.changed()
 
     # -- rebalances, called by the reader's thread -------------------------------------------
 

@@ -1,9 +1,7 @@
 """Partitions that are processed in order share the room of a processor."""
 
-import gc
-import weakref
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -11,8 +9,10 @@ import pytest
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import Processor, Record, Retry
-from kshare.processing.core.lane import Lane
+from kshare.processing.core.lane import Lane, State
+from kshare.processing.measures import Measures
 from kshare.processing.room import Room, Shares
+from kshare.processing.runner import Runner
 from kshare.testing import FakeCluster
 from tests.processing.engines import Rows
 from tests.processing.running import run
@@ -20,10 +20,6 @@ from tests.support.fake_session import FakeSessions, fake_consumers
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 COUNT = 200
-
-
-def lanes_of(held: Mapping[TopicPartition, int]) -> list[Lane]:
-    return [lane_of(partition, count) for partition, count in held.items() if count]
 
 
 def lane_of(partition: TopicPartition, count: int) -> Lane:
@@ -66,7 +62,7 @@ def test_a_partition_that_waits_stops_no_other(sessions: FakeSessions, bound: st
             def all_done() -> bool:
                 if processor.running is not None and not rows_of_second:
                     held = processor.running.scheduler.figures()
-                    if held.waiting and held.records >= 10:
+                    if held.waiting and held.records >= 4:
                         rows_of_second.extend(rows)
                         cluster.produce("orders", rows_of_second, partition=1)
                 return len(done) == COUNT
@@ -79,53 +75,79 @@ def test_a_partition_that_waits_stops_no_other(sessions: FakeSessions, bound: st
 class Held:
     """What is held of two partitions, and their shares of 80 records."""
 
-    def __init__(self, first: int) -> None:
-        self.counts = {FIRST: first, SECOND: 0}
+    def __init__(self) -> None:
+        self.lanes = [lane_of(FIRST, 1), lane_of(SECOND, 1)]
         self.consumer = Mock(spec=KeySharedConsumer)
         self.consumer.assignment.return_value = {FIRST: (), SECOND: ()}
         processor = Processor(print, order="partition", max_records=80, max_bytes=1 << 20)
-        self.room = Room(lambda: (80 - sum(self.counts.values()), 1 << 20), 1)
-        self.shares = Shares(processor, self.consumer, self.room)
+        room = Room(lambda: (80 - sum(len(each.records) for each in self.lanes), 1 << 20), 1)
+        self.shares = Shares(processor, self.consumer, room)
 
-    def allotted(self, partition: TopicPartition, count: int) -> tuple[int, set[TopicPartition]]:
+    def allotted(
+        self, partition: TopicPartition, count: int, state: State = State.READY
+    ) -> tuple[int, set[TopicPartition]]:
         """The records that may be read, and the paused partitions, once so many are held."""
-        self.counts[partition] = count
-        records = self.shares.allot(partial(lanes_of, self.counts)).records
+        at = [FIRST, SECOND].index(partition)
+        self.lanes[at] = lane_of(partition, count)
+        self.lanes[at].state = state
+        records = self.shares.allot(lambda: self.lanes).records
         return records, self.shares.paused
 
 
-def test_a_partition_may_fill_half_of_the_room_and_the_others_have_the_rest() -> None:
-    held = Held(first=0)
-    assert held.allotted(FIRST, 30) == (10, set())
-    assert held.allotted(FIRST, 40) == (10, {FIRST})
-    assert held.allotted(SECOND, 10) == (10, {FIRST, SECOND})
-    assert held.allotted(SECOND, 9) == (10, {FIRST})
-    assert held.allotted(FIRST, 12) == (10, {FIRST})  # it does not go to and fro
-    assert held.allotted(FIRST, 10) == (21, set())
+@pytest.mark.parametrize("state", [State.WAITING, State.ENDING])
+def test_a_partition_that_waits_is_paused_once_it_holds_its_share(state: State) -> None:
+    held = Held()
+    assert held.allotted(FIRST, 18, state) == (30, set())  # less than a quarter in all
+    assert held.allotted(FIRST, 20, state) == (29, {FIRST})
+    assert held.allotted(SECOND, 50, State.RUNNING) == (5, {FIRST})
+    assert held.allotted(FIRST, 12) == (9, {FIRST})  # it goes on, and does not go to and fro
+    assert held.allotted(FIRST, 10) == (10, set())
     assert held.consumer.pause.call_args_list[0].args == ({FIRST},)
+    assert held.consumer.resume.call_args_list[-1].args == ({FIRST},)
+
+
+def test_partitions_that_do_not_wait_are_not_paused() -> None:
+    held = Held()
+    held.allotted(FIRST, 40, State.RUNNING)
+    assert held.allotted(SECOND, 40) == (0, set())
+    assert not held.consumer.pause.called
+
+
+def test_a_partition_that_was_paused_goes_on_once_little_is_held() -> None:
+    held = Held()
+    held.allotted(SECOND, 20)
+    assert held.allotted(FIRST, 18, State.WAITING)[1] == {FIRST}
+    assert held.allotted(SECOND, 1)[1] == set()
 
 
 def test_what_others_have_resumed_is_paused_again() -> None:
-    held = Held(first=0)
-    held.allotted(FIRST, 40)
-    held.allotted(FIRST, 41)
+    held = Held()
+    held.allotted(FIRST, 40, State.WAITING)
+    held.allotted(FIRST, 41, State.WAITING)
     assert held.consumer.pause.call_count == 1
     held.shares.forget()
-    assert held.allotted(FIRST, 41) == (10, {FIRST})
-    assert held.consumer.pause.call_count == 2
+    assert held.allotted(FIRST, 41, State.WAITING) == (19, {FIRST})
+    assert [call.args for call in held.consumer.pause.call_args_list] == [({FIRST},)] * 2
 
 
-def test_what_is_on_its_way_counts_until_it_arrives_and_is_kept_no_longer() -> None:
-    held = Held(first=0)
-    source = Mock(topic_partition=FIRST)
-    records = [Record(source, at, at, b"", b"", FIRST) for at in range(40)]
-    held.room.send(records)
-    held.shares.send(records)
-    assert held.allotted(FIRST, 0) == (10, {FIRST})
-    held.room.take(records)
-    assert held.allotted(FIRST, 0) == (40, set())
-    last = weakref.ref(records[-1].source)
-    held.shares.send([])
-    del records, source
-    gc.collect()
-    assert last() is None
+def test_what_the_user_has_paused_stays_so() -> None:
+    held = Held()
+    held.shares.forget()  # as after each claim
+    held.allotted(FIRST, 40, State.WAITING)
+    held.allotted(FIRST, 1)
+    resumed = [call.args for call in held.consumer.resume.call_args_list]
+    assert resumed == [(set(),), ({FIRST},)]
+
+
+def test_what_arrives_counts_until_the_engine_has_it(consumer: Callable[..., Any]) -> None:
+    """While outcomes are told, a reader could else fill the room with what is on its way."""
+    left = list[int]()
+    runner = Runner(Processor(print), consumer(), None)
+    records = [Record(Rows(), at, at, b"", b"v", FIRST) for at in range(10)]
+    engine = Mock(room=100, measures=Measures(), scheduler=Mock(bytes_left=1 << 20))
+    engine.settle.side_effect = lambda: left.append(runner._room.left)
+    runner._engine, runner._edge = engine, Mock(has_given_back=False)
+    runner._room.send(records)
+    runner._take(records)
+    assert left == [90]
+    assert runner._room.left == 100  # the engine's own count has them now
