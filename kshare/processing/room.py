@@ -62,6 +62,14 @@ class Room:
         """Have the reader look again, if it waits. From any thread."""
         self._has_changed.set()
 
+    def wait_for_arrival(self) -> None:
+        """Wait until what was sent has arrived, for a second at most."""
+        end = time.monotonic() + _FULL_SECONDS
+        while self.on_their_way > 0 and (left := end - time.monotonic()) > 0:
+            self._has_changed.clear()
+            if self.on_their_way > 0:
+                self._has_changed.wait(left)
+
     def wait(self, until: Callable[[], bool]) -> bool:
         """Wait until there is room; for a moment, until it is worth a look at the consumer.
 
@@ -142,9 +150,10 @@ class Shares:
         if used < 1 / 4 or len(assigned) <= 1:
             self._pause(set(), assigned)
         else:
+            self._room.wait_for_arrival()  # what is on its way is in no lane
             parts = 4 * len(assigned)
             self._pause(self._full(lanes(), most // parts, size_most // parts), assigned)
-        # Half of it: what is read next may be of a partition that waits.
+        # Half of it: what is read next may be of a partition that waits soon.
         return left if len(assigned) <= 1 else Allotment(left.records // 2, left.size // 2)
 
     def _full(self, lanes: Collection[Lane], records: int, size: int) -> set[TopicPartition]:

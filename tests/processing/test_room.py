@@ -1,5 +1,6 @@
 """Partitions that are processed in order share the room of a processor."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -43,7 +44,7 @@ def test_a_partition_that_waits_stops_no_other(sessions: FakeSessions, bound: st
 
     rows = [("k", "v")] * COUNT  # of two bytes each
     with FakeCluster(topics={"orders": 2}) as cluster:
-        cluster.produce("orders", rows, partition=0)
+        cluster.produce("orders", rows[:1], partition=0)
         with fake_consumers(cluster, sessions) as make:
             made = make(
                 acknowledgement__mode="explicit",
@@ -60,14 +61,14 @@ def test_a_partition_that_waits_stops_no_other(sessions: FakeSessions, bound: st
             )
 
             def all_done() -> bool:
-                if processor.running is not None and not rows_of_second:
+                if processor.running is not None and produced:
                     held = processor.running.scheduler.figures()
-                    if held.waiting and held.records >= 4:
-                        rows_of_second.extend(rows)
-                        cluster.produce("orders", rows_of_second, partition=1)
+                    if held.waiting and held.records >= produced[-1][0]:
+                        cluster.produce("orders", rows, partition=produced.pop()[1])
                 return len(done) == COUNT
 
-            rows_of_second = list[tuple[str, str]]()
+            # What waits, once one record does, and then the others.
+            produced = [(4, 1), (1, 0)]
             run(processor, made, all_done, seconds=15.0)
     assert len(done) == COUNT
 
@@ -80,7 +81,9 @@ class Held:
         self.consumer = Mock(spec=KeySharedConsumer)
         self.consumer.assignment.return_value = {FIRST: (), SECOND: ()}
         processor = Processor(print, order="partition", max_records=80, max_bytes=1 << 20)
-        room = Room(lambda: (80 - sum(len(each.records) for each in self.lanes), 1 << 20), 1)
+        self.room = room = Room(
+            lambda: (80 - sum(len(each.records) for each in self.lanes), 1 << 20), 1
+        )
         self.shares = Shares(processor, self.consumer, room)
 
     def allotted(
@@ -137,6 +140,26 @@ def test_what_the_user_has_paused_stays_so() -> None:
     held.allotted(FIRST, 1)
     resumed = [call.args for call in held.consumer.resume.call_args_list]
     assert resumed == [(set(),), ({FIRST},)]
+
+
+def test_what_is_on_its_way_is_waited_for_before_partitions_are_paused() -> None:
+    held = Held()
+    held.lanes.clear()
+    sent = [Record(Rows(), at, at, b"", b"v", FIRST) for at in range(30)]
+    held.room.send(sent)
+
+    def arrives() -> None:
+        lane = lane_of(FIRST, len(sent))
+        lane.state = State.WAITING
+        held.lanes.append(lane)
+        held.room.take(sent)
+        held.room.changed()
+
+    thread = threading.Timer(0.01, arrives)
+    thread.start()
+    held.shares.allot(lambda: held.lanes)
+    thread.join()
+    assert held.shares.paused == {FIRST}
 
 
 def test_what_arrives_counts_until_the_engine_has_it(consumer: Callable[..., Any]) -> None:
