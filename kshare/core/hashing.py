@@ -210,6 +210,8 @@ class KeyRanges(tuple[HashRange, ...]):
 
     def __sub__(self, others: Iterable[HashRange]) -> "KeyRanges":
         cuts, left = KeyRanges(others), list[HashRange]()
+        if not cuts:
+            return self
         for part in self:
             lo = part.lo
             for cut in cuts.overlapping(part):

@@ -265,7 +265,9 @@ def assignment_of(value: Any) -> tuple[tuple[TopicPartition, KeyRanges], ...]:
     assigned = []
     for topic, number, ranges in value:
         _check(_is_partition(topic, number), "partition", [topic, number])
-        assigned.append((TopicPartition(topic, number), _hashes_of(ranges) or ALL_HASHES))
+        # All: by far the most of a group with many partitions.
+        hashes = ALL_HASHES if ranges == [] else _hashes_of(ranges) or ALL_HASHES
+        assigned.append((TopicPartition(topic, number), hashes))
     return tuple(assigned)
 
 
