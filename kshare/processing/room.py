@@ -145,16 +145,19 @@ class Shares:
         if not self._is_by_partition:
             return left
         assigned = set(self._consumer.assignment())
+        if len(assigned) <= 1:
+            self._pause(set(), assigned)
+            return left
         most, size_most = self._settings.records_max, self._settings.bytes_max
         used = max((most - left.records) / most, (size_most - left.size) / size_most)
-        if used < 1 / 4 or len(assigned) <= 1:
-            self._pause(set(), assigned)
-        else:
+        full = set[TopicPartition]()
+        if used >= 1 / 4:
             self._room.wait_for_arrival()  # what is on its way is in no lane
             parts = 4 * len(assigned)
-            self._pause(self._full(lanes(), most // parts, size_most // parts), assigned)
+            full = self._full(lanes(), most // parts, size_most // parts)
+        self._pause(full, assigned)
         # Half of it: what is read next may be of a partition that waits soon.
-        return left if len(assigned) <= 1 else Allotment(left.records // 2, left.size // 2)
+        return Allotment(left.records // 2, left.size // 2)
 
     def _full(self, lanes: Collection[Lane], records: int, size: int) -> set[TopicPartition]:
         """The partitions that wait, or did so when they were paused, and hold so much."""

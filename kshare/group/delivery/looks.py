@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from kshare.cluster.cluster import Cluster
@@ -151,21 +152,12 @@ class _Asker:
 class PausedLogs(_Asker):
     """Where the logs of paused partitions begin and end: no fetch tells. A fault is only logged.
 
-    Args:
-        kafka: How to reach the cluster.
-        cluster: The cluster; None to connect to it for each look.
-        clock: Seconds.
-
     Attributes:
         bounds: First offset and end of each log, as of the last look. For any thread.
     """
 
-    def __init__(
-        self, kafka: KafkaConfig, cluster: Cluster | None, clock: Callable[[], float]
-    ) -> None:
-        super().__init__(kafka, cluster, clock)
-        self.bounds: Mapping[TopicPartition, tuple[int, int]] = {}
-        self._due = -math.inf
+    bounds: Mapping[TopicPartition, tuple[int, int]] = MappingProxyType({})
+    _due = -math.inf
 
     def note(self, partition: TopicPartition, bounds: tuple[int, int]) -> None:
         """A partition is paused: its log's bounds are those of the last fetch for now."""
