@@ -27,6 +27,7 @@ __all__ = [
     "CHUNK_ROWS",
     "NO_ROWS",
     "RELEASED",
+    "REPLACED",
     "BatchMark",
     "Chunk",
     "Message",
@@ -41,8 +42,10 @@ _MARK: Final = b"kshare.batch"
 
 ACKNOWLEDGED: Final = 1
 """In :attr:`.Chunk.acknowledged`: nothing more is expected of the row."""
-RELEASED: Final = 2
-"""In :attr:`.Chunk.acknowledged`: the row comes again; with ACKNOWLEDGED, in another chunk."""
+RELEASED: Final = 1
+"""In :attr:`.Chunk.released`: the row comes again; until then, something is expected of it."""
+REPLACED: Final = 2
+"""In :attr:`.Chunk.released`: it comes in another row, and nothing more is expected of this one."""
 
 
 CHUNK_ROWS: Final = 2_048
@@ -80,7 +83,8 @@ class Chunk:
         batch: The rows.
         epochs: As given.
         number: Unique in this process.
-        acknowledged: For each row, 0, ACKNOWLEDGED, RELEASED or both. Any thread may acknowledge.
+        acknowledged: For each row, 0 or ACKNOWLEDGED. Any thread may acknowledge, without a look.
+        released: For each row, 0, RELEASED or REPLACED; it has the last word over `acknowledged`.
         offsets: The offset of each row.
         release_count: How often a record was released, by partition and offset; None: none was.
     """
@@ -94,6 +98,7 @@ class Chunk:
         "number",
         "offsets",
         "release_count",
+        "released",
         "topic_partition",
     )
 
@@ -108,6 +113,7 @@ class Chunk:
         self.epochs = epochs
         self.number = next(_numbers)
         self.acknowledged = bytearray(batch.num_rows)
+        self.released = bytearray(batch.num_rows)
         self.offsets: npt.NDArray[np.int64] = int64_numbers(batch.column("offset"))
         self.release_count: Callable[[TopicPartition, int], int] | None = None
         self._columns: dict[str, list[Any]] = {}
@@ -117,7 +123,7 @@ class Chunk:
     def slim(self) -> "Chunk":
         """The same rows without their values: about 100 bytes a row, and headers.
 
-        Both share one :attr:`acknowledged`.
+        Both share one :attr:`acknowledged` and one :attr:`released`.
         """
         if self._slim is None:
             names = self.batch.schema.names
@@ -125,7 +131,8 @@ class Chunk:
             # Not by `take`, which costs an import; a slice would keep what it is a slice of.
             copy = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
             slim = Chunk(self.topic_partition, copy, self.epochs)
-            slim.number, slim.acknowledged = self.number, self.acknowledged
+            slim.number = self.number
+            slim.acknowledged, slim.released = self.acknowledged, self.released
             slim.release_count, slim._slim = self.release_count, True
             self._slim = slim
         return self if self._slim is True else self._slim
@@ -135,9 +142,51 @@ class Chunk:
         """True if it has no values any more."""
         return self._slim is True
 
+    def is_open(self, row: int) -> bool:
+        """True if a row is neither acknowledged nor comes in another one."""
+        return not self.acknowledged[row] or self.released[row] == RELEASED
+
+    def first_open(self) -> int:
+        """The first row that is open; -1 if there is none."""
+        rows = self.acknowledged.find(0), self.released.find(RELEASED)
+        return min(rows) if min(rows) >= 0 else max(rows)
+
+    def open_rows(self) -> npt.NDArray[np.bool_]:
+        """For each row, whether it is open."""
+        acknowledged = np.frombuffer(self.acknowledged, np.uint8)
+        rows: npt.NDArray[np.bool_] = acknowledged == 0
+        if RELEASED in self.released:
+            rows |= np.frombuffer(self.released, np.uint8) == RELEASED
+        return rows
+
+    @property
+    def records(self) -> int:
+        """Number of rows that are open."""
+        return self.acknowledged.count(0) + self.released.count(RELEASED)
+
+    def release(self, row: int) -> None:
+        """Let a row that is not acknowledged come again."""
+        if not self.acknowledged[row]:
+            self.released[row] = RELEASED
+            # Last: after an interrupt amid this, it is open still.
+            self.acknowledged[row] = ACKNOWLEDGED
+
+    def replace(self, row: int) -> None:
+        """A row that is released comes in another one."""
+        self.acknowledged[row] = ACKNOWLEDGED
+        self.released[row] = REPLACED
+
+    def close(self, row: int) -> None:
+        """Nothing more is expected of a row, whether it is released or not."""
+        self.acknowledged[row] = ACKNOWLEDGED
+        if self.released[row]:
+            self.released[row] = REPLACED
+
     def close_rows(self, first: int) -> None:
-        """Mark the rows from one on as acknowledged: they are never handed out, and no gaps."""
-        self.acknowledged[first:] = bytes([ACKNOWLEDGED]) * (len(self.acknowledged) - first)
+        """Close the rows from one on: they are never handed out, and no gaps."""
+        count = len(self.acknowledged) - first
+        self.acknowledged[first:] = bytes([ACKNOWLEDGED]) * count
+        self.released[first:] = bytes(count)
 
     def column(self, name: str) -> list[Any]:
         """The values of a column as Python objects.
@@ -281,7 +330,7 @@ class Message(tuple[Any, ...]):
 
     def is_released(self) -> bool:
         """True if it comes again, as it or an earlier record of its key was released: skip it."""
-        return bool(self[0].acknowledged[self[1]] & RELEASED)
+        return bool(self[0].released[self[1]])
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -189,9 +189,7 @@ class ConsumerEdge:
         for outcome in outcomes:
             if outcome.status.is_final:
                 record = outcome.record
-                rows = record.source.acknowledged  # type: ignore[attr-defined]
-                if not rows[record.row]:
-                    rows[record.row] = ACKNOWLEDGED
+                record.source.acknowledged[record.row] = ACKNOWLEDGED  # type: ignore[attr-defined]
         on_outcome = self._processor.on_outcome
         if on_outcome is not None:
             for outcome in outcomes:

@@ -33,7 +33,7 @@ from kshare.group.consumer.transaction import Transaction
 from kshare.group.core.ownership import Work
 from kshare.group.delivery.looks import ParkView
 from kshare.group.log.primary import OffsetAndMetadata
-from kshare.group.message import ACKNOWLEDGED, RELEASED, Message
+from kshare.group.message import ACKNOWLEDGED, Message
 from kshare.group.metrics import ConsumerHealth, ConsumerMetrics, Latencies
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
@@ -201,15 +201,11 @@ class KeySharedConsumer:
             TypeError: It is no message.
         """
         try:  # for each record: a check ahead would cost as much as the rest
-            acknowledged, row = message[0].acknowledged, message[1]
+            message[0].acknowledged[message[1]] = ACKNOWLEDGED
         except (AttributeError, LookupError, TypeError):
             _check_message(message)
             raise
-        if not acknowledged[row]:
-            acknowledged[row] = ACKNOWLEDGED
-        elif acknowledged[row] & RELEASED:
-            return  # it comes again
-        if self._config.in_flight_per_key is not None:
+        if self._config.in_flight_per_key is not None and not message.is_released():
             with self._state.lock:
                 self._dispatcher.state.acknowledged(message)
             self._waker.wake()

@@ -24,7 +24,7 @@ from kshare.group.core.handed_out import Offsets, OpenChunks
 from kshare.group.core.in_hand import InHand
 from kshare.group.core.left_out import LeftOut, ParkedHashes
 from kshare.group.core.scope import Carried, NextDelivery
-from kshare.group.message import ACKNOWLEDGED, Message
+from kshare.group.message import Message
 from kshare.group.protocol.subscription import Assigned
 
 __all__ = ["Deliveries", "Starts"]
@@ -443,7 +443,7 @@ class Deliveries:
             Whether it does so; False if it is acknowledged, or not this consumer's any more.
         """
         chunk, row, topic_partition = message[0], message[1], message.topic_partition
-        if chunk.acknowledged[row] & ACKNOWLEDGED or topic_partition not in self.assignment:
+        if not chunk.is_open(row) or topic_partition not in self.assignment:
             return False
         key, offset = message.key(), message.offset()
         delivery, begins = self.by_partition.get(topic_partition), self._next.get(topic_partition)

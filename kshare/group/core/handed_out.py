@@ -22,7 +22,7 @@ from kshare.core.hashing import NO_HASHES, KeyRanges, key_hash
 from kshare.core.offsets import Bounds
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk, Rows
 
-__all__ = ["HandedOut", "Offsets", "OpenChunks", "Tell", "is_of", "is_open"]
+__all__ = ["HandedOut", "Offsets", "OpenChunks", "Tell", "is_of"]
 
 Offsets = npt.NDArray[np.int64]
 Tell: TypeAlias = Callable[[list[int]], None]
@@ -298,7 +298,7 @@ class OpenChunks:
         for chunk in list(self._chunks):
             if chunk.offsets[-1] >= first:
                 for row in _rows_of(chunk, key, int(np.searchsorted(chunk.offsets, first))):
-                    chunk.acknowledged[row] |= chunk.acknowledged[row] == 0 and RELEASED
+                    chunk.release(row)
 
     def come_again(self) -> list[tuple[bytes | None, list[int], Bounds]]:
         """Records that are marked count as not handed out from now on.
@@ -309,10 +309,10 @@ class OpenChunks:
         """
         found = []
         for chunk in self._chunks:
-            if RELEASED not in chunk.acknowledged:
+            if RELEASED not in chunk.released:
                 continue
             keys = chunk.column("key")
-            marked = np.flatnonzero(np.frombuffer(chunk.acknowledged, np.uint8) == RELEASED)
+            marked = np.flatnonzero(np.frombuffer(chunk.released, np.uint8) == RELEASED)
             by_key: dict[tuple[bytes | None, int], list[int]] = {}
             for row in marked.tolist():
                 by_key.setdefault((keys[row], -1 if keys[row] is not None else row), []).append(row)
@@ -320,7 +320,7 @@ class OpenChunks:
                 bounds: list[int] = []
                 is_open = False
                 for row in _rows_of(chunk, key, rows[0]) if key is not None else rows:
-                    offset, comes = int(chunk.offsets[row]), chunk.acknowledged[row] == RELEASED
+                    offset, comes = int(chunk.offsets[row]), chunk.released[row] == RELEASED
                     if comes and is_open:
                         bounds[-1] = offset + 1
                     elif comes:
@@ -328,19 +328,18 @@ class OpenChunks:
                     is_open = comes
                 found.append((key, [int(chunk.offsets[row]) for row in rows], tuple(bounds)))
                 for row in rows:
-                    chunk.acknowledged[row] |= ACKNOWLEDGED
+                    chunk.replace(row)
         return found
 
     @property
     def records(self) -> int:
         """Number of records that are not acknowledged."""
-        values = [chunk.acknowledged for chunk in self._chunks]
-        return sum(each.count(0) + each.count(RELEASED) for each in values)
+        return sum([chunk.records for chunk in self._chunks])
 
     def offsets(self) -> Offsets:
         """The offsets of the records that are not acknowledged, ascending, each once."""
         # No sweep: another thread may be about to add a chunk.
-        parts = [chunk.offsets[is_open(chunk)] for chunk in self._chunks]
+        parts = [chunk.offsets[chunk.open_rows()] for chunk in self._chunks]
         parts = [part for part in parts if len(part)]
         offsets = np.concatenate(parts) if parts else np.empty(0, np.int64)
         if all(one[-1] < other[0] for one, other in pairwise(parts)):
@@ -358,7 +357,7 @@ class OpenChunks:
         first = [
             (int(chunk.offsets[row]), chunk, row)
             for chunk in self._chunks
-            if (row := _first_open(chunk)) >= 0 and chunk.offsets[row] < below
+            if (row := chunk.first_open()) >= 0 and chunk.offsets[row] < below
         ]
         if not first:
             return None
@@ -370,7 +369,7 @@ class OpenChunks:
 
     def _sweep(self) -> None:
         """Forget the chunks that are acknowledged, and the values of those that stay for long."""
-        chunks = [chunk for chunk in self._chunks if _first_open(chunk) >= 0]
+        chunks = [chunk for chunk in self._chunks if chunk.first_open() >= 0]
         for at, chunk in enumerate(chunks[:-_WHOLE]):
             if not chunk.is_slim:
                 chunks[at] = chunk.slim
@@ -380,19 +379,6 @@ class OpenChunks:
 def is_of(key: bytes | None, offset: int, hashes: KeyRanges) -> bool:
     """Return True if a record with this key and offset is of some key hashes."""
     return hashes.holds(key_hash(key, offset))
-
-
-def is_open(chunk: Chunk) -> npt.NDArray[np.bool_]:
-    """For each row of a chunk, whether it is neither acknowledged nor comes in another row."""
-    values = np.frombuffer(chunk.acknowledged, np.uint8)
-    closed: npt.NDArray[np.bool_] = (values & ACKNOWLEDGED).astype(bool)
-    return ~closed
-
-
-def _first_open(chunk: Chunk) -> int:
-    """The first row that is open; -1 if there is none."""
-    found = [row for value in (0, RELEASED) if (row := chunk.acknowledged.find(value)) >= 0]
-    return min(found, default=-1)
 
 
 def _rows_of(chunk: Chunk, key: bytes | None, first: int) -> Iterator[int]:

@@ -22,7 +22,7 @@ from kshare.core.hashing import KeyRanges, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group.core.handed_out import is_of
 from kshare.group.core.in_hand import InHand
-from kshare.group.message import ACKNOWLEDGED, Message, rows_of
+from kshare.group.message import Message, rows_of
 
 __all__ = ["KeyLimit", "KeyLimits"]
 
@@ -150,9 +150,7 @@ class KeyLimit:
             known = {message.offset() for message in (*self.ready, *waiting)}
             known |= self._in_flight.keys()
             return [
-                each
-                for each in messages
-                if each.offset() not in known and not each[0].acknowledged[each[1]] & ACKNOWLEDGED
+                each for each in messages if each.offset() not in known and each[0].is_open(each[1])
             ]
 
     def keep(self, hashes: KeyRanges) -> None:

@@ -20,7 +20,7 @@ from kshare.core.progress import TopicPartition
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import OpenChunks
 from kshare.group.core.key_limit import KeyLimits, Lock
-from kshare.group.message import ACKNOWLEDGED, Chunk
+from kshare.group.message import Chunk
 
 __all__ = ["LeftOut", "ParkedHashes", "Released"]
 
@@ -178,7 +178,7 @@ class LeftOut:
         """
         kept_back, limit = dict[HashRange, int](), self.limits.of(partition)
         for message in () if limit is None else limit.follow():
-            message[0].acknowledged[message[1]] = ACKNOWLEDGED  # not handed out: no gap
+            message[0].close(message[1])  # not handed out: no gap
             hashes = HashRange.of(key_hash(message.key(), message.offset()))
             kept_back[hashes] = min(message.offset(), kept_back.get(hashes, message.offset()))
         again, offsets = delivery.come_again()

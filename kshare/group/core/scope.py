@@ -14,8 +14,8 @@ from kshare.core.hashing import NO_HASHES, HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, Bounds, OffsetRange, intersect, since, subtract, union
 from kshare.core.progress import Progress, Rectangle, Stripe
 from kshare.core.region import canonical, clip, overlay
-from kshare.group.core.handed_out import Offsets, OpenChunks, Tell, is_of, is_open
-from kshare.group.message import ACKNOWLEDGED, Chunk
+from kshare.group.core.handed_out import Offsets, OpenChunks, Tell, is_of
+from kshare.group.message import Chunk
 
 __all__ = ["Carried", "NextDelivery", "Scope", "Sought", "joined", "ranges", "within"]
 
@@ -126,10 +126,10 @@ class Carried:
     def within(self, hashes: KeyRanges) -> "Carried":
         """The part of it that is of some key hashes; rows of others will not be acknowledged."""
         for chunk in self.chunks:
-            for row in np.flatnonzero(is_open(chunk)).tolist():
+            for row in np.flatnonzero(chunk.open_rows()).tolist():
                 key = chunk.column("key")[row]
                 if not is_of(key, int(chunk.offsets[row]), hashes):
-                    chunk.acknowledged[row] = ACKNOWLEDGED
+                    chunk.close(row)
         return Carried(clip(self.pieces, hashes), self.chunks, within(self.sought, hashes))
 
     def without(self, again: Mapping[HashRange, Bounds]) -> "Carried":
