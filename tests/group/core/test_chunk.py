@@ -1,0 +1,77 @@
+"""A chunk's rows, acknowledged by any thread and released by another, beside a plain twin."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.progress import TopicPartition
+from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk
+from tests.group.core.driver import chunk_of
+
+ROWS = 4
+STEPS = ("acknowledge", "release", "replace", "close", "close_rows")
+
+
+def made() -> Chunk:
+    return chunk_of(TopicPartition("t", 0), list(range(ROWS)), ["k"] * ROWS)
+
+
+class Twin:
+    """Each row: open, done (acknowledged), released, or replaced by another row."""
+
+    def __init__(self) -> None:
+        self.rows = ["open"] * ROWS
+
+    def acknowledge(self, row: int) -> None:
+        if self.rows[row] == "open":
+            self.rows[row] = "done"
+
+    def release(self, row: int) -> None:
+        if self.rows[row] == "open":
+            self.rows[row] = "released"
+
+    def replace(self, row: int) -> None:
+        self.rows[row] = "replaced"
+
+    def close(self, row: int) -> None:
+        self.rows[row] = "done" if self.rows[row] in ("open", "done") else "replaced"
+
+    def close_rows(self, row: int) -> None:
+        self.rows[row:] = ["done"] * (ROWS - row)
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, ROWS - 1)), max_size=12))
+def test_a_release_has_the_last_word_until_the_row_comes_again(
+    steps: list[tuple[str, int]],
+) -> None:
+    chunk, twin = made(), Twin()
+    messages = list(chunk.messages().messages)
+    slim = chunk.slim
+    for step, row in steps:
+        if step == "replace" and twin.rows[row] != "released":
+            continue
+        getattr(twin, step)(row)
+        if step == "acknowledge":
+            messages[row][0].acknowledged[row] = ACKNOWLEDGED  # as a consumer does: without a look
+        else:
+            getattr(chunk, step)(row)
+        for each in (chunk, slim):
+            is_open = [state in ("open", "released") for state in twin.rows]
+            assert [each.is_open(row) for row in range(ROWS)] == is_open
+            assert each.open_rows().tolist() == is_open
+            assert each.first_open() == (is_open.index(True) if True in is_open else -1)
+            assert each.records == sum(is_open)
+        comes = [state in ("released", "replaced") for state in twin.rows]
+        assert [message.is_released() for message in messages] == comes
+
+
+def test_a_release_that_is_interrupted_leaves_the_row_open() -> None:
+    chunk = made()
+    chunk.released[1] = RELEASED  # and no more
+    assert chunk.is_open(1)
+    assert chunk.open_rows().all()
+    chunk.acknowledged[1] = ACKNOWLEDGED  # meanwhile, by another thread
+    assert chunk.is_open(1)
+    chunk.release(1)
+    assert chunk.is_open(1)
+    chunk.replace(1)
+    assert not chunk.is_open(1)
