@@ -49,7 +49,7 @@ def test_topics_are_subscribed_as_the_consumer_takes_them(
         raise ConsumerClosedError
 
     monkeypatch.setattr(made, "subscribe", subscribe)
-    Runner(Processor(print), made, topics)._read()
+    Processor(print).run(made, topics)
     assert given == [topics]
 
 

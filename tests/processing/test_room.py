@@ -1,8 +1,6 @@
 """Partitions that are processed in order share the room of a processor."""
 
 import threading
-from collections.abc import Callable
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -11,9 +9,9 @@ from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import Processor, Record, Retry
 from kshare.processing.core.lane import Lane, State
+from kshare.processing.intake import Intake
 from kshare.processing.measures import Measures
 from kshare.processing.room import Room, Shares
-from kshare.processing.runner import Runner
 from kshare.testing import FakeCluster
 from tests.processing.engines import Rows
 from tests.processing.running import run
@@ -162,15 +160,16 @@ def test_what_is_on_its_way_is_waited_for_before_partitions_are_paused() -> None
     assert held.shares.paused == {FIRST}
 
 
-def test_what_arrives_counts_until_the_engine_has_it(consumer: Callable[..., Any]) -> None:
+def test_what_arrives_counts_until_the_engine_has_it() -> None:
     """While outcomes are told, a reader could else fill the room with what is on its way."""
     left = list[int]()
-    runner = Runner(Processor(print), consumer(), None)
     records = [Record(Rows(), at, at, b"", b"v", FIRST) for at in range(10)]
-    engine = Mock(room=100, measures=Measures(), scheduler=Mock(bytes_left=1 << 20))
-    engine.settle.side_effect = lambda: left.append(runner._room.left)
-    runner._engine, runner._edge = engine, Mock(has_given_back=False)
-    runner._room.send(records)
-    runner._take(records)
+    engine = Mock(measures=Measures())
+    room = Room(lambda: (100, 1 << 20), 1)
+    engine.settle.side_effect = lambda: left.append(room.left)
+    loop, edge = Mock(), Mock(has_given_back=False)
+    Intake(loop, engine, edge, room, 1.0).send(records)
+    take, arrived = loop.call_soon_threadsafe.call_args.args
+    take(arrived)
     assert left == [90]
-    assert runner._room.left == 100  # the engine's own count has them now
+    assert room.left == 100  # the engine's own count has them now

@@ -19,7 +19,9 @@ from kshare.group.message import Chunk
 from kshare.processing import Outcome, Processor, Record, Retry, Status
 from kshare.processing.consumer_edge import ConsumerEdge, not_before, records_of
 from kshare.processing.core.effects import GiveBack, TakeAgain
+from kshare.processing.intake import Intake
 from kshare.processing.measures import Measures
+from kshare.processing.reader import Ending, Reader
 from kshare.processing.room import Room
 from kshare.processing.runner import Runner
 from kshare.testing import FakeCluster
@@ -112,12 +114,11 @@ def test_what_was_on_its_way_when_it_was_given_back_is_not_handled(
 ) -> None:
     made, processor = consumer(), Processor(print)
     messages = made.consume(40, WAIT_S)
-    runner = Runner(processor, made, None)
-    runner._edge = edge = ConsumerEdge(processor, made, lambda: None)
-    runner._engine = engine = Mock(measures=Measures())
+    edge = ConsumerEdge(processor, made, lambda: None)
+    engine = Mock(measures=Measures())
     records = list(records_of(processor, messages))
     edge.give_back(records[13])
-    runner._take(records)
+    Intake(Mock(), engine, edge, Mock(), 1.0)._take(records)
     (taken,) = engine.offer.call_args.args
     assert [each.offset for each in taken] == [at for at in range(40) if at not in {13, 23, 33}]
     edge.close()
@@ -237,14 +238,16 @@ def test_no_more_large_records_are_read_than_may_be_held(
         cluster.produce("orders", [(f"k{at}", b"v" * size) for at in range(200)], partition=0)
         await comes(lambda: len(read) >= RECORDS + 5)
         await asyncio.sleep(0.5)  # for what would be read beyond
-        large.append(runner._engine.measures.read - RECORDS)
+        assert processor.running is not None
+        large.append(processor.running.measures.read - RECORDS)
         may_end.set()
         await comes(lambda: len(read) == RECORDS + 200)
         runner.stop()
         await task
 
     large = list[int]()
-    runner = Runner(Processor(handler, max_bytes=60_000, concurrency=500), consumer(), None)
+    processor = Processor(handler, max_bytes=60_000, concurrency=500)
+    runner = Runner(processor, consumer(), None)
     asyncio.run(all_wait())
     assert 5 <= large[0] <= 7
 
@@ -326,7 +329,7 @@ def test_a_cluster_that_does_not_answer_while_it_ends_is_no_failure(
     poll = made.poll
 
     def fails_once(seconds: float) -> Any:
-        if runner._is_stopping.is_set():
+        if runner._ending.begun.is_set():
             polls.append("after the stop")
             if len(polls) == 1:
                 raise KafkaError("no broker answers")
@@ -354,16 +357,14 @@ def test_releases_are_looked_at_while_there_is_no_room_but_not_while_it_ends(
     consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What fills it may be the very keys that an operator unparks."""
-    made = consumer()
-    runner = Runner(Processor(print), made, None)
-    calls = list[str]()
-    runner._room = Room(lambda: (0, 1), 1)
-    runner._kept = Mock(look_for_unparked=lambda: calls.append("look"))
+    made, ending, calls = consumer(), Ending(), list[str]()
+    reader = Reader(Processor(print), made, Mock(room=Room(lambda: (0, 1), 1)), ending)
+    reader._kept = Mock(look_for_unparked=lambda: calls.append("look"))
     monkeypatch.setattr(made, "poll", lambda _: calls.append("poll"))
-    runner._follow(lambda: calls.count("poll") == 2)
+    reader._follow(lambda: calls.count("poll") == 2)
     assert calls == ["look", "poll"] * 2
-    runner._is_stopping.set()
-    runner._follow(lambda: calls.count("poll") == 4)
+    ending.begun.set()
+    reader._follow(lambda: calls.count("poll") == 4)
     assert calls == ["look", "poll"] * 2 + ["poll"] * 2
 
 
@@ -394,15 +395,14 @@ def test_what_is_given_back_in_this_turn_is_marked_before_later_records_are_take
     made, processor = consumer(), Processor(print)
     messages = made.consume(40, WAIT_S)
     records = list(records_of(processor, messages))
-    runner = Runner(processor, made, None)
-    runner._edge = edge = ConsumerEdge(processor, made, lambda: None)
+    edge = ConsumerEdge(processor, made, lambda: None)
 
     async def take() -> list[int]:
-        engine = runner._engine = processor.engine(edge, gives_back=True)
+        engine = processor.engine(edge, gives_back=True)
         offered = list[int]()
         engine.offer = offered.extend  # type: ignore[assignment, method-assign]
         engine.scheduler.effects += [GiveBack(records[13]), TakeAgain(records[13])]
-        runner._take(records[20:30])
+        Intake(Mock(), engine, edge, Mock(), 1.0)._take(records[20:30])
         return [record.offset for record in offered]  # type: ignore[attr-defined]
 
     assert asyncio.run(take()) == [at for at in range(20, 30) if at != 23]
@@ -424,12 +424,11 @@ def test_what_has_ended_in_this_turn_is_acknowledged_before_its_key_comes_again(
             acknowledged.append(self.offsets())
 
     async def take() -> None:
-        runner = Runner(processor, made, None)
-        runner._edge = edge = Edge()  # type: ignore[assignment]
-        runner._engine = engine = processor.engine(edge, gives_back=True)
+        edge = Edge()
+        engine = processor.engine(edge, gives_back=True)
         engine.scheduler.outcomes.append(Outcome(records[3], Status.DONE))
         engine.scheduler.effects.append(TakeAgain(records[13]))
-        runner._take([])
+        Intake(Mock(), engine, edge, Mock(), 1.0)._take([])  # type: ignore[arg-type]
         await engine.close()
 
     asyncio.run(take())

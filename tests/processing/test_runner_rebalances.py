@@ -17,21 +17,23 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import DeadLetter, Processor, Record, Retry, loop
 from kshare.processing.consumer_edge import records_of
 from kshare.processing.core.effects import GiveBack
+from kshare.processing.intake import Intake
+from kshare.processing.reader import Ending, Reader
 from kshare.processing.room import Allotment, Room
 from kshare.processing.runner import Runner
 from tests.processing.engines import MemoryEdge, comes
 from tests.processing.engines import records_of as records_of_keys
-from tests.processing.running import ORDERS, RECORDS
+from tests.processing.running import ORDERS
 from tests.support.clock import WAIT_S
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
 
 def test_what_is_revoked_is_ended_first_and_no_more_is_begun(
-    consumer: Callable[..., KeySharedConsumer],
+    consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, ended = list[int](), list[int]()
-    go_on = threading.Event()
+    made, begun, ended = consumer(), list[int](), list[int]()
+    go_on, listeners = threading.Event(), dict[str, Any]()
 
     async def handler(record: Record) -> None:
         begun.append(record.offset)
@@ -39,7 +41,8 @@ def test_what_is_revoked_is_ended_first_and_no_more_is_begun(
             await asyncio.sleep(0.001)
         ended.append(record.offset)
 
-    runner = Runner(Processor(handler, concurrency=3), consumer(), None)
+    monkeypatch.setattr(made, "subscribe", lambda _, **given: listeners.update(given))
+    runner = Runner(Processor(handler, concurrency=3), made, "orders")
 
     at_the_end = list[list[int]]()
 
@@ -48,7 +51,7 @@ def test_what_is_revoked_is_ended_first_and_no_more_is_begun(
             time.sleep(0.01)
         threading.Timer(0.1, go_on.set).start()
         try:
-            runner._revoked({ORDERS: (WHOLE,)})
+            listeners["on_revoked"]({ORDERS: (WHOLE,)})
             at_the_end.append(sorted(ended))
         finally:
             runner.stop()
@@ -74,12 +77,12 @@ def test_what_ends_in_the_moment_of_a_rebalance_is_acknowledged_before_others_ge
             await ends
 
         async def give_up() -> None:
-            await runner._give_up({ORDERS: (WHOLE,)})
+            await intake._give_up(lambda _: True)
             acknowledged.append(edge.offsets())
 
         processor, edge = Processor(handler), MemoryEdge()
-        runner = Runner(processor, made, None)
-        runner._engine = engine = processor.engine(edge)
+        engine = processor.engine(edge)
+        intake = Intake(Mock(), engine, edge, Mock(), WAIT_S)  # type: ignore[arg-type]
         engine.offer(list(records_of(processor, made.consume(1, WAIT_S))))
         await begun.wait()
         ends.set_result(None)
@@ -103,12 +106,14 @@ def test_what_is_lost_is_held_no_more_before_its_keys_may_come_back(
     async def rebalance() -> None:
         processor = Processor(print)
         records = list(records_of(processor, made.consume(40, WAIT_S)))
-        runner = Runner(processor, made, None)
-        runner._loop = asyncio.get_running_loop()
-        runner._engine = engine = processor.engine(Edge(), gives_back=True)
+        edge, room = Edge(), Room(lambda: (1, 1), 1)
+        engine = processor.engine(edge, gives_back=True)
+        loop = asyncio.get_running_loop()
+        intake = Intake(loop, engine, edge, room, WAIT_S)  # type: ignore[arg-type]
+        reader = Reader(processor, made, intake, Ending())
 
         def lose() -> None:
-            runner._lost({ORDERS: (WHOLE,)})
+            reader._lost({ORDERS: (WHOLE,)})
             seen.append("lost")
             has_lost.set()
 
@@ -134,19 +139,16 @@ def test_what_is_revoked_while_more_is_received_is_not_handled(
 ) -> None:
     """The consumer calls back while the reader has one record that the engine does not know."""
     made = consumer()
-    runner = Runner(Processor(print), made, None)
-    runner._room = Room(lambda: (RECORDS, 1 << 20), 1)
-    monkeypatch.setattr(runner, "_drop", Mock())
-    monkeypatch.setattr(runner, "_run_in_loop", Mock())
+    reader = Reader(Processor(print), made, Mock(), Ending())
     consume, gone = made.consume, HashRange.of(key_hash(b"k0", 0))
 
     def rebalances(most: int, seconds: float) -> Any:
-        runner._lost({ORDERS: (gone,)})
+        reader._lost({ORDERS: (gone,)})
         return consume(most, WAIT_S)
 
     monkeypatch.setattr(made, "consume", rebalances)
-    assert [message.offset() for message in runner._received(Allotment(3, 1 << 20))] == [1, 2]
-    assert [message.offset() for message in runner._received(Allotment(3, 1 << 20))] == [3, 4, 5]
+    assert [message.offset() for message in reader._received(Allotment(3, 1 << 20))] == [1, 2]
+    assert [message.offset() for message in reader._received(Allotment(3, 1 << 20))] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
@@ -202,7 +204,7 @@ def test_what_is_held_is_dropped_when_another_consumer_has_claimed_it(
             made._session.error = FencedError(  # type: ignore[attr-defined]
                 "another has it", topic="orders", partition=0, hashes=(), other=None
             )
-            await comes(lambda: runner._fault is not None)
+            await comes(runner._ending.begun.is_set)
 
     runner = Runner(Processor(handler, concurrency=1), made, None)
     with pytest.raises(FencedError):
