@@ -65,30 +65,29 @@ class Room:
     def wait_for_arrival(self) -> None:
         """Wait until what was sent has arrived, for a second at most."""
         end = time.monotonic() + _FULL_SECONDS
-        while self.on_their_way > 0 and (left := end - time.monotonic()) > 0:
-            self._has_changed.clear()
-            if self.on_their_way > 0:
-                self._has_changed.wait(left)
+        self._wait_while(lambda: self.on_their_way > 0, lambda: end)
 
     def wait(self, until: Callable[[], bool]) -> bool:
         """Wait until there is room; for a moment, until it is worth a look at the consumer.
 
         Args:
-            until: What ends the wait besides; looked at when it has :meth:`changed`.
+            until: What ends the wait besides; looked at when something has :meth:`changed`.
 
         Returns:
             True if there is room.
         """
         began = time.monotonic()
-        while (room := self.left) < self._worth_reading and not until():
-            most = _FULL_SECONDS if room <= 0 else _GATHER_SECONDS
-            left = began + most - time.monotonic()
-            if left <= 0:
-                break
-            self._has_changed.clear()
-            if self.left < self._worth_reading:
-                self._has_changed.wait(left)
+        self._wait_while(
+            lambda: self.left < self._worth_reading and not until(),
+            lambda: began + (_FULL_SECONDS if self.left <= 0 else _GATHER_SECONDS),
+        )
         return self.left > 0
+
+    def _wait_while(self, goes_on: Callable[[], bool], end: Callable[[], float]) -> None:
+        while goes_on() and (seconds := end() - time.monotonic()) > 0:
+            self._has_changed.clear()
+            if goes_on():  # what changed before it was cleared is seen by this
+                self._has_changed.wait(seconds)
 
 
 class Allotment(NamedTuple):

@@ -173,3 +173,19 @@ def test_what_arrives_counts_until_the_engine_has_it() -> None:
     take(arrived)
     assert left == [90]
     assert room.left == 100  # the engine's own count has them now
+
+
+def test_a_stop_just_before_the_wait_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, is_stopping = Room(lambda: (0, 1), 1), threading.Event()
+
+    def until() -> bool:
+        """As if another thread stopped it right after each look."""
+        was_stopping = is_stopping.is_set()
+        is_stopping.set()
+        room.changed()
+        return was_stopping
+
+    wait = Mock()
+    monkeypatch.setattr(room._has_changed, "wait", wait)
+    room.wait(until)
+    assert not wait.called
