@@ -64,9 +64,9 @@ class BatchEnd:
     Attributes:
         ends: Below which offset each partition is read.
         limits: The record limits of its ranges.
-        windows: Below which offset ranges are read, by where they stand, if that is less than
-            ``ends``: of all partitions with something to read where bytes are limited, else of
-            none. Without record limits a partition has one window.
+        windows: With ``maxBytesPerTrigger``: for each partition that has something to read, the
+            end offset of its ranges, by their position, where that is less than in ``ends``. Empty
+            without it. Without record limits a partition has one window.
     """
 
     ends: Mapping[TopicPartition, int]
@@ -140,7 +140,7 @@ class BatchBounds:
         Args:
             batch: Where it begins.
             available: The ends of the partitions' logs.
-            starting: Partitions that are not read yet.
+            starting: Partitions that read nothing in this batch.
             keys: What the query reads.
             most: Its maximum.
             plan_limits: The record limits of ranges that are read up to some ends.

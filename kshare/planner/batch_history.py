@@ -61,6 +61,7 @@ class RecentBatch:
         run: None unless this planner has started the batch.
         counted: Where tasks end that count records otherwise than the limits do; None unless this
             planner has looked for it.
+        reported: The ends of the slices that reported; None until their reports are waited for.
         reached: How far each partition is when the batch is done; None until that is known.
     """
 
@@ -70,6 +71,7 @@ class RecentBatch:
     limits: PlannedLimits = field(default_factory=PlannedLimits)
     run: Run | None = None
     counted: Mapping[Slice, int] | None = None
+    reported: Mapping[Slice, SliceEnd] | None = None
     reached: Mapping[TopicPartition, Progress] | None = None
 
     @property
@@ -125,8 +127,8 @@ class BatchHistory:
         options: The query's options.
         keys: Which key hashes the query reads.
         ends: Finds how far partitions are when a batch is done.
-        reports: Waits for what the tasks of a batch report, and learns from it: where they ended,
-            by their slices, as far as is known. Called until it is known how far the batch came.
+        reports: Waits for the reports of a batch's tasks, and learns from them; returns the ends
+            of the slices that reported. Called once for a batch.
 
     Attributes:
         ends: As above.
@@ -181,8 +183,10 @@ class BatchHistory:
         """
         batch = self.batch(value)
         if batch.reached is None:
+            if batch.reported is None:  # once, also if the log does not answer at first
+                batch.reported = self._reports(batch)
             batch.reached = self.ends.resolve(
-                batch.name, batch.offsets, batch.limited, self._reports(batch), batch.counted
+                batch.name, batch.offsets, batch.limited, batch.reported, batch.counted
             )
         return batch
 

@@ -12,10 +12,11 @@ from kshare.cluster.policies import PolicyView
 from kshare.core.listing import ParkedCount
 from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownTopicError
+from kshare.monitor.retention import RetentionWatch
 from kshare.options import SourceOptions, Topics
 from kshare.planner.key_selection import check_ranges
 
-__all__ = ["ClusterLike", "ClusterView", "PinnedView", "View"]
+__all__ = ["ClusterLike", "ClusterView", "Compaction", "PinnedView", "View"]
 
 _log = logging.getLogger("kshare.planner")
 
@@ -50,7 +51,7 @@ class ClusterLike(View, Protocol):
         """
 
     def topic_configs(self, topics: Collection[str], /) -> dict[str, TopicConfig]:
-        """The retention of topics."""
+        """The configurations of topics."""
 
     def close(self) -> None:
         """Close it."""
@@ -93,6 +94,58 @@ class PinnedView:
         return offsets
 
 
+class Compaction:
+    """Which topics are compacted: records vanish from the middle of their logs.
+
+    Args:
+        cluster: Where the topics are.
+        clock: Seconds.
+    """
+
+    def __init__(self, cluster: ClusterLike, clock: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._compacted: dict[str, bool] = {}  # as brokers have told
+        self._ask_at: dict[str, float] = {}  # when to ask again what they did not tell
+
+    def of(self, topics: Collection[str]) -> set[str]:
+        """The topics that are compacted, or whose configuration cannot be read.
+
+        One request for all: where there is no answer, each takes ``default.api.timeout.ms``.
+        """
+        now = self._clock()
+        unknown = [
+            topic
+            for topic in sorted(set(topics) - self._compacted.keys())
+            if now >= self._ask_at.get(topic, float("-inf"))
+        ]
+        told = self._cluster.topic_configs(unknown) if unknown else {}
+        self._compacted |= {topic: config.compacted for topic, config in told.items()}
+        for topic in unknown:
+            if topic in told:
+                continue
+            if topic not in self._ask_at:
+                _log.warning(
+                    "cannot see whether %s is compacted (DescribeConfigs had no answer): until "
+                    "that is known, the planner reads the topic's keys to find where each batch "
+                    "ends. To see it, the query's user needs DescribeConfigs on the topic.",
+                    topic,
+                )
+            self._ask_at[topic] = self._clock() + _ASK_AGAIN_SECONDS
+        return {topic for topic in topics if self._compacted.get(topic, True)}
+
+    def now(self, topics: Collection[str]) -> set[str]:
+        """The same by the configuration of now, whatever it was before."""
+        told = self._cluster.topic_configs(topics)
+        self._compacted |= {topic: config.compacted for topic, config in told.items()}
+        return {topic for topic in topics if topic not in told or told[topic].compacted}
+
+    def keep(self, topics: Collection[str]) -> None:
+        """Forget all topics but these."""
+        self._compacted = {name: is_so for name, is_so in self._compacted.items() if name in topics}
+        self._ask_at = {name: at for name, at in self._ask_at.items() if name in topics}
+
+
 class ClusterView:
     """The topics of one query.
 
@@ -102,6 +155,10 @@ class ClusterView:
         parking: Where parked keys are kept.
         policies: What operators do not allow; None: they are not looked at.
         clock: Seconds.
+
+    Attributes:
+        compaction: Which of its topics are compacted.
+        retention: Warns before retention deletes what is still pending.
     """
 
     def __init__(
@@ -117,10 +174,9 @@ class ClusterView:
         self._topics = topics
         self._parking = parking
         self._policies = policies
+        self.compaction = Compaction(cluster, clock)
+        self.retention = RetentionWatch(cluster)
         self._pinned: PinnedView | None = None
-        self._clock = clock
-        self._compacted: dict[str, bool] = {}  # as brokers have told
-        self._ask_at: dict[str, float] = {}  # when to ask again what they did not tell
         self._topic_ids: dict[str, str] = {}
 
     def pin(self) -> None:
@@ -150,9 +206,12 @@ class ClusterView:
     def ends(self, read: Mapping[TopicPartition, int] | None = None) -> dict[TopicPartition, int]:
         """The end of each partition's log; what is known of topics without one is forgotten.
 
+        A log that ends before what was read is asked for once more, by another client: a former
+        leader that is cut off from the others takes its own end for that of now. Pinned ends move
+        up to the second answer.
+
         Args:
-            read: Up to where partitions were read. What ends before that is asked for twice: a
-                former leader that is cut off from the others takes its own end for that of now.
+            read: Up to where partitions were read.
         """
         ends = self._ends_of(self.offsets)
         fronts = {tp: front for tp, front in (read or {}).items() if ends.get(tp, front) < front}
@@ -163,9 +222,7 @@ class ClusterView:
             found = {tp: min(end, fronts[tp]) for tp, end in found.items()}
             self.reach(found)
             ends |= found
-        topics = {tp.topic for tp in ends}
-        self._compacted = {name: is_so for name, is_so in self._compacted.items() if name in topics}
-        self._ask_at = {name: at for name, at in self._ask_at.items() if name in topics}
+        self.compaction.keep({tp.topic for tp in ends})
         return ends
 
     def _ends_of(self, view: View) -> dict[TopicPartition, int]:
@@ -188,38 +245,6 @@ class ClusterView:
         """The first offset that each log holds."""
         wanted = list(partitions)
         return self.offsets.earliest(wanted) if wanted else {}
-
-    def compacted(self, topics: Collection[str]) -> set[str]:
-        """Those of some topics whose records vanish from the middle, or that do not tell.
-
-        One request for all: where there is no answer, each takes ``default.api.timeout.ms``.
-        """
-        now = self._clock()
-        unknown = [
-            topic
-            for topic in sorted(set(topics) - self._compacted.keys())
-            if now >= self._ask_at.get(topic, float("-inf"))
-        ]
-        told = self._cluster.topic_configs(unknown) if unknown else {}
-        self._compacted |= {topic: config.compacted for topic, config in told.items()}
-        for topic in unknown:
-            if topic in told:
-                continue
-            if topic not in self._ask_at:
-                _log.warning(
-                    "cannot see whether %s is compacted (DescribeConfigs had no answer): until "
-                    "that is known, the planner reads the topic's keys to find where each batch "
-                    "ends. To see it, the query's user needs DescribeConfigs on the topic.",
-                    topic,
-                )
-            self._ask_at[topic] = self._clock() + _ASK_AGAIN_SECONDS
-        return {topic for topic in topics if self._compacted.get(topic, True)}
-
-    def compacted_now(self, topics: Collection[str]) -> set[str]:
-        """The topics that are compacted now, or that do not tell, whatever they were before."""
-        told = self._cluster.topic_configs(topics)
-        self._compacted |= {topic: config.compacted for topic, config in told.items()}
-        return {topic for topic in topics if topic not in told or told[topic].compacted}
 
     def check_policies(
         self, options: SourceOptions, partitions: Collection[TopicPartition]

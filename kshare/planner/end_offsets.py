@@ -54,8 +54,9 @@ class EndOffsetResolver:
         options: The query's options.
         keys: Which key hashes the query reads.
         scan: Looks into the log.
-        compacted: Those of some topics that are compacted now, or that do not tell. No batch with
-            limits is planned of such a one, so then its policy has changed since, or may have.
+        compacted: Returns the topics that are compacted now, or whose configuration cannot be
+            read. Limits are never planned for such topics, so ``cleanup.policy`` has changed since,
+            or may have.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class QueryGroup:
         keys: The key hashes that the query reads.
         view: The cluster.
         member: The group, if the query starts from it or is a member of it.
-        commits: Makes what commits stable offsets; None if the options do not ask for it.
+        commits: Creates the committer of stable offsets; None if the options ask for none.
     """
 
     def __init__(

@@ -34,7 +34,10 @@ _SHOW_TIMES_EVERY_SECONDS = 60.0
 
 
 class RateController:
-    """Sets the limits of ranges by what the tasks of the batches before have reported.
+    """Hands out tickets to tasks, collects their reports, and sets the limits of ranges by them.
+
+    It starts the server that tasks report to, decides which of them are measured, and keeps what
+    progress events show of ranges.
 
     Args:
         options: The query's options.

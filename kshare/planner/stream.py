@@ -28,7 +28,7 @@ and the ends of limited batches, are in the dict or follow from it and the log.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
@@ -48,16 +48,13 @@ from kshare.core.batch import (
     with_gaps,
 )
 from kshare.core.checkpoint import BatchOffsets, encode
-from kshare.core.listing import ParkedCount, join_names
+from kshare.core.listing import join_names
 from kshare.core.losses import new_partitions
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.rate import PlannedLimits
-from kshare.core.slicing import RangeObservation
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.errors import DataLossError, OptionsError
 from kshare.feedback.server import FeedbackServer
-from kshare.monitor.report import encode_report, partition_report
-from kshare.monitor.retention import RetentionWatch
 from kshare.options import SourceOptions
 from kshare.planner.batch_bounds import (
     BatchBounds,
@@ -75,10 +72,11 @@ from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import is_certain_start
 from kshare.planner.query_group import QueryGroup, QueryInGroup
 from kshare.planner.rate_controller import RateController
+from kshare.planner.stream_report import StreamReport
 from kshare.planner.task_plan import TaskPlan
 from kshare.planner.time_alignment import LogTimes, TimeAlignment
 
-__all__ = ["StreamPlanner", "StreamReport"]
+__all__ = ["StreamPlanner"]
 
 _log = logging.getLogger("kshare.planner")
 
@@ -99,7 +97,7 @@ class StreamPlanner:
         group: The consumer group that the query starts from or is a member of, if the options say
             so.
         policies: What operators do not allow; None: they are not looked at.
-        commits: Makes what commits stable offsets, if the options ask for it.
+        commits: Creates the committer of stable offsets, if the options ask for it.
         times: Timestamps in the log; None for Kafka's.
         wall_clock: Seconds since 1970, for timestamps in the future.
         look: Finds the sizes of record batches in the log.
@@ -130,15 +128,15 @@ class StreamPlanner:
         self._history = BatchHistory(
             options,
             self._keys,
-            EndOffsetResolver(options, self._keys, scan, self._view.compacted_now),
+            EndOffsetResolver(options, self._keys, scan, self._view.compaction.now),
             rates.finish_batch,
         )
         self._tasks = TaskPlan(options, self._keys, rates, clock=clock)
         self._report = StreamReport(
-            RetentionWatch(cluster), rates.shown, options.max_ranges_in_checkpoint
+            self._view.retention, rates.shown, options.max_ranges_in_checkpoint
         )
         self._group = QueryGroup(options, self._keys, self._view, group, commits)
-        self._refused: OptionsError | DataLossError | None = None
+        self._refused: OptionsError | DataLossError | None = None  # raised by latest_offsets
         self._bounds = BatchBounds(
             options,
             TimeAlignment(options, self._view, times, wall_clock=wall_clock),
@@ -202,7 +200,7 @@ class StreamPlanner:
         if may_wait and self._bounds.waits(before, reached, available, keys):
             self._report.wait(available)
             return self._idle(start)
-        moved = self._history.ends.past_vacant(reached, self._report.at_risk, keys)
+        moved = self._history.ends.past_vacant(reached, self._view.retention.at_risk, keys)
         reached = {**reached, **moved}
         earliest = self._view.earliest(needs_earliest(before, reached, available))
         self._bounds.name_parked(
@@ -218,7 +216,7 @@ class StreamPlanner:
         report_losses(batch.losses, fail=self._options.fail_on_data_loss)
         available = {tp: available[tp] for tp in batch.progress}
         starting = unrecorded_starts(before, batch.progress)
-        starting |= {tp: batch.progress[tp] for tp in moved if tp in batch.progress}
+        starting |= {tp: batch.progress[tp] for tp in moved if tp in batch.progress}  # read next
         bounds = self._bounds.of(
             batch,
             available,
@@ -243,7 +241,7 @@ class StreamPlanner:
                 and ``failOnDataLoss`` is true.
         """
         last = self._history.finished(start)
-        self._tasks.observe(last)
+        self._tasks.observe(last)  # Spark calls this first when it runs a batch again
         batch = self._history.batch(end)
         limited = self._history.limited_tasks(batch)
         begins = self._begins(last, batch.offsets)
@@ -284,7 +282,15 @@ class StreamPlanner:
         keys: KeySelection,
         starting: Mapping[TopicPartition, Progress],
     ) -> dict[str, Any]:
-        """The dict of a batch that begins and ends somewhere; ``starting`` is only noted."""
+        """Encode the dict of a batch and remember it.
+
+        Args:
+            batch: Where the batch begins.
+            available: The ends of the partitions' logs.
+            bounds: Where the batch ends.
+            keys: What the query reads.
+            starting: Partitions that read nothing: the dict only records where they stand.
+        """
         limited: list[PlannedSlice] = []
         if self._options.limits_records:
             after, limited = self._limited(batch, bounds, keys)
@@ -292,7 +298,8 @@ class StreamPlanner:
             after = BatchOffsets(advanced(batch.progress, bounds.ends, keys), batch.started)
         if starting:
             after = with_gaps(after, starting)
-        self._report.batch(batch, available, after, self._view.parked_counts(), keys)
+        self._view.retention.look(batch.progress, available, batch.started)
+        self._report.batch(available, after, self._view.parked_counts(), keys)
         written = encode(after)
         self._history.recent.add(RecentBatch(batch_name(written), after, limited, bounds.limits))
         return written
@@ -330,7 +337,7 @@ class StreamPlanner:
         }
         limited = {tp: entries for tp, entries in limited.items() if entries}
         # Records vanish from the middle of a compacted log, which would change where a limit ends.
-        topics = self._view.compacted({tp.topic for tp in limited})
+        topics = self._view.compaction.of({tp.topic for tp in limited})
         compacted = [
             planned
             for tp in [tp for tp in limited if tp.topic in topics]
@@ -343,85 +350,3 @@ class StreamPlanner:
             read_committed=bool(limited) and self._options.kafka.read_committed,
         )
         return offsets, [planned for tp in sorted(limited) for _, planned in limited[tp]]
-
-
-class StreamReport:
-    """A stream in Spark's progress events: the last batch that was planned, and where logs end.
-
-    See :mod:`kshare.monitor.report`.
-
-    Args:
-        retention: Warns of records that retention is about to take.
-        observed: What tasks have reported of a partition's ranges.
-        gaps_max: The most individual commits that a partition may have in the checkpoint.
-    """
-
-    def __init__(
-        self,
-        retention: RetentionWatch,
-        observed: Callable[[TopicPartition], Sequence[RangeObservation]],
-        gaps_max: int,
-    ) -> None:
-        self._retention = retention
-        self._observed = observed
-        self._gaps_max = gaps_max
-        self._parked: Mapping[str, ParkedCount] = {}
-        self._keys = KeySelection()
-        self._ends: Mapping[TopicPartition, int] = {}
-        self._offsets = BatchOffsets(progress={})
-
-    @property
-    def at_risk(self) -> Collection[TopicPartition]:
-        """The partitions of which retention soon takes pending records, as last looked at."""
-        return self._retention.at_risk
-
-    def wait(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Record where the partitions end while no batch is planned."""
-        self._ends = ends
-
-    def batch(
-        self,
-        start: BatchStart,
-        ends: Mapping[TopicPartition, int],
-        after: BatchOffsets,
-        parked: Mapping[str, ParkedCount],
-        keys: KeySelection,
-    ) -> None:
-        """Take a batch, and look at its retention if it is time to.
-
-        Args:
-            start: Where the batch begins.
-            ends: The ends of its partitions.
-            after: What its dict says.
-            parked: The parked keys of each topic that has some.
-            keys: Which of them the query reads.
-        """
-        self._ends, self._offsets = ends, after
-        self._parked, self._keys = parked, keys
-        self._retention.look(start.progress, ends, start.started)
-
-    def encoded(self) -> dict[str, Any] | None:
-        """The ends as Spark's own source reports them; None if there are none yet.
-
-        The ranges of partitions that are uneven, limited, observed or at risk are added, and those
-        of topics with parked keys.
-        """
-        if not self._ends:
-            return None
-        reports, at_risk = {}, self._retention.at_risk
-        for tp, reached in self._offsets.progress.items():
-            limits, seen = self._offsets.limits.get(tp, ()), self._observed(tp)
-            parked = self._parked.get(tp.topic)
-            is_shown = limits or seen or tp in at_risk or parked or not reached.is_level
-            if is_shown and tp in self._ends:
-                reports[tp] = partition_report(
-                    self._ends[tp],
-                    reached,
-                    limits,
-                    seen,
-                    at_risk_from=at_risk.get(tp),
-                    gaps_max=self._gaps_max,
-                    parked=parked,
-                    parked_hashes=self._keys.parked(tp),
-                )
-        return encode_report(reports, self._ends)

@@ -1,4 +1,4 @@
-"""The order of a batch's tasks: a task assignor plans every batch, and Spark deals its answer out.
+"""The order of a batch's tasks: a task assignor groups them, and Spark deals the groups out.
 
 Guarantees: the tasks of a batch do not depend on what an assignor does; only their order changes.
 An assignor that fails (an exception, an invalid answer) is logged and asked again at once, once,

@@ -9,9 +9,9 @@ Cost: linear in the slices.
 ``minPartitions=auto``: Spark does not tell a source how many task slots there are, but tasks report
 which executor they run on, and how many it runs at once. Each change of the number moves boundaries
 of key ranges, and each moved boundary costs entries in the checkpoint. So a change counts when it
-has lasted some batches. An executor that has gone says nothing. It is known by tasks: Spark gives
-one to each executor before any gets a second, so one that gets none of as many as there are slots
-is gone or busy.
+has lasted some batches. A lost executor sends nothing, so its absence tells: Spark gives a task to
+each executor before any gets a second one. If a batch has at least as many tasks as there are
+slots, an executor that gets none is gone or busy.
 """
 
 import hashlib

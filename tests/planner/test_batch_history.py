@@ -4,7 +4,7 @@ The one memory of the last batches.
 """
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +16,8 @@ from kshare.core.checkpoint import BatchOffsets
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.losses import Loss
 from kshare.core.progress import Slice, TopicPartition
-from kshare.errors import DataLossError, UnknownTopicError
+from kshare.core.slice_end import SliceEnd
+from kshare.errors import DataLossError, KafkaError, UnknownTopicError
 from kshare.planner.batch_history import (
     REMEMBERED,
     RecentBatch,
@@ -426,6 +427,30 @@ def test_all_losses_are_warnings_if_the_user_said_so(caplog: pytest.LogCaptureFi
         "another is. Going on, since failOnDataLoss is false.",
     ]
     assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_reports_count_once_though_the_log_does_not_answer_at_first() -> None:
+    query, learned = Query(grown(200), keyRanges="2", maxRecordsPerTask="10"), list[str]()
+    query.trigger()
+    history = query.planner._history
+    reports = history._reports
+
+    def counted(batch: RecentBatch) -> Mapping[Slice, SliceEnd]:
+        learned.append(batch.name)
+        return reports(batch)
+
+    history._reports = counted
+    resolve, history.ends.resolve = history.ends.resolve, unanswered  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(KafkaError):
+            query.trigger()
+    history.ends.resolve = resolve  # type: ignore[method-assign]
+    query.trigger()
+    assert len(learned) == len(set(learned)) == 1
+
+
+def unanswered(*_: Any) -> Any:
+    raise KafkaError("no answer")
 
 
 def batch(name: str) -> RecentBatch:

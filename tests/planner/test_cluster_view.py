@@ -58,7 +58,7 @@ def test_a_topic_that_says_nothing_counts_as_compacted_until_it_does(
     cluster, clock = Counted({}), Clock()
     seen = ClusterView(cluster, Subscribe(("t",)), NothingParked(), clock=clock.monotonic)
     for asked in (1, 2):
-        assert [seen.compacted(["t", "u"]) for _ in range(3)] == [{"t", "u"}] * 3
+        assert [seen.compaction.of(["t", "u"]) for _ in range(3)] == [{"t", "u"}] * 3
         assert cluster.asked == asked
         clock.now += 61
     for topic, warning in zip("tu", caplog.records, strict=True):
@@ -66,7 +66,7 @@ def test_a_topic_that_says_nothing_counts_as_compacted_until_it_does(
         assert f"cannot see whether {topic} is compacted" in warning.message
     cluster.answers = {"t": TopicConfig(compacted=compacted, retention_ms=None)}
     for _ in range(3):
-        assert seen.compacted(["t"]) == ({"t"} if compacted else set())
+        assert seen.compaction.of(["t"]) == ({"t"} if compacted else set())
         clock.now += 61
     assert cluster.asked == 3
 
