@@ -429,7 +429,9 @@ def test_all_losses_are_warnings_if_the_user_said_so(caplog: pytest.LogCaptureFi
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
-def test_reports_count_once_though_the_log_does_not_answer_at_first() -> None:
+def test_reports_count_once_though_the_log_does_not_answer_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     query, learned = Query(grown(200), keyRanges="2", maxRecordsPerTask="10"), list[str]()
     query.trigger()
     history = query.planner._history
@@ -440,11 +442,11 @@ def test_reports_count_once_though_the_log_does_not_answer_at_first() -> None:
         return reports(batch)
 
     history._reports = counted
-    resolve, history.ends.resolve = history.ends.resolve, unanswered  # type: ignore[method-assign]
-    for _ in range(2):
-        with pytest.raises(KafkaError):
-            query.trigger()
-    history.ends.resolve = resolve  # type: ignore[method-assign]
+    with monkeypatch.context() as patched:
+        patched.setattr(history.ends, "resolve", unanswered)
+        for _ in range(2):
+            with pytest.raises(KafkaError):
+                query.trigger()
     query.trigger()
     assert len(learned) == len(set(learned)) == 1
 
