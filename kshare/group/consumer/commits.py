@@ -144,9 +144,11 @@ class Commits:
         if not work.processed:
             return {}
         with self.latency.measured():
-            processed = self._processed.allowed(work.processed)
-            answer = self._session.commit(processed, min(seconds, self.seconds), since=work.since)
+            allowed = Work(self._processed.allowed(work.processed), work.since)
+            seconds = min(seconds, self.seconds)
+            answer = self._session.commit(allowed.processed, seconds, since=work.since)
             self._failure = None  # what policies refused before is accepted now
+            self._processed.releases.forget(allowed)
             return answer
 
     def begin(self, work: Work) -> None:

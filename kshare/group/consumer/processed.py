@@ -121,17 +121,23 @@ class Releases:
                     own[offset] = _Attempt(at, offset, *known)
             self._starts[partition] = start
 
-    def forget(self) -> None:
-        """Keep nothing of what is processed. Holds the lock."""
-        for partition, attempts in list(self._attempts.items()):
-            delivery = self._dispatcher.deliveries.get(partition)
-            if delivery is None:
-                continue
-            # Of a hash that is not known, the record may be another member's.
-            points = {at: each.point for at, each in attempts.items() if each.point is not None}
-            done = delivery.those_processed(points)
-            for offset in done:
-                self._kept().forget(attempts.pop(offset))
+    def forget(self, work: Work) -> None:
+        """Keep nothing of records whose commit was answered: they come no more.
+
+        Not before, as a process that is killed until then is given them again.
+        """
+        if not self._attempts:
+            return
+        with self._state.lock:
+            for partition, committed in work.processed.items():
+                attempts = self._attempts.get(partition, {})
+                delivery = self._dispatcher.deliveries.get(partition)
+                if delivery is None or delivery.start is not work.since[partition]:
+                    continue
+                # Of a hash that is not known, the record may be another member's.
+                points = {at: each.point for at, each in attempts.items() if each.point is not None}
+                for offset in delivery.those_committed(points, committed):
+                    self._kept().forget(attempts.pop(offset))
 
     def close(self, seconds: float) -> None:
         """Write what is still to be written, for so long at most."""
@@ -212,7 +218,6 @@ class Processed:
                 if not self._config.individual:
                     progress = Progress.at(progress.position_of(delivery.owned))
                 processed[topic_partition] = progress
-            self.releases.forget()
             return Work(processed, {tp: deliveries[tp].start for tp in processed})
 
     def work_up_to(self, limits: Mapping[TopicPartition, int]) -> Work:

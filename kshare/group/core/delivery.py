@@ -257,17 +257,18 @@ class Delivery:
 
     # -- what is processed ------------------------------------------------------------------
 
-    def those_processed(self, records: Mapping[int, int]) -> list[int]:
-        """Those of some records that are owned and processed.
+    def those_committed(self, records: Mapping[int, int], committed: Progress) -> list[int]:
+        """Those of some records that are owned and committed.
 
-        What a seek hands out again is, once it is processed since.
+        What a seek hands out again is, once it is also processed since.
 
         Args:
             records: Key hashes by offset.
+            committed: What was committed of :meth:`processed`.
         """
         if not records:
             return []
-        done = self.start.union(self.processed(is_batch=True))
+        done = self.start.union(committed)
         again = Progress.of_stripes(0, self._layers(self._processed(), with_passed=False))
         return [
             offset

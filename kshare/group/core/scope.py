@@ -405,15 +405,18 @@ class Scope:
         Args:
             offset: Its offset.
             point: Its key hash.
-            done: What is processed, if no seek hands it out again.
-            again: What is processed of what a seek hands out again.
+            done: What is processed, whether a seek hands it out again or not.
+            again: What is processed since of what a seek hands out again.
         """
         is_sought = any(
             offset >= each.offset and each.hashes.holds(point)
             for each in (*self.sought, *self.sought_before)
         )
-        pending = (again if is_sought else done).pending(offset + 1, HashRange.of(point))
-        return any(offset in piece.offsets for piece in pending)
+        return any(
+            offset in piece.offsets
+            for each in ((done, again) if is_sought else (done,))
+            for piece in each.pending(offset + 1, HashRange.of(point))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ no text, so whatever reads the log passes over it, earlier versions too. By kind
 
 - ``attempt``: detail is the offset of a record that waits; the value has ``failures``,
   ``since_ms``, ``due_ms`` and, of released ones, the ``hash`` of its key. A tombstone says that it
-  has its outcome.
+  has its outcome; of a released one, that this is committed.
 - ``sequence``: detail is the key in hexadecimal; the value has the first ``offset`` that went to
   the dead-letter topic; those after it follow. A tombstone releases the key.
 

@@ -24,7 +24,11 @@ WORK = Work({T0: Progress.at(5)}, {T0: Progress.at(0)})
 
 def commits_of(config: ConsumerConfig, session: object) -> Commits:
     processed = SimpleNamespace(
-        work=lambda: WORK, allowed=lambda work: work, ranges=dict, chunks=lambda: 0
+        work=lambda: WORK,
+        allowed=lambda work: work,
+        ranges=dict,
+        chunks=lambda: 0,
+        releases=SimpleNamespace(forget=lambda work: None),
     )
     return Commits(config, cast("GroupSession", session), cast("Processed", processed))
 

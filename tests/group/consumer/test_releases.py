@@ -11,7 +11,7 @@ import pytest
 
 from kshare.core.hashing import WHOLE, key_hash, split
 from kshare.core.progress import TopicPartition
-from kshare.errors import OptionsError
+from kshare.errors import KafkaError, OptionsError
 from kshare.group import message as messages
 from kshare.group.consumer import processed
 from kshare.group.consumer.consumer import KeySharedConsumer
@@ -208,6 +208,64 @@ def test_deliveries_are_counted_through_a_restart_until_the_record_is_processed(
     (message,) = received(third, 1)
     assert (message.offset(), message.delivery_count()) == (1, 1)
     assert not third.releases._kept().read().attempts
+
+
+def released_once(consumer: KeySharedConsumer) -> Message:
+    """The first record, as it comes again."""
+    consumer.release(received(consumer, 1)[0])
+    message = next(each for each in iter(consumer) if each.offset() == 0)
+    assert message.delivery_count() == 2
+    return message
+
+
+@pytest.mark.parametrize(
+    "how", ["waited for", "in the background", "the last one", "before a loss"]
+)
+def test_a_commit_that_fails_forgets_no_deliveries_as_the_record_comes_again(
+    make: Make, group: FakeSessions, how: str
+) -> None:
+    """As after kill -9 before the brokers have it."""
+    first = make(enable__auto__commit=how in {"last", "revoked"})
+    first.acknowledge(released_once(first))
+    group.members[-1].error = KafkaError("the log cannot be written")
+    if how == "waited for":
+        with pytest.raises(KafkaError):
+            first.commit()
+    elif how == "in the background":
+        first.commit(asynchronous=True)
+        first._commits.finish()
+    elif how == "last":
+        first._commits.flush()
+    else:
+        answer = first._commits.begin_last()
+        assert answer is not None
+        assert isinstance(answer.exception(SECONDS), KafkaError)
+    first.releases.close(SECONDS)  # what was to be written is
+    second = make()
+    (message,) = received(second, 1)
+    assert (message.offset(), message.delivery_count()) == (0, 2)
+
+
+def test_what_is_acknowledged_while_a_commit_is_under_way_is_forgotten_by_the_next_one(
+    make: Make, group: FakeSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = make()
+    message = released_once(consumer)
+    session = group.members[-1]
+    commit = session.commit
+
+    def meanwhile(*args: Any, **named: Any) -> Any:
+        consumer.acknowledge(message)
+        return commit(*args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "commit", meanwhile)
+        consumer.commit()
+    assert not group.processed(T0, 0)
+    assert message.delivery_count() == 2
+    consumer.commit()
+    assert group.processed(T0, 0)
+    assert message.delivery_count() == 1
 
 
 def test_what_another_member_has_released_is_not_forgotten(make: Make, group: FakeSessions) -> None:

@@ -8,7 +8,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,10 +27,12 @@ from kshare.errors import (
 )
 from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
+from kshare.group.consumer import processed
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.testing import FakeCluster
+from tests.group.log.test_retry_log import log_of
 from tests.support.clock import WAIT_S, until
 from tests.support.groups import GROUP, LOWER, T0, T1, UPPER
 from tests.support.policies import FakePolicies
@@ -73,6 +76,27 @@ def test_a_policy_that_turns_false_ends_the_next_transaction(cluster: FakeCluste
         policies.denied.clear()
         with consumer.transaction() as transaction:
             assert copy(consumer, transaction, 5)
+
+
+def test_what_another_consumer_has_released_is_forgotten_once_a_transaction_has_committed_it(
+    make: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = list[Any]()
+    monkeypatch.setattr(processed, "_retry_log", lambda config: log_of(rows, config.group))
+    log = log_of(rows, GROUP)
+    released = SimpleNamespace(topic_partition=T0, offset=0, failures=1, since=None, due=0.0)
+    log.remember(released, key_hash(b"k0", 0))
+    log.close()
+    consumer = make()
+    consumer.assign({T0: []})
+    with suppress(ZeroDivisionError), consumer.transaction():
+        (message, *_) = consumer.consume(5, WAIT_S)
+        assert message.delivery_count() == 2
+        raise ZeroDivisionError
+    with consumer.transaction():
+        (message, *_) = consumer.consume(5, WAIT_S)
+        assert message.delivery_count() == 2
+    assert message.delivery_count() == 1
 
 
 # -- what is refused -------------------------------------------------------------------------------
