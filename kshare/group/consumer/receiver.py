@@ -400,7 +400,7 @@ class Receiver:
         """Do all that is due, once; whether there is something that may be handed out.
 
         1. Commit, if an automatic commit is due.
-        2. Follow the session and the parked keys, pass over what is left out, and measure.
+        2. Follow the session and the parked keys, pass over what is of others, and measure.
         3. Give back what was collected, if it is not to be delivered now or the member is fenced.
         4. Without the right to deliver, wait for it, and return False.
         5. Call ``on_started`` for claims that are in place.
@@ -442,7 +442,7 @@ class Receiver:
         """
         left = self._session.seconds_to_deliver()
         subscriber = self.subscriber
-        return -1.0 if subscriber is not None and subscriber.member.is_losing else left
+        return -1.0 if subscriber is not None and subscriber.member.is_lost else left
 
     def follow_group(self, *, continues: bool) -> bool:
         """Apply a rebalance; False if it has to wait for a call's records, or a transaction."""

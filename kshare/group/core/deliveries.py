@@ -161,9 +161,13 @@ class Deliveries:
         hashes: KeyRanges,
         carried: Carried | None,
     ) -> Delivery:
-        parked = self.left_out.hashes(topic_partition, hashes)
         return Delivery(
-            topic_partition, start, hashes, explicit=self._explicit, carried=carried, parked=parked
+            topic_partition,
+            start,
+            hashes,
+            explicit=self._explicit,
+            carried=carried,
+            left_out=self.left_out.hashes(topic_partition, hashes),
         )
 
     def _stop(self, topic_partition: TopicPartition) -> None:
@@ -193,7 +197,7 @@ class Deliveries:
         self._give_up(topic_partition)  # again: an interrupt may have come amid that
         if topic_partition in self.paused:
             return ()
-        return self.by_partition[topic_partition].wanted(end)  # nothing if all of it is parked
+        return self.by_partition[topic_partition].wanted(end)  # nothing if all of it is left out
 
     def pause(self, topic_partition: TopicPartition) -> None:
         """Read a partition no more for now."""
@@ -260,7 +264,7 @@ class Deliveries:
         delivery = self.by_partition.pop(topic_partition)
         self.left_out.released.keep(topic_partition, NO_HASHES)
         self.left_out.limits.begin(topic_partition)
-        if self.left_out.hashes(topic_partition, delivery.owned) != delivery.parked:
+        if self.left_out.hashes(topic_partition, delivery.owned) != delivery.left_out:
             delivery = self._next_of(delivery)  # what was put aside goes there, too
         delivery.seek(offset, is_batch=is_batch)
         self.by_partition[topic_partition] = delivery
@@ -352,7 +356,7 @@ class Deliveries:
             return
         left_out.parked = parked
         for topic_partition, delivery in list(self.by_partition.items()):
-            if left_out.hashes(topic_partition, delivery.owned) != delivery.parked:
+            if left_out.hashes(topic_partition, delivery.owned) != delivery.left_out:
                 of_topic = (parked or {}).get(topic_partition.topic, NO_HASHES)
                 self._take_out(topic_partition, delivery.owned & of_topic)
         left_out.obeyed = parked  # last: after an interrupt, the others follow
@@ -399,7 +403,7 @@ class Deliveries:
         """The delivery that goes on in place of one, with other keys left out."""
         topic_partition = delivery.topic_partition
         self.stops += 1
-        carried = delivery.park(self.left_out.come_again(topic_partition, delivery))
+        carried = delivery.carry_without(self.left_out.come_again(topic_partition, delivery))
         again = self._new_delivery(topic_partition, delivery.start, delivery.owned, carried)
         again.is_provisional = delivery.is_provisional
         return again

@@ -12,11 +12,11 @@ handed out, or was processed before, or is not there; and *processed* is everyth
 what has been handed out and is not acknowledged. In implicit mode, what the last call returned is
 not acknowledged; a call acknowledges what the calls before it returned.
 
-The records of parked keys are not handed out, and stay pending from where their keys were parked.
-When they are unparked, another delivery goes on there, as after a rebalance.
+The records of keys that are left out (:mod:`.left_out`) are not handed out, and stay pending from
+where that began. When it ends, another delivery goes on there, as after a rebalance.
 
 A seek is one of the key hashes that are owned then. Hashes that come later begin from what is
-committed, and those of the seek go on where they were, also after they were parked: what it has
+committed, and those of the seek go on where they were, also after they were left out: what it has
 passed over stays pending.
 
 Guarantees: no record counts as processed that was not handed out, or that was and is not
@@ -49,7 +49,7 @@ class Delivery:
         owned: The key hashes that the consumer owns.
         explicit: Whether records are acknowledged one by one.
         carried: What was handed out before, of hashes that the consumer has kept.
-        parked: The key hashes of parked keys that the consumer owns.
+        left_out: The owned key hashes that are not handed out.
 
     Attributes:
         explicit: Whether records are acknowledged one by one.
@@ -65,13 +65,13 @@ class Delivery:
         *,
         explicit: bool,
         carried: Carried | None = None,
-        parked: KeyRanges = NO_HASHES,
+        left_out: KeyRanges = NO_HASHES,
     ) -> None:
         carried = carried or Carried(())
         self.topic_partition = topic_partition
         self.explicit = explicit
         self.is_provisional = False
-        self._scope = Scope.of(start, owned, carried, parked)
+        self._scope = Scope.of(start, owned, carried, left_out)
         self._first = self._scope.first
         self._settled = self._scope.position
         self._handed_out = HandedOut(self._settled)
@@ -85,13 +85,13 @@ class Delivery:
 
     @property
     def owned(self) -> KeyRanges:
-        """The key hashes that the consumer owns, parked or not."""
+        """The key hashes that the consumer owns, left out or not."""
         return self._scope.owned
 
     @property
-    def parked(self) -> KeyRanges:
-        """The owned key hashes of parked keys."""
-        return self._scope.parked
+    def left_out(self) -> KeyRanges:
+        """The owned key hashes that are not handed out: of keys parked, put aside or released."""
+        return self._scope.left_out
 
     # -- what to read -----------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Delivery:
         return self._handed_out.records
 
     def wanted(self, end: int) -> tuple[Stripe, ...]:
-        """What is still to be read of the offsets below ``end``; empty if all keys are parked."""
+        """What is still to be read of the offsets below ``end``; empty if all keys are left out."""
         return self._scope.wanted(self.position, end)
 
     def carry(self, hashes: KeyRanges) -> Carried | None:
@@ -130,8 +130,8 @@ class Delivery:
             return None
         return self._scope.carried_on(self.position, chunks).within(hashes)
 
-    def park(self, again: Mapping[HashRange, Bounds]) -> Carried:
-        """What a delivery takes over that owns the same hashes, of which others are parked.
+    def carry_without(self, again: Mapping[HashRange, Bounds]) -> Carried:
+        """What a delivery takes over that owns the same hashes, of which others are left out.
 
         Args:
             again: Of keys with records that were kept back or released, the offsets that are to be
@@ -158,8 +158,8 @@ class Delivery:
         self._first = self._settled = offset
         self._scope, self._looked = scope, -1
         self._handed_out.seek(offset)
-        # What is handed out again counts then; what is parked now is not.
-        self._open.acknowledge_between(offset, OFFSET_MAX, self.parked)
+        # What is handed out again counts then; what is left out now is not.
+        self._open.acknowledge_between(offset, OFFSET_MAX, self.left_out)
 
     # -- handing out ------------------------------------------------------------------------
 
@@ -237,15 +237,16 @@ class Delivery:
     def release(self, key: bytes | None, first: int) -> None:
         """Mark the records of a key from an offset on that are not acknowledged.
 
-        They come again once a delivery follows that takes over from :meth:`park`; until then they
-        count as handed out.
+        They come again once a delivery follows that takes over from :meth:`carry_without`; until
+        then they count as handed out.
         """
         self._open.release(key, first)
 
     def come_again(self) -> tuple[dict[HashRange, Bounds], list[int]]:
-        """What was released, for :meth:`park`, and its offsets; it counts as not handed out then.
+        """What was released, for :meth:`carry_without`, and its offsets.
 
-        What is not handed out of the current chunk was no part of it.
+        It counts as not handed out then. What is not handed out of the current chunk was no part of
+        it.
         """
         self.stop()
         bounds, offsets = dict[HashRange, list[Bounds]](), list[int]()

@@ -171,7 +171,7 @@ class LeftOut:
         return owned & (parked | aside | self.released.hashes(partition))
 
     def come_again(self, partition: TopicPartition, delivery: Delivery) -> dict[HashRange, Bounds]:
-        """The offsets of keys that are handed out again, for :meth:`.Delivery.park`.
+        """The offsets of keys that are handed out again, for :meth:`.Delivery.carry_without`.
 
         They are what was kept back and is forgotten, and what was released: neither is handed out
         any more.

@@ -350,13 +350,12 @@ class Ownership:
 
     def next_time(self, claim_timeout: float) -> float:
         """When something is to be done although nothing happens; infinity if never."""
-        times = [max(self.follow_ups.due_at, self.retries.at)]
+        retry_at = self.retries.at  # 0 if nothing has failed: at once
+        times = [max(self.follow_ups.due_at, retry_at)]
         if self.waits_since is not None:
             times.append(self.waits_since + claim_timeout)
-        if self.retries.at:
-            times.append(self.retries.at)
-        if self.can_commit:  # asked for before it has begun
-            times.append(self.retries.at)
+        if retry_at or self.can_commit:
+            times.append(retry_at)
         return min(times)
 
 

@@ -57,7 +57,7 @@ class Sought:
         """The same where some offsets of keys are handed out again.
 
         Args:
-            again: As of :meth:`.Delivery.park`.
+            again: As of :meth:`.Delivery.carry_without`.
         """
         held = [part for part in again if self.hashes.overlapping(part)]
         rest = self.within(self.hashes - held)
@@ -136,7 +136,7 @@ class Carried:
         """The same where some offsets of keys are handed out again.
 
         Args:
-            again: As of :meth:`.Delivery.park`.
+            again: As of :meth:`.Delivery.carry_without`.
         """
         pieces, sought = list(self.pieces), self.sought
         if again:
@@ -194,18 +194,18 @@ class Scope:
 
     Attributes:
         start: What had been processed when delivery started.
-        owned: The key hashes that the consumer owns, parked or not.
-        parked: Those of parked keys.
+        owned: The key hashes that the consumer owns, left out or not.
+        left_out: Those that are not handed out.
         unsought: Those that go on from what is committed.
         sought: Those that go on from a seek.
-        sought_before: Those that did, and are parked now.
+        sought_before: Those that did, and are left out now.
         pieces: What was handed out before, of hashes that the consumer has kept.
         ahead_end: Up to here something may be processed, or handed out, ahead of the position.
     """
 
     start: Progress
     owned: KeyRanges
-    parked: KeyRanges
+    left_out: KeyRanges
     unsought: KeyRanges
     sought: tuple[Sought, ...]
     sought_before: tuple[Sought, ...]
@@ -218,19 +218,19 @@ class Scope:
         start: Progress,
         owned: KeyRanges,
         carried: Carried,
-        parked: KeyRanges,
+        left_out: KeyRanges,
     ) -> "Scope":
         """The scope of a new delivery; for its arguments, see :class:`.Delivery`."""
-        unparked = owned - parked
-        sought = within(carried.sought, unparked)
+        read = owned - left_out
+        sought = within(carried.sought, read)
         ends = [stripe.bounds[-1] for stripe in start.stripes if stripe.bounds]
         return cls(
             start=start,
             owned=owned,
-            parked=parked,
-            unsought=unparked - [part for each in sought for part in each.hashes],
+            left_out=left_out,
+            unsought=read - [part for each in sought for part in each.hashes],
             sought=sought,
-            sought_before=within(carried.sought, parked),
+            sought_before=within(carried.sought, left_out),
             pieces=carried.pieces,
             ahead_end=max([*ends, *(piece.offsets.end for piece in carried.pieces)], default=0),
         )
@@ -243,14 +243,14 @@ class Scope:
             passed: What was processed before it.
             returned: What was returned before it, since the start or the last seek.
         """
-        hashes = self.owned - self.parked
+        hashes = self.owned - self.left_out
         before = [stripe for each in self.sought for stripe in each.earlier]
         earlier = overlay(_below([*before, *returned], offset))
         return replace(
             self,
             unsought=NO_HASHES,
             sought=within((Sought(self.owned, offset, offset, passed, earlier=earlier),), hashes),
-            pieces=clip(self.pieces, self.parked),  # of the others, it is handed out again
+            pieces=clip(self.pieces, self.left_out),  # of the others, it is handed out again
         )
 
     def settle(self, below: int = OFFSET_MAX) -> "Scope":
@@ -292,7 +292,7 @@ class Scope:
     def _lowest(self, done: Progress, sought: list[int]) -> int:
         """The lowest one of seeks' offsets and of where the other hashes stand."""
         positions = [done.position_of(self.unsought)] if self.unsought else []
-        return min([*positions, *sought], default=done.stable)  # of none, if all keys are parked
+        return min([*positions, *sought], default=done.stable)  # of none, if all keys are left out
 
     def wanted(self, position: int, end: int) -> tuple[Stripe, ...]:
         """The stripes that are still to be read of the offsets ``[position, end)``."""
@@ -339,7 +339,7 @@ class Scope:
         if with_passed:
             for each in (*self.sought, *self.sought_before):
                 layers += each.passed
-        return [*layers, *self._ahead(position, waiting), *self._before_parking(waiting)]
+        return [*layers, *self._ahead(position, waiting), *self._before_left_out(waiting)]
 
     def since_seeks(self, bounds: Bounds) -> list[Stripe]:
         """Offsets since the start, or of sought hashes since the seek, as stripes."""
@@ -362,9 +362,9 @@ class Scope:
         parts = ((each.hashes, subtract(each.bounds, open_offsets)) for each in stripes)
         return [Stripe(hashes, bounds) for hashes, bounds in parts if bounds]
 
-    def _before_parking(self, waiting: Callable[[], Bounds]) -> Iterator[Stripe]:
-        """What was handed out of parked keys, and is processed."""
-        pieces = [*clip(self.pieces, self.parked)] if self.parked else []
+    def _before_left_out(self, waiting: Callable[[], Bounds]) -> Iterator[Stripe]:
+        """What was handed out of keys before they were left out, and is processed."""
+        pieces = [*clip(self.pieces, self.left_out)] if self.left_out else []
         for each in self.sought_before:
             pieces += [
                 Rectangle(OffsetRange(start, end), part)

@@ -139,14 +139,8 @@ class MemberHandle:
         self._wake()
 
     @property
-    def is_losing(self) -> bool:
-        """True if what it owned is lost, until :meth:`applied`."""
-        holdings = self._member.membership.holdings
-        return holdings.is_lost or (holdings.change is not None and holdings.change.is_lost)
-
-    @property
     def is_lost(self) -> bool:
-        """True if what it owned is lost, and was not given up yet."""
+        """True if what it owned is lost, until :meth:`applied` has given it up."""
         return self._member.membership.is_lost
 
     @property

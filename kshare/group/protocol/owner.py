@@ -4,16 +4,20 @@
 
     CLAIMING --claim read back--> WAITING --others gone, or timeout--> STARTING
                                                                           |
-         FENCED <--a later claim overlaps-- (any phase)          start resolved
+         FENCED <--another claim wins-- (any phase)              start resolved
                                                                           v
                                                       RUNNING <--anchor written-- ANCHORING
 
     CLAIMING <--the log was lost-- (any phase but FENCED): then WAITING takes the whole timeout
     STARTING <--a transaction was aborted-- RUNNING
 
+Of claims that overlap, that of the later epoch wins, wherever they lie in the log; of one epoch,
+the later one in the log. A claim without an epoch counts as one of its own offset
+(:attr:`.PlacedClaim.age`).
+
 STARTING begins with the fence of former owners' transactional ids. Then no transaction of theirs
 is open, so all their facts are in the log, and a former owner that goes on under a new epoch finds
-the later claim before it commits.
+the winning claim before it commits.
 
 Nothing here waits, reads a clock or does I/O. The caller feeds a :class:`.GroupLog` from the log,
 asks :meth:`Owner.actions` what to do after every event, does it, and says so. An action that was
@@ -78,7 +82,7 @@ class Phase(Enum):
     STARTING = "where to start is not known yet"
     ANCHORING = "the primary offset has no anchor yet"
     RUNNING = "it delivers and commits"
-    FENCED = "a later claim has taken some of its hashes"
+    FENCED = "another claim has taken some of its hashes"
 
 
 @dataclass(slots=True)

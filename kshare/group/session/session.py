@@ -190,9 +190,9 @@ class GroupSession:
             raise fault
 
     def may_deliver(self) -> bool:
-        """True if records may be handed out: whether the log was read lately, as it is now.
+        """True if records may be handed out at this moment; then nobody has taken over its hashes.
 
-        Ask before each hand-out; it costs a look at the clock.
+        Receivers ask :meth:`seconds_to_deliver`, transactions this before they write.
         """
         return self.seconds_to_deliver() >= 0
 

@@ -43,13 +43,12 @@ _LONGEST_WAIT_SECONDS: Final = 1.0
 
 
 class _Announcer:
-    """Tells callers what has changed; only then is what was read acted upon.
+    """Tells callers what has changed.
 
     Args:
         shared: What the session owns.
-        right: Learns when the log was read.
+        right: The right to deliver; ended with the session.
         on_change: Called when there is something new.
-        now: Source of time.
     """
 
     def __init__(
@@ -57,28 +56,25 @@ class _Announcer:
         shared: Shared,
         right: Right,
         on_change: Callable[[], None],
-        now: Callable[[], float],
     ) -> None:
         self._shared = shared
         self._right = right
         self._on_change = on_change
-        self._now = now
         self._said: tuple[Any, ...] = ()
 
-    def look(self, tail: LogTail | None) -> None:
-        """Say what has changed since the last look, if anything has."""
-        right = self._right
-        was_late = right.reads_late(self._now())
-        if tail is not None and tail.last.caught_up:
-            right.log_read(tail.last.read_at)
-        is_back = was_late and not right.reads_late(self._now())
+    def look(self, *, is_back: bool) -> None:
+        """Say what has changed since the last look, if anything has.
+
+        Args:
+            is_back: Whether the right to deliver has come back since then.
+        """
         with self._shared.changed:
             ownerships = self._shared.ownerships
             starts = tuple(
                 (tp, id(each.start), each.owner.phase, _offered(ownerships.share(tp)))
                 for tp, each in ownerships.by_partition.items()
             )
-        said = (right.is_proven, starts)
+        said = (self._right.is_proven, starts)
         if is_back or said != self._said:
             self._said = said
             self._on_change()
@@ -136,7 +132,7 @@ class SessionThread:
         self._follower = LogFollower(config, brief, self.shared, now, self._waker.wake)
         self.actions = BrokerActions(config, brief, self.shared, self._follower, now, self.beside)
         self.presence = Presence(config, session_id, self.shared, self.actions, now)
-        self._announcer = _Announcer(self.shared, self.presence.right, on_change, now)
+        self._announcer = _Announcer(self.shared, self.presence.right, on_change)
         self.epochs = EpochWriter(config.group, self.actions.unblock)
 
     def start(self) -> None:
@@ -198,8 +194,18 @@ class SessionThread:
             self.actions.act(link)
             self._serve_epochs(link)
         self._serve_members(ready)
-        self._announcer.look(None if link is None else link.tail)
+        # Last: by now owners have acted upon what was read.
+        is_back = link is not None and self._renew_right(link.tail)
+        self._announcer.look(is_back=is_back)
         self._warn()
+
+    def _renew_right(self, tail: LogTail) -> bool:
+        """Renew the right to deliver if the log was read to its end; whether it had lapsed."""
+        right = self.presence.right
+        was_late = right.reads_late(self._now())
+        if tail.last.caught_up:
+            right.log_read(tail.last.read_at)
+        return was_late and not right.reads_late(self._now())
 
     def _serve_epochs(self, link: LogLink) -> None:
         with self.shared.changed:

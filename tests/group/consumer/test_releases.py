@@ -218,9 +218,7 @@ def released_once(consumer: KeySharedConsumer) -> Message:
     return message
 
 
-@pytest.mark.parametrize(
-    "how", ["waited for", "in the background", "the last one", "before a loss"]
-)
+@pytest.mark.parametrize("how", ["waited for", "in the background", "last", "revoked"])
 def test_a_commit_that_fails_forgets_no_deliveries_as_the_record_comes_again(
     make: Make, group: FakeSessions, how: str
 ) -> None:
@@ -428,7 +426,7 @@ def test_a_signal_handler_closes_amid_a_release(
     assert consumer._state.has_ended
 
 
-@pytest.mark.parametrize("step", ["come_again", "park"])
+@pytest.mark.parametrize("step", ["come_again", "carry_without"])
 @pytest.mark.parametrize("limit", [{}, {"max__in__flight__per__key": 1}])
 def test_an_interrupt_as_a_key_comes_again_processes_nothing(
     make: Make,

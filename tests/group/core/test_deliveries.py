@@ -89,9 +89,9 @@ def test_with_transactions_nothing_is_read_that_is_not_claimed() -> None:
     assert driver.offsets() == [2, 4, 6, 8, 10]
     driver.park(LOW[0])
     driver.look()
-    assert driver.state.by_partition[T0].parked == ()  # amid a transaction, no key is parked
+    assert driver.state.by_partition[T0].left_out == ()  # amid a transaction, no key is parked
     driver.look(begins=True)
-    assert driver.state.by_partition[T0].parked == driver.parked["orders"]  # type: ignore[index]
+    assert driver.state.by_partition[T0].left_out == driver.parked["orders"]  # type: ignore[index]
 
 
 def test_a_seek_before_the_start_holds_and_one_for_other_hashes_does_not() -> None:
@@ -267,7 +267,7 @@ def test_keys_are_put_aside_and_read_again_so_often_at_most(
     assert driver.out.is_full
     assert driver.out.is_waiting
     driver.look()
-    assert driver.state.by_partition[T0].parked == (HashRange.of(point(LOW[0])),)
+    assert driver.state.by_partition[T0].left_out == (HashRange.of(point(LOW[0])),)
     taken += driver.take()
     assert [message.offset() for message in taken] == [0, 6]
     changes = driver.state.stops

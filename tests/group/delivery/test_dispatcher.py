@@ -336,7 +336,7 @@ def test_all_partitions_go_on_without_a_parked_key_wherever_an_interrupt_comes()
             with suppress(Interrupt), interrupt(number, *MODULES) as raised:
                 dispatcher.refresh()
             dispatcher.refresh()
-            parked = {tp: delivery.parked for tp, delivery in dispatcher.deliveries.items()}
+            parked = {tp: delivery.left_out for tp, delivery in dispatcher.deliveries.items()}
             assert parked == dict.fromkeys((T0, T1), parks.hashes["orders"]), raised
         number, is_over = number + 1, not raised
     assert number > 2
