@@ -14,7 +14,7 @@ from kshare.options import FromGroup, SourceOptions
 from kshare.planner import StreamPlanner, plan_batch
 from kshare.planner.batch_query import Comparison, Condition, bounds_of
 from kshare.planner.key_selection import KeySelection
-from kshare.planner.query_group import QueryInGroup
+from kshare.planner.query_group import QueryMemberLike
 from spark_plugin.source import as_partitions
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def open_planner(options: SourceOptions) -> StreamPlanner:
     )
 
 
-def _group_of(options: SourceOptions) -> QueryInGroup | None:
+def _group_of(options: SourceOptions) -> QueryMemberLike | None:
     """The key-shared group that a query starts from or is a member of; None for neither."""
     group = options.kafka.group_id
     if group is None or not (

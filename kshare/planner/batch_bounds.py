@@ -135,7 +135,8 @@ class BatchBounds:
         """Decide where a batch ends.
 
         A batch that is cut by ``maxTimeAhead`` leaves room, which the other partitions get in a
-        second round; what that leaves behind is looked at again.
+        second round; what that leaves behind is looked at again. For example, 100 offsets are 50 of
+        each of two partitions; if event time cuts one of them to 10, the other one gets 90.
 
         Args:
             batch: Where it begins.
@@ -171,43 +172,45 @@ class BatchBounds:
             cut = True
 
     def _by_size(
-        self, batch: BatchStart, bounds: BatchEnd, keys: KeySelection, most: MostRead
+        self, batch: BatchStart, batch_end: BatchEnd, keys: KeySelection, most: MostRead
     ) -> BatchEnd:
         if most.size is None:
-            return bounds
-        windows = self._byte_limit.cut(batch.progress, bounds.ends, bounds.limits, keys, most.size)
+            return batch_end
+        windows = self._byte_limit.cut(
+            batch.progress, batch_end.ends, batch_end.limits, keys, most.size
+        )
         if self._options.limits_records:
-            return replace(bounds, windows=windows)
+            return replace(batch_end, windows=windows)
         # All ranges end together: the slowest one's window is the partition's.
         cut = {tp: each.ends[0] for tp, each in windows.items()}
-        return replace(bounds, ends={**bounds.ends, **cut}, windows=windows)
+        return replace(batch_end, ends={**batch_end.ends, **cut}, windows=windows)
 
     def _aligned(
         self,
         batch: BatchStart,
         available: Mapping[TopicPartition, int],
-        bounds: BatchEnd,
+        batch_end: BatchEnd,
         keys: KeySelection,
     ) -> BatchEnd:
         sure = {
             tp: surely_read(
                 batch.progress[tp],
                 end,
-                bounds.limits.by_range(tp),
+                batch_end.limits.by_range(tp),
                 keys.parked(tp),
-                bounds.windows.get(tp),
+                batch_end.windows.get(tp),
             )
-            for tp, end in bounds.ends.items()
+            for tp, end in batch_end.ends.items()
         }
-        ends = self._alignment.cut(batch.progress, available, bounds.ends, sure, keys)
-        return replace(bounds, ends=ends)
+        ends = self._alignment.cut(batch.progress, available, batch_end.ends, sure, keys)
+        return replace(batch_end, ends=ends)
 
 
-def _reads(bounds: BatchEnd) -> bool:
+def _reads(batch_end: BatchEnd) -> bool:
     """True if a batch with a limit of bytes may read something."""
     return any(
-        min(end, bounds.ends[tp]) > start
-        for tp, windows in bounds.windows.items()
+        min(end, batch_end.ends[tp]) > start
+        for tp, windows in batch_end.windows.items()
         for start, end in zip(windows.starts, windows.ends, strict=True)
     )
 

@@ -27,7 +27,7 @@ from kshare.options import SourceOptions
 from kshare.planner.end_offsets import EndOffsetResolver
 from kshare.planner.key_selection import KeySelection
 
-__all__ = ["BatchHistory", "RecentBatch", "RecentBatches", "Run", "batch_name", "report_losses"]
+__all__ = ["BatchHistory", "RecentBatch", "RecentBatches", "Run", "batch_name", "raise_or_warn"]
 
 _log = logging.getLogger("kshare.planner")
 
@@ -169,7 +169,7 @@ class BatchHistory:
                 pending = progress.pending_of(progress.front, self._keys.unassigned(tp))
                 if pending:
                     losses = [no_longer_assigned(tp, pending)]
-                    report_losses(losses, fail=self._options.fail_on_data_loss)
+                    raise_or_warn(losses, fail=self._options.fail_on_data_loss)
         return self.recent.add(RecentBatch(name, offsets, limited_slices(offsets)))
 
     def finished(self, value: Mapping[str, Any]) -> RecentBatch:
@@ -212,7 +212,7 @@ class BatchHistory:
         return slices_below(batch.limited, batch.counted)
 
 
-def report_losses(losses: Iterable[Loss], *, fail: bool) -> None:
+def raise_or_warn(losses: Iterable[Loss], *, fail: bool) -> None:
     """Log losses, or raise the first.
 
     Args:

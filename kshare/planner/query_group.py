@@ -23,7 +23,7 @@ from kshare.planner.cluster_view import ClusterView, View
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import resolve
 
-__all__ = ["GroupView", "QueryGroup", "QueryInGroup", "start_progress"]
+__all__ = ["GroupView", "QueryGroup", "QueryMemberLike", "start_progress"]
 
 Ask: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Progress]]
 
@@ -37,7 +37,7 @@ class GroupView(Protocol):
         """The group's progress in some partitions; empty without commits."""
 
 
-class QueryInGroup(GroupView, Protocol):
+class QueryMemberLike(GroupView, Protocol):
     """A query as a member of its group: see :class:`kshare.group.query_member.QueryMember`."""
 
     def join(self, partitions: Collection[TopicPartition], /) -> Mapping[TopicPartition, Progress]:
@@ -69,7 +69,7 @@ class QueryGroup:
         options: SourceOptions,
         keys: KeySelection,
         view: ClusterView,
-        member: QueryInGroup | None,
+        member: QueryMemberLike | None,
         commits: Callable[[SourceOptions], Committer | None] = committer,
     ) -> None:
         self._options = options

@@ -65,12 +65,12 @@ from kshare.planner.batch_bounds import (
     TriggerGate,
     look_into_log,
 )
-from kshare.planner.batch_history import BatchHistory, RecentBatch, batch_name, report_losses
+from kshare.planner.batch_history import BatchHistory, RecentBatch, batch_name, raise_or_warn
 from kshare.planner.cluster_view import ClusterLike, ClusterView
 from kshare.planner.end_offsets import EndOffsetResolver, Scan, scan_log
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import is_certain_start
-from kshare.planner.query_group import QueryGroup, QueryInGroup
+from kshare.planner.query_group import QueryGroup, QueryMemberLike
 from kshare.planner.rate_controller import RateController
 from kshare.planner.stream_report import StreamReport
 from kshare.planner.task_plan import TaskPlan
@@ -112,7 +112,7 @@ class StreamPlanner:
         feedback: FeedbackServer | None = None,
         scan: Scan = scan_log,
         clock: Callable[[], float] = time.monotonic,
-        group: QueryInGroup | None = None,
+        group: QueryMemberLike | None = None,
         policies: PolicyView | None = None,
         commits: Callable[[SourceOptions], Committer | None] = committer,
         times: LogTimes | None = None,
@@ -213,11 +213,11 @@ class StreamPlanner:
                 "new partitions, read from their earliest offsets: %s",
                 join_names(sorted(batch.new)),
             )
-        report_losses(batch.losses, fail=self._options.fail_on_data_loss)
+        raise_or_warn(batch.losses, fail=self._options.fail_on_data_loss)
         available = {tp: available[tp] for tp in batch.progress}
         starting = unrecorded_starts(before, batch.progress)
         starting |= {tp: batch.progress[tp] for tp in moved if tp in batch.progress}  # read next
-        bounds = self._bounds.of(
+        batch_end = self._bounds.of(
             batch,
             available,
             starting,
@@ -225,7 +225,7 @@ class StreamPlanner:
             MostRead(max_offsets, max_bytes),
             lambda ends: self._plan_limits(batch, ends, keys),
         )
-        written = self._write(batch, available, bounds, keys, starting)
+        written = self._write(batch, available, batch_end, keys, starting)
         return written if written != start else self._idle(written)
 
     def seen_offsets(self) -> dict[str, Any] | None:
@@ -265,7 +265,7 @@ class StreamPlanner:
         """The begins of partitions without limits in a batch, by its dict and the one before."""
         before, reached = last.offsets, last.progress
         new = self._view.earliest(unsaid_starts(before, reached, after))
-        report_losses(new_partitions(new), fail=self._options.fail_on_data_loss)
+        raise_or_warn(new_partitions(new), fail=self._options.fail_on_data_loss)
         is_certain = partial(is_certain_start, self._options)
         return {
             tp: start_of(tp, before, reached, after, new, is_certain=is_certain)
@@ -278,7 +278,7 @@ class StreamPlanner:
         self,
         batch: BatchStart,
         available: Mapping[TopicPartition, int],
-        bounds: BatchEnd,
+        batch_end: BatchEnd,
         keys: KeySelection,
         starting: Mapping[TopicPartition, Progress],
     ) -> dict[str, Any]:
@@ -287,21 +287,21 @@ class StreamPlanner:
         Args:
             batch: Where the batch begins.
             available: The ends of the partitions' logs.
-            bounds: Where the batch ends.
+            batch_end: Where the batch ends.
             keys: What the query reads.
             starting: Partitions that read nothing: the dict only records where they stand.
         """
         limited: list[PlannedSlice] = []
         if self._options.limits_records:
-            after, limited = self._limited(batch, bounds, keys)
+            after, limited = self._limited(batch, batch_end, keys)
         else:
-            after = BatchOffsets(advanced(batch.progress, bounds.ends, keys), batch.started)
+            after = BatchOffsets(advanced(batch.progress, batch_end.ends, keys), batch.started)
         if starting:
             after = with_gaps(after, starting)
         self._view.retention.look(batch.progress, available, batch.started)
         self._report.batch(available, after, self._view.parked_counts(), keys)
         written = encode(after)
-        self._history.recent.add(RecentBatch(batch_name(written), after, limited, bounds.limits))
+        self._history.recent.add(RecentBatch(batch_name(written), after, limited, batch_end.limits))
         return written
 
     def _plan_limits(
@@ -320,7 +320,7 @@ class StreamPlanner:
     def _limited(
         self,
         batch: BatchStart,
-        bounds: BatchEnd,
+        batch_end: BatchEnd,
         keys: KeySelection,
     ) -> tuple[BatchOffsets, list[PlannedSlice]]:
         """A batch with record limits: its offsets and its slices."""
@@ -328,12 +328,12 @@ class StreamPlanner:
             tp: limit_ranges(
                 tp,
                 batch.progress[tp],
-                bounds.ends[tp],
-                bounds.limits.by_range(tp),
+                batch_end.ends[tp],
+                batch_end.limits.by_range(tp),
                 keys.parked(tp),
-                bounds.windows.get(tp),
+                batch_end.windows.get(tp),
             )
-            for tp in bounds.limits.speeds
+            for tp in batch_end.limits.speeds
         }
         limited = {tp: entries for tp, entries in limited.items() if entries}
         # Records vanish from the middle of a compacted log, which would change where a limit ends.

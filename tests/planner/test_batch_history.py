@@ -23,7 +23,7 @@ from kshare.planner.batch_history import (
     RecentBatch,
     RecentBatches,
     batch_name,
-    report_losses,
+    raise_or_warn,
 )
 from tests.support.planner import KEYS, T0, Log, Query, grown
 
@@ -410,18 +410,18 @@ LOSSES = (Loss("one is gone", T0, (3, 9), (9, 12)), Loss("another is", TopicPart
 
 def test_the_first_loss_is_an_error() -> None:
     with pytest.raises(DataLossError) as raised:
-        report_losses(LOSSES, fail=True)
+        raise_or_warn(LOSSES, fail=True)
     error = raised.value
     assert str(error) == (
         "one is gone. If losing records is acceptable, set failOnDataLoss to false."
     )
     assert (error.topic, error.partition) == ("t", 0)
     assert (error.wanted, error.available) == ((3, 9), (9, 12))
-    report_losses((), fail=True)
+    raise_or_warn((), fail=True)
 
 
 def test_all_losses_are_warnings_if_the_user_said_so(caplog: pytest.LogCaptureFixture) -> None:
-    report_losses(LOSSES, fail=False)
+    raise_or_warn(LOSSES, fail=False)
     assert [record.getMessage() for record in caplog.records] == [
         "one is gone. Going on, since failOnDataLoss is false.",
         "another is. Going on, since failOnDataLoss is false.",
