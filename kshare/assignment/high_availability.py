@@ -54,7 +54,7 @@ class HighAvailabilityTaskAssignor(TaskAssignor):
 
         Raises:
             ValueError: There is no process.
-            TaskAssignmentException: the task lags were not computed.
+            TaskAssignmentException: The task lags were not computed.
         """
         application_state.kafka_streams_states(compute_task_lags=True)
         indexed = IndexedState(application_state)

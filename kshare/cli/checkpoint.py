@@ -133,9 +133,9 @@ def drop_ranges(
         now: Time of day, by which the backup is named.
 
     Raises:
-        CheckpointError: it is no checkpoint of a query with a Kafka source, or where the last batch
+        CheckpointError: It is no checkpoint of a query with a Kafka source, or where the last batch
             began is not known. Nothing is changed then.
-        CheckpointVersionError: a later kshare wrote it, or a later Spark.
+        CheckpointVersionError: A later kshare wrote it, or a later Spark.
     """
     log = OffsetLog.open(directory)
     newest = _entries(log, log.planned)

@@ -82,8 +82,8 @@ def source_options(arguments: argparse.Namespace, **more: str) -> SourceOptions:
         more: Options of a reader, in lower case.
 
     Raises:
-        KshareError: the file cannot be read.
-        OptionsError: all faults of the options.
+        KshareError: The file cannot be read.
+        OptionsError: All faults of the options.
     """
     given = {}
     if arguments.kafka_config is not None:
@@ -119,7 +119,7 @@ def parse_properties(text: str) -> dict[str, str]:
         Values by name; of a name that occurs twice, the last.
 
     Raises:
-        KshareError: an escape ``\u`` is not followed by four hexadecimal digits.
+        KshareError: An escape ``\u`` is not followed by four hexadecimal digits.
     """
     from javaproperties import InvalidUEscapeError, loads  # noqa: PLC0415 - 60 ms
 

@@ -194,7 +194,7 @@ def register_metrics(consumer: MeasuredConsumer, registry: CollectorRegistry | N
         registry: The registry. None: prometheus-client's default.
 
     Raises:
-        ModuleNotFoundError: prometheus-client is not installed.
+        ModuleNotFoundError: The package prometheus-client is not installed.
     """
     registry = REGISTRY if registry is None else registry
     _collectors.of(registry, ConsumerCollector).add(consumer)
@@ -281,7 +281,7 @@ def serve_metrics(
         registry: The registry. None: prometheus-client's default.
 
     Raises:
-        ModuleNotFoundError: prometheus-client is not installed.
+        ModuleNotFoundError: The package prometheus-client is not installed.
         OSError: The port is taken.
     """
     registry = REGISTRY if registry is None else registry

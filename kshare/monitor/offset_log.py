@@ -77,7 +77,7 @@ class OffsetLog:
                 the extra ``remote``, ``s3://...``.
 
         Raises:
-            CheckpointError: there is no checkpoint, or no batch was planned yet.
+            CheckpointError: There is no checkpoint, or no batch was planned yet.
         """
         folder = open_folder(directory)
         planned = _newest(folder, "offsets")
@@ -116,8 +116,8 @@ class OffsetLog:
         """The lines of a batch's file; its sources begin at the third.
 
         Raises:
-            CheckpointError: it cannot be read.
-            CheckpointVersionError: a later Spark wrote it.
+            CheckpointError: It cannot be read.
+            CheckpointVersionError: A later Spark wrote it.
         """
         lines = self.folder.read(_file(batch)).split("\n")
         if lines[0] not in {_UNNAMED, _NAMED}:
@@ -132,7 +132,7 @@ class OffsetLog:
         """For the number of each source its line in a batch's file, and what that begins with.
 
         Raises:
-            CheckpointError: as :meth:`_lines`, or the batches before are of the other version.
+            CheckpointError: As :meth:`_lines`, or the batches before are of the other version.
         """
         lines, newest = self._lines(batch), self._lines(self.planned)
         if lines[0] != newest[0]:
@@ -162,8 +162,8 @@ class OffsetLog:
         """The offset dicts of a batch's Kafka sources, by the number of the source.
 
         Raises:
-            CheckpointError: one of kshare cannot be read.
-            CheckpointVersionError: a later kshare wrote one.
+            CheckpointError: One of kshare cannot be read.
+            CheckpointVersionError: A later kshare wrote one.
         """
         offsets = {}
         for number, line in self.sources(batch).items():
@@ -181,7 +181,7 @@ class OffsetLog:
         """Replace the lines of some sources of a batch, at once and durably.
 
         Raises:
-            CheckpointError: the file cannot be written.
+            CheckpointError: The file cannot be written.
         """
         lines, places = self._lines(batch), self._places(batch)
         for number, line in sources.items():
@@ -195,7 +195,7 @@ class OffsetLog:
         """Copy a batch's file, and its checksum, into a folder of the checkpoint.
 
         Raises:
-            CheckpointError: it cannot be copied.
+            CheckpointError: It cannot be copied.
         """
         for name in (_file(batch), _checksum(batch)):
             if self.folder.exists(name):
@@ -227,7 +227,7 @@ def open_folder(directory: str) -> Folder:
     """Return the directory that a path or URI names.
 
     Raises:
-        CheckpointError: fsspec or the package of the store is not installed.
+        CheckpointError: The package fsspec, or that of the store, is not installed.
     """
     uri = _URI.match(directory)
     if uri is None:

@@ -67,7 +67,7 @@ def draw_partitions(
         parked: Parked keys.
 
     Raises:
-        PlotError: it ends in something else, cannot be written, matplotlib is not installed, or
+        PlotError: It ends in something else, cannot be written, matplotlib is not installed, or
             there is no partition.
     """
     if file.suffix.lower() not in {".png", ".svg"}:

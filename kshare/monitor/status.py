@@ -162,9 +162,9 @@ def read_checkpoint(directory: str) -> Checkpoint:
         directory: its ``checkpointLocation``: a path, or a URI such as ``file:/...`` or ``s3://...``.
 
     Raises:
-        CheckpointError: there is no checkpoint, no batch was planned yet, or none of its sources is
+        CheckpointError: There is no checkpoint, no batch was planned yet, or none of its sources is
             Kafka's.
-        CheckpointVersionError: a later kshare wrote it, or a later Spark.
+        CheckpointVersionError: A later kshare wrote it, or a later Spark.
     """
     log = OffsetLog.open(directory)
     written = log.offsets(log.planned)

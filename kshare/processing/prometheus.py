@@ -141,7 +141,7 @@ def register_metrics(processor: Processor, registry: CollectorRegistry | None = 
         registry: The registry. None: prometheus-client's default.
 
     Raises:
-        ModuleNotFoundError: prometheus-client is not installed.
+        ModuleNotFoundError: The package prometheus-client is not installed.
     """
     registry = REGISTRY if registry is None else registry
     _collectors.of(registry, ProcessorCollector).add(processor)

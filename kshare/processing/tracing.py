@@ -38,7 +38,7 @@ def traced(handler: _Handler, provider: TracerProvider | None = None) -> _Handle
         provider: Makes the tracer. None: the one that is set for the process.
 
     Raises:
-        ModuleNotFoundError: opentelemetry-api is not installed.
+        ModuleNotFoundError: The package opentelemetry-api is not installed.
     """
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - an object's own, if it is async

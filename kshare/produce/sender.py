@@ -274,7 +274,7 @@ def connect(producer: Producer, topic: str | None, seconds: float) -> None:
     after 500 ms. The first of two questions may be answered over the bootstrap connection.
 
     Raises:
-        KafkaException: no answer in time.
+        KafkaException: No answer in time.
     """
     if topic is not None:
         for _ in range(2):

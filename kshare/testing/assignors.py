@@ -135,7 +135,7 @@ def check_assignor(
         A report; assert its ``is_valid``, and print it if that fails.
 
     Raises:
-        ValueError: other hash seeds are asked for, and the assignor cannot be pickled or loaded in
+        ValueError: Other hash seeds are asked for, and the assignor cannot be pickled or loaded in
             another process.
     """
     asked = list(situations() if states is None else states)

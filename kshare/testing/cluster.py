@@ -115,8 +115,8 @@ class FakeCluster:
         topics: Names and numbers of partitions of the first topics.
 
     Raises:
-        ValueError: there must be at least one broker.
-        RuntimeError: librdkafka cannot start them, or lacks the mock cluster.
+        ValueError: There must be at least one broker.
+        RuntimeError: They cannot be started, or librdkafka lacks the mock cluster.
     """
 
     def __init__(self, brokers: int = 1, *, topics: Mapping[str, int] | None = None) -> None:

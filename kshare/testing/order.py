@@ -103,7 +103,7 @@ def check_order(received: Received, expected: Expected = None) -> OrderReport:
             so no record counts as lost or unexpected.
 
     Raises:
-        ValueError: a column is missing, or it is ambiguous which topic is meant.
+        ValueError: A column is missing, or it is ambiguous which topic is meant.
     """
     arrived = _with_columns(_table(received), "received")
     wanted = None if expected is None else _expected(expected)

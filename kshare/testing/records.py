@@ -104,8 +104,8 @@ def produce(
         How many records were produced.
 
     Raises:
-        KafkaException: a record was refused.
-        TimeoutError: some were not taken in time.
+        KafkaException: A record was refused.
+        TimeoutError: Some were not taken in time.
     """
     given = dict(config or {})
     if not given.keys() & _TIMEOUTS:
@@ -144,7 +144,7 @@ def produce_all(
         How many records were handed over.
 
     Raises:
-        KafkaException: a record was refused while others were handed over.
+        KafkaException: A record was refused while others were handed over.
     """
     refused: list[KafkaError] = []
     count = _send(producer, topic, records, partition, refused)
@@ -193,7 +193,7 @@ def watermarks(
     Asks again while a new topic has no leader yet.
 
     Raises:
-        KafkaException: the brokers refused, or there was no answer in time.
+        KafkaException: The brokers refused, or there was no answer in time.
     """
     consumer = Consumer(
         {

@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 OPENING = re.compile(r"(What|Whether|How|Where|Which|Who|Why)\b")
 PHRASES = re.compile(r"\btold\b|\bis no (\w+ )?consumer\b|\bso many\b|\blet go of\b", re.IGNORECASE)
+RAISES = re.compile(r"Raises: .*\b[A-Z]\w*(Error|Exception): [a-z]")
 
 
 @cache
@@ -44,3 +45,8 @@ def test_few_docstrings_open_with_a_question_word() -> None:
 def test_phrases_that_are_not_used() -> None:
     """Write: logged once; is not a consumer; N; close."""
     assert not {place: text for place, text in docstrings().items() if PHRASES.search(text)}
+
+
+def test_what_is_raised_is_said_in_sentences() -> None:
+    """It is "OptionsError: They are wrong.", not "OptionsError: they are wrong."."""
+    assert not {place: text for place, text in docstrings().items() if RAISES.search(text)}

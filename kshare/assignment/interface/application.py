@@ -394,7 +394,7 @@ class ApplicationState:
                 them or not.
 
         Raises:
-            TaskAssignmentException: lags are needed and a process has none.
+            TaskAssignmentException: Lags are needed and a process has none.
         """
         if compute_task_lags:
             for process, state in self.states.items():

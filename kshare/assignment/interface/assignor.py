@@ -231,7 +231,7 @@ class TaskAssignor(Protocol):
         """Assign each task.
 
         Raises:
-            TaskAssignmentException: the assignment stays as it is, and the assignor is asked again
+            TaskAssignmentException: The assignment stays as it is, and the assignor is asked again
                 at once.
         """
         ...
