@@ -364,11 +364,6 @@ class Membership:
         return None
 
     @property
-    def has_action(self) -> bool:
-        """True if :meth:`action` has something to say."""
-        return self._next is not None or self._may_join
-
-    @property
     def _may_join(self) -> bool:
         """True if it is to join, and owns nothing that it has to give up before."""
         holdings = self.holdings

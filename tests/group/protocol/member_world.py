@@ -216,11 +216,16 @@ def coordinator_steps(world: InGroup, drops: int) -> list[Step]:
     return possible
 
 
+def has_action(membership: Membership) -> bool:
+    """True if its ``action`` says something; to ask that costs a copy and an encoded text."""
+    return membership._next is not None or membership._may_join
+
+
 def membership_steps(world: InGroup, process: MemberProcess) -> list[Step]:
     """What a process can do next as a member, but for what the thread that polls does."""
     possible: list[Step] = []
     name, membership = process.name, process.membership
-    if membership.has_action:
+    if has_action(membership):
         possible.append(("member", name))
     if world.coordinator.mail.get(name):
         possible.append(("mail", name))

@@ -21,7 +21,7 @@ from tests.group.protocol.grouped_world import grouped_of, grouped_steps, may_pa
 from tests.group.protocol.lease_world import History, lease_steps, take_lease
 from tests.group.protocol.member_explorer import first_group
 from tests.group.protocol.member_process import member_of
-from tests.group.protocol.member_world import group_steps, take_group
+from tests.group.protocol.member_world import group_steps, has_action, take_group
 from tests.group.protocol.owning import shallow
 from tests.group.protocol.process import T0, Log, replay
 from tests.group.protocol.transactional_explorer import first_world
@@ -76,7 +76,7 @@ def test_a_member_that_has_an_action_says_one() -> None:
         for _ in range(STEPS):
             for process in world.processes.values():
                 membership = replace(member_of(process).membership)
-                assert membership.has_action == (membership.action() is not None)
+                assert has_action(membership) == (membership.action() is not None)
             if possible := group_steps(world, test_membership_explorer.LIMITS):
                 take_group(world, draw.choice(possible))
 
