@@ -160,6 +160,7 @@ class Delivery:
         self._handed_out.seek(offset)
         # What is handed out again counts then; what is left out now is not.
         self._open.acknowledge_between(offset, OFFSET_MAX, self.left_out)
+        self._open.replace_from(offset, self.left_out)
 
     # -- handing out ------------------------------------------------------------------------
 

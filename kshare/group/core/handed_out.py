@@ -293,6 +293,17 @@ class OpenChunks:
                 ]
             values[rows] = ACKNOWLEDGED
 
+    def replace_from(self, start: int, but: KeyRanges = NO_HASHES) -> None:
+        """Rows that are released, of offsets from one on, come in others; but those of some hashes.
+
+        Nothing more is expected of them.
+        """
+        for chunk in self._chunks:
+            for row in np.flatnonzero(np.frombuffer(chunk.released, np.uint8) == RELEASED).tolist():
+                offset = int(chunk.offsets[row])
+                if offset >= start and not is_of(chunk.column("key")[row], offset, but):
+                    chunk.replace(row)
+
     def release(self, key: bytes | None, first: int) -> None:
         """Mark the records of a key from an offset on that are not acknowledged."""
         for chunk in list(self._chunks):

@@ -245,6 +245,10 @@ class Scope:
         """
         hashes = self.owned - self.left_out
         before = [stripe for each in self.sought for stripe in each.earlier]
+        # What the delivery before has handed out was returned, too.
+        before += [Stripe(part, each.handed_out) for each in self.sought for part in each.hashes]
+        for piece in clip(self.pieces, self.unsought):
+            before.append(Stripe(piece.hashes, (piece.offsets.start, piece.offsets.end)))
         earlier = overlay(_below([*before, *returned], offset))
         return replace(
             self,

@@ -130,7 +130,8 @@ class Driver:
 
     def acknowledge(self, message: Message) -> None:
         message[0].acknowledged[message[1]] = ACKNOWLEDGED
-        self.state.acknowledged(message)
+        if not message.is_released():
+            self.state.acknowledged(message)
 
     def park(self, *keys: str) -> None:
         self.parked = {"orders": KeyRanges.of_hashes(point(key) for key in keys)} if keys else {}

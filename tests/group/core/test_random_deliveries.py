@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.handed_out import OpenChunks
 from kshare.group.core.left_out import ParkedHashes, Released
 from kshare.group.core.scope import Scope
-from kshare.group.message import Message
+from kshare.group.message import RELEASED, Chunk, Message
 from tests.group.core.driver import HIGH, LOW, MODULES, Driver, owns, point
 from tests.group.protocol.interleavings import seeds
 from tests.support.groups import LOWER, T0, T1, UPPER
@@ -47,6 +48,7 @@ class Walk:
     done: set[At] = field(default_factory=set)
     passed: set[At] = field(default_factory=set)  # what does not come, as far as it was
     held: dict[At, Message] = field(default_factory=dict)
+    released: list[Message] = field(default_factory=list)  # and still in the user's hands
     waits: dict[tuple[TopicPartition, str], float] = field(default_factory=dict)  # released keys
     sought: set[TopicPartition] = field(default_factory=set)  # ever
     sought_at: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)
@@ -107,7 +109,13 @@ class Walk:
                 first = self.sought_at.get(key, 0)  # before it, nothing comes until a restart
                 released = {each for each, m in self.held.items() if m.is_released()}
                 self.passed -= {each for each in released if each[1] >= first}
+                self.released += [m for m in self.held.values() if m.is_released()]
                 self.held = {each: m for each, m in self.held.items() if not m.is_released()}
+
+    def acknowledge_released(self, number: int) -> None:
+        """A thread is done with a record that another one has released: it comes all the same."""
+        if self.released:
+            self.driver.acknowledge(self.released.pop(number % len(self.released)))
 
     def park(self, number: int) -> None:
         self.driver.park(*([] if self.parked() else KEYS[number % 4 :]))
@@ -221,6 +229,7 @@ class Walk:
 WALK_STEPS = [
     *["take", "acknowledge"] * 3,
     *["append", "release", "park", "pause", "goes_back", "keep", "claim", "tick", "tick", "seek"],
+    "acknowledge_released",
 ]
 
 
@@ -243,6 +252,27 @@ def test_what_is_kept_back_comes_wherever_an_interrupt_comes_as_hashes_are_given
     for moment in range(50):
         steps = [*[("take", 0, 0)] * 5, ("keep", 1, moment)]
         assert broken_law(steps, 1, interrupts=True) is None, f"moment {moment}"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [("park", 39), ("take", 27), ("park", 28), ("seek", 14)],
+        [("park", 35), ("take", 21), ("park", 32), ("seek", 2), ("take", 0), ("take", 20)],
+        [("take", 37), ("keep", 13), ("release", 34), ("seek", 22), ("take", 14)],
+    ],
+    ids=["unparked", "sought and read on", "released before the next claim"],
+)
+def test_what_came_before_a_delivery_and_a_seek_counts_once_it_is_acknowledged(
+    before: list[tuple[str, int]],
+) -> None:
+    steps = [(step, number, 0) for step, number in before]
+    for most in (None, 1):
+        assert broken_law([*steps, *[("acknowledge", 0, 0)] * 9], most) is None
+
+
+def test_random_walks_break_no_law() -> None:
+    assert [seed for seed in range(100) if walk(seed)] == []
 
 
 def broken_law(
@@ -301,6 +331,13 @@ def reads_on_what_is_released(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Deliveries, "_follow_released", lambda _: None)
 
 
+def an_acknowledgement_wins_over_a_release(patch: pytest.MonkeyPatch) -> None:
+    """A record is marked as released, and counts once it is acknowledged all the same."""
+    patch.setattr(Chunk, "open_rows", lambda chunk: np.frombuffer(chunk.acknowledged, "u1") == 0)
+    patch.setattr(Chunk, "first_open", lambda chunk: chunk.acknowledged.find(0))
+    patch.setattr(Chunk, "release", lambda chunk, row: chunk.released.__setitem__(row, RELEASED))
+
+
 def skips_what_was_kept_back_for_its_key(patch: pytest.MonkeyPatch) -> None:
     """It was let out and not returned, and does not come next."""
     patch.setattr(Deliveries, "_put_back", lambda *_: None)
@@ -325,6 +362,7 @@ FAULTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     what_was_in_hand_at_a_seek_counts: 0,
     a_seek_leaves_out_what_was_released: 8,
     reads_on_what_is_released: 0,
+    an_acknowledgement_wins_over_a_release: 0,
     skips_what_was_kept_back_for_its_key: 2,
     reads_one_partition_anew: 0,
 }
