@@ -76,6 +76,8 @@ class Room:
         Returns:
             True if there is room.
         """
+        if self.left >= self._worth_reading:
+            return True
         began = time.monotonic()
         self._wait_while(
             lambda: self.left < self._worth_reading and not until(),
