@@ -80,7 +80,7 @@ class _AutoCommit:
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """Commits in the background that are one, as what is processed is a total.
+    """Commits in the background, merged into one: each is of all that is processed so far.
 
     Attributes:
         work: All that was asked for.
@@ -98,7 +98,7 @@ class _Asked:
         """Ask for more; False if that has to be another one, as it counts from other starts."""
         before, since = self.work.processed, self.work.since
         both = before.keys() & work.processed.keys()
-        # No generator: as it is closed, it would swallow what a signal handler raises.
+        # A list: as a generator is closed, it would swallow what a signal handler raises.
         if [tp for tp in both if since[tp] is not work.since[tp]]:
             return False
         joined = {tp: work.processed[tp].union(before[tp]) for tp in both}  # either may be older

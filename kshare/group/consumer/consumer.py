@@ -116,7 +116,7 @@ class KeySharedConsumer:
                 it, and the member has left its group. Close the consumer, and make another one.
             RuntimeError: The consumer is closed.
         """
-        message = self.poll_fresh()
+        message = self.poll_fresh()  # no lock; what needs a look at the session: `take`, below
         if message is not None:
             return message
         deadline, left = deadline_of(timeout), timeout

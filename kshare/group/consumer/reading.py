@@ -159,7 +159,7 @@ class Reading:
             return
         self._end_transactions("unsubscribe")
         with self._state.call(), self._state.changing(self._receiver.interrupt):
-            if subscriber.is_rebalancing:  # as a change is half done
+            if subscriber.is_in_callback:  # as a change is half done
                 raise RuntimeError("unsubscribe in a callback of subscribe: return from it first")
             subscriber.stop_looking()
             with ExitStack() as ends:  # the last one first, whatever a callback raises

@@ -340,7 +340,7 @@ class Receiver:
         with self._state.call():
             self._check_may_receive()
             if not continues:
-                self._say()
+                self._raise_kept()
             meter = self._dispatcher.meter
             if meter is not None:
                 meter.called(continues=continues)
@@ -359,7 +359,7 @@ class Receiver:
         if isinstance(error, KshareError) and not isinstance(error, FencedError | PolicyError):
             self._unsaid = error
 
-    def _say(self) -> None:
+    def _raise_kept(self) -> None:
         error, self._unsaid = self._unsaid, None
         if error is not None:
             raise error
@@ -367,7 +367,7 @@ class Receiver:
     def close(self) -> None:
         """Log what no call will raise any more."""
         try:
-            self._say()
+            self._raise_kept()
         except KshareError as error:
             _log.error("before the consumer was closed: %s", error, exc_info=error)
 
@@ -449,7 +449,7 @@ class Receiver:
         subscriber = self.subscriber
         if subscriber is None or self._state.is_closed:
             return True
-        if subscriber.is_rebalancing:
+        if subscriber.is_in_callback:
             raise RuntimeError("poll in a callback of subscribe: return from it first")
         subscriber.member.polled()
         if not subscriber.has_work:

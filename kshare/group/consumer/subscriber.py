@@ -100,13 +100,17 @@ class Subscriber:
         member: The member of the group.
         host: The consumer.
         group: Its ``group.id``.
+
+    Attributes:
+        callbacks: Callbacks of the user.
+        is_in_callback: Whether one may be running. Then a change is half done, or it is the end.
     """
 
     def __init__(self, member: MemberHandle, host: Host, group: str) -> None:
         self.member = member
         self._group = group
         self.callbacks = Callbacks()
-        self.is_rebalancing = False
+        self.is_in_callback = False
         self._host = host
         self._under_way: _Handover | None = None
         self._step: Callable[[], None] | None = None  # that was interrupted, and is to be done
@@ -161,7 +165,7 @@ class Subscriber:
             Exception: What a callback has raised; all else is done before.
             KshareError: What is assigned cannot be claimed.
         """
-        self.is_rebalancing = True
+        self.is_in_callback = True
         try:
             under_way = self._under_way
             if under_way is not None:
@@ -174,7 +178,7 @@ class Subscriber:
             self._raise_faults()
             raise
         finally:
-            self.is_rebalancing = False
+            self.is_in_callback = False
 
     def _take(self) -> None:
         change = self.member.take()
@@ -253,11 +257,11 @@ class Subscriber:
         if not started:
             return
         if self.callbacks.on_started is not None:
-            self.is_rebalancing = True
+            self.is_in_callback = True
             try:
                 self.callbacks.on_started(as_assigned(started))  # if it fails, it is told again
             finally:
-                self.is_rebalancing = False
+                self.is_in_callback = False
         for topic_partition in started:
             self._starting.pop(topic_partition, None)
 
@@ -279,11 +283,11 @@ class Subscriber:
         owned, self._told = assigned_minus(all_owned, self._told), all_owned
         listener = self._loser(is_lost=self.member.is_lost or self._host.is_fenced())
         if owned and listener is not None:
-            self.is_rebalancing = True
+            self.is_in_callback = True
             try:
                 listener(as_assigned(owned))
             finally:
-                self.is_rebalancing = False
+                self.is_in_callback = False
 
 
 @overload
@@ -299,7 +303,7 @@ def partitions_only(
 def partitions_only(listener: Callable[..., None], consumer: Any = None) -> Listener:
     """A listener that takes partitions, for code that knows no key ranges.
 
-    A partition of which only some key hashes have changed is among them, too. If some are revoked
+    A partition is among them, too, if only some of its key hashes have changed. If some are revoked
     and others stay, it is assigned again after that.
 
     Args:

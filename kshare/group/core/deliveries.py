@@ -324,8 +324,8 @@ class Deliveries:
             started: What the session has started.
             now: The time.
             parked: The parked keys; None until they are known: then nothing begins.
-            continues: Whether a call has got records that it has not returned yet: then a delivery
-                that is provisional goes on, as the next one takes what came before for processed.
+            continues: Whether a call has got records that it has not returned yet: then a
+                provisional delivery goes on. Its successor would take them for processed.
             begins: Whether a transaction begins: amid one, no key is parked or unparked.
         """
         self._keep_back()

@@ -115,7 +115,7 @@ class Delivery:
         return self._scope.wanted(self.position, end)
 
     def carry(self, hashes: KeyRanges) -> Carried | None:
-        """What a delivery of other key hashes takes over from this one, which has ended.
+        """Hand over to a delivery of other key hashes, and end.
 
         Args:
             hashes: The key hashes of the other one.
@@ -131,7 +131,7 @@ class Delivery:
         return self._scope.carried_on(self.position, chunks).within(hashes)
 
     def carry_without(self, again: Mapping[HashRange, Bounds]) -> Carried:
-        """What a delivery takes over that owns the same hashes, of which others are left out.
+        """Hand over to a delivery of the same hashes that leaves out other ones.
 
         Args:
             again: Of keys with records that were kept back or released, the offsets that are to be
@@ -260,9 +260,9 @@ class Delivery:
     # -- what is processed ------------------------------------------------------------------
 
     def those_committed(self, records: Mapping[int, int], committed: Progress) -> list[int]:
-        """Those of some records that are owned and committed.
+        """The offsets of the records among some that are owned and committed.
 
-        What a seek hands out again is, once it is also processed since.
+        A record that a seek hands out again is so once it is processed since, too.
 
         Args:
             records: Key hashes by offset.

@@ -37,7 +37,7 @@ class _Mark:
         position: The offset after the last record that was returned before.
         before_last: The position before that record.
         records: Number of records that were handed out before.
-        chunks: Chunks of which the call has collected rows, each with the first of them.
+        chunks: Chunks with rows that the call has collected, each with the first such row.
     """
 
     position: int
@@ -50,7 +50,7 @@ _WHOLE = 8
 """Chunks that are kept as they are: what is acknowledged soon is not worth a copy."""
 
 _Current: TypeAlias = tuple[Chunk, Rows, int, int]
-"""The chunk of which rows are handed out, those that are left, and the positions around it."""
+"""The chunk that is being handed out, its rows that are left, and the positions around it."""
 
 
 def _taken(current: _Current | None) -> int:

@@ -116,7 +116,7 @@ class HandingOut:
 
         Args:
             most: Maximum number of messages.
-            into: The call's messages; at no moment they are neither there nor here.
+            into: The call's messages. At any moment, each message is either here or in hand.
         """
         partition = self.current
         if self._limits.of(partition) is None:
@@ -227,10 +227,10 @@ class Call:
         return messages
 
     def give_back(self, present: ByPartition) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        """It is not returned: what has to be taken back, and is handed out again.
+        """It is not returned: yield the messages to take back, which are handed out again.
 
-        What is of deliveries that have ended comes as their successors say. After an interrupt amid
-        that, the same goes back by another call.
+        If their delivery has ended, its successor decides what comes. After an interrupt amid that,
+        the same goes back by another call.
         """
         while self._deliveries:
             partition, delivery = next(iter(self._deliveries.items()))

@@ -35,7 +35,7 @@ _CHUNKS_MAX: Final = 64
 _ASIDE_MAX: Final = 1_000
 """Number of keys that are put aside at a time."""
 _FEW: Final = 8
-"""A key that was put aside is read again when this part of what was left of it is left."""
+"""A key put aside is read again when few of its kept-back records remain: 1 in this number."""
 
 
 class KeyLimit:
@@ -74,7 +74,7 @@ class KeyLimit:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks that the records are of which are kept back."""
+        """Number of chunks with records that are kept back."""
         return len(self._kept_back)
 
     @property
@@ -144,7 +144,7 @@ class KeyLimit:
             self.ready.append(message)
 
     def without_known(self, messages: Iterable[Message]) -> list[Message]:
-        """Those of some records that were not put, and are not acknowledged."""
+        """The records among some that were not put, and are not acknowledged."""
         with self._lock:
             waiting = (message for each in self._waiting.values() for message in each)
             known = {message.offset() for message in (*self.ready, *waiting)}
@@ -203,7 +203,7 @@ class KeyLimit:
             keys: Maximum number of keys to put aside.
 
         Returns:
-            Number of keys of which something is forgotten.
+            Number of keys with records that are forgotten.
         """
         with self._lock:
             listed = sorted(self._kept_back)
@@ -234,7 +234,7 @@ class KeyLimit:
             return any(self._is_due(key, left) for key, left in self._aside.items())
 
     def bring_back(self) -> None:
-        """Put the keys aside no longer of which few records are left."""
+        """Put keys aside no longer once few of their records are left."""
         with self._lock:
             due = [key for key, left in self._aside.items() if self._is_due(key, left)]
             for key in due:

@@ -139,7 +139,7 @@ ParkedHashes: TypeAlias = Mapping[str, KeyRanges]
 """The hashes of parked keys by topic."""
 
 _ASIDE_SECONDS: Final = 0.1
-"""Keys are put aside, or read again, so often at most: what is on its way is fetched anew."""
+"""The shortest time between two changes of these keys: each fetches anew what is on its way."""
 
 
 class LeftOut:

@@ -253,7 +253,7 @@ class GroupMember:
         return max(heartbeat_at - now, self.schedule.retry_at - now, 0.0)
 
     def committable(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Those of some partitions whose offsets it may commit.
+        """The partitions among some whose offsets it may commit.
 
         Nothing if it is no member: whoever owns them now commits them, and the facts are in the
         log. What it has given up before it joined may be a plain consumer's now.

@@ -38,7 +38,8 @@ class Work:
 
     Attributes:
         processed: What is processed of each partition.
-        since: The start of each: what belongs to an older one counts no more.
+        since: The start of each, compared by identity: what belongs to an older one counts no
+            more.
     """
 
     processed: Mapping[TopicPartition, Progress]
@@ -76,7 +77,7 @@ class FollowUps:
     """Commits that follow from what is read back: facts of transactions, chunks of others.
 
     Attributes:
-        facts: Those of the last transaction, until they are read back.
+        facts: The facts of the last transaction, until they are read back.
         due_at: When to commit what they make stable; infinity if there is nothing.
         done_at: When that was done last.
     """
@@ -175,7 +176,8 @@ class Ownership:
     Attributes:
         owner: The protocol's core.
         commits: Commits that were asked for.
-        start: From where delivery has begun; None while it may not deliver.
+        start: From where delivery has begun, compared by identity: two that are equal are not the
+            same start. None while it may not deliver.
         action_number: Number of the last actions: what becomes of earlier ones does not matter.
         waits_since: When its claim was read back; None if it does not wait.
         repeated_at: When a commit has repeated the primary offset last.
@@ -254,7 +256,7 @@ class Ownership:
     def processed_since(self, start: Progress | None, what: ProcessedWork) -> bool:
         """Some records have been processed that were delivered from a start; whether they count.
 
-        Those of hashes that are read on while the claim is replaced count once it is in place.
+        Records of hashes that are read on while the claim is replaced count once it is in place.
         """
         if start is not None and start is self.start:
             self.processed(what)
@@ -344,6 +346,7 @@ class Ownership:
             return False
         if not was_running:
             self._begin()
+        # The owner has set its commit to None once all of it was written and read back.
         if owner.commit is None and self.commits.end(is_done=True):
             self.retries.why = ""
         return not was_running

@@ -30,7 +30,7 @@ class Ownerships:
         claim_timeout: Seconds to wait for former owners.
         transactional_id: Id of the transactions that hold what is processed; None without them.
         lease_records: Number of offsets to lease at a time; None for key order.
-        lease_timeout: Seconds after which leases are given up of which nothing was committed.
+        lease_timeout: Seconds without a commit after which a lease is given up.
         individual: Whether key ranges may be owned; else nobody counts on claims.
         uniform: Source of jitter for pauses after faults.
 
@@ -289,7 +289,7 @@ class Ownerships:
         return min((each.position for each in placed if each is not None), default=float("inf"))
 
     def lost(self, topic_id: str, what: str) -> None:
-        """The log is another one now: claim again, and say so.
+        """The log is another one now: claim again, and warn of it.
 
         Args:
             topic_id: Id of the log's topic.

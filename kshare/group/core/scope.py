@@ -289,7 +289,7 @@ class Scope:
 
     @property
     def position(self) -> int:
-        """The lowest offset of which something is still to be handed out, at the beginning."""
+        """The lowest offset with something still to be handed out, at the beginning."""
         done = self.start.commit(self.pieces)
         return self._lowest(done, [each.position for each in self.sought])
 
@@ -312,7 +312,7 @@ class Scope:
         return (*unread.pending_stripes(end, self.unsought), *again)
 
     def beyond(self, position: int) -> int:
-        """The first offset from a position on of which something is still to be handed out."""
+        """The first offset from a position on with something still to be handed out."""
         first = [each.rest(position, OFFSET_MAX)[0] for each in self.sought]
         if self.unsought:
             if self.ahead_end <= position:

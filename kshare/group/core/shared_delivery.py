@@ -90,7 +90,7 @@ class SharedDelivery(Delivery):
 
     @property
     def uncommitted(self) -> int:
-        """Number of parts that have been processed, and of which the log does not say so."""
+        """Number of parts that are processed, though the log does not say so yet."""
         return sum(part.is_counted for part in self._parts)
 
     @property

@@ -166,7 +166,7 @@ class TransactionState:
     def _has_read(self, outlook: Outlook) -> bool:
         """True if the log was read by a request that was sent after the epoch was there.
 
-        Who is fenced and gets another epoch finds the claim of its successor so.
+        So a fenced member that gets another producer epoch first sees its successor's claim.
         """
         return self.epoch is not None and outlook.read_at > self.epoch.ready_at
 

@@ -200,6 +200,8 @@ class Dispatcher:
     def next_rows(self, seconds: float) -> bool:
         """Put the next messages of one partition into :attr:`rows`, which is exhausted.
 
+        Whoever takes a message from there has handed it out (:class:`.Rows`): nothing else counts.
+
         Args:
             seconds: Maximum time to wait. May return False before it is over.
         """

@@ -75,7 +75,7 @@ class _Busy:
     counted_until: float = float("-inf")
 
     def count(self, since: float, now: float) -> float:
-        """The time since something was in work of which nothing is counted yet; it is now."""
+        """Seconds of work that are not counted yet; from now on they are."""
         seconds = max(now - max(since, self.counted_until), 0.0)
         self.counted_until = now
         return seconds

@@ -226,7 +226,7 @@ class Looks:
         clock: Seconds.
 
     Attributes:
-        paused_logs: The logs of paused partitions, of which nothing is fetched.
+        paused_logs: The logs of paused partitions, where nothing is fetched.
         retention: Warns before what is pending is deleted.
     """
 

@@ -1,5 +1,9 @@
 """A member of a group, as other threads see it: they ask it, and tell it what they have done.
 
+Who is who::
+
+    MemberHandle (locks) > MemberDialogue (sends, hears) > GroupMember (times) > Membership (state)
+
 The session's thread talks to the coordinator (:mod:`.dialogue`). Callbacks of users are never
 called there: the thread that polls takes what has changed.
 """

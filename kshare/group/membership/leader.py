@@ -116,6 +116,7 @@ class GroupLeader:
     def _written(
         self, plan: PlanRequest, generation: Generation, epoch: int | None, topic_id: str
     ) -> None:
+        """The epoch is read back: the plan is ready for the Sync that `MemberDialogue` asks for."""
         encode = partial(generation.assignments, epoch, topic_id)  # long if there are many members
         self._beside(encode, partial(self._membership.planned, plan), partial(self._not_made, plan))
 

@@ -112,7 +112,7 @@ class _Reader:
         return self._number(">i", 4)
 
     def length(self) -> int:
-        """The length of an array, of which each element takes two bytes at least."""
+        """The length of an array whose elements take two bytes at least."""
         length = self.int32()
         if not 0 <= length <= len(self._data) // 2:
             raise ValueError(f"an array of {length}")

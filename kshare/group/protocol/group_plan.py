@@ -421,7 +421,7 @@ def _seat_others(
 def _homes(
     partitions: Sequence[TopicPartition], order: Mapping[str, int], holdings: HeldHashes
 ) -> dict[str, TopicPartition]:
-    """The partition of which each member had most."""
+    """The partition that each member had most of."""
     homes: dict[str, tuple[int, TopicPartition]] = {}
     for partition in partitions:
         for member, hashes in holdings.get(partition, {}).items():

@@ -261,7 +261,7 @@ def deal_by_work(
     subscriptions: Mapping[str, Subscription],
     seconds: float,
 ) -> Dealt | None:
-    """Who gets what of partitions of which there are as many as members, or more.
+    """Who gets what of at least as many partitions as there are members.
 
     Args:
         partitions: The partitions, ascending.
@@ -345,7 +345,7 @@ def _is_known(held: _Held, reports: Mapping[str, MemberReport]) -> bool:
 def _works(
     partitions: Sequence[TopicPartition], reports: Mapping[str, MemberReport], seconds: float
 ) -> dict[TopicPartition, _Work]:
-    """The work of each partition; one of which nothing is known has the mean of the others."""
+    """The work of each partition; where it is not known, the mean of the others."""
     listed = [
         (partition, seen, span, dict(report.lags).get(partition, 0))
         for report in reports.values()

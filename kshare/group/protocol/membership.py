@@ -72,7 +72,7 @@ class Standing:
 
     Attributes:
         member_id: Its id; empty if it has none.
-        generation: The generation of which it is a member; -1 if of none.
+        generation: The generation that it belongs to; -1 if to none.
         leader: Id of that generation's leader.
         protocol: The protocol that was voted for.
         metadata_bytes: About how much the coordinator has to keep of what is planned.
@@ -133,7 +133,7 @@ class Membership:
 
     @property
     def generation(self) -> int:
-        """The generation of which it is a member; -1 if of none."""
+        """The generation that it belongs to; -1 if to none."""
         return self.standing.generation
 
     @property

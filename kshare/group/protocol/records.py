@@ -70,7 +70,7 @@ class Key(NamedTuple):
     Attributes:
         incarnation: The incarnation that the record belongs to.
         kind: What the record is, such as ``"block"``.
-        partition: The partition of which it speaks; None for a member.
+        partition: The partition that it is about; None for a member.
         detail: What tells apart records of one kind of one partition.
     """
 
@@ -92,8 +92,8 @@ class Claim:
         hashes: The key hashes.
         epoch: The group's epoch in which they were assigned; None for a standalone consumer.
         transactional_id: Transactional id of the member; None if it has none.
-        self_fencing: Whether the member delivers no more before the group's coordinator drops it,
-            so that nobody has to wait for it who belongs to an epoch without it.
+        self_fencing: Whether the member stops delivering before the group's coordinator drops it.
+            Then members of a later epoch that does not list it need not wait for it.
         shared: Whether the member reads only what it leases, so that shared claims exclude only
             those that are not shared.
     """

@@ -52,7 +52,7 @@ PROTOCOL: Final = "kshare-range-v1"
 """The name of the assignment protocol: members vote for it."""
 
 RANGE: Final = "range"
-"""That of Kafka's range assignor, for groups with members that are not kshare consumers."""
+"""The name of Kafka's range assignor, for groups with members that are not kshare consumers."""
 
 _DAMAGE: Final = (KeyError, TypeError, ValueError, RecursionError, zlib.error, KshareError)
 
@@ -111,7 +111,7 @@ class MemberAssignment:
         epoch: Log offset of the epoch's record; None if there is none, or the member is refused.
         topic_id: Id of the log's topic; empty if brokers give none.
         refusal: Why the member takes no part; empty if it does.
-        is_plain: Whether it is that of another client, which knows no key ranges.
+        is_plain: Whether another client wrote it, which knows no key ranges.
         denied: Topics of its subscription that the leader may not describe; nobody has them.
         compressed: Whether all members of the generation read compressed user data.
         followup_ms: When the leader wants to plan again, in ms since 1970; said while another round
@@ -283,7 +283,7 @@ def is_of_kshare(user_data: bytes) -> bool:
 
 
 def denied_to(topics: Iterable[str], denied: Collection[str]) -> tuple[str, ...]:
-    """Those of a member's topics that the leader may not describe, in order."""
+    """The topics of a member that the leader may not describe, in order."""
     return tuple(sorted(set(topics).intersection(denied)))
 
 

@@ -6,7 +6,7 @@
                                                     +--> task assignor --> members' ranges
     members: tags, racks, what they had, lags ------+
 
-Each member is a process with one thread; its previous tasks are the ranges of which it had most.
+Each member is a process with one thread; its previous tasks are the ranges that it had most of.
 Topics with the same subscribers are one application, each topic a subtopology of it.
 
 Laws: the ranges of a partition tile its hash space, and each has one member. An answer that is
@@ -311,7 +311,7 @@ def _previous(
     members: Sequence[str],
     holdings: HeldHashes,
 ) -> dict[str, list[TaskId]]:
-    """The tasks of which each member had most: ranges may have been cut otherwise then."""
+    """The tasks that each member had most of: ranges may have been cut otherwise then."""
     previous: dict[str, list[TaskId]] = {member: [] for member in members}
     for task, (partition, hashes) in tasks.items():
         held = holdings.get(partition, {})

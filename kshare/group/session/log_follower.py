@@ -90,7 +90,7 @@ class LogFollower:
 
     @property
     def sound_link(self) -> LogLink | None:
-        """The log, but for one that was truncated: nothing is to follow from what it said."""
+        """The log; None if it was truncated, as nobody may act upon what it said."""
         return None if self.link is None or self.link.truncated else self.link
 
     @property

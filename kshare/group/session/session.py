@@ -230,6 +230,8 @@ class GroupSession:
     ) -> dict[TopicPartition, int]:
         """Commit what has been processed, and wait until the log says so.
 
+        Where this session has the lead, it also waits until the primary offset is written.
+
         Args:
             processed: What has been processed of each partition, in total or since the last commit.
             timeout: Maximum time to wait, in seconds; 0 asks for the commit and does not wait.
