@@ -159,6 +159,13 @@ class Chunk:
             rows |= np.frombuffer(self.released, np.uint8) == RELEASED
         return rows
 
+    def released_rows(self) -> list[int]:
+        """The rows that are released and have not come in others yet, ascending."""
+        rows: list[int] = np.flatnonzero(
+            np.frombuffer(self.released, np.uint8) == RELEASED
+        ).tolist()
+        return rows
+
     @property
     def records(self) -> int:
         """Number of rows that are open."""

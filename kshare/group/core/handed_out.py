@@ -294,12 +294,9 @@ class OpenChunks:
             values[rows] = ACKNOWLEDGED
 
     def replace_from(self, start: int, but: KeyRanges = NO_HASHES) -> None:
-        """Rows that are released, of offsets from one on, come in others; but those of some hashes.
-
-        Nothing more is expected of them.
-        """
+        """Replace released rows from an offset on, but those of some hashes: they are read anew."""
         for chunk in self._chunks:
-            for row in np.flatnonzero(np.frombuffer(chunk.released, np.uint8) == RELEASED).tolist():
+            for row in chunk.released_rows():
                 offset = int(chunk.offsets[row])
                 if offset >= start and not is_of(chunk.column("key")[row], offset, but):
                     chunk.replace(row)
@@ -323,9 +320,8 @@ class OpenChunks:
             if RELEASED not in chunk.released:
                 continue
             keys = chunk.column("key")
-            marked = np.flatnonzero(np.frombuffer(chunk.released, np.uint8) == RELEASED)
             by_key: dict[tuple[bytes | None, int], list[int]] = {}
-            for row in marked.tolist():
+            for row in chunk.released_rows():
                 by_key.setdefault((keys[row], -1 if keys[row] is not None else row), []).append(row)
             for (key, _), rows in by_key.items():
                 bounds: list[int] = []
