@@ -87,6 +87,7 @@ class Chunk:
         released: For each row, 0, RELEASED or REPLACED; it has the last word over `acknowledged`.
         offsets: The offset of each row.
         release_count: How often a record was released, by partition and offset; None: none was.
+        overtaken: Whether later records may have been handed out before, also between its rows.
     """
 
     __slots__ = (
@@ -97,6 +98,7 @@ class Chunk:
         "epochs",
         "number",
         "offsets",
+        "overtaken",
         "release_count",
         "released",
         "topic_partition",
@@ -116,6 +118,7 @@ class Chunk:
         self.released = bytearray(batch.num_rows)
         self.offsets: npt.NDArray[np.int64] = int64_numbers(batch.column("offset"))
         self.release_count: Callable[[TopicPartition, int], int] | None = None
+        self.overtaken = False
         self._columns: dict[str, list[Any]] = {}
         self._slim: Chunk | Literal[True] | None = None  # its copy, or True if it is one
 
@@ -131,7 +134,7 @@ class Chunk:
             # Not by `take`, which costs an import; a slice would keep what it is a slice of.
             copy = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
             slim = Chunk(self.topic_partition, copy, self.epochs)
-            slim.number = self.number
+            slim.number, slim.overtaken = self.number, self.overtaken
             slim.acknowledged, slim.released = self.acknowledged, self.released
             slim.release_count, slim._slim = self.release_count, True
             self._slim = slim

@@ -173,7 +173,7 @@ class Delivery:
         """
         rows = self._handed_out.begin(chunk, end)
         if self.explicit:
-            self._open.add(chunk)
+            self._open.add(chunk, self._scope.ahead_end)
         return rows
 
     def hand_out(self, chunk: Chunk, end: int) -> None:
@@ -183,7 +183,7 @@ class Delivery:
         """
         self._handed_out.will_add(chunk)
         if self.explicit:
-            self._open.add(chunk)
+            self._open.add(chunk, self._scope.ahead_end)
         self._handed_out.add(chunk, end)
 
     def pass_to(self, offset: int) -> None:

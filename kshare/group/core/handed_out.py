@@ -233,9 +233,15 @@ class OpenChunks:
     def __init__(self, chunks: tuple[Chunk, ...] = ()) -> None:
         self._chunks = list(chunks)
 
-    def add(self, chunk: Chunk) -> None:
-        """Some more rows are not acknowledged."""
+    def add(self, chunk: Chunk, ahead_end: int) -> None:
+        """Some more rows are not acknowledged.
+
+        Args:
+            chunk: The rows.
+            ahead_end: Up to here, records may have been handed out before.
+        """
         self._sweep()
+        chunk.overtaken = int(chunk.offsets[0]) < ahead_end
         self._chunks.append(chunk)
 
     def chunks(self) -> tuple[Chunk, ...]:
@@ -328,11 +334,11 @@ class OpenChunks:
                 is_open = False
                 for row in _rows_of(chunk, key, rows[0]) if key is not None else rows:
                     offset, comes = int(chunk.offsets[row]), chunk.released[row] == RELEASED
-                    if comes and is_open:
+                    if comes and (is_open or bounds[-1:] == [offset]):
                         bounds[-1] = offset + 1
                     elif comes:
                         bounds += (offset, offset + 1)
-                    is_open = comes
+                    is_open = comes and not chunk.overtaken
                 found.append((key, [int(chunk.offsets[row]) for row in rows], tuple(bounds)))
                 for row in rows:
                     chunk.replace(row)

@@ -176,14 +176,17 @@ class LeftOut:
         They are what was kept back and is forgotten, and what was released: neither is handed out
         any more.
         """
-        kept_back, limit = dict[HashRange, int](), self.limits.of(partition)
+        kept_back, limit = dict[HashRange, list[Bounds]](), self.limits.of(partition)
         for message in () if limit is None else limit.follow():
             message[0].close(message[1])  # not handed out: no gap
-            hashes = HashRange.of(key_hash(message.key(), message.offset()))
-            kept_back[hashes] = min(message.offset(), kept_back.get(hashes, message.offset()))
+            offset = message.offset()
+            hashes = HashRange.of(key_hash(message.key(), offset))
+            # Of its key, all behind it is kept back, too; but what was handed out before it.
+            end = offset + 1 if message[0].overtaken else OFFSET_MAX
+            kept_back.setdefault(hashes, []).append((offset, end))
         again, offsets = delivery.come_again()
-        for hashes, first in kept_back.items():
-            again[hashes] = union([again.get(hashes, ()), (first, OFFSET_MAX)])
+        for hashes, bounds in kept_back.items():
+            again[hashes] = union([again.get(hashes, ()), *bounds])
         self.limits.acknowledge(partition, offsets)  # they hold no others of their keys back
         return again
 

@@ -224,6 +224,7 @@ class Scope:
         read = owned - left_out
         sought = within(carried.sought, read)
         ends = [stripe.bounds[-1] for stripe in start.stripes if stripe.bounds]
+        ends += [each.handed_out[-1] for each in sought if each.handed_out]
         return cls(
             start=start,
             owned=owned,

@@ -242,6 +242,48 @@ def test_of_a_key_that_is_released_and_due_at_once_nothing_stays_kept_back() -> 
         driver.acknowledge(message)
 
 
+@pytest.mark.parametrize("is_sought", [False, True])
+def test_what_is_acknowledged_between_released_records_never_comes_again(is_sought: bool) -> None:
+    """Not even when they are released again: it lies between two rows of one chunk then."""
+    driver = Driver([LOW[0]] * 6, explicit=True)
+    driver.start(WHOLE)
+    if is_sought:
+        driver.take()
+        driver.state.seek(T0, 2, driver.started)
+    first = 2 if is_sought else 0
+    messages = driver.take(3)
+    driver.acknowledge(messages[1])
+    for _ in range(3):
+        driver.state.release(messages[0], driver.now)
+        driver.now += 1.0
+        driver.look()
+        messages = driver.take()
+        offsets = [each.offset() for each in messages]
+        assert offsets == [first, *range(first + 2, 6)]
+    for message in messages:
+        driver.acknowledge(message)
+    driver.park("another")
+    driver.look()
+    progress = driver.state.by_partition[T0].processed(is_batch=True)
+    assert progress.position_of([HashRange.of(point(LOW[0]))]) == (0 if is_sought else 6)
+
+
+def test_what_is_acknowledged_never_comes_again_with_what_is_kept_back_before_it() -> None:
+    driver = Driver([LOW[0]] * 4, explicit=True, most=3)
+    driver.start(WHOLE)
+    messages = driver.take(3)
+    driver.acknowledge(messages[1])
+    driver.state.release(messages[0], driver.now)
+    driver.now += 1.0
+    driver.look()
+    assert driver.fetch()  # and before a call takes it, its key is parked for a while
+    driver.park(LOW[0])
+    driver.look()
+    driver.park()
+    driver.look()
+    assert driver.offsets() == [0, 2, 3]
+
+
 def test_no_interrupt_lets_a_record_out_whose_key_waits() -> None:
     number, raised = 0, ["begin"]
     while raised:
