@@ -148,7 +148,7 @@ class Commits:
             seconds = min(seconds, self.seconds)
             answer = self._session.commit(allowed.processed, seconds, since=work.since)
             self._failure = None  # what policies refused before is accepted now
-            self._processed.releases.forget(allowed)
+            self._processed.releases.forget(allowed, self._session.started)
             return answer
 
     def begin(self, work: Work) -> None:

@@ -7,13 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from kshare.core.hashing import key_hash
+from kshare.core.hashing import NO_HASHES, key_hash
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import OptionsError
 from kshare.group.assignments import rows_by_partition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.restrictions import Restrictions
+from kshare.group.core.deliveries import Starts
+from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets
 from kshare.group.core.ownership import Work
 from kshare.group.delivery.dispatcher import Dispatcher
@@ -121,18 +123,27 @@ class Releases:
                     own[offset] = _Attempt(at, offset, *known)
             self._starts[partition] = start
 
-    def forget(self, work: Work) -> None:
+    def forget(self, work: Work, started: Callable[[], Starts]) -> None:
         """Keep nothing of records whose commit was answered: they come no more.
 
         Not before, as a process that is killed until then is given them again.
+
+        Args:
+            work: What was to be committed.
+            started: What the session has started: a commit passes over what is of another start.
         """
         if not self._attempts:
             return
+        starts = started()
         with self._state.lock:
             for partition, committed in work.processed.items():
                 attempts = self._attempts.get(partition, {})
-                delivery = self._dispatcher.deliveries.get(partition)
-                if delivery is None or delivery.start is not work.since[partition]:
+                start = work.since[partition]
+                # After a commit before a revocation, these hashes are not delivered any more.
+                delivery = self._dispatcher.deliveries.get(partition) or Delivery(
+                    partition, start, NO_HASHES, explicit=True
+                )
+                if not attempts or not starts.get(partition) is start is delivery.start:
                     continue
                 # Of a hash that is not known, the record may be another member's.
                 points = {at: each.point for at, each in attempts.items() if each.point is not None}

@@ -283,4 +283,4 @@ class Transactions:
         may_go_on = self._producer.commit(state.gives_up - time.monotonic())
         state.committed(may_go_on=may_go_on)
         self._log.committed(work)
-        self._processed.releases.forget(work)
+        self._processed.releases.forget(work, lambda: work.since)

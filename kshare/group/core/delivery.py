@@ -260,7 +260,7 @@ class Delivery:
     # -- what is processed ------------------------------------------------------------------
 
     def those_committed(self, records: Mapping[int, int], committed: Progress) -> list[int]:
-        """The offsets of the records among some that are owned and committed.
+        """The offsets of the records among some that are committed.
 
         A record that a seek hands out again is so once it is processed since, too.
 
@@ -275,7 +275,7 @@ class Delivery:
         return [
             offset
             for offset, point in records.items()
-            if self.owned.holds(point) and not self._scope.is_pending(offset, point, done, again)
+            if not self._scope.is_pending(offset, point, done, again)
         ]
 
     def acknowledge(

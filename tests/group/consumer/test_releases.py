@@ -9,8 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from kshare.core.hashing import WHOLE, key_hash, split
-from kshare.core.progress import TopicPartition
+from kshare.core.hashing import WHOLE, KeyRanges, key_hash, split
+from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError, OptionsError
 from kshare.group import message as messages
 from kshare.group.consumer import processed
@@ -264,6 +264,50 @@ def test_what_is_acknowledged_while_a_commit_is_under_way_is_forgotten_by_the_ne
     consumer.commit()
     assert group.processed(T0, 0)
     assert message.delivery_count() == 1
+
+
+@pytest.mark.parametrize("half", [None, 0, 1])
+def test_what_is_committed_as_its_hashes_are_given_up_is_forgotten(
+    make: Make, group: FakeSessions, monkeypatch: pytest.MonkeyPatch, half: int | None
+) -> None:
+    """The commit before a revocation is answered once they are."""
+    consumer = make()
+    message = released_once(consumer)
+    consumer.acknowledge(message)
+    session = group.members[-1]
+    commit = session.commit
+
+    def meanwhile(*args: Any, **named: Any) -> Any:
+        stays = {} if half is None else {T0: KeyRanges([split(WHOLE, 2)[half]])}
+        with consumer._state.lock:
+            consumer._dispatcher.state.keep(stays)
+        return commit(*args, **named)
+
+    monkeypatch.setattr(session, "commit", meanwhile)
+    consumer.commit()
+    assert group.processed(T0, 0)
+    consumer.releases.close(SECONDS)
+    assert not consumer.releases._kept().read().attempts
+
+
+def test_what_a_commit_passes_over_as_offsets_were_reset_is_not_forgotten(
+    make: Make, group: FakeSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = make()
+    message = released_once(consumer)
+    consumer.acknowledge(message)
+    session = group.members[-1]
+    commit = session.commit
+
+    def meanwhile(*args: Any, **named: Any) -> Any:
+        session.restart(T0, Progress.at(0))
+        return commit(*args, **named)
+
+    monkeypatch.setattr(session, "commit", meanwhile)
+    consumer.commit()
+    assert not group.processed(T0, 0)
+    (again,) = received(consumer, 1)
+    assert (again.offset(), again.delivery_count()) == (0, 2)
 
 
 def test_what_another_member_has_released_is_not_forgotten(make: Make, group: FakeSessions) -> None:
