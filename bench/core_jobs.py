@@ -18,8 +18,8 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key
 from kshare.core.tasks import pack, records_of
+from kshare.group.protocol.generation import plan_generation
 from kshare.group.protocol.group_plan import plan_group
-from kshare.group.protocol.leader import plan_generation
 from kshare.group.protocol.record_codec import encode as encode_record
 from kshare.group.protocol.subscription import (
     Subscription,

@@ -15,7 +15,7 @@ from bench.rows import Row
 from kshare.core.hashing import HASH_SPACE
 from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import consumer_config
-from kshare.group.log.link import Written
+from kshare.group.log.log_link import Written
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.protocol.records import Epoch
 from kshare.wire.protocol.background import Beside, Waker

@@ -1,7 +1,7 @@
 """How large a group may be: 1,000 members of 10,000 partitions, on a broker with its default limits.
 
 The coordinator keeps a group's metadata in one record of 1 MB. Members are simulated: what they say
-is that of :class:`~kshare.group.protocol.membership.Membership`, each over a connection of its own;
+is that of :class:`~kshare.group.protocol.membership_state.Membership`, each over a connection of its own;
 nobody reads, claims or sends heartbeats, and the topic need not exist.
 
 ``python -m bench.group_size SERVERS [MEMBERS PARTITIONS]``
@@ -16,10 +16,10 @@ from typing import Any
 from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.membership.link import MemberLink
+from kshare.group.membership.member_link import MemberLink
 from kshare.group.protocol.consumer_protocol import COMPRESSED
-from kshare.group.protocol.leader import plan_generation
-from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.generation import plan_generation
+from kshare.group.protocol.membership_state import Membership, State
 from kshare.group.protocol.requests import Join, PlanRequest, Sync
 from kshare.group.protocol.subscription import Subscription
 from kshare.wire.protocol.error_codes import name

@@ -11,7 +11,7 @@ from kshare.errors import TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.ownership import Work
-from kshare.group.core.transaction import Todo, TransactionState
+from kshare.group.core.transaction_state import Todo, TransactionState
 from kshare.group.message import Message
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.processing.replay import Replay, group_of

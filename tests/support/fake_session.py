@@ -12,8 +12,8 @@ from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.primary import OffsetAndMetadata
+from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
-from kshare.group.membership.planner import WholeTopics
 from kshare.group.protocol.subscription import Assigned
 from kshare.testing import FakeCluster
 from tests.support.parked_keys import FakeParked

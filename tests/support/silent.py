@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kshare.group.membership import link as link_module
+from kshare.group.membership import member_link as link_module
 
 __all__ = ["SilentConnection", "silent_connections"]
 

@@ -24,8 +24,8 @@ from kshare.group.assignments import (
 )
 from kshare.group.config.consumer_config import NOBODY_AWAITS, consumer_config, is_async
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.consumer.consumer_parts import ConsumerParts
 from kshare.group.consumer.health import health_of
-from kshare.group.consumer.parts import Parts
 from kshare.group.consumer.processed import Releases, check_releases
 from kshare.group.consumer.receiver import Receiver, deadline_of, wall_time
 from kshare.group.consumer.subscriber import Callbacks, Listener
@@ -89,7 +89,7 @@ class KeySharedConsumer:
         if not isinstance(config, ConsumerConfig):
             config = consumer_config(config)
         self._config = config
-        parts = Parts(config, session, policies, parked)
+        parts = ConsumerParts(config, session, policies, parked)
         self._session, self._dispatcher = parts.session, parts.dispatcher
         self._state, self._processed, self._commits = parts.state, parts.processed, parts.commits
         self._receiver, self._reading, self._waker = parts.receiver, parts.reading, parts.waker

@@ -9,7 +9,8 @@
 Guarantees: facts are written last, so that other readers of the log wait for an open transaction no
 longer than its commit takes. After an abort, or an answer that was lost, delivery goes on from what
 the log says once the transaction is decided. What is next, and when it gives up, is decided in
-:mod:`kshare.group.core.transaction`: this module asks brokers, waits, and tells it what happened.
+:mod:`kshare.group.core.transaction_state`: this module asks brokers, waits, and tells it what
+happened.
 
 A signal handler, or another thread, may close the consumer amid a transaction. The beginning and
 the commit are calls, and hold a lock: the consumer closes after them. They wait for other members
@@ -38,7 +39,7 @@ from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.transaction_producer import Headers, TransactionProducer, closed
 from kshare.group.core.ownership import Work
-from kshare.group.core.transaction import Todo, TransactionState
+from kshare.group.core.transaction_state import Todo, TransactionState
 from kshare.group.metrics import Latency
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog

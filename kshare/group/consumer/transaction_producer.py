@@ -18,7 +18,7 @@ from kshare.errors import (
     UnknownTopicError,
 )
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.core.transaction import GiveUp, ProducerEpoch
+from kshare.group.core.transaction_state import GiveUp, ProducerEpoch
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.produce.config import commit_transaction, consumer_producer_config
 from kshare.produce.sender import Sender, write_error

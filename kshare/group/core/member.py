@@ -20,7 +20,7 @@ from kshare.core.backoff import Backoff
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.core.right import Liveness
-from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.membership_state import Membership, State
 from kshare.group.protocol.requests import (
     Code,
     FindCoordinator,

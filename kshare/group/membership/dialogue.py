@@ -29,10 +29,10 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, KshareError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import GroupMember, Level
-from kshare.group.log.link import DENIED
+from kshare.group.log.log_link import DENIED
 from kshare.group.membership.leader import GroupLeader
-from kshare.group.membership.link import MemberLink
-from kshare.group.protocol.membership import State
+from kshare.group.membership.member_link import MemberLink
+from kshare.group.protocol.membership_state import State
 from kshare.group.protocol.requests import (
     Code,
     FindCoordinator,

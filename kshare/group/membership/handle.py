@@ -21,11 +21,11 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import GroupMember, MemberSchedule
 from kshare.group.core.right import Liveness
 from kshare.group.membership.dialogue import MemberDialogue
+from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.leader import GroupLeader, WriteEpoch
-from kshare.group.membership.planner import WholeTopics
 from kshare.group.protocol.consumer_protocol import COMPRESSED
 from kshare.group.protocol.holdings import Change
-from kshare.group.protocol.membership import Membership
+from kshare.group.protocol.membership_state import Membership
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Subscription
 from kshare.wire.protocol.background import Beside

@@ -16,9 +16,14 @@ from typing import TypeVar
 from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import GroupMember, Level
-from kshare.group.log.link import Written
-from kshare.group.membership.planner import GroupPlanner, PlannedTopics, SeenTopics, WholeTopics
-from kshare.group.protocol.leader import (
+from kshare.group.log.log_link import Written
+from kshare.group.membership.group_planner import (
+    GroupPlanner,
+    PlannedTopics,
+    SeenTopics,
+    WholeTopics,
+)
+from kshare.group.protocol.generation import (
     Generation,
     RangePlan,
     fits_topics,
@@ -26,7 +31,7 @@ from kshare.group.protocol.leader import (
     topics_of,
     topics_of_all,
 )
-from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.membership_state import Membership, State
 from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.requests import PlanRequest
 from kshare.group.protocol.subscription import RANGE

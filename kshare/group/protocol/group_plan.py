@@ -32,7 +32,7 @@ from typing import TypeAlias
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeRequest
-from kshare.group.protocol.parts import Overlaps, divided, let_meet
+from kshare.group.protocol.range_parts import Overlaps, divided, let_meet
 from kshare.group.protocol.subscription import Assigned, Subscription
 from kshare.ranges.pending import round_robin
 

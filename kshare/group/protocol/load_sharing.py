@@ -41,7 +41,7 @@ from kshare.core.region import Rectangle
 from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeObservation, plan_ranges
 from kshare.errors import PlanError
 from kshare.group.protocol.group_plan import Dealt, HeldHashes, deal, instances_of, separated
-from kshare.group.protocol.parts import divided, keeping_most, shared_width, tiles
+from kshare.group.protocol.range_parts import divided, keeping_most, shared_width, tiles
 from kshare.group.protocol.report import RANGES_MAX, ROUND_ROBIN, MemberReport
 from kshare.group.protocol.subscription import Assignment, Subscription
 from kshare.ranges.adaptive import adaptive, disjoint, hot_above, is_enough, is_even

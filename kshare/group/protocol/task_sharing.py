@@ -39,7 +39,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeAssignor, plan_ranges
 from kshare.group.protocol.group_plan import Dealt, HeldHashes, deal
 from kshare.group.protocol.load_sharing import partition_load, unfinished
-from kshare.group.protocol.parts import shared_width, tiles
+from kshare.group.protocol.range_parts import shared_width, tiles
 from kshare.group.protocol.subscription import Subscription
 from kshare.ranges import round_robin
 

@@ -19,7 +19,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership
-from kshare.group.log.link import DENIED, LogLink
+from kshare.group.log.log_link import DENIED, LogLink
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.protocol.actions import (
     Action,

@@ -23,7 +23,7 @@ from kshare.cluster.cluster import TopicConfig
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.log.link import DENIED, LogLink
+from kshare.group.log.log_link import DENIED, LogLink
 from kshare.group.log.tail import LogLostError, LogTail
 from kshare.group.log.topic import LogTopic, LogWriter
 from kshare.group.protocol.log import GroupLog

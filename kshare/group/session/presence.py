@@ -12,7 +12,7 @@ from kshare.errors import KafkaError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
-from kshare.group.log.link import LogLink
+from kshare.group.log.log_link import LogLink
 from kshare.group.protocol.log import members_forgotten, members_seen
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.record_codec import LIFE_SECONDS, encode

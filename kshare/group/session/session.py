@@ -20,8 +20,8 @@ from kshare.errors import ConsumerClosedError, FetchTimeoutError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership, ProcessedWork
 from kshare.group.log.primary import OffsetAndMetadata, committed_offset
+from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
-from kshare.group.membership.planner import WholeTopics
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.subscription import Assigned

@@ -25,7 +25,7 @@ from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
-from kshare.group.log.link import EpochWriter, LogLink
+from kshare.group.log.log_link import EpochWriter, LogLink
 from kshare.group.log.tail import LogTail
 from kshare.group.protocol.cooperator import Share
 from kshare.group.session.broker_actions import BrokerActions

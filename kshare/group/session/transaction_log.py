@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from kshare.core.progress import TopicPartition
 from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownership import Ownership, Work
-from kshare.group.core.transaction import GiveUp, Outlook, Todo, TransactionState
+from kshare.group.core.transaction_state import GiveUp, Outlook, Todo, TransactionState
 from kshare.group.protocol.commit import (
     Admission,
     Purgatory,

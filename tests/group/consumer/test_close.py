@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kshare.errors import ConsumerClosedError
-from kshare.group.consumer import parts
+from kshare.group.consumer import consumer_parts
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.background import Waker
@@ -184,7 +184,7 @@ def later(number: signal.Signals) -> None:
 def test_a_commit_that_nobody_waited_for_is_called_back_after_the_end_of_its_session(
     group: FakeSessions, make: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "_LAST_COMMIT_SECONDS", 0.01)
+    monkeypatch.setattr(consumer_parts, "_LAST_COMMIT_SECONDS", 0.01)
     told: list[tuple[object, bool]] = []
 
     def on_commit(error: Exception | None, _: object) -> None:

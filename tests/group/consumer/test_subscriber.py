@@ -18,7 +18,7 @@ from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.group.membership import handle as handle_module
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.protocol import holdings as holdings_module
-from kshare.group.protocol import membership as membership_module
+from kshare.group.protocol import membership_state as membership_module
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.subscription import MemberAssignment
 from kshare.wire.protocol.background import Beside

@@ -10,7 +10,7 @@ from kshare.core.progress import TopicPartition
 from kshare.group.core.member import GroupMember, MemberSchedule
 from kshare.group.core.right import Liveness
 from kshare.group.membership.handle import schedule_of
-from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.membership_state import Membership, State
 from kshare.group.protocol.requests import (
     Code,
     FindCoordinator,

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
-from kshare.group.log.link import EpochWriter, LogLink
+from kshare.group.log.log_link import EpochWriter, LogLink
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.records import Claim, Epoch, EpochMember, key_of
 

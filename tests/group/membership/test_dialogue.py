@@ -13,7 +13,7 @@ from kshare.group.core.member import GroupMember, Level
 from kshare.group.core.right import Liveness
 from kshare.group.membership.dialogue import MemberDialogue
 from kshare.group.membership.handle import schedule_of
-from kshare.group.protocol.membership import Membership, Standing, State
+from kshare.group.protocol.membership_state import Membership, Standing, State
 from kshare.group.protocol.subscription import MemberAssignment, Subscription, encode_assignment
 from tests.support.clock import Clock, until
 from tests.support.groups import group_config

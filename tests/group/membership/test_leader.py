@@ -13,11 +13,11 @@ from kshare.errors import AuthorizationError
 from kshare.group import KeySharedConsumer
 from kshare.group.core.member import GroupMember, Level, MemberSchedule
 from kshare.group.core.right import Liveness
-from kshare.group.log.link import Written
+from kshare.group.log.log_link import Written
+from kshare.group.membership.group_planner import PlannedTopics, SeenTopics
 from kshare.group.membership.leader import GroupLeader, SharingLog
-from kshare.group.membership.planner import PlannedTopics, SeenTopics
-from kshare.group.protocol.leader import Generation
-from kshare.group.protocol.membership import Membership, Standing, State
+from kshare.group.protocol.generation import Generation
+from kshare.group.protocol.membership_state import Membership, Standing, State
 from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.requests import Join, PlanRequest, Sync
 from kshare.group.protocol.subscription import PROTOCOL, Subscription, encode_subscription

@@ -13,7 +13,7 @@ from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import FencedError
 from kshare.group import KeySharedConsumer, Message, partitions_only
-from kshare.group.membership.planner import GroupPlanner
+from kshare.group.membership.group_planner import GroupPlanner
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.retry import boot_time
 from tests.support.clock import WAIT_S

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kshare.group.protocol.actions import Write, WritePrimary
-from kshare.group.protocol.membership import State
+from kshare.group.protocol.membership_state import State
 from kshare.group.protocol.takeover import session_of
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.grouped_world import (

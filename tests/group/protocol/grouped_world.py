@@ -12,8 +12,8 @@ from typing import Self
 from kshare.group.protocol import takeover
 from kshare.group.protocol.actions import Delete, WritePrimary
 from kshare.group.protocol.commit import known_progress
-from kshare.group.protocol.leader import Generation
-from kshare.group.protocol.membership import State
+from kshare.group.protocol.generation import Generation
+from kshare.group.protocol.membership_state import State
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.requests import PlanRequest
 from tests.group.protocol import member_world

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from kshare.core.hashing import WHOLE
 from kshare.group.protocol.actions import WritePrimary
-from kshare.group.protocol.membership import State
+from kshare.group.protocol.membership_state import State
 from kshare.group.protocol.requests import PlanRequest
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage

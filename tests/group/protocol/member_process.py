@@ -6,8 +6,8 @@ from typing import Self
 from kshare.core.backoff import Backoff
 from kshare.group.core.member import GroupMember, MemberSchedule
 from kshare.group.core.right import Liveness
-from kshare.group.protocol.leader import Generation
-from kshare.group.protocol.membership import Membership
+from kshare.group.protocol.generation import Generation
+from kshare.group.protocol.membership_state import Membership
 from kshare.group.protocol.requests import Code, Heartbeat, MemberAction, PlanRequest, Sync
 from kshare.group.protocol.subscription import PROTOCOL, Subscription
 from tests.group.protocol.owning import shallow

@@ -12,9 +12,9 @@ from typing import Any, Protocol, Self
 from kshare.core.hashing import WHOLE
 from kshare.group.core.member import GroupMember
 from kshare.group.protocol.actions import WritePrimary
+from kshare.group.protocol.generation import Generation, plan_generation, plan_range
 from kshare.group.protocol.holdings import Change
-from kshare.group.protocol.leader import Generation, plan_generation, plan_range
-from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.membership_state import Membership, State
 from kshare.group.protocol.records import Key, Record, key_of
 from kshare.group.protocol.requests import (
     Code,

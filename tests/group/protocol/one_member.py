@@ -2,7 +2,7 @@
 
 from kshare.core.hashing import WHOLE, KeyRanges, split
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.membership import Membership, State
+from kshare.group.protocol.membership_state import Membership, State
 from kshare.group.protocol.requests import Join, Sync
 from kshare.group.protocol.subscription import (
     PROTOCOL,

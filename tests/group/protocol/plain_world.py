@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from kshare.group.protocol.consumer_protocol import decode_partitions, encode_topics
-from kshare.group.protocol.leader import plan_range
+from kshare.group.protocol.generation import plan_range
 from kshare.group.protocol.requests import Code, Join, Sync
 from kshare.group.protocol.start import Primary
 from kshare.group.protocol.subscription import PROTOCOL, RANGE

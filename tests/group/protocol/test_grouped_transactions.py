@@ -10,7 +10,7 @@ from kshare.core.hashing import ALL_HASHES
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle
 from kshare.group.core.ownership import Claimant
-from kshare.group.core.transaction import Stage, TransactionState
+from kshare.group.core.transaction_state import Stage, TransactionState
 from kshare.group.protocol import takeover
 from kshare.group.protocol.actions import Delete
 from kshare.group.protocol.commit import TransactionChunk

@@ -15,7 +15,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeAssignor, RangeObservation, RangeRequest
 from kshare.group.protocol.group_plan import GroupPlan, plan_group
 from kshare.group.protocol.load_sharing import LoadSharing
-from kshare.group.protocol.parts import keeping_most
+from kshare.group.protocol.range_parts import keeping_most
 from kshare.group.protocol.report import MemberReport, by_range
 from kshare.group.protocol.subscription import Assigned, Subscription, in_order
 from kshare.ranges import adaptive

@@ -14,7 +14,7 @@ from kshare.group.core.right import Liveness
 from kshare.group.protocol import commit, group_plan, owner, takeover
 from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.membership import Membership, Standing, State
+from kshare.group.protocol.membership_state import Membership, Standing, State
 from kshare.group.protocol.records import Block, Claim
 from kshare.group.protocol.requests import Code, Heartbeat, PlanRequest
 from kshare.group.protocol.takeover import session_of

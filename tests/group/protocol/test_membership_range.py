@@ -4,7 +4,7 @@ import pytest
 
 from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.membership import Membership
+from kshare.group.protocol.membership_state import Membership
 from kshare.group.protocol.requests import Code, Join, PlanRequest
 from kshare.group.protocol.subscription import (
     PROTOCOL,

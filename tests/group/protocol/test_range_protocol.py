@@ -16,7 +16,7 @@ from kshare.group.protocol.consumer_protocol import (
     encode_partitions,
     encode_topics,
 )
-from kshare.group.protocol.leader import plan_range, range_assignment, topics_of_all
+from kshare.group.protocol.generation import plan_range, range_assignment, topics_of_all
 from kshare.group.protocol.subscription import (
     MemberAssignment,
     Subscription,

@@ -8,7 +8,7 @@ import pytest
 
 from kshare.core.hashing import NO_HASHES
 from kshare.core.progress import Progress
-from kshare.group.core.transaction import Outlook, Stage, TransactionState
+from kshare.group.core.transaction_state import Outlook, Stage, TransactionState
 from kshare.group.protocol import actions, commit, owner
 from kshare.group.protocol.commit import (
     Admission,

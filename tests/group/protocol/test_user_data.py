@@ -12,8 +12,8 @@ from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError
 from kshare.group.protocol.consumer_protocol import COMPRESSED, PLAIN
-from kshare.group.protocol.leader import Generation, plan_generation
-from kshare.group.protocol.membership import Membership
+from kshare.group.protocol.generation import Generation, plan_generation
+from kshare.group.protocol.membership_state import Membership
 from kshare.group.protocol.requests import Join
 from kshare.group.protocol.subscription import (
     PROTOCOL,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from kshare.group.core.transaction import GiveUp
+from kshare.group.core.transaction_state import GiveUp
 from kshare.group.protocol.owner import Phase
 from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way
 from tests.group.protocol.transactional_member import Member, todo_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from kshare.core.progress import Progress
-from kshare.group.core.transaction import GiveUp, Outlook, Stage, Todo, TransactionState
+from kshare.group.core.transaction_state import GiveUp, Outlook, Stage, Todo, TransactionState
 from kshare.group.protocol import commit
 from kshare.group.protocol.commit import Admission, TransactionChunk
 from kshare.group.protocol.records import Block, Key

@@ -11,7 +11,7 @@ from typing import Self
 
 from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.progress import Progress
-from kshare.group.core.transaction import ProducerEpoch, Stage, Todo
+from kshare.group.core.transaction_state import ProducerEpoch, Stage, Todo
 from kshare.group.protocol import commit
 from kshare.group.protocol.actions import (
     Delete,

@@ -11,7 +11,7 @@ import pytest
 from kshare.cluster.committer import CommittedOffset
 from kshare.cluster.coordinator import find_coordinator
 from kshare.errors import KafkaError, KshareError
-from kshare.group.membership import link
+from kshare.group.membership import member_link
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
@@ -131,7 +131,7 @@ def test_who_leaves_in_vain_does_not_wait_for_longer_than_was_said_and_leaves_al
         commit.result(0)
     assert not member.is_closed
     host, port = cluster.bootstrap_servers.split(",")[running.leader - 1].split(":")
-    monkeypatch.setattr(link, "find_coordinator", lambda *_: (host, int(port)))
+    monkeypatch.setattr(member_link, "find_coordinator", lambda *_: (host, int(port)))
     cluster.stop_broker(running.coordinator)
     until(lambda: member.is_closed)
     assert times_asked(cluster, "LeaveGroup") == 1

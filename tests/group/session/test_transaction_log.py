@@ -13,7 +13,7 @@ from kshare.core.progress import Progress, Rectangle
 from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownership import Work
 from kshare.group.core.ownerships import Ownerships
-from kshare.group.core.transaction import ProducerEpoch, Todo, TransactionState
+from kshare.group.core.transaction_state import ProducerEpoch, Todo, TransactionState
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.session.shared import Shared
 from kshare.group.session.thread import SessionThread

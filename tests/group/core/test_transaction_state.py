@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.group.core.transaction import (
+from kshare.group.core.transaction_state import (
     GiveUp,
     Outlook,
     ProducerEpoch,

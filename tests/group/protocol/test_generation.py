@@ -4,7 +4,7 @@ import pytest
 
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.leader import fits_topics, plan_generation
+from kshare.group.protocol.generation import fits_topics, plan_generation
 from kshare.group.protocol.subscription import (
     Assigned,
     Subscription,

@@ -19,8 +19,8 @@ from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation, RangeRequest
 from kshare.errors import TaskAssignmentException
-from kshare.group.membership.planner import GroupPlanner, SeenTopics
-from kshare.group.protocol.leader import Generation
+from kshare.group.membership.group_planner import GroupPlanner, SeenTopics
+from kshare.group.protocol.generation import Generation
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.requests import PlanRequest
 from kshare.group.protocol.subscription import (

@@ -19,7 +19,7 @@ from kshare.core.hashing import (
     split,
 )
 from kshare.group.protocol.group_plan import plan_group
-from kshare.group.protocol.parts import (
+from kshare.group.protocol.range_parts import (
     Overlaps,
     by_overlap,
     divided,

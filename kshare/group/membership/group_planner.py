@@ -1,7 +1,7 @@
 """How a group's leader plans: with the topics that there are, with which assignors, and when again.
 
-A generation is planned by :mod:`~kshare.group.protocol.leader`; here is what it is not pure about.
-The leader's configuration counts. A fault is logged once, not in each rebalance.
+A generation is planned by :mod:`~kshare.group.protocol.generation`; here is what it is not pure
+about. The leader's configuration counts. A fault is logged once, not in each rebalance.
 """
 
 import logging
@@ -16,8 +16,8 @@ from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.protocol.generation import Generation, plan_generation
 from kshare.group.protocol.group_plan import Deal
-from kshare.group.protocol.leader import Generation, plan_generation
 from kshare.group.protocol.load_sharing import LoadSharing
 from kshare.group.protocol.report import ROUND_ROBIN
 from kshare.group.protocol.requests import PlanRequest

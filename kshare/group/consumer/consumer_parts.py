@@ -27,7 +27,7 @@ from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.background import Waker
 
-__all__ = ["Parts"]
+__all__ = ["ConsumerParts"]
 
 _log = logging.getLogger("kshare.group")
 
@@ -38,7 +38,7 @@ _LAST_COMMIT_SECONDS: Final = 30.0
 """As long as Java's consumer waits when it closes."""
 
 
-class Parts:
+class ConsumerParts:
     """What a consumer consists of, and its end.
 
     It does not hold the consumer, as threads hold it: one that nobody holds any more can be closed.

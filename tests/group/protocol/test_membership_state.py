@@ -7,8 +7,8 @@ import pytest
 from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.errors import AuthorizationError, ForeignMemberError, KafkaError, KshareError
 from kshare.group.core.right import Liveness
-from kshare.group.protocol.leader import plan_generation, topics_of
-from kshare.group.protocol.membership import State
+from kshare.group.protocol.generation import plan_generation, topics_of
+from kshare.group.protocol.membership_state import State
 from kshare.group.protocol.requests import Code, Join, Leave, PlanRequest, Sync
 from kshare.group.protocol.subscription import (
     MemberAssignment,

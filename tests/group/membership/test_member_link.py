@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from kshare.group.membership import link as link_module
-from kshare.group.membership.link import Line, MemberLink
+from kshare.group.membership import member_link as link_module
+from kshare.group.membership.member_link import Line, MemberLink
 from kshare.group.protocol.requests import Heartbeat, Join
 from kshare.wire.protocol.connection import Connection
 from tests.support.clock import until
