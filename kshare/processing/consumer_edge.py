@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from kshare.cluster.parked_keys import ParkedKey, ParkedKeys
+from kshare.core.hashing import key_hash
 from kshare.errors import KafkaError, OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
-from kshare.group.log.retry_log import Remembered, RetryLog
-from kshare.group.log.topic import log_table
+from kshare.group.log.retry_log import Remembered
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
 from kshare.processing.core.record import Outcome, Record
 from kshare.processing.dead_letters import DeadLetters
@@ -158,7 +158,7 @@ class ConsumerEdge:
         on_room: Called when there may be room again.
 
     Attributes:
-        retry_log: Keeps attempts and sequences in the group's log.
+        retry_log: Keeps attempts and sequences in the group's log, until the consumer is closed.
         has_given_back: Whether any records were given back.
     """
 
@@ -170,8 +170,8 @@ class ConsumerEdge:
         self._releases = consumer.releases
         self._receiver = consumer.receiver
         self.has_given_back = False
-        kafka, group = consumer.config.kafka, consumer.config.group
-        self.retry_log = RetryLog(log_table(kafka, consumer.config.log_topic, group), group)
+        self.retry_log = consumer.releases.retry_log()
+        kafka = consumer.config.kafka
         self._letters: DeadLetters | None = None
         self._parker: Parker | None = None
         self._writes = asyncio.Semaphore(_WRITES_AT_ONCE)
@@ -249,13 +249,15 @@ class ConsumerEdge:
         """Keep failures and due time in the group's log."""
         self.retry_log.remember(record)
 
-    def forget(self, record: Record) -> None:
-        """Keep them no more."""
-        self.retry_log.forget(record)
+    def forget(self, record: Record, *, is_parked: bool) -> None:
+        """Keep them no more: at once, or when the record's commit is answered."""
+        if is_parked:
+            self.retry_log.forget(record)
+        else:
+            self._releases.ended(record, key_hash(record.raw_key, record.offset))
 
     def close(self) -> None:
-        """Close the connections; waits some seconds for what is still to be written."""
-        self.retry_log.close(_CLOSE_SECONDS)
+        """Close the connections; waits some seconds for a key that is being parked."""
         if self._letters is not None:
             self._letters.close()
         if self._parker is not None:

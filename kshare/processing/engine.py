@@ -372,8 +372,8 @@ class Engine:
                 self._abandon(call)
             case Remember(record):
                 self._edge.remember(record)
-            case Forget(record):
-                self._edge.forget(record)
+            case Forget(record, is_parked):
+                self._edge.forget(record, is_parked=is_parked)
             case WriteLetter() | ParkKey():
                 self.loop.spawn(self._end(effect))
             case GiveBack(record):

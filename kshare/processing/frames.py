@@ -306,7 +306,7 @@ class _Task:
     def remember(self, record: Record) -> None:
         """Nothing to do: a task that runs again begins anew."""
 
-    def forget(self, record: Record) -> None:
+    def forget(self, record: Record, *, is_parked: bool) -> None:
         """Nothing to do."""
 
 

@@ -69,7 +69,7 @@ class MemoryEdge:
     def remember(self, record: Record) -> None:
         self.remembered[record.offset] = record.failures
 
-    def forget(self, record: Record) -> None:
+    def forget(self, record: Record, *, is_parked: bool) -> None:
         self.remembered.pop(record.offset, None)
 
     def offsets(self, status: Status = Status.DONE) -> list[int]:

@@ -1,6 +1,7 @@
 """A processor over a consumer, on a mock cluster: acknowledgements, faults, signals."""
 
 import asyncio
+import json
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, ProcessingError
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.log.retry_log import Remembered, RetryLog
 from kshare.group.message import Chunk
 from kshare.processing import Outcome, Processor, Record, Retry, Status
 from kshare.processing.consumer_edge import ConsumerEdge, not_before, records_of
@@ -48,6 +50,34 @@ def test_all_are_handled_in_order_acknowledged_and_committed(
         offsets = [offset for each, offset in seen if each == key]
         assert offsets == sorted(offsets)
     assert [at for at in range(RECORDS) if not sessions.processed(ORDERS, at)] == []
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_attempts_are_forgotten_once_the_commit_of_an_outcome_is_answered(
+    consumer: Callable[..., KeySharedConsumer],
+    sessions: FakeSessions,
+    monkeypatch: pytest.MonkeyPatch,
+    is_answered: bool,
+) -> None:
+    """Else it has them all again after kill -9 before the brokers have that commit."""
+    log, handled = dict[bytes, bytes | None](), set[int]()
+    monkeypatch.setattr(RetryLog, "_write", lambda _, rows, seconds=0.0: log.update(rows))
+    monkeypatch.setattr(RetryLog, "read", lambda _: Remembered())
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise KafkaError("the log cannot be written")
+
+    async def handler(record: Record) -> None:
+        if record.offset in {5, 7} and not record.failures:
+            raise ValueError
+        handled.add(record.offset)
+
+    made = consumer()
+    if not is_answered:
+        monkeypatch.setattr(sessions.members[-1], "commit", refused)
+    run(Processor(handler, retry=SOON), made, lambda: len(handled) == RECORDS)
+    assert sorted(json.loads(key)[-1] for key in log) == [5, 7]
+    assert [value is None for value in log.values()] == [is_answered] * 2
 
 
 def test_several_partitions_are_read_in_short_turns() -> None:

@@ -19,7 +19,7 @@ from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets
 from kshare.group.core.ownership import Work
 from kshare.group.delivery.dispatcher import Dispatcher
-from kshare.group.log.retry_log import RetryLog
+from kshare.group.log.retry_log import Attempted, RetryLog
 from kshare.group.log.topic import log_table
 from kshare.group.message import Message
 
@@ -39,7 +39,7 @@ class _Attempt:
 
 
 class Releases:
-    """Records that a user gives back: how often each was, in memory and in the group's log.
+    """Records that users and processors give back: how often, in memory and in the group's log.
 
     For any thread.
 
@@ -95,7 +95,7 @@ class Releases:
             point = key_hash(message.key(), offset)
             attempt = _Attempt(partition, offset, known + 1, since, now + delay, point)
             self._attempts[partition][offset] = attempt
-        self._kept().remember(attempt, point)
+        self.retry_log().remember(attempt, point)
         self._interrupt()
 
     def count(self, partition: TopicPartition, offset: int) -> int:
@@ -115,13 +115,25 @@ class Releases:
 
     def _look(self, partition: TopicPartition, start: Any) -> None:
         """Key hashes have come: look at what others have written of them."""
-        attempts = self._kept().read().attempts
+        attempts = self.retry_log().read().attempts
         with self._state.lock:
             own = self._attempts.setdefault(partition, {})
             for (at, offset), known in attempts.items():
                 if at == partition and (offset not in own or own[offset].failures < known.failures):
                     own[offset] = _Attempt(at, offset, *known)
             self._starts[partition] = start
+
+    def ended(self, record: Attempted, point: int) -> None:
+        """A record with attempts in the log has its outcome: they are kept until it is committed.
+
+        Args:
+            record: The record.
+            point: Its key hash.
+        """
+        partition, offset = record.topic_partition, record.offset
+        attempt = _Attempt(partition, offset, record.failures, record.since, record.due, point)
+        with self._state.lock:
+            self._attempts.setdefault(partition, {})[offset] = attempt
 
     def forget(self, work: Work, started: Callable[[], Starts]) -> None:
         """Keep nothing of records whose commit was answered: they come no more.
@@ -148,14 +160,15 @@ class Releases:
                 # Of a hash that is not known, the record may be another member's.
                 points = {at: each.point for at, each in attempts.items() if each.point is not None}
                 for offset in delivery.those_committed(points, committed):
-                    self._kept().forget(attempts.pop(offset))
+                    self.retry_log().forget(attempts.pop(offset))
 
     def close(self, seconds: float) -> None:
         """Write what is still to be written, for so long at most."""
         if self._retry_log is not None:
             self._retry_log.close(seconds)
 
-    def _kept(self) -> RetryLog:
+    def retry_log(self) -> RetryLog:
+        """What is kept of attempts in the group's log, until the consumer is closed."""
         with self._state.lock:  # or threads that release at once would make one each
             if self._retry_log is None:
                 self._retry_log = _retry_log(self._config)

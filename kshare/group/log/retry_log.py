@@ -7,8 +7,8 @@ It lies in the group's log, beside its individual commits. A record's key is
 no text, so whatever reads the log passes over it, earlier versions too. By kind:
 
 - ``attempt``: detail is the offset of a record that waits; the value has ``failures``,
-  ``since_ms``, ``due_ms`` and, of released ones, the ``hash`` of its key. A tombstone says that it
-  has its outcome; of a released one, that this is committed.
+  ``since_ms``, ``due_ms`` and, of released ones, the ``hash`` of its key. A tombstone says that its
+  outcome is committed, or that it is parked.
 - ``sequence``: detail is the key in hexadecimal; the value has the first ``offset`` that went to
   the dead-letter topic; those after it follow. A tombstone releases the key.
 
@@ -203,7 +203,7 @@ class RetryLog:
         self._behind(record, json_bytes(fields if point is None else {**fields, "hash": point}))
 
     def forget(self, record: Attempted) -> None:
-        """A record has its outcome; written behind."""
+        """A record comes no more, or has all its attempts again; written behind."""
         self._behind(record, None)
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:

@@ -40,9 +40,15 @@ class Remember(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """A record that was remembered has its outcome."""
+    """A record that was remembered has its outcome, or is parked and has all its attempts again.
+
+    Attributes:
+        record: The record.
+        is_parked: Whether it is parked, and so comes again.
+    """
 
     record: Record
+    is_parked: bool = False
 
 
 class WriteLetter(NamedTuple):
@@ -145,5 +151,5 @@ class Edge(Protocol):
     def remember(self, record: Record) -> None:
         """Keep failures and due time of a record through a restart."""
 
-    def forget(self, record: Record) -> None:
-        """Keep them no more."""
+    def forget(self, record: Record, *, is_parked: bool) -> None:
+        """Keep them no more, once the record comes no more, or at once if it is parked."""

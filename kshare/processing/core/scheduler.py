@@ -388,7 +388,7 @@ class Scheduler:
             return []
         failed = lane.records[0]
         if failed not in lane.revoked:  # once it is unparked, it has all its attempts
-            self.effects.append(Forget(failed))
+            self.effects.append(Forget(failed, is_parked=True))
         first = next((each for each in lane.records if each not in lane.revoked), None)
         if first is not None:
             self._parked[lane.key] = first.without_rows()

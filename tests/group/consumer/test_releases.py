@@ -207,7 +207,7 @@ def test_deliveries_are_counted_through_a_restart_until_the_record_is_processed(
     third = make()
     (message,) = received(third, 1)
     assert (message.offset(), message.delivery_count()) == (1, 1)
-    assert not third.releases._kept().read().attempts
+    assert not third.releases.retry_log().read().attempts
 
 
 def released_once(consumer: KeySharedConsumer) -> Message:
@@ -287,7 +287,7 @@ def test_what_is_committed_as_its_hashes_are_given_up_is_forgotten(
     consumer.commit()
     assert group.processed(T0, 0)
     consumer.releases.close(SECONDS)
-    assert not consumer.releases._kept().read().attempts
+    assert not consumer.releases.retry_log().read().attempts
 
 
 def test_what_a_commit_passes_over_as_offsets_were_reset_is_not_forgotten(
@@ -515,13 +515,13 @@ def test_threads_whose_first_releases_come_at_once_have_one_retry_log(
     def makes(config: Any) -> Any:
         made.append(original(config))
         if not others:  # another thread comes before this one is known
-            others.append(threading.Thread(target=consumer.releases._kept))
+            others.append(threading.Thread(target=consumer.releases.retry_log))
             others[0].start()
             others[0].join(0.2)
         return made[-1]
 
     monkeypatch.setattr(processed, "_retry_log", makes)
-    consumer.releases._kept()
+    consumer.releases.retry_log()
     others[0].join(SECONDS)
     assert len(made) == 1
 
