@@ -84,7 +84,7 @@ class Worker:
     def _commit(self, done: Progress, since: Progress) -> int:
         starts = {self.partition: since}
         try:
-            answer = self._session.commit({self.partition: done}, _SECONDS, since=starts)
+            answer = self._session.commit({self.partition: done}, _SECONDS, starts=starts)
         except FetchTimeoutError:
             return -1
         return answer.get(self.partition, -1)

@@ -175,9 +175,9 @@ class QueryMember:
         """Commit, and wait for it; in a thread of its own."""
         try:
             session = self._claims.claim(processed, _RESTART_MS)
-            since = self._started(session, processed)
+            starts = self._started(session, processed)
             own = {tp: progress.within(self._hashes(tp)) for tp, progress in processed.items()}
-            session.commit(own, self._seconds, since=since)
+            session.commit(own, self._seconds, starts=starts)
         except (FencedError, FetchTimeoutError):
             raise  # the session goes on
         except Exception:

@@ -85,7 +85,7 @@ def test_where_a_query_lets_a_new_group_start(servers: str, hashes: HashRange, s
         spark.commit({T0: Progress.at(90)})
         spark.flush(SECONDS)
         with closing(offsets(servers)) as found:
-            assert found._read().log.of(T0).start == start
+            assert found._read().log.of(T0).reset_to == start
         assert committed(servers)[T0].position(hashes) == 90
 
 

@@ -93,14 +93,14 @@ class FakeSession:
         processed: Mapping[TopicPartition, Progress | Sequence[Rectangle]],
         timeout: float,
         *,
-        since: Mapping[TopicPartition, Progress] | None = None,
+        starts: Mapping[TopicPartition, Progress] | None = None,
     ) -> dict[TopicPartition, int]:
         self.check()
         stable = {}
         with self._group.lock:
             for tp, progress in processed.items():
                 assert isinstance(progress, Progress)
-                if since is not None and since[tp] is not self._started.get(tp):
+                if starts is not None and starts[tp] is not self._started.get(tp):
                     continue
                 done = self._group.done.get(tp, Progress.at(self._group.initial.get(tp, 0)))
                 pieces = [*progress.individual_commits]

@@ -96,13 +96,13 @@ class _Asked:
 
     def includes(self, work: Work) -> bool:
         """Ask for more; False if that has to be another one, as it counts from other starts."""
-        before, since = self.work.processed, self.work.since
+        before, starts = self.work.processed, self.work.starts
         both = before.keys() & work.processed.keys()
         # A list: as a generator is closed, it would swallow what a signal handler raises.
-        if [tp for tp in both if since[tp] is not work.since[tp]]:
+        if [tp for tp in both if starts[tp] is not work.starts[tp]]:
             return False
         joined = {tp: work.processed[tp].union(before[tp]) for tp in both}  # either may be older
-        self.work = Work({**before, **work.processed, **joined}, {**since, **work.since})
+        self.work = Work({**before, **work.processed, **joined}, {**starts, **work.starts})
         self.calls += 1
         return True
 
@@ -144,9 +144,9 @@ class Commits:
         if not work.processed:
             return {}
         with self.latency.measured():
-            allowed = Work(self._processed.allowed(work.processed), work.since)
+            allowed = Work(self._processed.allowed(work.processed), work.starts)
             seconds = min(seconds, self.seconds)
-            answer = self._session.commit(allowed.processed, seconds, since=work.since)
+            answer = self._session.commit(allowed.processed, seconds, starts=work.starts)
             self._failure = None  # what policies refused before is accepted now
             self._processed.releases.forget(allowed, self._session.started)
             return answer

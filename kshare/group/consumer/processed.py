@@ -150,7 +150,7 @@ class Releases:
         with self._state.lock:
             for partition, committed in work.processed.items():
                 attempts = self._attempts.get(partition, {})
-                start = work.since[partition]
+                start = work.starts[partition]
                 # After a commit before a revocation, these hashes are not delivered any more.
                 delivery = self._dispatcher.deliveries.get(partition) or Delivery(
                     partition, start, NO_HASHES, explicit=True

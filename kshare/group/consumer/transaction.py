@@ -262,7 +262,7 @@ class Transactions:
     def _commit(self) -> None:
         mark, work = self._processed.end_transaction()
         has_news = self._state.is_begun or self._log.has_news(work)
-        self._state.ask_commit(mark, work.since, time.monotonic(), has_news=has_news)
+        self._state.ask_commit(mark, work.starts, time.monotonic(), has_news=has_news)
         if not self._state.is_settled:
             with self.latency.measured():
                 self._commit_work(work)
@@ -284,4 +284,4 @@ class Transactions:
         may_go_on = self._producer.commit(state.gives_up - time.monotonic())
         state.committed(may_go_on=may_go_on)
         self._log.committed(work)
-        self._processed.releases.forget(work, lambda: work.since)
+        self._processed.releases.forget(work, lambda: work.starts)

@@ -38,12 +38,12 @@ class Work:
 
     Attributes:
         processed: What is processed of each partition.
-        since: The start of each, compared by identity: what belongs to an older one counts no
+        starts: The start of each, compared by identity: what belongs to an older one counts no
             more.
     """
 
     processed: Mapping[TopicPartition, Progress]
-    since: Mapping[TopicPartition, Progress]
+    starts: Mapping[TopicPartition, Progress]
 
 
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 2_000
@@ -275,10 +275,10 @@ class Ownership:
 
     def _begin(self) -> None:
         """Delivery begins."""
-        assert self.owner.start is not None
+        assert self.owner.resolved is not None
         self.start = self.owner.done
         self.retries.backoff.reset()
-        if self.owner.start.reason in {Reason.RESET, Reason.EXPIRED}:
+        if self.owner.resolved.reason in {Reason.RESET, Reason.EXPIRED}:
             self.inherited = Inheritance()
         if self.inherited.processed is not None:
             self.processed(self.inherited.processed)

@@ -157,7 +157,7 @@ class Ownerships:
     def ask_commits(
         self,
         processed: Mapping[TopicPartition, ProcessedWork],
-        since: Mapping[TopicPartition, Progress] | None = None,
+        starts: Mapping[TopicPartition, Progress] | None = None,
     ) -> list[tuple[Ownership, int]]:
         """Ask for commits; the ownerships, and which of their commits it is.
 
@@ -167,8 +167,8 @@ class Ownerships:
 
         Args:
             processed: What has been processed of each partition.
-            since: The starts from which it was delivered; None: it does not matter. What belongs to
-                another start is passed over, unless the member is fenced, or the claim has been
+            starts: Those from which it was delivered; None: it does not matter. What belongs to
+                another one is passed over, unless the member is fenced, or the claim has been
                 replaced and keeps the hashes: then it is committed once the claim is in place.
         """
         asked = []
@@ -176,11 +176,11 @@ class Ownerships:
             each = self.by_partition.get(partition)
             if each is None:
                 continue
-            if since is None:
+            if starts is None:
                 if each.start is not None:
                     each.processed(what)
             elif each.owner.phase is not Phase.FENCED:
-                start = since.get(partition)
+                start = starts.get(partition)
                 if not each.processed_since(start, what) and start is not each.start:
                     continue
             asked.append((each, each.commits.ask()))
@@ -346,7 +346,7 @@ class Ownerships:
         )
 
     def _report_start(self, owner: Owner) -> None:
-        start = owner.start
+        start = owner.resolved
         assert start is not None
         if start.reason.voids:
             what = (

@@ -133,7 +133,7 @@ class TransactionState:
         self.gives_up = float("inf")
         self._patience = timeout * _TIMEOUT_SHARE
         self._mark: object = None
-        self._since: Starts | None = None  # None: delivery began again amid it
+        self._starts: Starts | None = None  # None: delivery began again amid it
 
     # -- what holds --------------------------------------------------------------------------
 
@@ -159,9 +159,9 @@ class TransactionState:
 
     def is_own(self, starts: Starts) -> bool:
         """Return True if all that it processes was delivered from these starts."""
-        if self._since is None:
+        if self._starts is None:
             return False
-        return all(starts.get(partition) is start for partition, start in self._since.items())
+        return all(starts.get(partition) is start for partition, start in self._starts.items())
 
     def _has_read(self, outlook: Outlook) -> bool:
         """True if the log was read by a request that was sent after the epoch was there.
@@ -206,7 +206,7 @@ class TransactionState:
         """Why waiting is of no use; None if it may be."""
         if outlook.is_closed:
             return GiveUp.CLOSED
-        if self._since is None:
+        if self._starts is None:
             return GiveUp.TORN
         if not self.is_own(outlook.starts):
             return GiveUp.NOT_OWN
@@ -224,7 +224,7 @@ class TransactionState:
         assert self.stage is Stage.NONE
         if self.epoch is not None and self.epoch.own_fences != own_fences:
             self.epoch = None
-        self.stage, self._mark, self._since = Stage.OPEN, mark, None
+        self.stage, self._mark, self._starts = Stage.OPEN, mark, None
 
     def begun(self, now: float, epoch: ProducerEpoch | None = None) -> None:
         """It is begun at the brokers, which count its time from now on.
@@ -237,18 +237,18 @@ class TransactionState:
         self.epoch = epoch or self.epoch
         self.is_begun, self.gives_up = True, now + self._patience
 
-    def ask_commit(self, mark: object, since: Starts, now: float, *, has_news: bool) -> None:
+    def ask_commit(self, mark: object, starts: Starts, now: float, *, has_news: bool) -> None:
         """It is to commit what was handed out.
 
         Args:
             mark: As of :meth:`begin`.
-            since: The starts from which that was delivered.
+            starts: Those from which that was delivered.
             now: The time.
             has_news: Whether something is processed that the log does not say.
         """
         assert self.stage is Stage.OPEN
-        self._since = since if mark == self._mark else None
-        if self._since is not None and not self.is_begun and not has_news:
+        self._starts = starts if mark == self._mark else None
+        if self._starts is not None and not self.is_begun and not has_news:
             self.stage = Stage.NONE
             return
         self.stage = Stage.COMMITTING

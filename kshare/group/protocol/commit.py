@@ -255,7 +255,7 @@ def stable_offset(log: PartitionLog, start: Start | None) -> int:
 
 def _stable_of(log: PartitionLog) -> int:
     """Below this offset the log itself says that all is processed."""
-    return max(log.start or 0, log.stable.offset if log.stable else 0)
+    return max(log.reset_to or 0, log.stable.offset if log.stable else 0)
 
 
 def _wanted(

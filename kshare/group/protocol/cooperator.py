@@ -225,7 +225,7 @@ class Cooperator(Owner):
 
     def stable(self, log: PartitionLog) -> int:
         """The stable offset that the log names, or that follows from its facts."""
-        named = stable_offset(log, self.start)
+        named = stable_offset(log, self.resolved)
         return named if self.share is None else max(named, self.share.done.stable)
 
     def is_stable_behind(self, log: PartitionLog) -> bool:  # noqa: ARG002 - as far as it was looked at
@@ -276,8 +276,8 @@ class Cooperator(Owner):
         return was_dropped or name in self.silent
 
     def _cooperate(self, log: PartitionLog) -> Iterator[Append]:
-        assert self.start is not None
-        done = log.progress(self.start.progress.stable)
+        assert self.resolved is not None
+        done = log.progress(self.resolved.progress.stable)
         processed, held = processed_offsets(done), holdings(log)
         mine = {
             number: subtract(bounds, processed)
@@ -295,7 +295,7 @@ class Cooperator(Owner):
         share = Share(has, done, free, self._asked is not None)
         if share != self.share:
             self.share = share
-        said = log.stable.offset if log.stable is not None else self.start.progress.stable
+        said = log.stable.offset if log.stable is not None else self.resolved.progress.stable
         self._is_stable_behind = log.lead == self.claim_name and done.stable > said
 
     def _clear(self, log: PartitionLog, mine: dict[int, Bounds]) -> Iterator[Append]:

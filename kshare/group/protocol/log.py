@@ -81,7 +81,7 @@ class PartitionLog:
 
     Attributes:
         incarnation: The newest incarnation; facts and stable offsets of older ones do not count.
-        start: Where the incarnation starts: what its first `Reset` says; None if there is none.
+        reset_to: Where the incarnation starts: what its first `Reset` says; None if there is none.
         stable: The highest stable offset of the incarnation; None if there is none.
         blocks: The facts of the incarnation.
         claims: The last record of each claim, by its name.
@@ -93,7 +93,7 @@ class PartitionLog:
     """
 
     incarnation: int = 0
-    start: int | None = None
+    reset_to: int | None = None
     stable: Stable | None = None
     blocks: dict[BlockKey, Bounds] = field(default_factory=dict)
     claims: dict[str, PlacedClaim] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class PartitionLog:
         Args:
             primary: The primary offset, if it belongs to the incarnation: all below is processed.
         """
-        stable = max(primary, self.start or 0, self.stable.offset if self.stable else 0)
+        stable = max(primary, self.reset_to or 0, self.stable.offset if self.stable else 0)
         by_hashes: dict[HashRange, list[Bounds]] = {}
         for (_, hashes, _), bounds in self.blocks.items():
             by_hashes.setdefault(hashes, []).append(bounds)
@@ -339,7 +339,7 @@ def _begin_incarnation(log: PartitionLog, key: Key) -> None:
     log.outdated |= {Key(old, "lease", partition, detail) for detail in log.leases}
     log.outdated |= {Key(old, "stable", partition, (author,)) for author in log.stables}
     log.outdated |= {Key(old, "reset", partition, detail) for detail in log.resets}
-    log.incarnation, log.start, log.stable = key.incarnation, None, None
+    log.incarnation, log.reset_to, log.stable = key.incarnation, None, None
     log.blocks, log.leases, log.stables, log.resets = {}, {}, {}, {}
 
 
@@ -347,8 +347,8 @@ def _apply(log: PartitionLog, record: Record, position: int) -> None:
     match record:
         case Reset():
             # Two members may begin an incarnation at once: the first of them says where.
-            if log.start is None:
-                log.start = record.offset
+            if log.reset_to is None:
+                log.reset_to = record.offset
             log.resets.setdefault((record.author, record.number))
         case Stable():
             log.stables[record.author] = record

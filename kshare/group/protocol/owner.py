@@ -93,7 +93,7 @@ class Owner:
         claim: What it claims, and in which of the group's epochs, if in one.
         topic_id: Id of the log's topic; empty if it is not known.
         phase: How far it is.
-        start: Where it starts, from phase ANCHORING on.
+        resolved: Where it starts, from phase ANCHORING on.
         done: What has been processed, as far as it knows; from phase RUNNING on.
         commit: The commit under way; None if there is none. With a transactional id, facts are
             written in transactions, and by no commit.
@@ -103,7 +103,7 @@ class Owner:
     claim: Claim
     topic_id: str = ""
     phase: Phase = Phase.CLAIMING
-    start: Start | None = None
+    resolved: Start | None = None
     done: Progress = field(default_factory=lambda: Progress.at(0))
     commit: Commit | None = None
     leader_epochs: LeaderEpochs = NO_EPOCHS
@@ -185,7 +185,7 @@ class Owner:
         """
         if self.phase not in {Phase.STARTING, Phase.ANCHORING, Phase.RUNNING}:
             return False
-        self.phase, self.start, self.commit = Phase.STARTING, None, None
+        self.phase, self.resolved, self.commit = Phase.STARTING, None, None
         self._pending, self._evidence = (), self._evidence.forgotten()
         return True
 
@@ -208,7 +208,7 @@ class Owner:
         if self.phase is Phase.FENCED:
             return
         self._evidence = replace(self._evidence.forgotten(), known=self.known())
-        self.phase, self.start, self.commit, self._pending = Phase.CLAIMING, None, None, ()
+        self.phase, self.resolved, self.commit, self._pending = Phase.CLAIMING, None, None, ()
         self._takeover = Takeover(waits=True)
 
     def inherit(self, former: "Owner") -> None:
@@ -221,8 +221,8 @@ class Owner:
     def known(self) -> tuple[int, Progress] | None:
         """What it knows to be processed, and in which incarnation; None if that is nothing."""
         if self.phase is Phase.RUNNING:
-            assert self.start is not None
-            return self.start.incarnation, self.done
+            assert self.resolved is not None
+            return self.resolved.incarnation, self.done
         return self._evidence.known
 
     def processed(self, what: Progress | Sequence[Rectangle]) -> None:
@@ -253,7 +253,7 @@ class Owner:
 
     def stable(self, log: PartitionLog) -> int:
         """The stable offset that the log names."""
-        return stable_offset(log, self.start)
+        return stable_offset(log, self.resolved)
 
     def is_stable_behind(self, log: PartitionLog) -> bool:
         """True if it is the lead, and has a stable offset to commit though it commits nothing else.
@@ -263,8 +263,8 @@ class Owner:
         has_transactions = self.claim.transactional_id is not None
         if not has_transactions or self.phase is not Phase.RUNNING or not leads(log, self.claim):
             return False
-        assert self.start is not None
-        return self._stable_to_write(log, self.start.progress.stable) is not None
+        assert self.resolved is not None
+        return self._stable_to_write(log, self.resolved.progress.stable) is not None
 
     # -- decisions -------------------------------------------------------------------------
 
@@ -302,9 +302,9 @@ class Owner:
         may_go_on = self.phase is Phase.WAITING and not self._takeover.waits
         if may_go_on and is_alone(log, self.claim, self.peers):
             self.phase = Phase.STARTING
-        if self.start is not None and log.incarnation > self.start.incarnation:
+        if self.resolved is not None and log.incarnation > self.resolved.incarnation:
             # The offsets were reset: what has been processed counts no longer.
-            self.phase, self.start = Phase.STARTING, None
+            self.phase, self.resolved = Phase.STARTING, None
             self.commit, self._pending = None, ()
             self._evidence = replace(self._evidence, primary=None)
         write = self._pending[0] if self._pending else None
@@ -334,9 +334,10 @@ class Owner:
             case Phase.STARTING:
                 return self._fence(log) or self._start(log)
             case Phase.ANCHORING:
-                assert self.start is not None
-                anchor = Anchor(self.start.incarnation, log.position, self.topic_id)
-                return (WritePrimary(self.start.progress.stable, anchor, self.start.leader_epoch),)
+                start = self.resolved
+                assert start is not None
+                anchor = Anchor(start.incarnation, log.position, self.topic_id)
+                return (WritePrimary(start.progress.stable, anchor, start.leader_epoch),)
             case Phase.RUNNING if self.commit is not None:
                 return self._commit(log, self.commit)
             # A transaction may be under way: who takes over has to know its id.
@@ -383,7 +384,7 @@ class Owner:
             offset = start.progress.stable
             reset = Reset(self.partition, start.incarnation, offset, self.claim_name, number)
             return (Write((reset,)),)
-        self.start = replace(start, reason=self._evidence.voids or start.reason)
+        self.resolved = replace(start, reason=self._evidence.voids or start.reason)
         self._evidence = replace(self._evidence, voids=None)
         if start.unanchored:
             self.phase = Phase.ANCHORING
@@ -392,11 +393,11 @@ class Owner:
         return ()
 
     def _run(self) -> None:
-        assert self.start is not None
-        known = self._evidence.still_processed(self.start)
+        assert self.resolved is not None
+        known = self._evidence.still_processed(self.resolved)
         self._evidence = replace(self._evidence, known=None)
         self.phase = Phase.RUNNING
-        self.done = self._done_at(self.start.progress, known)
+        self.done = self._done_at(self.resolved.progress, known)
 
     def _done_at(self, start: Progress, known: Progress | None) -> Progress:
         """What has been processed when it begins to run.
@@ -411,7 +412,7 @@ class Owner:
 
     def _commit(self, log: PartitionLog, commit: Commit) -> tuple[Action, ...]:
         """The next step of a commit; each follows from what has been read back."""
-        floor = 0 if self.start is None else self.start.progress.stable
+        floor = 0 if self.resolved is None else self.resolved.progress.stable
         is_lead = leads(log, self.claim)
         if commit.facts:
             facts, commit.facts = commit.facts, ()

@@ -44,31 +44,31 @@ class PlainOwner(Owner):
     def log_lost(self, topic_id: str = "") -> None:
         """The log was deleted or truncated: go on; the next commit names no anchor."""
         self.topic_id = topic_id
-        if self.start is not None:
-            incarnation, progress = self.start.incarnation, self.start.progress
-            self.start = Start(Reason.LOST_LOG, incarnation, progress, begins=True)
+        if self.resolved is not None:
+            incarnation, progress = self.resolved.incarnation, self.resolved.progress
+            self.resolved = Start(Reason.LOST_LOG, incarnation, progress, begins=True)
             self._claims_seen = -1
         else:
             self.failed()
 
     def stable(self, log: PartitionLog) -> int:
         """The stable offset that is committed."""
-        return max(stable_offset(log, self.start), self._written)
+        return max(stable_offset(log, self.resolved), self._written)
 
     def look(self, log: PartitionLog) -> None:
         """Move on by what the log says."""
-        if self.start is None or self.phase is Phase.FENCED:
+        if self.resolved is None or self.phase is Phase.FENCED:
             return
         if any(
             placed.position > self._claims_seen and session_of(name) != session_of(self.claim_name)
             for name, placed in log.claims.items()
         ):
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()
-        elif log.incarnation > self.start.incarnation:
+        elif log.incarnation > self.resolved.incarnation:
             self.rewind()
 
     def _begin(self, log: PartitionLog, start: Start) -> tuple[Action, ...]:
-        self.start, self._claims_seen = start, log.position
+        self.resolved, self._claims_seen = start, log.position
         if start.unanchored:
             self._written = -1
         self._run()
@@ -78,10 +78,10 @@ class PlainOwner(Owner):
         return ()
 
     def _commit(self, log: PartitionLog, commit: Commit) -> tuple[Action, ...]:
-        assert self.start is not None
+        assert self.resolved is not None
         stable = commit.done.stable
         if stable > self._written and not commit.is_primary_written:
-            anchor = self._anchor(log, self.start)
+            anchor = self._anchor(log, self.resolved)
             return (WritePrimary(stable, anchor, self.leader_epochs.before(stable)),)
         self._written, self.commit = max(stable, self._written), None
         return ()

@@ -169,7 +169,7 @@ class Evidence:
 
 def needs_initial_offset(primary: Primary | None, log: PartitionLog) -> bool:
     """True if ``auto.offset.reset`` decides where consumption starts."""
-    return primary is None and (log.has_facts or log.start is None)
+    return primary is None and (log.has_facts or log.reset_to is None)
 
 
 def resolve_start(
@@ -211,16 +211,16 @@ def _from_primary(
 ) -> Start:
     anchor = primary.anchor
     if anchor is None:
-        if log.start == primary.offset and not log.has_facts:
+        if log.reset_to == primary.offset and not log.has_facts:
             # Somebody has begun this incarnation, and has not come to write the anchor.
             return Start(
                 Reason.ADOPTED, log.incarnation, Progress.at(primary.offset), unanchored=True
             )
         reason = Reason.RESET if log.has_facts else Reason.ADOPTED
         return _new_incarnation(reason, log, primary.offset)
-    if anchor.incarnation < log.incarnation and log.start is not None:
+    if anchor.incarnation < log.incarnation and log.reset_to is not None:
         # An operator's reset, whose second half is still to do.
-        return Start(Reason.RESET, log.incarnation, Progress.at(log.start), unanchored=True)
+        return Start(Reason.RESET, log.incarnation, Progress.at(log.reset_to), unanchored=True)
     is_truncated = not log_start <= anchor.position <= log_end
     is_another = "" not in {anchor.topic_id, topic_id} and anchor.topic_id != topic_id
     is_lost = is_truncated or is_another
@@ -231,8 +231,8 @@ def _from_primary(
 
 
 def _without_primary(log: PartitionLog, initial: int | None) -> Start:
-    if log.start is not None and not log.has_facts:
-        return Start(Reason.NEW, log.incarnation, Progress.at(log.start), unanchored=True)
+    if log.reset_to is not None and not log.has_facts:
+        return Start(Reason.NEW, log.incarnation, Progress.at(log.reset_to), unanchored=True)
     assert initial is not None
     return _new_incarnation(Reason.EXPIRED if log.has_facts else Reason.NEW, log, initial)
 

@@ -226,7 +226,7 @@ class GroupSession:
         processed: Mapping[TopicPartition, ProcessedWork],
         timeout: float,
         *,
-        since: Mapping[TopicPartition, Progress] | None = None,
+        starts: Mapping[TopicPartition, Progress] | None = None,
     ) -> dict[TopicPartition, int]:
         """Commit what has been processed, and wait until the log says so.
 
@@ -235,7 +235,7 @@ class GroupSession:
         Args:
             processed: What has been processed of each partition, in total or since the last commit.
             timeout: Maximum time to wait, in seconds; 0 asks for the commit and does not wait.
-            since: The starts from which it was delivered, as :meth:`started` has answered. What
+            starts: Those from which it was delivered, as :meth:`started` has answered. What
                 belongs to another start (offsets were reset meanwhile) is passed over, unless the
                 member is fenced. What is read on while a claim is replaced waits for the next one.
 
@@ -253,7 +253,7 @@ class GroupSession:
         deadline = time.monotonic() + timeout
         with self._shared.changed:
             self._raise_fault()
-            asked = self._shared.ownerships.ask_commits(processed, since)
+            asked = self._shared.ownerships.ask_commits(processed, starts)
         self._thread.wake()
         with self._shared.changed:
             while timeout > 0 and any(map(_is_open, asked)):

@@ -153,7 +153,7 @@ class TransactionLog:
         with self._shared.changed:
             for partition, processed in work.processed.items():
                 each = self._shared.ownerships.by_partition.get(partition)
-                if each is not None and each.start is work.since[partition]:
+                if each is not None and each.start is work.starts[partition]:
                     each.processed(processed)
                     facts = self._written.get(partition)
                     each.follow_ups.facts = facts or each.follow_ups.facts
@@ -202,8 +202,8 @@ class TransactionLog:
             case GiveUp.CLOSED | GiveUp.TORN:
                 return TransactionAbortedError(f"the transaction is aborted: {why}")
             case GiveUp.NOT_OWN:
-                since = work.since.items()
-                lost = next(tp for tp, start in since if outlook.starts.get(tp) is not start)
+                starts = work.starts.items()
+                lost = next(tp for tp, start in starts if outlook.starts.get(tp) is not start)
                 why = f"{lost} {why}"
             case GiveUp.OVERTAKEN | GiveUp.LATE:
                 waiting = ", ".join(

@@ -233,7 +233,7 @@ def test_what_was_not_done_before_the_end_is_called_back() -> None:
 
     commits._config = replace(commits._config, on_commit=on_commit)
     for offset in (1, 2, 3):
-        commits.begin(Work({T0: Progress.at(offset)}, WORK.since))
+        commits.begin(Work({T0: Progress.at(offset)}, WORK.starts))
     assert session.begun.acquire(timeout=WAIT_S)
     commits.close(0.0)
     assert not told

@@ -332,8 +332,8 @@ def _work(_: CallWorld, process: Process) -> None:
 
 def _commit(_: CallWorld, process: Process) -> None:
     assert process.work is not None
-    (processed, since), process.work = process.work, None
-    process.ownerships.ask_commits(processed, since)
+    (processed, starts), process.work = process.work, None
+    process.ownerships.ask_commits(processed, starts)
 
 
 def _decide(world: CallWorld, process: Process) -> None:

@@ -87,7 +87,7 @@ def clone_log(log: GroupLog) -> GroupLog:
     copy.partitions = {
         at: PartitionLog(
             part.incarnation,
-            part.start,
+            part.reset_to,
             part.stable,
             dict(part.blocks),
             dict(part.claims),
@@ -116,7 +116,7 @@ def print_of_ownership(each: Ownership | None, end: int, delivery: object) -> tu
     return (
         owner.claim,
         owner.phase,
-        owner.start,
+        owner.resolved,
         owner.done,
         commit
         and (

@@ -240,7 +240,7 @@ class Process:
             (
                 log.end,
                 part.incarnation,
-                part.start,
+                part.reset_to,
                 part.stable,
                 frozenset(part.stables.items()),
                 frozenset(part.resets),
@@ -274,8 +274,8 @@ class Process:
     def commit(self, processed: Sequence[Rectangle]) -> None:
         """Ask for a commit of what was processed."""
         self.commits += 1
-        since = {} if self.delivery is None else {T0: self.delivery}
-        for each, number in self.ownerships.ask_commits({T0: processed}, since):
+        starts = {} if self.delivery is None else {T0: self.delivery}
+        for each, number in self.ownerships.ask_commits({T0: processed}, starts):
             self.asked = Asked(number, each.owner.done)
 
     def decide(self, now: float = 0.0) -> None:

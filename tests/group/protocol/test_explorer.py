@@ -152,8 +152,8 @@ def test_living_members_write_again_what_a_lost_log_said() -> None:
     replay(world.log, said)
     progress = said.of(T0).progress(0)
     assert not any(is_pending(progress, offset, world.keys[1]) for offset in range(4))
-    assert upper.owner.start is not None
-    assert upper.owner.start.reason is start.Reason.LOST_LOG
+    assert upper.owner.resolved is not None
+    assert upper.owner.resolved.reason is start.Reason.LOST_LOG
 
 
 # -- faults that must be found ---------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_compaction_changes_nothing_of_where_a_partition_starts_and_is(
     records: list[Record],
 ) -> None:
     whole, compacted = said(*records), said(*records, compacted=True)
-    assert (whole.start, whole.stable) == (compacted.start, compacted.stable)
+    assert (whole.reset_to, whole.stable) == (compacted.reset_to, compacted.stable)
     assert whole.progress() == compacted.progress()
 
 
@@ -85,7 +85,7 @@ def test_what_a_former_lead_writes_late_does_not_replace_what_its_successor_has_
 def test_the_first_of_several_resets_says_where_a_partition_starts() -> None:
     both = [Reset(T0, 1, 100, "m0", 0), Reset(T0, 1, 105, "m1", 0), Reset(T0, 1, 110, "m0", 1)]
     for compacted in (False, True):
-        assert said(*both, compacted=compacted).start == 100
+        assert said(*both, compacted=compacted).reset_to == 100
 
 
 def test_only_the_lead_deletes_and_only_what_authors_without_a_claim_have_written() -> None:
@@ -107,7 +107,7 @@ def test_a_new_incarnation_leaves_the_old_keys_to_be_deleted() -> None:
     stables = [Stable(T0, 1, 10, author="m0"), Stable(T0, 1, 9, author="m1")]
     log = said(*records, *stables, Reset(T0, 2, 0))
     assert log.outdated == {*map(key_of, records), *map(key_of, stables)}
-    assert (log.start, log.stable, log.stables, list(log.resets)) == (0, None, {}, [("", 0)])
+    assert (log.reset_to, log.stable, log.stables, list(log.resets)) == (0, None, {}, [("", 0)])
 
 
 def test_who_was_excluded_stays_so_though_the_later_claim_is_given_up() -> None:

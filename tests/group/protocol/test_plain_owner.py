@@ -84,8 +84,8 @@ def test_it_commits_what_is_stable_and_individual_commits_stay_valid(
         assert primary.offset == max(known.stable, 10)
     follower = PlainOwner(Claim(T0, "next#1", ALL_HASHES))
     run(follower, log, primary)
-    assert follower.start is not None
-    assert follower.start.reason is Reason.CONTINUED
+    assert follower.resolved is not None
+    assert follower.resolved.reason is Reason.CONTINUED
     assert follower.done == Progress.of(10, before).advance(known.stable)
 
 

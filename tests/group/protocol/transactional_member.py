@@ -41,7 +41,7 @@ class Member(Process):
         return (
             *super().fingerprint(),
             *(its.stage, its.epoch is None, its.is_begun, self.epoch),
-            *(its._mark == self.stops, its._since is None, its.is_own({T0: self.start})),
+            *(its._mark == self.stops, its._starts is None, its.is_own({T0: self.start})),
             *(self.is_read, self.number, self.records, self.delivery is self.start),
             *(self.passes, self.written),
         )

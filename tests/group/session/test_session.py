@@ -123,29 +123,29 @@ def test_a_restart_goes_on_with_its_gaps(servers: str) -> None:
 def test_what_belongs_to_another_start_is_passed_over(servers: str) -> None:
     with member(servers) as session:
         late = {T0: Progress.at(0)}
-        assert session.commit({T0: [rectangle(0, 9)]}, SECONDS, since=late) == {T0: 0}
-        since = session.started()
-        assert session.commit({T0: Progress.at(9)}, SECONDS, since=since) == {T0: 9}
+        assert session.commit({T0: [rectangle(0, 9)]}, SECONDS, starts=late) == {T0: 0}
+        starts = session.started()
+        assert session.commit({T0: Progress.at(9)}, SECONDS, starts=starts) == {T0: 9}
 
 
 def test_a_commit_while_the_next_claim_is_not_in_place(servers: str) -> None:
     """What is read on through a rebalance is committed when the call returns."""
     with member(servers, LOWER) as session:
-        since = session.started()
+        starts = session.started()
         write(servers, *encode(GROUP, Claim(T0, "killed", KeyRanges([UPPER]))))
         session.claim({T0: KeyRanges([WHOLE])})  # waits for the other one
-        assert session.commit({T0: [rectangle(0, 9, LOWER)]}, SECONDS, since=since) == {T0: 0}
+        assert session.commit({T0: [rectangle(0, 9, LOWER)]}, SECONDS, starts=starts) == {T0: 0}
     with closing(offsets(servers)) as outside:
         assert outside.committed()[T0].individual_commits == (rectangle(0, 9, LOWER),)
 
 
 def test_a_commit_whose_claim_is_not_in_place_in_time(servers: str) -> None:
     with member(servers, LOWER, claim_timeout_ms=60_000) as session:
-        since = session.started()
+        starts = session.started()
         write(servers, *encode(GROUP, Claim(T0, "killed", KeyRanges([UPPER]))))
         session.claim({T0: KeyRanges([WHOLE])})
         with pytest.raises(FetchTimeoutError, match="the claim of orders-0 is not in place"):
-            session.commit({T0: [rectangle(0, 9, LOWER)]}, 0.3, since=since)
+            session.commit({T0: [rectangle(0, 9, LOWER)]}, 0.3, starts=starts)
 
 
 def test_a_commit_that_nobody_waits_for(servers: str) -> None:

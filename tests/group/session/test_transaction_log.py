@@ -65,7 +65,7 @@ def next_todo(
     state.begin("mark", 0)
     state.begun(time.monotonic(), ProducerEpoch(ready_at=6.0, own_fences=0))
     mark = "another mark" if is_torn else "mark"
-    state.ask_commit(mark, work.since, time.monotonic(), has_news=False)
+    state.ask_commit(mark, work.starts, time.monotonic(), has_news=False)
     todo = Todo.WAIT
     while todo is Todo.WAIT:
         todo = log.next_todo(state, work, "stable", is_closed=is_closed)
