@@ -36,12 +36,15 @@ class Room:
     @property
     def left(self) -> int:
         """Number of records that may be read now."""
-        return 0 if self.bytes_left <= 0 else self._of_engine()[0] - self.on_their_way
+        # That first: what arrives between the two looks counts twice, and not never.
+        on_their_way = self.on_their_way
+        return 0 if self.bytes_left <= 0 else self._of_engine()[0] - on_their_way
 
     @property
     def bytes_left(self) -> int:
         """Size of the records that may be read now."""
-        return self._of_engine()[1] - (self._sent_bytes - self._taken_bytes)
+        on_their_way = self._sent_bytes - self._taken_bytes  # first, too
+        return self._of_engine()[1] - on_their_way
 
     @property
     def on_their_way(self) -> int:

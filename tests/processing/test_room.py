@@ -175,6 +175,24 @@ def test_what_arrives_counts_until_the_engine_has_it() -> None:
     assert room.left == 100  # the engine's own count has them now
 
 
+def test_what_arrives_amid_a_look_counts() -> None:
+    records = [Record(Rows(), at, at, b"", b"value", FIRST) for at in range(10)]
+    size = sum(record.size for record in records)
+    looks = list[tuple[int, int]]()
+
+    def of_engine() -> tuple[int, int]:
+        """As if the engine's thread took them right after each look at it."""
+        room.take(records)
+        return looks.pop()
+
+    for look in ("left", "bytes_left"):
+        looks += [(100, 1_000)] * 2
+        room = Room(of_engine, 1)
+        room.send(records * 2)
+        left = getattr(room, look)
+        assert left <= {"left": 90, "bytes_left": 1_000 - size}[look]
+
+
 def test_a_stop_just_before_the_wait_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     room, is_stopping = Room(lambda: (0, 1), 1), threading.Event()
 
