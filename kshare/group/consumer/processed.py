@@ -95,7 +95,8 @@ class Releases:
             point = key_hash(message.key(), offset)
             attempt = _Attempt(partition, offset, known + 1, since, now + delay, point)
             self._attempts[partition][offset] = attempt
-        self.retry_log().remember(attempt, point)
+            # Here: without the lock, it might come again, be committed and be forgotten first.
+            self.retry_log().remember(attempt, point)
         self._interrupt()
 
     def count(self, partition: TopicPartition, offset: int) -> int:

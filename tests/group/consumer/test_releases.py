@@ -18,6 +18,7 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handing_out import Call, HandingOut
 from kshare.group.delivery import dispatcher as dispatcher_module
+from kshare.group.log.retry_log import RetryLog
 from kshare.group.message import Message, marked
 from kshare.testing import FakeCluster
 from tests.group.consumer.records import offsets
@@ -286,6 +287,31 @@ def test_what_is_committed_as_its_hashes_are_given_up_is_forgotten(
     monkeypatch.setattr(session, "commit", meanwhile)
     consumer.commit()
     assert group.processed(T0, 0)
+    consumer.releases.close(SECONDS)
+    assert not consumer.releases.retry_log().read().attempts
+
+
+def test_a_record_that_comes_again_and_is_committed_amid_its_release_is_forgotten(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = make()
+    (message,) = received(consumer, 1)
+    remember, others = RetryLog.remember, list[threading.Thread]()
+
+    def process() -> None:
+        again = next(each for each in iter(consumer) if each.offset() == 0)
+        consumer.acknowledge(again)
+        consumer.commit()
+
+    def remembers(*args: Any) -> None:
+        others.append(threading.Thread(target=process))
+        others[0].start()
+        others[0].join(1.0)
+        remember(*args)
+
+    monkeypatch.setattr(RetryLog, "remember", remembers)
+    consumer.release(message)
+    others[0].join(SECONDS)
     consumer.releases.close(SECONDS)
     assert not consumer.releases.retry_log().read().attempts
 
