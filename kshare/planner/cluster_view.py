@@ -119,10 +119,10 @@ class Compaction:
             for topic in sorted(set(topics) - self._compacted.keys())
             if now >= self._ask_at.get(topic, float("-inf"))
         ]
-        told = self._cluster.topic_configs(unknown) if unknown else {}
-        self._compacted |= {topic: config.compacted for topic, config in told.items()}
+        known = self._cluster.topic_configs(unknown) if unknown else {}
+        self._compacted |= {topic: config.compacted for topic, config in known.items()}
         for topic in unknown:
-            if topic in told:
+            if topic in known:
                 continue
             if topic not in self._ask_at:
                 _log.warning(
@@ -136,9 +136,9 @@ class Compaction:
 
     def now(self, topics: Collection[str]) -> set[str]:
         """The same by the configuration of now, whatever it was before."""
-        told = self._cluster.topic_configs(topics)
-        self._compacted |= {topic: config.compacted for topic, config in told.items()}
-        return {topic for topic in topics if topic not in told or told[topic].compacted}
+        known = self._cluster.topic_configs(topics)
+        self._compacted |= {topic: config.compacted for topic, config in known.items()}
+        return {topic for topic in topics if topic not in known or known[topic].compacted}
 
     def keep(self, topics: Collection[str]) -> None:
         """Forget all topics but these."""

@@ -349,12 +349,12 @@ class KeptState:
         known = self._edge.retry_log.read()
         self._remembered = known
         if not self._has_sequences:  # only that policy knows what marks mean
-            self._say_unused(len(known.sequences))
+            self._log_unused(len(known.sequences))
             return
         self._soon(sequences.difference_update, had - known.sequences)
         self._soon(sequences.update, known.sequences)
 
-    def _say_unused(self, marks: int) -> None:
+    def _log_unused(self, marks: int) -> None:
         if marks and not self._said_unused:
             self._said_unused = True
             _log.warning(

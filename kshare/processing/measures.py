@@ -102,20 +102,20 @@ class Progress:
         self._running = running
         self._loop = asyncio.get_running_loop()
         self._ended = 0
-        self._timer = self._loop.call_later(self.seconds, self._tell)
+        self._timer = self._loop.call_later(self.seconds, self._log_line)
 
     def close(self) -> None:
-        """Tell no more."""
+        """Log no more."""
         self._timer.cancel()
 
-    def _tell(self) -> None:
+    def _log_line(self) -> None:
         ended = self._running.measures.outcomes.total()
         if _log.isEnabledFor(logging.INFO):
             rate = (ended - self._ended) / self.seconds
             if rate or self._running.scheduler.firsts():
                 _log.info("%s", progress_line(self._running, rate, time.time()))
         self._ended = ended
-        self._timer = self._loop.call_later(self.seconds, self._tell)
+        self._timer = self._loop.call_later(self.seconds, self._log_line)
 
 
 def progress_line(running: Running, rate: float, now: float) -> str:

@@ -161,7 +161,7 @@ def test_a_processor_that_has_nothing_to_do_tells_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Progress, "seconds", 0.05)
-    seen, told, tell = list[int](), list[int](), Progress._tell
+    seen, told, tell = list[int](), list[int](), Progress._log_line
 
     def lines() -> list[str]:
         return [text for text in caplog.messages if "records/s" in text]
@@ -177,7 +177,7 @@ def test_a_processor_that_has_nothing_to_do_tells_nothing(
         is_done = len(seen) == RECORDS and "0 held of 0 keys" in "".join(lines()[-1:])
         return is_done and told[-5:] == [len(lines())] * 5
 
-    monkeypatch.setattr(Progress, "_tell", tells)
+    monkeypatch.setattr(Progress, "_log_line", tells)
     with caplog.at_level(logging.INFO, "kshare.processing"):
         run(Processor(handler), consumer(), has_told_nothing)
     assert has_told_nothing()

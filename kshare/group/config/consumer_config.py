@@ -22,7 +22,13 @@ from kshare.group.config.names import (
     PEM_STORES,
     REFUSED_NAMES,
 )
-from kshare.group.config.table import BEAT_MS, CONFIGS, SESSION_MS, TRANSACTION_MS, ConsumerConfig
+from kshare.group.config.table import (
+    CONFIGS,
+    HEARTBEAT_MS,
+    SESSION_MS,
+    TRANSACTION_MS,
+    ConsumerConfig,
+)
 from kshare.group.protocol.report import ROUND_ROBIN
 from kshare.group.protocol.subscription import RANGE
 from kshare.options import KafkaConfig
@@ -237,8 +243,10 @@ class _ConsumerParser:
 
     def _check_times(self, fields: dict[str, Any]) -> None:
         session = fields.get("session_timeout_ms") or SESSION_MS
-        beat = fields.setdefault("heartbeat_interval_ms", max(min(BEAT_MS, session // 3), 1))
-        if beat is not None and beat >= session:
+        heartbeat = fields.setdefault(
+            "heartbeat_interval_ms", max(min(HEARTBEAT_MS, session // 3), 1)
+        )
+        if heartbeat is not None and heartbeat >= session:
             self._faults.add(
                 "heartbeat.interval.ms", None, "must be lower than session.timeout.ms",
                 "a third of it is usual",

@@ -29,8 +29,8 @@ from kshare.options.table import OPTIONS
 from kshare.wire.reader.tail_reader import NamedReset
 
 __all__ = [
-    "BEAT_MS",
     "CONFIGS",
+    "HEARTBEAT_MS",
     "LOG_SEGMENT_BYTES",
     "SESSION_MS",
     "TRANSACTION_MS",
@@ -46,7 +46,7 @@ OffsetReset = NamedReset | Callable[[TopicPartition], int | None]
 """Where a partition without an offset starts: by name, or its offset; None is earliest."""
 
 SESSION_MS: Final = 45_000
-BEAT_MS: Final = 3_000
+HEARTBEAT_MS: Final = 3_000
 """Kafka's defaults; with a shorter session, a heartbeat at each third of it."""
 TRANSACTION_MS: Final = 60_000
 _PROBING_MS: Final = 60_000
@@ -299,7 +299,7 @@ class ConsumerConfig:
         "(`subscribe`).",
     )
     heartbeat_interval_ms: int = config(
-        BEAT_MS,
+        HEARTBEAT_MS,
         "heartbeat.interval.ms",
         integer(1, INT_MAX),
         "How often a member says that it is alive (`subscribe`).",

@@ -114,7 +114,7 @@ class Subscriber:
         self._host = host
         self._under_way: _Handover | None = None
         self._step: Callable[[], None] | None = None  # that was interrupted, and is to be done
-        self._told: Assigned = {}  # was revoked or lost, by the change that is not applied yet
+        self._revoked: Assigned = {}  # was revoked or lost, by the change that is not applied yet
         self._faults: list[Exception] = []  # of callbacks, of that change
         self._starting: dict[TopicPartition, KeyRanges] = {}  # gained, not in place
         self._patterns: TopicPatterns | None = None
@@ -192,9 +192,9 @@ class Subscriber:
         self._faults = []
         self._starting = dict(assigned_minus(self._starting, change.revoked))
         if change.revoked:
-            self._tell(change.revoked, "lost" if change.is_lost else "revoked")
+            self._log_change(change.revoked, "lost" if change.is_lost else "revoked")
             self._call(self._loser(is_lost=change.is_lost), change.revoked)
-            self._told = change.revoked
+            self._revoked = change.revoked
         commit = None
         owned = self.member.owned()
         if not change.is_lost and owned:  # also if hashes are added: their claim is another one
@@ -230,9 +230,9 @@ class Subscriber:
         for tp, hashes in change.gained.items():
             self._starting[tp] = self._starting.get(tp, NO_HASHES) | hashes
         self.member.applied()
-        self._step, self._told = None, {}
+        self._step, self._revoked = None, {}
         if change.gained:
-            self._tell(change.gained, "assigned")
+            self._log_change(change.gained, "assigned")
         on_assigned = self.callbacks.on_assigned
         gained = change.gained
         if isinstance(on_assigned, _PartitionsOnly):
@@ -265,7 +265,7 @@ class Subscriber:
         for topic_partition in started:
             self._starting.pop(topic_partition, None)
 
-    def _tell(self, changed: Assigned, what: str) -> None:
+    def _log_change(self, changed: Assigned, what: str) -> None:
         """Write a line for people, as Java's consumer does."""
         level, why = logging.INFO, ""
         if what == "lost":
@@ -280,7 +280,7 @@ class Subscriber:
     def revoke_all(self) -> None:
         """The end: what is owned is given up next. Callbacks hear of no hashes twice."""
         all_owned = self.member.owned()
-        owned, self._told = assigned_minus(all_owned, self._told), all_owned
+        owned, self._revoked = assigned_minus(all_owned, self._revoked), all_owned
         listener = self._loser(is_lost=self.member.is_lost or self._host.is_fenced())
         if owned and listener is not None:
             self.is_in_callback = True

@@ -204,8 +204,8 @@ class GroupMember:
         action = self.membership.action()
         return action if isinstance(action, Leave) else None
 
-    def say(self, level: Level, text: str, cause: BaseException | None = None) -> None:
-        """Have something logged of the group: later, as who calls this may hold a lock."""
+    def log_later(self, level: Level, text: str, cause: BaseException | None = None) -> None:
+        """Have a line of the group logged: later, as who calls this may hold a lock."""
         self.notices.append(Notice(level, f"group {self.membership.group}: {text}", cause))
 
     # -- what is to be sent ------------------------------------------------------------------
@@ -222,10 +222,10 @@ class GroupMember:
             seconds = self.schedule.join_timeout
             self.failed(now, f"JoinGroup or SyncGroup is not answered for {seconds:g} s")
             return self.request(now)
-        beat = self._heartbeat(now)
-        if beat is not None:
+        heartbeat = self._heartbeat(now)
+        if heartbeat is not None:
             self.awaits_heartbeat = True
-            return beat
+            return heartbeat
         action = self.membership.action()
         if isinstance(action, Join | Sync):
             self.schedule.asked_at = now
@@ -238,7 +238,7 @@ class GroupMember:
         membership, seconds = self.membership, self.liveness.rebalance_seconds
         is_in = membership.state is not State.ENDED and not membership.is_lost
         if is_in and membership.member_id and now - self.liveness.polled_at > seconds:
-            self.say(
+            self.log_later(
                 Level.WARNING,
                 f"nobody has polled for max.poll.interval.ms={seconds * 1000:.0f}: the member "
                 "leaves, and joins again with the next poll. Raise it, or take fewer records at a "
@@ -295,8 +295,8 @@ class GroupMember:
         )
         self.schedule.joined()
         leads = ", which leads it" if leader == member_id else ""
-        self.say(Level.INFO, f"joined generation {generation} as {member_id}{leads}")
-        self.liveness.heard(self.schedule.asked_at, is_stable=True)
+        self.log_later(Level.INFO, f"joined generation {generation} as {member_id}{leads}")
+        self.liveness.heard(self.schedule.asked_at, is_joined=True)
         return True
 
     def synced(self, assignment: bytes, now: float) -> bool:
@@ -312,11 +312,11 @@ class GroupMember:
         if not self._is_stable:
             self._end_right()
             if self.membership.fault is None:
-                self._trouble(now, "the leader has not named this member")
+                self._log_trouble(now, "the leader has not named this member")
                 self.schedule.pause(now)
             return True
         self.schedule.synced(now, awaits_round=self.membership.awaits_round)
-        self.liveness.heard(self.schedule.asked_at, is_stable=True)
+        self.liveness.heard(self.schedule.asked_at, is_joined=True)
         return True
 
     def refused(
@@ -348,16 +348,22 @@ class GroupMember:
         self._end_right_if_lost()
         self.must_find |= code in _MOVED
         if code not in _ORDINARY:
-            self._trouble(now, f"{what} was refused: {name}")
+            self._log_trouble(now, f"{what} was refused: {name}")
             self.schedule.pause(now)
 
     def heartbeat_answered(
-        self, beat: Heartbeat, code: Code | None, now: float, *, is_refused: bool, name: str = ""
+        self,
+        heartbeat: Heartbeat,
+        code: Code | None,
+        now: float,
+        *,
+        is_refused: bool,
+        name: str = "",
     ) -> None:
         """Heartbeat was answered.
 
         Args:
-            beat: What was sent.
+            heartbeat: What was sent.
             code: The error; None for none, or for one that has no meaning to a member.
             now: The time.
             is_refused: Whether there was an error. One without a meaning does not renew the right,
@@ -367,21 +373,21 @@ class GroupMember:
         self.schedule.answered()
         self.awaits_heartbeat = False
         membership = self.membership
-        asked_for = beat.member_id, beat.generation
-        if beat.is_member and asked_for == (membership.member_id, membership.generation):
+        asked_for = heartbeat.member_id, heartbeat.generation
+        if heartbeat.is_member and asked_for == (membership.member_id, membership.generation):
             if not is_refused or code is Code.REBALANCE_IN_PROGRESS:
-                self.liveness.heard(beat.sent_at, is_stable=not is_refused)
+                self.liveness.heard(heartbeat.sent_at, is_joined=not is_refused)
                 self.schedule.works()
             if is_refused:
                 membership.heartbeat_refused(code)
                 self._end_right_if_lost()
-                self._say_loss(name)
+                self._log_loss(name)
         if code in _MOVED:
             self.failed(now, f"the coordinator has moved ({name})")
 
     def failed(self, now: float, why: str) -> None:
         """The coordinator did not answer, or not as it should: find it again, after a pause."""
-        self._trouble(now, f"the coordinator: {why}")
+        self._log_trouble(now, f"the coordinator: {why}")
         self.membership.disconnected()
         self.schedule.pause(now)
         self.awaits = self.awaits_heartbeat = False
@@ -428,20 +434,20 @@ class GroupMember:
 
     # -- what is said ------------------------------------------------------------------------
 
-    def _say_loss(self, name: str) -> None:
+    def _log_loss(self, name: str) -> None:
         """Say that the member is dropped, if it is, by the answer to its heartbeat."""
         if self.membership.is_lost:
             seconds = self.liveness.session_seconds
-            self.say(
+            self.log_later(
                 Level.WARNING,
                 f"the group goes on without this member ({name}), which joins again. Its "
                 f"heartbeats stopped for session.timeout.ms={seconds * 1000:.0f}, or a rebalance "
                 "did not wait for it",
             )
 
-    def _trouble(self, now: float, what: str) -> None:
+    def _log_trouble(self, now: float, what: str) -> None:
         """Say what has failed, as a warning if nothing has worked for some seconds."""
         if self.schedule.is_worth_a_warning(now):
-            self.say(Level.WARNING, f"is no member, and tries again: {what}")
+            self.log_later(Level.WARNING, f"is no member, and tries again: {what}")
         else:
-            self.say(Level.INFO, what)
+            self.log_later(Level.INFO, what)

@@ -48,30 +48,30 @@ class Liveness:
     polled_at: float = _NEVER
     lapsed_at: float = _NEVER
     _heard_at: float = _NEVER
-    _stable_at: float = _NEVER
+    _joined_at: float = _NEVER
 
-    def heard(self, sent_at: float, *, is_stable: bool) -> None:
+    def heard(self, sent_at: float, *, is_joined: bool) -> None:
         """A request was answered.
 
         Args:
             sent_at: When it was sent.
-            is_stable: Whether no rebalance was under way then in which the member was missing.
+            is_joined: Whether no rebalance was under way then in which the member was missing.
         """
         if self._heard_at > _NEVER and self.seconds_to_deliver(sent_at) < 0:
             self.lapsed_at = max(self.lapsed_at, sent_at)
         self._heard_at = max(self._heard_at, sent_at)
-        if is_stable:
-            self._stable_at = max(self._stable_at, sent_at)
+        if is_joined:
+            self._joined_at = max(self._joined_at, sent_at)
 
     def lost(self) -> None:
         """The member counts no longer."""
-        self._heard_at = self._stable_at = _NEVER
+        self._heard_at = self._joined_at = _NEVER
 
     def seconds_to_deliver(self, now: float) -> float:
         """For how long it may hand out records; below 0: not now."""
         heard_until = self._heard_at + self.session_seconds
-        stable_until = self._stable_at + self.rebalance_seconds
-        return min(heard_until, stable_until) - now
+        joined_until = self._joined_at + self.rebalance_seconds
+        return min(heard_until, joined_until) - now
 
 
 class Beats:

@@ -75,7 +75,7 @@ class Parking:
         self._view = view
         self._on_change = on_change
         self._closed = threading.Event()
-        self._said = ""
+        self._logged = ""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -94,14 +94,14 @@ class Parking:
                 try:
                     self._look()
                 except Exception as error:  # without this thread, nothing would ever be delivered
-                    self._say(error)
+                    self._log_once(error)
                 self._closed.wait(_SOON_SECONDS if self.hashes is None else EVERY_SECONDS)
         finally:
             self._view.close()
 
-    def _say(self, error: Exception) -> None:
-        if repr(error) != self._said:
-            self._said = repr(error)
+    def _log_once(self, error: Exception) -> None:
+        if repr(error) != self._logged:
+            self._logged = repr(error)
             what = "nothing is delivered" if self.hashes is None else "parked keys stay so"
             _log.error("cannot look which keys are parked; %s: %r", what, error, exc_info=error)
 

@@ -82,7 +82,7 @@ class _LeaveGroup:
 class MemberDialogue:
     """The dialogue of one member with its coordinator.
 
-    For the session's thread, which holds its lock, but for :meth:`tell`.
+    For the session's thread, which holds its lock, but for :meth:`log_notices`.
 
     Args:
         config: The consumer's configuration.
@@ -138,7 +138,7 @@ class MemberDialogue:
         try:
             self._link.take(ready)
             if not self._is_leaving:
-                self._speak()
+                self._send_requests()
             elif self._member.must_find:
                 self._find()
             self._send_leave()
@@ -152,13 +152,13 @@ class MemberDialogue:
         if self._is_leaving and self._leave_group.is_said:
             self.has_ended = True
 
-    def _speak(self) -> None:
+    def _send_requests(self) -> None:
         while (request := self._member.request(self._now())) is not None:
-            self._say(request)
+            self._send(request)
         if self._now() >= self._member.schedule.retry_at:
             self.commits.serve(self._link)
 
-    def _say(self, request: Request) -> None:
+    def _send(self, request: Request) -> None:
         match request:
             case FindCoordinator():
                 self._find()
@@ -176,10 +176,10 @@ class MemberDialogue:
                 self._link.stop_joining()
                 self._leave_group.waiting.append(member_id)
 
-    def _heartbeat_answered(self, beat: Heartbeat, answer: Any) -> None:
+    def _heartbeat_answered(self, heartbeat: Heartbeat, answer: Any) -> None:
         number = int(answer.error_code)
         self._member.heartbeat_answered(
-            beat,
+            heartbeat,
             _CODES.get(number),
             self._now(),
             is_refused=bool(number),
@@ -257,7 +257,7 @@ class MemberDialogue:
         """The coordinator did not answer, or not as it should."""
         self._disconnect(str(error))
         if self._is_leaving:
-            self._member.say(Level.INFO, f"cannot leave: {error}")
+            self._member.log_later(Level.INFO, f"cannot leave: {error}")
         else:
             self._member.failed(self._now(), str(error))
 
@@ -267,7 +267,7 @@ class MemberDialogue:
             fault, cause = KshareError(f"the membership has ended: {error!r}"), error
         assert isinstance(fault, KshareError)
         self._member.crashed(fault)
-        self._member.say(Level.ERROR, str(fault), cause)
+        self._member.log_later(Level.ERROR, str(fault), cause)
         self.has_ended = True
 
     def _find(self) -> None:
@@ -299,8 +299,8 @@ class MemberDialogue:
         """Commit nothing more."""
         self.commits.refuse(KafkaError(f"group {self._member.membership.group}: left"))
 
-    def tell(self) -> None:
-        """Log what there is to be said."""
+    def log_notices(self) -> None:
+        """Log the notices of the member."""
         notices, self._member.notices = self._member.notices, []
         for level, text, cause in notices:
             _log.log(level, "%s", text, exc_info=cause)

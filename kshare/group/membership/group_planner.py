@@ -168,8 +168,8 @@ class GroupPlanner:
         self._wall_clock = wall_clock
         self._task_assignor: TaskAssignor | None = None
         self._last = _LastPlan()
-        self._told: set[str] = set()  # of members, in the last plan
-        self._told_faults: set[str] = set()  # their kinds: texts may differ each time
+        self._logged: set[str] = set()  # of members, in the last plan
+        self._logged_faults: set[str] = set()  # their kinds: texts may differ each time
         self._lock = threading.Lock()
 
     def plan(
@@ -227,8 +227,8 @@ class GroupPlanner:
         for sharing in made:
             for fault in sharing.faults:
                 kind = fault.partition(": ")[0]
-                if kind not in self._told_faults:
-                    self._told_faults.add(kind)
+                if kind not in self._logged_faults:
+                    self._logged_faults.add(kind)
                     self._warn(f"{fault}; members keep what they have, or get equal parts")
         target = generation.plan.target
         followup_ms = self._next_followup(made[0], target) if made else None
@@ -292,22 +292,22 @@ class GroupPlanner:
         return TaskSharing(subscriptions, planning)
 
     def _compare(self, subscriptions: Mapping[str, Subscription]) -> None:
-        """Tell of members that would plan otherwise."""
+        """Warn of members that would plan otherwise."""
         config = self._config
-        told: set[str] = set()
+        differing: set[str] = set()
         for said in subscriptions.values():
             for name, other, own in (
                 ("rangeAssignor", said.report.range_assignor, config.range_assignor),
                 ("taskAssignor", said.report.task_assignor, config.task_assignor),
             ):
                 if other != own and said.ordered:
-                    told.add(
+                    differing.add(
                         f"member {said.name} has {name}={other or 'none'}, and the leader, whose "
                         f"counts, {own or 'none'}: give all members the same"
                     )
-        for text in sorted(told - self._told):
+        for text in sorted(differing - self._logged):
             self._warn(text)
-        self._told = told
+        self._logged = differing
 
     def _warn(self, text: str) -> None:
         _log.warning("group %s: %s", self._config.group, text)

@@ -282,7 +282,7 @@ class MemberHandle:
                 or self._member.has_lost
             )
             self._member.has_lost = False
-        self._dialogue.tell()
+        self._dialogue.log_notices()
         if has_news or self.is_closed:
             self._on_change()
 

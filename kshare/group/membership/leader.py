@@ -71,7 +71,7 @@ class GroupLeader:
         whole_topics: WholeTopics,
         now: Callable[[], float],
     ) -> None:
-        self.sharing = SharingLog(member.say)
+        self.sharing = SharingLog(member.log_later)
         self._config = config
         self._member = member
         self._run_beside = beside
@@ -200,20 +200,20 @@ class GroupLeader:
     def _warn(self, error: Exception) -> None:
         """Say what has failed; the group's next rebalance does it again."""
         if isinstance(error, KshareError):
-            self._member.say(Level.WARNING, str(error))
+            self._member.log_later(Level.WARNING, str(error))
         else:
-            self._member.say(Level.ERROR, "planning failed", error)
+            self._member.log_later(Level.ERROR, "planning failed", error)
 
 
 class SharingLog:
     """Logs whether the group shares key ranges, and what there is to say of others: each once.
 
     Args:
-        say: Logs a text of the group.
+        log_later: Logs a text of the group.
     """
 
-    def __init__(self, say: Callable[[Level, str], None]) -> None:
-        self._say = say
+    def __init__(self, log_later: Callable[[Level, str], None]) -> None:
+        self._log_later = log_later
         self._shares: bool | None = None  # as was said last
         self._plain: tuple[str, ...] = ()
 
@@ -227,9 +227,9 @@ class SharingLog:
             return
         self._shares = shares
         if shares:
-            self._say(Level.INFO, "all members are kshare consumers: key ranges are shared")
+            self._log_later(Level.INFO, "all members are kshare consumers: key ranges are shared")
         else:
-            self._say(
+            self._log_later(
                 Level.WARNING,
                 "a member is no kshare consumer: partitions are assigned whole (by range), and key "
                 "ranges are shared once all members are",
@@ -243,7 +243,7 @@ class SharingLog:
             plain: Ids of the members that are no kshare consumers.
         """
         for refusal in refusals.values():
-            self._say(Level.WARNING, refusal)
+            self._log_later(Level.WARNING, refusal)
         if plain and plain != self._plain:
-            self._say(Level.INFO, f"no kshare consumers: {', '.join(plain)}")
+            self._log_later(Level.INFO, f"no kshare consumers: {', '.join(plain)}")
         self._plain = plain

@@ -191,15 +191,15 @@ class MemberLink:
 
     # -- requests that are answered at once --------------------------------------------------
 
-    def heartbeat(self, beat: Heartbeat, answered: Answered) -> None:
+    def heartbeat(self, request: Heartbeat, answered: Answered) -> None:
         """Say that the member is alive."""
-        self._speaking.ask(partial(self._heartbeat, beat), answered)
+        self._speaking.ask(partial(self._heartbeat, request), answered)
 
-    def _heartbeat(self, beat: Heartbeat, connection: Connection) -> HeartbeatRequest:
+    def _heartbeat(self, request: Heartbeat, connection: Connection) -> HeartbeatRequest:
         return HeartbeatRequest(
             **self._head(connection, HeartbeatRequest, _HEARTBEAT_VERSIONS),
-            generation_id=beat.generation,
-            member_id=beat.member_id,
+            generation_id=request.generation,
+            member_id=request.member_id,
         )
 
     def leave(self, member_id: str, answered: Answered) -> None:

@@ -196,7 +196,7 @@ class Decoder:
         result = compiled.scan(state)
         while result == status.TIMESTAMP and (self._drops_times or not state.timestamps):
             if state.timestamps:
-                _say_dropped(self._topic, self._partition)
+                _warn_dropped(self._topic, self._partition)
             result = _take_without_time(group[state.batch : state.batch + 1], state)
             if result == status.DONE:
                 result = compiled.scan(state)
@@ -379,7 +379,7 @@ def _take_without_time(batch: Batches, state: ScanState) -> int:
 
 
 @cache
-def _say_dropped(topic: str, partition: int) -> None:
+def _warn_dropped(topic: str, partition: int) -> None:
     """Warn once in a process."""
     _log.warning(
         "%s-%d has timestamps that microseconds in 64 bits cannot hold: their records are "

@@ -230,7 +230,7 @@ def test_what_is_told_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
             said = Subscription(f"m{number}", ("t",), report=MemberReport("adaptive"))
             leader.members = {f"m{number}": said}
             leader.plan()
-    assert len(leader.planner._told) == 2
+    assert len(leader.planner._logged) == 2
     assert sum("failed: " in message for message in caplog.messages) == 1
     assert sum("m7 has rangeAssignor" in message for message in caplog.messages) == 1
 

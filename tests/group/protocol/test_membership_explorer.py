@@ -254,13 +254,13 @@ def takes_any_answer_for_a_sign_of_life(patch: pytest.MonkeyPatch) -> None:
 
     def refused(self: GroupMember, code: Code | None, now: float) -> None:
         real_refused(self, code, now)
-        self.liveness.heard(now, is_stable=True)
+        self.liveness.heard(now, is_joined=True)
 
     def answered(
         self: GroupMember, beat: Heartbeat, code: Code | None, now: float, *, is_refused: bool
     ) -> None:
         real_answered(self, beat, code, now, is_refused=is_refused)
-        self.liveness.heard(now, is_stable=True)
+        self.liveness.heard(now, is_joined=True)
 
     patch.setattr(GroupMember, "refused", refused)
     patch.setattr(GroupMember, "heartbeat_answered", answered)
@@ -281,8 +281,8 @@ def takes_a_rebalance_for_stable(patch: pytest.MonkeyPatch) -> None:
     """Heartbeats that say that the group waits for it to join renew its right without an end."""
     real = Liveness.heard
 
-    def heard(self: Liveness, sent_at: float, *, is_stable: bool) -> None:
-        real(self, sent_at, is_stable=True)
+    def heard(self: Liveness, sent_at: float, *, is_joined: bool) -> None:
+        real(self, sent_at, is_joined=True)
 
     patch.setattr(Liveness, "heard", heard)
 

@@ -313,13 +313,13 @@ def test_a_fault_of_its_session(is_static: bool, is_closed: bool) -> None:
 def test_liveness_counts_from_when_requests_were_sent() -> None:
     alive = Liveness(6.0, 60.0)
     assert alive.seconds_to_deliver(0.0) < 0
-    alive.heard(10.0, is_stable=True)
+    alive.heard(10.0, is_joined=True)
     assert alive.seconds_to_deliver(12.0) == 4.0
     for sent_at in (15.0, 20.0, 66.0):
-        alive.heard(sent_at, is_stable=False)  # a rebalance in which the member is missing
+        alive.heard(sent_at, is_joined=False)  # a rebalance in which the member is missing
     assert alive.seconds_to_deliver(66.0) == 4.0
     assert alive.seconds_to_deliver(71.0) < 0
-    alive.heard(5.0, is_stable=True)
+    alive.heard(5.0, is_joined=True)
     assert alive.seconds_to_deliver(66.0) == 4.0
     alive.lost()
     assert alive.seconds_to_deliver(0.0) < 0
@@ -327,16 +327,16 @@ def test_liveness_counts_from_when_requests_were_sent() -> None:
 
 def test_liveness_says_when_it_came_back_after_it_had_lapsed() -> None:
     alive = Liveness(6.0, 60.0)
-    alive.heard(10.0, is_stable=True)
-    alive.heard(15.9, is_stable=True)
+    alive.heard(10.0, is_joined=True)
+    alive.heard(15.9, is_joined=True)
     assert alive.lapsed_at == float("-inf")
-    alive.heard(15.0, is_stable=True)  # the answer comes late
-    alive.heard(22.0, is_stable=True)
+    alive.heard(15.0, is_joined=True)  # the answer comes late
+    alive.heard(22.0, is_joined=True)
     assert alive.lapsed_at == 22.0
-    alive.heard(23.0, is_stable=True)
+    alive.heard(23.0, is_joined=True)
     assert alive.lapsed_at == 22.0
     alive.lost()
-    alive.heard(90.0, is_stable=True)  # it has joined again, and claims again
+    alive.heard(90.0, is_joined=True)  # it has joined again, and claims again
     assert alive.lapsed_at == 22.0
 
 

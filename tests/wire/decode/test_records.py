@@ -167,7 +167,7 @@ def test_timestamps_that_are_not_wanted_decide_nothing() -> None:
 
 
 def test_dropped_timestamps_are_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
-    records._say_dropped.cache_clear()
+    records._warn_dropped.cache_clear()
     batch = batch_of([Rec(b"k", b"v")], first_timestamp=NANOSECONDS)
     for _ in range(2):
         decode(batch, drops_times=True)
