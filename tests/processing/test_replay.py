@@ -11,7 +11,7 @@ from kshare.errors import TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.ownership import Work
-from kshare.group.core.transaction_state import Todo, TransactionState
+from kshare.group.core.transaction_state import TransactionAction, TransactionState
 from kshare.group.message import Message
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.processing.replay import Replay, group_of
@@ -62,18 +62,18 @@ def test_a_look_at_the_letters_writes_nothing_and_sees_what_is_left(cluster: Fak
 def test_letters_come_again_after_the_last_transaction_was_aborted(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    aborted, look = list[int](), TransactionLog.next_todo
+    aborted, look = list[int](), TransactionLog.next_action
 
     def aborts_once(
         self: TransactionLog, state: TransactionState, work: Work, *rest: Any, **named: Any
-    ) -> Todo:
+    ) -> TransactionAction:
         has_all = any(each.position_of(ALL_HASHES) >= LETTERS for each in work.processed.values())
         if has_all and not aborted:
             aborted.append(1)
             raise TransactionAbortedError("the coordinator did not answer")
         return look(self, state, work, *rest, **named)
 
-    monkeypatch.setattr(TransactionLog, "next_todo", aborts_once)
+    monkeypatch.setattr(TransactionLog, "next_action", aborts_once)
     replay = replay_of(cluster)
     replay.run()
     assert aborted

@@ -39,7 +39,7 @@ from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.transaction_producer import Headers, TransactionProducer, closed
 from kshare.group.core.ownership import Work
-from kshare.group.core.transaction_state import Todo, TransactionState
+from kshare.group.core.transaction_state import TransactionAction, TransactionState
 from kshare.group.metrics import Latency
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
@@ -188,7 +188,7 @@ class Transactions:
         self.current = None
         if not was_open:
             return
-        if self._state.recovery is Todo.FENCE and self._producer.abort():
+        if self._state.recovery is TransactionAction.FENCE and self._producer.abort():
             self._state.decided()
         with suppress(KshareError):  # the next transaction tries again
             self.resolve()
@@ -200,8 +200,8 @@ class Transactions:
         Raises:
             KafkaError: The coordinator did not answer in time.
         """
-        while (todo := self._state.recovery) is not Todo.NOTHING:
-            if todo is Todo.FENCE:
+        while (action := self._state.recovery) is not TransactionAction.NOTHING:
+            if action is TransactionAction.FENCE:
                 fence_ids(self._config.kafka, [self._producer.transactional_id])
                 self._state.decided()
             else:
@@ -273,10 +273,10 @@ class Transactions:
             self._producer.drain(state.gives_up, self._check_open)
         purgatory = self._config.purgatory
         while True:
-            todo = self._log.next_todo(state, work, purgatory, is_closed=self._calls.is_closed)
-            if todo is Todo.WRITE:
+            action = self._log.next_action(state, work, purgatory, is_closed=self._calls.is_closed)
+            if action is TransactionAction.WRITE:
                 break
-            if todo is Todo.BEGIN:
+            if action is TransactionAction.BEGIN:
                 self._begin(self._log.partition.topic)
         topic, number = self._log.partition
         for key, value in self._log.records():

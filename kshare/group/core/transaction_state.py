@@ -23,9 +23,17 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.commit import Admission
+from kshare.group.protocol.commit import PurgatoryState
 
-__all__ = ["GiveUp", "Outlook", "ProducerEpoch", "Stage", "Starts", "Todo", "TransactionState"]
+__all__ = [
+    "GiveUp",
+    "Outlook",
+    "ProducerEpoch",
+    "Stage",
+    "Starts",
+    "TransactionAction",
+    "TransactionState",
+]
 
 Starts: TypeAlias = Mapping[TopicPartition, object]
 """From where each partition is delivered: the object says which start it is; None for none."""
@@ -47,7 +55,7 @@ _TIMEOUT_SHARE: Final = 0.9
 _OPEN: Final = (Stage.OPEN, Stage.COMMITTING, Stage.ENDING)
 
 
-class Todo(Enum):
+class TransactionAction(Enum):
     """What is to be done next."""
 
     NOTHING = "nothing"
@@ -92,7 +100,7 @@ class Outlook:
 
     Attributes:
         starts: From where each of its partitions is delivered now, by all that was read.
-        admission: Whether what comes before its records is processed.
+        purgatory: Whether what comes before its records is processed.
         read_at: When the log was last asked for that was read to its end.
         is_alive: Whether nobody can have taken over the key hashes, as they are sure that the
             session lives. Else others may have had them and given them up again, and compaction
@@ -103,7 +111,7 @@ class Outlook:
     """
 
     starts: Starts
-    admission: Admission
+    purgatory: PurgatoryState
     read_at: float
     is_alive: bool = True
     is_lost: bool = False
@@ -173,13 +181,15 @@ class TransactionState:
     # -- what is to be done ------------------------------------------------------------------
 
     @property
-    def recovery(self) -> Todo:
+    def recovery(self) -> TransactionAction:
         """What is to be done before anything else begins; nothing if the last one is decided."""
         if self.stage is Stage.DOUBTFUL:
-            return Todo.FENCE
-        return Todo.REWIND if self.stage is Stage.REWINDING else Todo.NOTHING
+            return TransactionAction.FENCE
+        if self.stage is Stage.REWINDING:
+            return TransactionAction.REWIND
+        return TransactionAction.NOTHING
 
-    def next_todo(self, outlook: Outlook, now: float) -> Todo | GiveUp:
+    def next_action(self, outlook: Outlook, now: float) -> TransactionAction | GiveUp:
         """What brings it nearer to its commit; changes nothing.
 
         Args:
@@ -190,17 +200,17 @@ class TransactionState:
         refusal = self._refusal(outlook)
         if refusal is not None:
             return refusal
-        if outlook.admission is not Admission.OPEN:
+        if outlook.purgatory is not PurgatoryState.OPEN:
             return GiveUp.DISTURBED if outlook.is_disturbed else self._wait(now, GiveUp.LATE)
         if not self.is_begun:
-            return Todo.BEGIN
+            return TransactionAction.BEGIN
         if self._has_read(outlook) and outlook.is_alive:
-            return Todo.WRITE
+            return TransactionAction.WRITE
         # One that was dropped joins again only once the transaction is over.
         return GiveUp.DROPPED if outlook.is_lost else self._wait(now, GiveUp.UNPROVEN)
 
-    def _wait(self, now: float, late: GiveUp) -> Todo | GiveUp:
-        return late if now >= self.gives_up else Todo.WAIT
+    def _wait(self, now: float, late: GiveUp) -> TransactionAction | GiveUp:
+        return late if now >= self.gives_up else TransactionAction.WAIT
 
     def _refusal(self, outlook: Outlook) -> GiveUp | None:
         """Why waiting is of no use; None if it may be."""
@@ -210,7 +220,7 @@ class TransactionState:
             return GiveUp.TORN
         if not self.is_own(outlook.starts):
             return GiveUp.NOT_OWN
-        return GiveUp.OVERTAKEN if outlook.admission is Admission.LOST else None
+        return GiveUp.OVERTAKEN if outlook.purgatory is PurgatoryState.LOST else None
 
     # -- events ------------------------------------------------------------------------------
 

@@ -41,13 +41,12 @@ from kshare.group.protocol.records import STRETCH, Block, Claim, Key, Record, Re
 from kshare.group.protocol.start import Start
 
 __all__ = [
-    "Admission",
     "Commit",
     "Purgatory",
-    "TransactionChunk",
-    "admission",
+    "PurgatoryState",
+    "TransactionPart",
     "blocks_to_write",
-    "chunk_start",
+    "first_new_offset",
     "is_read_back",
     "is_written",
     "keys_to_delete",
@@ -55,6 +54,7 @@ __all__ = [
     "leads",
     "passed_to_delete",
     "past_to_delete",
+    "purgatory_state",
     "stable_offset",
     "stable_to_write",
     "transaction_records",
@@ -304,10 +304,10 @@ def _covers(cover: Sequence[Stripe], hashes: HashRange, bounds: Bounds) -> bool:
 # -- transactions ------------------------------------------------------------------------------
 
 Purgatory: TypeAlias = Literal["stable", "key"]
-"""For what a chunk waits: for all key hashes of its partition, or only for its own."""
+"""For what a part waits: for all key hashes of its partition, or only for its own."""
 
 
-class Admission(Enum):
+class PurgatoryState(Enum):
     """Whether a transaction may commit, and why not."""
 
     OPEN = "what comes before it is processed"
@@ -316,61 +316,62 @@ class Admission(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionChunk:
+class TransactionPart:
     """What a transaction processes of one partition.
 
     Attributes:
-        start: The first offset that it processes; None if it processes nothing of the partition.
+        first: The first offset that it processes; None if it processes nothing of the partition.
         hashes: The key hashes that the member owned when the records were handed out.
         owned: Those that it owns now.
         known: What is known to be processed: by the log, and by the member's own transactions.
     """
 
-    start: int | None
+    first: int | None
     hashes: KeyRanges
     owned: KeyRanges
     known: Progress
 
 
-def chunk_start(processed: Progress, known: Progress) -> int | None:
+def first_new_offset(processed: Progress, known: Progress) -> int | None:
     """The first offset that is processed and was not known to be; None if there is none."""
     added = processed.minus(known)
     return min((piece.offsets.start for piece in added), default=None)
 
 
-def admission(chunks: Iterable[TransactionChunk], purgatory: Purgatory) -> Admission:
+def purgatory_state(parts: Iterable[TransactionPart], purgatory: Purgatory) -> PurgatoryState:
     """Decide whether a transaction may commit now.
 
     Args:
-        chunks: One for each partition of the member.
-        purgatory: For what a chunk waits.
+        parts: One for each partition of the member.
+        purgatory: For what a part waits.
     """
     if purgatory == "key":  # its own hashes are handed out in offset order
-        return Admission.OPEN
-    listed = list(chunks)
-    each = [_admission_of(chunk) for chunk in listed]
-    if Admission.LOST in each:
-        return Admission.LOST
-    others = (chunk for chunk, found in zip(listed, each, strict=True) if found is Admission.OPEN)
-    if Admission.CLOSED not in each or any(map(_holds_up, others)):
-        return Admission.OPEN
-    return Admission.CLOSED
+        return PurgatoryState.OPEN
+    listed = list(parts)
+    states = [_state_of(part) for part in listed]
+    if PurgatoryState.LOST in states:
+        return PurgatoryState.LOST
+    pairs = zip(listed, states, strict=True)
+    others = (part for part, state in pairs if state is PurgatoryState.OPEN)
+    if PurgatoryState.CLOSED not in states or any(map(_holds_up, others)):
+        return PurgatoryState.OPEN
+    return PurgatoryState.CLOSED
 
 
-def _admission_of(chunk: TransactionChunk) -> Admission:
-    if chunk.start is None:
-        return Admission.OPEN
-    gap = chunk.known.pending_of(chunk.start, ALL_HASHES - chunk.hashes)
+def _state_of(part: TransactionPart) -> PurgatoryState:
+    if part.first is None:
+        return PurgatoryState.OPEN
+    gap = part.known.pending_of(part.first, ALL_HASHES - part.hashes)
     if not gap:
-        return Admission.OPEN
-    is_own = any(chunk.owned.overlapping(piece.hashes) for piece in gap)
-    return Admission.LOST if is_own else Admission.CLOSED
+        return PurgatoryState.OPEN
+    is_own = any(part.owned.overlapping(piece.hashes) for piece in gap)
+    return PurgatoryState.LOST if is_own else PurgatoryState.CLOSED
 
 
-def _holds_up(chunk: TransactionChunk) -> bool:
+def _holds_up(part: TransactionPart) -> bool:
     """True if the member holds the stable offset, and others are ahead of it."""
-    known = chunk.known
-    return not known.is_level and known.position_of(chunk.hashes) == known.stable
+    known = part.known
+    return not known.is_level and known.position_of(part.hashes) == known.stable
 
 
 def known_progress(log: PartitionLog, done: Progress) -> Progress:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from kshare.core.progress import TopicPartition
 from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownership import Ownership, Work
-from kshare.group.core.transaction_state import GiveUp, Outlook, Todo, TransactionState
+from kshare.group.core.transaction_state import GiveUp, Outlook, TransactionAction, TransactionState
 from kshare.group.protocol.commit import (
-    Admission,
     Purgatory,
-    TransactionChunk,
-    admission,
-    chunk_start,
+    PurgatoryState,
+    TransactionPart,
+    first_new_offset,
     known_progress,
+    purgatory_state,
     transaction_records,
 )
 from kshare.group.protocol.owner import Phase
@@ -95,14 +95,14 @@ class TransactionLog:
                 if partition in self._shared.ownerships.by_partition
             )
 
-    def next_todo(
+    def next_action(
         self,
         state: TransactionState,
         work: Work,
         purgatory: Purgatory,
         *,
         is_closed: bool,
-    ) -> Todo:
+    ) -> TransactionAction:
         """What is next for a transaction that is to commit; waits for a moment if that is nothing.
 
         Once it may write its facts, :meth:`records` has them.
@@ -128,20 +128,20 @@ class TransactionLog:
                 raise self._shared.fault
             starts = self._shared.ownerships.started()
             is_own = state.is_own(starts)
-            chunks = {tp: self._chunk(tp, work) for tp in work.processed} if is_own else {}
-            found = admission(chunks.values(), purgatory)
+            parts = {tp: self._part(tp, work) for tp in work.processed} if is_own else {}
+            found = purgatory_state(parts.values(), purgatory)
             outlook = Outlook(starts, found, read_at, is_alive, is_lost, is_disturbed, is_closed)
-            todo = state.next_todo(outlook, time.monotonic())
-            if isinstance(todo, GiveUp):
-                refusal = self._refusal(todo, work, outlook, chunks)
+            action = state.next_action(outlook, time.monotonic())
+            if isinstance(action, GiveUp):
+                refusal = self._refusal(action, work, outlook, parts)
                 raise refusal from self._shared.ownerships.fenced()
-            if todo is Todo.WRITE:
+            if action is TransactionAction.WRITE:
                 self._prepare(work)  # with the lock held: of what was looked at
                 state.written()
-            elif todo is Todo.WAIT:
-                is_open = found is Admission.OPEN
+            elif action is TransactionAction.WAIT:
+                is_open = found is PurgatoryState.OPEN
                 self._shared.changed.wait(_LOOK_SECONDS if is_open else _LONGEST_LOOK_SECONDS)
-            return todo
+            return action
 
     def records(self) -> LogRecords:
         """What the transaction is to write into the log."""
@@ -194,7 +194,7 @@ class TransactionLog:
         reason: GiveUp,
         work: Work,
         outlook: Outlook,
-        chunks: Mapping[TopicPartition, TransactionChunk],
+        parts: Mapping[TopicPartition, TransactionPart],
     ) -> TransactionAbortedError:
         """The error of a transaction that cannot commit."""
         why = reason.value
@@ -207,9 +207,9 @@ class TransactionLog:
                 why = f"{lost} {why}"
             case GiveUp.OVERTAKEN | GiveUp.LATE:
                 waiting = ", ".join(
-                    f"{tp} from offset {chunk.start} on (stable offset {chunk.known.stable})"
-                    for tp, chunk in sorted(chunks.items())
-                    if chunk.start is not None
+                    f"{tp} from offset {part.first} on (stable offset {part.known.stable})"
+                    for tp, part in sorted(parts.items())
+                    if part.first is not None
                 )
                 why += f", and it waits for that (purgatory=stable): {waiting}"
             case GiveUp.UNPROVEN:
@@ -224,11 +224,11 @@ class TransactionLog:
             self._prepared += [encode(self._group, block) for block in blocks]
             self._prepared += [(encode_key(self._group, key), None) for key in keys]
 
-    def _chunk(self, partition: TopicPartition, work: Work) -> TransactionChunk:
+    def _part(self, partition: TopicPartition, work: Work) -> TransactionPart:
         each = self._shared.ownerships.by_partition[partition]
         known = known_progress(self._shared.ownerships.log.of(partition), each.owner.done)
-        start = chunk_start(work.processed[partition], known)
-        return TransactionChunk(start, each.owner.hashes, each.owner.hashes, known)
+        first = first_new_offset(work.processed[partition], known)
+        return TransactionPart(first, each.owner.hashes, each.owner.hashes, known)
 
     def _records(self, partition: TopicPartition, work: Work) -> tuple[list[Block], list[Key]]:
         owner = self._shared.ownerships.by_partition[partition].owner

@@ -67,7 +67,7 @@ def test_a_signal_handler_closes_amid_the_block(
     assert committed(cluster)[T0].stable == 0
 
 
-@pytest.mark.parametrize("step", ["is_settled", "next_todo", "committed"])
+@pytest.mark.parametrize("step", ["is_settled", "next_action", "committed"])
 def test_a_signal_handler_closes_amid_the_beginning_or_the_commit(
     make: Callable[..., KeySharedConsumer],
     cluster: FakeCluster,

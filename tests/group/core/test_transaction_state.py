@@ -13,15 +13,15 @@ from kshare.group.core.transaction_state import (
     Outlook,
     ProducerEpoch,
     Stage,
-    Todo,
+    TransactionAction,
     TransactionState,
 )
-from kshare.group.protocol.commit import Admission
+from kshare.group.protocol.commit import PurgatoryState
 from tests.support.groups import T0
 
 START = object()
 EPOCH = ProducerEpoch(ready_at=5.0, own_fences=0)
-GOOD = Outlook({T0: START}, Admission.OPEN, read_at=6.0)
+GOOD = Outlook({T0: START}, PurgatoryState.OPEN, read_at=6.0)
 """As one that may commit sees its session."""
 
 
@@ -114,12 +114,12 @@ def test_each_event_in_each_stage(stage: Stage, event: str) -> None:
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
-        (Stage.NONE, (False, False, True, False, Todo.NOTHING)),
-        (Stage.OPEN, (True, True, False, True, Todo.NOTHING)),
-        (Stage.COMMITTING, (True, False, False, True, Todo.NOTHING)),
-        (Stage.ENDING, (True, False, False, True, Todo.NOTHING)),
-        (Stage.DOUBTFUL, (False, False, False, True, Todo.FENCE)),
-        (Stage.REWINDING, (False, False, False, False, Todo.REWIND)),
+        (Stage.NONE, (False, False, True, False, TransactionAction.NOTHING)),
+        (Stage.OPEN, (True, True, False, True, TransactionAction.NOTHING)),
+        (Stage.COMMITTING, (True, False, False, True, TransactionAction.NOTHING)),
+        (Stage.ENDING, (True, False, False, True, TransactionAction.NOTHING)),
+        (Stage.DOUBTFUL, (False, False, False, True, TransactionAction.FENCE)),
+        (Stage.REWINDING, (False, False, False, False, TransactionAction.REWIND)),
     ],
 )
 def test_what_each_stage_says(stage: Stage, said: tuple[object, ...]) -> None:
@@ -130,10 +130,10 @@ def test_what_each_stage_says(stage: Stage, said: tuple[object, ...]) -> None:
 
 def test_it_begins_and_writes_when_it_may() -> None:
     state = asked(opened())
-    assert state.next_todo(GOOD, 2.0) is Todo.BEGIN
+    assert state.next_action(GOOD, 2.0) is TransactionAction.BEGIN
     state.begun(3.0, EPOCH)
     assert state.gives_up == 12.0  # 90 % of its time, which counts from here on
-    assert state.next_todo(GOOD, 3.0) is Todo.WRITE
+    assert state.next_action(GOOD, 3.0) is TransactionAction.WRITE
     state.written()
     state.committed(may_go_on=True)
     assert state.epoch == EPOCH
@@ -143,27 +143,27 @@ def test_it_begins_and_writes_when_it_may() -> None:
 @pytest.mark.parametrize(
     "sees",
     [
-        replace(GOOD, admission=Admission.CLOSED),
+        replace(GOOD, purgatory=PurgatoryState.CLOSED),
         replace(GOOD, read_at=EPOCH.ready_at),
         replace(GOOD, is_alive=False),
     ],
 )
 def test_what_it_waits_for(sees: Outlook) -> None:
-    assert asked(begun()).next_todo(sees, 9.9) is Todo.WAIT
+    assert asked(begun()).next_action(sees, 9.9) is TransactionAction.WAIT
 
 
 def test_it_writes_only_under_an_epoch_that_it_knows() -> None:
     state = asked(opened())
     state.begun(3.0)
-    assert state.next_todo(GOOD, 3.0) is Todo.WAIT
+    assert state.next_action(GOOD, 3.0) is TransactionAction.WAIT
 
 
 REASONS: tuple[tuple[GiveUp, dict[str, Any]], ...] = (
     (GiveUp.CLOSED, {"is_closed": True}),
     (GiveUp.NOT_OWN, {"starts": {T0: object()}}),
-    (GiveUp.OVERTAKEN, {"admission": Admission.LOST}),
-    (GiveUp.DISTURBED, {"admission": Admission.CLOSED, "is_disturbed": True}),
-    (GiveUp.LATE, {"admission": Admission.CLOSED}),
+    (GiveUp.OVERTAKEN, {"purgatory": PurgatoryState.LOST}),
+    (GiveUp.DISTURBED, {"purgatory": PurgatoryState.CLOSED, "is_disturbed": True}),
+    (GiveUp.LATE, {"purgatory": PurgatoryState.CLOSED}),
     (GiveUp.DROPPED, {"is_alive": False, "is_lost": True}),
     (GiveUp.UNPROVEN, {"is_alive": False}),
 )
@@ -177,18 +177,18 @@ def test_why_it_gives_up(number: int) -> None:
     for _, each in reversed(REASONS[number:]):
         changes.update(each)
     state = asked(begun())
-    assert state.next_todo(replace(GOOD, **changes), state.gives_up) is REASONS[number][0]
+    assert state.next_action(replace(GOOD, **changes), state.gives_up) is REASONS[number][0]
 
 
 def test_a_partition_that_is_not_delivered_any_more_is_not_its_own() -> None:
-    assert asked(begun()).next_todo(replace(GOOD, starts={}), 2.0) is GiveUp.NOT_OWN
+    assert asked(begun()).next_action(replace(GOOD, starts={}), 2.0) is GiveUp.NOT_OWN
 
 
 def test_one_amid_which_delivery_began_again_cannot_commit() -> None:
     """Nor is it over because nothing is new: what was handed out is not what is processed."""
     state = asked(opened(), "another mark", has_news=False)
     assert not state.is_own({T0: START})
-    assert state.next_todo(GOOD, 2.0) is GiveUp.TORN
+    assert state.next_action(GOOD, 2.0) is GiveUp.TORN
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
@@ -199,9 +199,9 @@ def test_with_nothing_to_commit_it_is_over(is_begun: bool) -> None:
 
 def test_before_it_has_begun_it_waits_from_its_commit_on() -> None:
     state = asked(opened())
-    closed = replace(GOOD, admission=Admission.CLOSED)
-    assert state.next_todo(closed, 10.9) is Todo.WAIT
-    assert state.next_todo(closed, 11.0) is GiveUp.LATE
+    closed = replace(GOOD, purgatory=PurgatoryState.CLOSED)
+    assert state.next_action(closed, 10.9) is TransactionAction.WAIT
+    assert state.next_action(closed, 11.0) is GiveUp.LATE
 
 
 def test_when_a_producer_begins_no_more() -> None:

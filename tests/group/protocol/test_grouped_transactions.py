@@ -13,7 +13,7 @@ from kshare.group.core.ownership import Claimant
 from kshare.group.core.transaction_state import Stage, TransactionState
 from kshare.group.protocol import takeover
 from kshare.group.protocol.actions import Delete
-from kshare.group.protocol.commit import TransactionChunk
+from kshare.group.protocol.commit import TransactionPart
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.owner import Owner
 from kshare.group.protocol.records import Claim, Key
@@ -179,16 +179,16 @@ def commits_without_its_generation(patch: pytest.MonkeyPatch) -> None:
 
 def does_not_wait_for_what_nobody_owns(patch: pytest.MonkeyPatch) -> None:
     """The purgatory passes over hashes that are between two owners."""
-    real = transactional_member.chunk_of
+    real = transactional_member.part_of
 
-    def chunk_of(member: Member) -> TransactionChunk:
+    def part_of(member: Member) -> TransactionPart:
         part, chunk = member.part(), real(member)
         owned = [each for name in part.claims for each in part.owned_by(name)]
         free = ALL_HASHES - owned
         passed = (Rectangle(OffsetRange(0, 4), each) for each in free)
         return replace(chunk, known=chunk.known.commit(passed))
 
-    patch.setattr(transactional_member, "chunk_of", chunk_of)
+    patch.setattr(transactional_member, "part_of", part_of)
 
 
 def goes_on_at_its_position_with_what_it_gains(patch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from kshare.core.progress import Progress
 from kshare.group.core.transaction_state import Outlook, Stage, TransactionState
 from kshare.group.protocol import actions, commit, owner
 from kshare.group.protocol.commit import (
-    Admission,
-    TransactionChunk,
+    PurgatoryState,
+    TransactionPart,
     blocks_to_write,
 )
 from kshare.group.protocol.log import PartitionLog
@@ -251,14 +251,14 @@ def commits_what_is_of_another_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def asks_for_admission_only_before_it_begins(patch: pytest.MonkeyPatch) -> None:
-    real = TransactionState.next_todo
+    real = TransactionState.next_action
 
-    def next_todo(self: TransactionState, outlook: Outlook, now: float) -> object:
+    def next_action(self: TransactionState, outlook: Outlook, now: float) -> object:
         if self.is_begun:
-            outlook = replace(outlook, admission=Admission.OPEN)
+            outlook = replace(outlook, purgatory=PurgatoryState.OPEN)
         return real(self, outlook, now)
 
-    patch.setattr(TransactionState, "next_todo", next_todo)
+    patch.setattr(TransactionState, "next_action", next_action)
 
 
 def reads_to_the_last_stable_offset_only(patch: pytest.MonkeyPatch) -> None:
@@ -267,35 +267,35 @@ def reads_to_the_last_stable_offset_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(commit, "admission", lambda *_: Admission.OPEN)
+    patch.setattr(commit, "purgatory_state", lambda *_: PurgatoryState.OPEN)
 
 
 def waits_for_itself(patch: pytest.MonkeyPatch) -> None:
-    """Until the stable offset has reached the end of its own chunk."""
+    """Until the stable offset has reached the end of its own part."""
 
     def end(processed: Progress, known: Progress) -> int | None:
         added = processed.minus(known)
         return max((piece.offsets.end for piece in added), default=None)
 
-    patch.setattr(commit, "chunk_start", end)
-    real = commit._admission_of
+    patch.setattr(commit, "first_new_offset", end)
+    real = commit._state_of
 
-    def closed(chunk: TransactionChunk) -> Admission:
-        found = real(replace(chunk, hashes=NO_HASHES))
-        return Admission.CLOSED if found is Admission.LOST else found
+    def closed(part: TransactionPart) -> PurgatoryState:
+        found = real(replace(part, hashes=NO_HASHES))
+        return PurgatoryState.CLOSED if found is PurgatoryState.LOST else found
 
-    patch.setattr(commit, "_admission_of", closed)
+    patch.setattr(commit, "_state_of", closed)
 
 
 def waits_for_living_members_alone(patch: pytest.MonkeyPatch) -> None:
     """It takes what it has processed itself for what all have."""
-    real = commit._admission_of
+    real = commit._state_of
 
-    def own(chunk: TransactionChunk) -> Admission:
-        known = Progress.at(chunk.known.position_of(chunk.hashes))
-        return real(replace(chunk, known=known))
+    def own(part: TransactionPart) -> PurgatoryState:
+        known = Progress.at(part.known.position_of(part.hashes))
+        return real(replace(part, known=known))
 
-    patch.setattr(commit, "_admission_of", own)
+    patch.setattr(commit, "_state_of", own)
 
 
 FAULTS: dict[Patch, int] = {

@@ -25,7 +25,7 @@ from tests.group.protocol.member_world import group_steps, has_action, take_grou
 from tests.group.protocol.owning import shallow
 from tests.group.protocol.process import T0, Log, replay
 from tests.group.protocol.transactional_explorer import first_world
-from tests.group.protocol.transactional_member import todo_of
+from tests.group.protocol.transactional_member import action_of
 from tests.group.protocol.transactional_world import TransactionalWorld, steps, take
 from tests.group.protocol.world import is_pending
 
@@ -123,9 +123,9 @@ def test_members_with_transactions_are_not_looked_at_twice() -> None:
             assert world.log.said(world.transactions).of(T0) == read_all(world).of(T0)
             for each in world.members.values():
                 member = grouped_of(each)
-                fresh = replace(member, left=None, _admission=None)
+                fresh = replace(member, left=None, _purgatory=None)
                 assert may_pass(world, member) == may_pass(world, fresh)
-                assert todo_of(member) == todo_of(fresh)
+                assert action_of(member) == action_of(fresh)
             world = world.clone()
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from kshare.group.core.transaction_state import GiveUp
 from kshare.group.protocol.owner import Phase
 from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way
-from tests.group.protocol.transactional_member import Member, todo_of
+from tests.group.protocol.transactional_member import Member, action_of
 from tests.group.protocol.transactional_world import Limits, TransactionalWorld, steps, take
 from tests.group.protocol.world import HALVES, LawBrokenError, Step
 
@@ -50,7 +50,7 @@ def let_run(world: TransactionalWorld) -> None:
 
 def gives_up(member: Member) -> bool:
     """Whether its transaction cannot commit any more, or is not to wait for that."""
-    return isinstance(todo_of(member), GiveUp)
+    return isinstance(action_of(member), GiveUp)
 
 
 RARE = {

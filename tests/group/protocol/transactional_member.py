@@ -9,9 +9,15 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from kshare.core.progress import Progress
-from kshare.group.core.transaction_state import GiveUp, Outlook, Stage, Todo, TransactionState
+from kshare.group.core.transaction_state import (
+    GiveUp,
+    Outlook,
+    Stage,
+    TransactionAction,
+    TransactionState,
+)
 from kshare.group.protocol import commit
-from kshare.group.protocol.commit import Admission, TransactionChunk
+from kshare.group.protocol.commit import PurgatoryState, TransactionPart
 from kshare.group.protocol.records import Block, Key
 from tests.group.protocol.process import T0, Process
 
@@ -29,7 +35,7 @@ class Member(Process):
     records: tuple[tuple[Block, ...], tuple[Key, ...]] | None = None  # to be written, as checked
     written: tuple[Block, ...] = ()  # its facts, until it is decided
     passes: bool = False  # its transaction passes over offsets that are none of its records
-    _admission: tuple[tuple[object, ...], Admission] | None = None  # by what, and what it is
+    _purgatory: tuple[tuple[object, ...], PurgatoryState] | None = None  # by what, and what it is
 
     def clone(self) -> Self:
         copied = super().clone()
@@ -76,10 +82,10 @@ class Member(Process):
 # -- what it sees ---------------------------------------------------------------------------------
 
 
-def chunk_of(member: Member) -> TransactionChunk:
+def part_of(member: Member) -> TransactionPart:
     known = commit.known_progress(member.part(), member.owner.done)
-    start = commit.chunk_start(processed(member), known)
-    return TransactionChunk(start, member.hashes, member.hashes, known)
+    start = commit.first_new_offset(processed(member), known)
+    return TransactionPart(start, member.hashes, member.hashes, known)
 
 
 def processed(member: Member) -> Progress:
@@ -95,7 +101,7 @@ def is_alive(member: Member) -> bool:
 
 def outlook(member: Member) -> Outlook:
     """What its transaction sees; reads count from the epoch on, so that states are few."""
-    found = admission_of(member) if member.start is not None else Admission.OPEN
+    found = purgatory_of(member) if member.start is not None else PurgatoryState.OPEN
     return Outlook(
         {T0: member.start},
         found,
@@ -106,19 +112,19 @@ def outlook(member: Member) -> Outlook:
     )
 
 
-def todo_of(member: Member) -> Todo | GiveUp:
+def action_of(member: Member) -> TransactionAction | GiveUp:
     """What its transaction wants next. It waits for ever: that it gives up may happen any time."""
     if member.state.stage is Stage.COMMITTING:
-        return member.state.next_todo(outlook(member), 0.0)
+        return member.state.next_action(outlook(member), 0.0)
     return member.state.recovery
 
 
-def admission_of(member: Member) -> Admission:
+def purgatory_of(member: Member) -> PurgatoryState:
     """Whether the purgatory is open for a member; asked again once something has changed."""
     by = (member.log.end, member.owner.done, member.position, member.hashes)
-    if member._admission is None or member._admission[0] != by:
-        member._admission = by, commit.admission([chunk_of(member)], "stable")
-    return member._admission[1]
+    if member._purgatory is None or member._purgatory[0] != by:
+        member._purgatory = by, commit.purgatory_state([part_of(member)], "stable")
+    return member._purgatory[1]
 
 
 # -- what it takes, and gives up -------------------------------------------------------------------
@@ -147,7 +153,7 @@ def give_up(member: Member, *, is_decided: bool) -> None:
     member.state.abort()
     if is_decided:
         member.state.decided()
-    if member.state.recovery is Todo.REWIND:
+    if member.state.recovery is TransactionAction.REWIND:
         rewind(member)
 
 

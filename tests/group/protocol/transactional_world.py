@@ -11,7 +11,7 @@ from typing import Self
 
 from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.progress import Progress
-from kshare.group.core.transaction_state import ProducerEpoch, Stage, Todo
+from kshare.group.core.transaction_state import ProducerEpoch, Stage, TransactionAction
 from kshare.group.protocol import commit
 from kshare.group.protocol.actions import (
     Delete,
@@ -31,13 +31,13 @@ from tests.group.protocol.process import T0, marks_of, own
 from tests.group.protocol.transactional_log import TransactionalLog, TransactionCoordinator
 from tests.group.protocol.transactional_member import (
     Member,
+    action_of,
     ask_commit,
-    chunk_of,
     ensure_open,
     give_up,
     may_take,
+    part_of,
     processed,
-    todo_of,
 )
 from tests.group.protocol.world import HALVES, LawBrokenError, Step, is_own, is_pending, may_settle
 
@@ -232,20 +232,20 @@ def log_verbs(world: TransactionalWorld, limits: Limits, member: Member, end: in
 
 def transactional_verbs(limits: Limits, member: Member) -> list[str]:
     """What a member can do next with its transaction."""
-    state, todo = member.state, todo_of(member)
+    state, action = member.state, action_of(member)
     if state.is_settled:
         return []
-    if todo in (Todo.FENCE, Todo.REWIND):
+    if action in (TransactionAction.FENCE, TransactionAction.REWIND):
         return ["resolve"]
     verbs = []
     may_produce = state.may_take and member.has_work
     if may_produce:
         verbs.append("commit")
-    if todo is Todo.BEGIN or (may_produce and not state.is_begun):
+    if action is TransactionAction.BEGIN or (may_produce and not state.is_begun):
         verbs.append("init")
     if limits.late and may_produce and state.is_begun and not member.number and member.in_flight:
         verbs.append("put")
-    if todo is Todo.WRITE:
+    if action is TransactionAction.WRITE:
         verbs.append("check")
     if member.records is not None:
         verbs.append("write")
@@ -336,7 +336,7 @@ def deliver(world: TransactionalWorld, member: Member) -> None:
 
 def check(world: TransactionalWorld, member: Member) -> None:
     """See that it may commit, and what it has to write."""
-    before = world.known().pending_of(chunk_of(member).start or 0, ALL_HASHES - member.hashes)
+    before = world.known().pending_of(part_of(member).first or 0, ALL_HASHES - member.hashes)
     for piece in before:
         overtaken = range(piece.offsets.start, min(piece.offsets.end, len(world.keys)))
         if any(world.keys[at] in piece.hashes for at in overtaken):
@@ -435,7 +435,7 @@ def close(world: TransactionalWorld, member: Member) -> None:
 
 def resolve(world: TransactionalWorld, member: Member) -> None:
     """Do what is to be done before anything else begins."""
-    if member.state.recovery is Todo.FENCE:
+    if member.state.recovery is TransactionAction.FENCE:
         if world.transactions.fence(member.transactional_id) is None:
             return
         member.state.decided()

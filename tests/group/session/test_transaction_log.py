@@ -13,7 +13,7 @@ from kshare.core.progress import Progress, Rectangle
 from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownership import Work
 from kshare.group.core.ownerships import Ownerships
-from kshare.group.core.transaction_state import ProducerEpoch, Todo, TransactionState
+from kshare.group.core.transaction_state import ProducerEpoch, TransactionAction, TransactionState
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.session.shared import Shared
 from kshare.group.session.thread import SessionThread
@@ -39,7 +39,7 @@ def log_of(read_at: float, is_alive: Callable[[], bool] = lambda: True) -> Trans
     return TransactionLog("g", shared, thread, is_alive, time.monotonic)
 
 
-def next_todo(
+def next_action(
     log: TransactionLog,
     timeout: float,
     work: Work = NOTHING,
@@ -47,7 +47,7 @@ def next_todo(
     is_torn: bool = False,
     is_closed: bool = False,
     is_disturbed: bool = False,
-) -> Todo:
+) -> TransactionAction:
     """What is next for a transaction that has written outputs, after it has waited.
 
     Args:
@@ -66,10 +66,10 @@ def next_todo(
     state.begun(time.monotonic(), ProducerEpoch(ready_at=6.0, own_fences=0))
     mark = "another mark" if is_torn else "mark"
     state.ask_commit(mark, work.starts, time.monotonic(), has_news=False)
-    todo = Todo.WAIT
-    while todo is Todo.WAIT:
-        todo = log.next_todo(state, work, "stable", is_closed=is_closed)
-    return todo
+    action = TransactionAction.WAIT
+    while action is TransactionAction.WAIT:
+        action = log.next_action(state, work, "stable", is_closed=is_closed)
+    return action
 
 
 def answers() -> Iterator[bool]:
@@ -79,16 +79,16 @@ def answers() -> Iterator[bool]:
 def test_a_session_that_may_have_been_taken_for_dead_does_not_commit() -> None:
     """Who had its key hashes meanwhile may have left nothing in the log."""
     with pytest.raises(TransactionAbortedError, match=UNPROVEN):
-        next_todo(log_of(7.0, lambda: False), 0.05)
+        next_action(log_of(7.0, lambda: False), 0.05)
     said = answers()
     log = log_of(7.0, lambda: next(said))
-    assert next_todo(log, 60) is Todo.WRITE
+    assert next_action(log, 60) is TransactionAction.WRITE
     assert log.records() == []
 
 
 def test_a_log_that_was_not_read_since_does_not_do() -> None:
     with pytest.raises(TransactionAbortedError, match="the group's log or"):
-        next_todo(log_of(read_at=6.0), 0.05)
+        next_action(log_of(read_at=6.0), 0.05)
 
 
 def test_a_member_that_was_dropped_does_not_wait() -> None:
@@ -97,7 +97,7 @@ def test_a_member_that_was_dropped_does_not_wait() -> None:
     log._shared.member = cast("MemberHandle", SimpleNamespace(is_lost=True, has_change=False))
     began = time.monotonic()
     with pytest.raises(TransactionAbortedError, match=DROPPED):
-        next_todo(log, 60)
+        next_action(log, 60)
     assert time.monotonic() - began < 30
 
 
@@ -145,6 +145,6 @@ def test_what_is_said_of_one_that_cannot_commit(
     work: Work, given: dict[str, bool], text: str
 ) -> None:
     with pytest.raises(TransactionAbortedError) as caught:
-        next_todo(log_of_the_upper_half(), 0.0, work, **given)
+        next_action(log_of_the_upper_half(), 0.0, work, **given)
     has_group = not given.get("is_closed") and not given.get("is_torn")
     assert str(caught.value) == f"{'group g: ' * has_group}the transaction is aborted: {text}"
