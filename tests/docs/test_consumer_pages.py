@@ -90,7 +90,7 @@ def test_what_is_said_to_be_the_same_answers_the_same() -> None:
 
 def test_the_consumer_of_asyncio_has_all_methods() -> None:
     public = {name for name in vars(KeySharedConsumer) if not name.startswith("_")}
-    inner = {"is_closed", "poll_fresh", "receiver", "releases", "take_turns"}
+    inner = {"calls", "is_closed", "poll_fresh", "receiver", "releases", "take_turns"}
     assert public - inner <= set(dir(AsyncKeySharedConsumer))
 
 

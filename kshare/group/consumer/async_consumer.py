@@ -20,8 +20,8 @@ from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.consumer.calls import deadline_of
 from kshare.group.consumer.consumer import KeySharedConsumer, check_number
-from kshare.group.consumer.receiver import deadline_of
 from kshare.group.consumer.subscriber import Listener
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.core.handing_out import Call
@@ -65,9 +65,9 @@ class AsyncKeySharedConsumer:
         message = self._consumer.poll_fresh() if self._left is None else None
         if message is not None:
             return message
-        receiver, deadline = self._consumer.receiver, deadline_of(timeout)
-        while await self._wait_for(partial(receiver.await_rows, deadline=deadline)):
-            message = receiver.take()
+        calls, deadline = self._consumer.calls, deadline_of(timeout)
+        while await self._wait_for(partial(calls.await_rows, deadline=deadline)):
+            message = calls.take()
             if message is not None or self._is_over(deadline):
                 return message
         return None
@@ -83,19 +83,19 @@ class AsyncKeySharedConsumer:
             raise ConsumerClosedError
         if not num_messages:
             return []
-        receiver, deadline = self._consumer.receiver, deadline_of(timeout)
-        while True:
-            gather = partial(receiver.gather, most=num_messages, deadline=deadline)
-            call = await self._wait_for(gather)
-            messages = receiver.return_gathered(call) if call else []
-            if messages or call is None or self._is_over(deadline):
+        calls, deadline = self._consumer.calls, deadline_of(timeout)
+        gather = partial(calls.gather, most=num_messages, deadline=deadline)
+        while call := await self._wait_for(gather):
+            messages = calls.return_gathered(call)
+            if messages or self._is_over(deadline):
                 return messages
+        return []
 
     async def consume_batch(self, timeout: float | None = None) -> pa.RecordBatch | None:  # noqa: ASYNC109
         """The next records of one partition, as Arrow."""
-        receiver, deadline = self._consumer.receiver, deadline_of(timeout)
-        while call := await self._wait_for(partial(receiver.await_batch, deadline=deadline)):
-            batch = receiver.return_batch(call)
+        calls, deadline = self._consumer.calls, deadline_of(timeout)
+        while call := await self._wait_for(partial(calls.await_batch, deadline=deadline)):
+            batch = calls.return_batch(call)
             if batch is not None or self._is_over(deadline):
                 return batch
         return None
@@ -279,7 +279,7 @@ class AsyncKeySharedConsumer:
         try:
             return call if await self._ended(future) else None
         except asyncio.CancelledError:
-            self._consumer.receiver.cancel(call)
+            self._consumer.calls.cancel(call)
             raise
 
     async def _ended(self, future: asyncio.Future[bool]) -> bool:

@@ -45,7 +45,6 @@ class CallState:
         has_begun: Whether anything was ever assigned or subscribed.
         is_closed: Whether the consumer is closed, or about to be.
         has_ended: Whether it has given up everything since then.
-        is_changed: Whether the session may answer differently since it was looked at.
         is_batch: Whether all that was returned since the last call came from one call.
     """
 
@@ -54,7 +53,7 @@ class CallState:
         self.polling = threading.RLock()
         self.lock = threading.RLock()
         self.has_begun = self.has_ended = False
-        self.is_closed = self.is_changed = self.is_batch = False
+        self.is_closed = self.is_batch = False
         self._shut_down: Callable[[], None] | None = shut_down
         self._process = os.getpid()
         self._calling: set[int] = set()  # threads

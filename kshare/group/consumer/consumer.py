@@ -24,10 +24,11 @@ from kshare.group.assignments import (
 )
 from kshare.group.config.consumer_config import NOBODY_AWAITS, consumer_config, is_async
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.consumer.calls import Calls, deadline_of
 from kshare.group.consumer.consumer_parts import ConsumerParts
 from kshare.group.consumer.health import health_of
 from kshare.group.consumer.processed import Releases, check_releases
-from kshare.group.consumer.receiver import Receiver, deadline_of, wall_time
+from kshare.group.consumer.receiver import Receiver, wall_time
 from kshare.group.consumer.subscriber import Callbacks, Listener
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.core.ownership import Work
@@ -92,7 +93,7 @@ class KeySharedConsumer:
         parts = ConsumerParts(config, session, policies, parked)
         self._session, self._dispatcher = parts.session, parts.dispatcher
         self._state, self._processed, self._commits = parts.state, parts.processed, parts.commits
-        self._receiver, self._reading, self._waker = parts.receiver, parts.reading, parts.waker
+        self._receiver, self._calls, self._reading = parts.receiver, parts.calls, parts.reading
         self._fresh = parts.receiver.fresh
         weakref.finalize(self, parts.abandon).atexit = False
 
@@ -119,11 +120,10 @@ class KeySharedConsumer:
         message = self.poll_fresh()  # no lock; what needs a look at the session: `take`, below
         if message is not None:
             return message
-        deadline, left = deadline_of(timeout), timeout
-        while self._receiver.next_rows(left):
-            message = self.poll_fresh() or self._receiver.take()
-            left = max(deadline - time.monotonic(), 0.0)
-            if message is not None or not left or self.is_closed:
+        deadline = deadline_of(timeout)
+        while self._calls.next_rows(deadline):
+            message = self.poll_fresh() or self._calls.take()
+            if message is not None or time.monotonic() >= deadline or self.is_closed:
                 return message
         return None
 
@@ -142,7 +142,7 @@ class KeySharedConsumer:
         if self._state.is_closed:  # with 0, nothing else looks
             raise ConsumerClosedError
         with self._state.call():
-            messages = self._receiver.messages(num_messages, timeout)
+            messages = self._calls.messages(num_messages, deadline_of(timeout))
         # By a signal handler, when it had got them: others may have them by now.
         return [] if self._state.is_closed else messages
 
@@ -159,7 +159,7 @@ class KeySharedConsumer:
             KshareError, RuntimeError: As for :meth:`poll`.
         """
         with self._state.call():
-            batch = self._receiver.batch(timeout)
+            batch = self._calls.batch(deadline_of(timeout))
         return None if self._state.is_closed else batch
 
     def __iter__(self) -> Iterator[Message]:
@@ -176,7 +176,7 @@ class KeySharedConsumer:
     def _continues(self) -> bool:
         """Wait for the next messages of an iteration; False if the consumer was closed."""
         try:
-            return self._receiver.next_rows(None)
+            return self._calls.next_rows(float("inf"))
         except ConsumerClosedError:
             return False
 
@@ -208,7 +208,7 @@ class KeySharedConsumer:
         if self._config.in_flight_per_key is not None and not message.is_released():
             with self._state.lock:
                 self._dispatcher.state.acknowledged(message)
-            self._waker.wake()
+            self._fresh.waker.wake()
 
     def acknowledge_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
         """All records of a batch are processed. From any thread, in any order.
@@ -225,7 +225,7 @@ class KeySharedConsumer:
         """
         self._processed.acknowledge(batch)
         if self._config.in_flight_per_key is not None:
-            self._waker.wake()
+            self._fresh.waker.wake()
 
     def release(self, message: Message, delay: float = 0.0) -> None:
         """A record cannot be processed now: it comes again, and those of its key behind it.
@@ -332,7 +332,7 @@ class KeySharedConsumer:
             with self._receiver.transactions.run() as transaction:
                 yield transaction
         finally:
-            self._receiver.look_again()
+            self._fresh.look_again()
 
     # -- partitions -------------------------------------------------------------------------
 
@@ -543,13 +543,18 @@ class KeySharedConsumer:
             return
         self._state.is_closed = True
         try:
-            self._receiver.interrupt()
+            self._fresh.interrupt()
         finally:
             self._state.shut_down()
 
     @property
+    def calls(self) -> Calls:
+        """What returns records, for :class:`.AsyncKeySharedConsumer`."""
+        return self._calls
+
+    @property
     def receiver(self) -> Receiver:
-        """What receives, for :class:`.AsyncKeySharedConsumer`."""
+        """What waits for records, for :class:`~kshare.processing.Processor`."""
         return self._receiver
 
     @property

@@ -12,10 +12,11 @@ from typing import Final
 from kshare.cluster.policies import PolicyView
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
+from kshare.group.consumer.calls import Calls
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.processed import Processed, Releases
 from kshare.group.consumer.reading import Reading
-from kshare.group.consumer.receiver import Receiver
+from kshare.group.consumer.receiver import Fresh, Receiver
 from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks
 from kshare.group.consumer.transaction import Transactions
@@ -58,23 +59,22 @@ class ConsumerParts:
         parked: Callable[[KafkaConfig], ParkView],
     ) -> None:
         self.group = config.group
-        self.waker = Waker().open()
-        self.session = session(config, on_change=self.interrupt)
+        fresh = Fresh(Waker().open())
+        self.session = session(config, on_change=fresh.interrupt)
         kind = Dispatcher if config.order == "key" else SharedDispatcher
-        self.dispatcher = kind(config, self.session, self.waker)
+        self.dispatcher = kind(config, self.session, fresh.waker)
         if config.order == "key":
-            self.dispatcher.parking = Parking(parked(config.kafka), self.interrupt)
+            self.dispatcher.parking = Parking(parked(config.kafka), fresh.interrupt)
         self.session.use_leader_epochs(self.dispatcher.leader_epochs)
         self.state = CallState(self.shut_down)
         restrictions = Restrictions(policies(config.kafka), config.group)
-        releases = Releases(config, self.dispatcher, self.state, self.interrupt)
+        releases = Releases(config, self.dispatcher, self.state, fresh.interrupt)
         self.processed = Processed(
             config, self.dispatcher, self.state, restrictions, self.is_subscribed, releases
         )
         self.commits = Commits(config, self.session, self.processed)
-        self.receiver = Receiver(
-            self.dispatcher, self.session, self.state, self.commits, self.waker
-        )
+        self.receiver = Receiver(self.dispatcher, self.session, self.state, self.commits, fresh)
+        self.calls = Calls(self.receiver, self.dispatcher, self.state)
         if isinstance(self.dispatcher, SharedDispatcher):
             self.dispatcher.obstacle = self.commits.obstacle
         self.dispatcher.meter = meter_of(config)
@@ -92,10 +92,6 @@ class ConsumerParts:
                 config, self.session.transaction_log, self.processed, self.state
             )
 
-    def interrupt(self) -> None:
-        """Something has changed."""
-        self.receiver.interrupt()
-
     def is_subscribed(self) -> bool:
         """True if the group assigns the partitions."""
         return self.receiver.subscriber is not None
@@ -105,7 +101,7 @@ class ConsumerParts:
         transactions, subscriber = self.receiver.transactions, self.receiver.subscriber
         releases, until = self.processed.releases, time.monotonic() + _LAST_COMMIT_SECONDS
         with ExitStack() as ends:  # the last one first, whatever a callback raises
-            for end in (self.waker, self.reading, self.receiver):
+            for end in (self.receiver.fresh.waker, self.reading, self.calls):
                 ends.callback(end.close)
             # Meanwhile, its thread has written all the time.
             ends.callback(lambda: releases.close(max(until - time.monotonic(), _CLOSE_SECONDS)))
@@ -139,5 +135,5 @@ class ConsumerParts:
         _log.warning("group %s: a consumer that was not closed is closed now", self.group)
         if self.receiver.subscriber is not None:  # nobody expects calls by this thread
             self.receiver.subscriber.callbacks = Callbacks()
-        self.receiver.interrupt()
+        self.receiver.fresh.interrupt()
         self.state.shut_down()

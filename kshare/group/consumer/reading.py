@@ -138,10 +138,8 @@ class Reading:
             subscriber.subscribe(wanted, callbacks, self._config.kafka)
 
     def _join(self) -> Subscriber:
-        receiver = self._receiver
-        member = self._session.join(
-            self._config, receiver.interrupt, self._restrictions.whole_topics
-        )
+        interrupt = self._receiver.fresh.interrupt
+        member = self._session.join(self._config, interrupt, self._restrictions.whole_topics)
         if self._dispatcher.meter is not None:
             member.report(self._dispatcher.meter.report)
         return Subscriber(member, self, self._config.group)
@@ -158,7 +156,7 @@ class Reading:
         if subscriber is None:
             return
         self._end_transactions("unsubscribe")
-        with self._state.call(), self._state.changing(self._receiver.interrupt):
+        with self._state.call(), self._state.changing(self._receiver.fresh.interrupt):
             if subscriber.is_in_callback:  # as a change is half done
                 raise RuntimeError("unsubscribe in a callback of subscribe: return from it first")
             subscriber.stop_looking()
@@ -195,7 +193,7 @@ class Reading:
 
     def wake(self) -> None:
         """Look at the subscriber again."""
-        self._receiver.interrupt()
+        self._receiver.fresh.interrupt()
 
     def keep(self, assignment: Assigned) -> None:
         """Read on these key hashes, which stay, and no others."""

@@ -16,6 +16,7 @@ import pytest
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import ConsumerClosedError, FencedError, KafkaError
 from kshare.group.consumer import async_consumer as async_module
+from kshare.group.consumer import calls as calls_module
 from kshare.group.consumer import consumer as consumer_module
 from kshare.group.consumer import receiver as receiver_module
 from kshare.group.consumer.async_consumer import AsyncKeySharedConsumer
@@ -45,7 +46,7 @@ def cluster() -> Iterator[FakeCluster]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Ahead:
     """What calls end by."""
     ahead = Ahead()
-    for module in (receiver_module, async_module):
+    for module in (calls_module, receiver_module, async_module):
         monkeypatch.setattr(module, "time", ahead)
     return ahead
 
@@ -84,12 +85,12 @@ class Call:
     def at_its_end(self, clock: Ahead) -> list[int]:
         """What it returns when its time is over."""
         clock.seconds += LONG_S
-        self._consumer.receiver.interrupt()
+        self._consumer.receiver.fresh.interrupt()
         return self.answer()
 
 
 def has_collected(consumer: KeySharedConsumer, records: int) -> bool:
-    return len(consumer.receiver._collected.messages) == records
+    return len(consumer.receiver.call.messages) == records
 
 
 # -- the right is lost amid a call ---------------------------------------------------------------
@@ -326,8 +327,8 @@ def test_a_process_that_was_stopped_returns_nothing_it_had_got_before(
                 session.can_deliver = False
             return time.time() + (100.0 if looks >= number else 0.0)
 
-        monkeypatch.setattr(receiver_module, "wall_time", clock)
-        monkeypatch.setattr(consumer_module, "wall_time", clock)
+        for module in (calls_module, receiver_module, consumer_module):
+            monkeypatch.setattr(module, "wall_time", clock)
         answer = WAYS[way](consumer)
         if looks >= number:
             stops += 1
@@ -447,7 +448,7 @@ def test_the_right_is_looked_at_when_the_task_gets_the_records(
         async def late(future: Any) -> Any:
             has_some = await ended(future)
             session.can_deliver = False
-            consumer._consumer.receiver.look_again()  # as time would
+            consumer._consumer.receiver.fresh.look_again()  # as time would
             clock.seconds += LONG_S
             return has_some
 

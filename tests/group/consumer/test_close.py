@@ -233,7 +233,7 @@ def test_one_that_nobody_holds_any_more_is_closed(
 def test_one_that_was_never_used_needs_no_end(cluster: FakeCluster) -> None:
     config = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"}
     consumer = KeySharedConsumer(config)
-    reading = os.dup(consumer._waker._reading)
+    reading = os.dup(consumer._fresh.waker._reading)
     del consumer
     gc.collect()
     try:

@@ -80,7 +80,7 @@ def test_a_clock_that_is_set_back_lets_nothing_out(
     consumer = make()
     consumer.assign({("orders", 0): []})
     assert consumer.poll(WAIT_S) is not None
-    for module in ("consumer", "receiver"):
+    for module in ("calls", "consumer", "receiver"):
         monkeypatch.setattr(
             f"kshare.group.consumer.{module}.wall_time", lambda: time.time() - 3_600
         )

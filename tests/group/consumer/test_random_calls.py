@@ -13,6 +13,7 @@ import pytest
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, OptionsError
+from kshare.group.consumer.calls import deadline_of
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core import key_limit, left_out
 from kshare.group.core.handing_out import Call
@@ -91,18 +92,18 @@ class Walk:
 
     def iterate(self) -> None:
         """Messages that are there; an iteration would wait for more."""
-        if self.consumer.receiver.next_rows(0.02):
+        if self.consumer.calls.next_rows(deadline_of(0.02)):
             most = self.random.randrange(1, 5)
             self._take(list(islice(self.consumer.receiver.fresh.rows, most)))
 
     def cancel(self) -> None:
-        self._interrupted(self.consumer.receiver.cancel)
+        self._interrupted(self.consumer.calls.cancel)
 
     def lapse(self) -> None:
         def lapses(call: Any) -> None:
             self._session.can_deliver = False
             self._session.change()
-            assert self.consumer.receiver.return_gathered(call) == []
+            assert self.consumer.calls.return_gathered(call) == []
 
         self._interrupted(lapses)
         self._session.can_deliver = True
@@ -113,7 +114,7 @@ class Walk:
             self._session.error = FENCED
             self._session.change()
             with suppress(FencedError):
-                assert self.consumer.receiver.return_gathered(call) == []
+                assert self.consumer.calls.return_gathered(call) == []
 
         self._interrupted(is_fenced)
         self._session.error = None
@@ -319,12 +320,12 @@ class Walk:
 
     def _interrupted(self, what: Callable[[Any], None]) -> None:
         """Something happens when a call has collected records, and has not returned them."""
-        receiver = self.consumer.receiver
+        calls = self.consumer.calls
         call = Call()
-        receiver.gather(call, self.random.randrange(1, 12), time.monotonic() + 0.01)
+        calls.gather(call, self.random.randrange(1, 12), time.monotonic() + 0.01)
         what(call)
         with suppress(FencedError):
-            self._take(receiver.return_gathered(call))
+            self._take(calls.return_gathered(call))
 
     def _take(self, messages: list[Message]) -> None:
         for message in messages:

@@ -404,9 +404,9 @@ def test_a_batch_that_was_ready_when_a_record_before_it_was_released_does_not_ov
         (first,) = received(consumer, 1)
         cluster.produce("orders", [("k", "1"), ("k", "2")], partition=0)
         call = Call()
-        assert consumer.receiver.await_batch(call, time.monotonic() + SECONDS)
+        assert consumer.calls.await_batch(call, time.monotonic() + SECONDS)
         consumer.release(first, 0.0)
-        assert consumer.receiver.return_batch(call) is None
+        assert consumer.calls.return_batch(call) is None
         assert offsets(received(consumer, 3)) == [0, 1, 2]
 
 

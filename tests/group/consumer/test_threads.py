@@ -10,6 +10,7 @@ import pytest
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError
+from kshare.group.consumer.calls import deadline_of
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.handing_out import Call
 from kshare.testing import FakeCluster
@@ -78,9 +79,9 @@ def test_a_pause_of_another_partition_as_poll_takes_its_record(
 ) -> None:
     consumer = make()
     consumer.assign([ORDERS, OTHER])
-    assert consumer.receiver.next_rows(10)
+    assert consumer.calls.next_rows(deadline_of(WAIT_S))
     consumer.pause([OTHER])
-    message = consumer.receiver.take()
+    message = consumer.calls.take()
     assert message is not None
     again = [message, *consumer.consume(RECORDS - 1, WAIT_S)]
     assert [each.offset() for each in again] == list(range(RECORDS))
@@ -101,7 +102,7 @@ def test_a_call_that_is_cancelled_as_it_gets_more_gives_back_all_in_order(
 ) -> None:
     consumer = make()
     consumer.assign([ORDERS])
-    receiver, dispatcher = consumer.receiver, consumer._dispatcher
+    calls, dispatcher = consumer.calls, consumer._dispatcher
     call, fetch = Call(), dispatcher._fetch
 
     def fetched(seconds: float) -> object:
@@ -109,13 +110,13 @@ def test_a_call_that_is_cancelled_as_it_gets_more_gives_back_all_in_order(
         if call.messages and records is None:
             fill(cluster)
         elif call.messages:
-            cancels = threading.Thread(target=receiver.cancel, args=[call])
+            cancels = threading.Thread(target=calls.cancel, args=[call])
             cancels.start()
             cancels.join(WAIT_S)
         return records
 
     dispatcher._fetch = fetched  # type: ignore[method-assign, assignment]
-    assert not receiver.gather(call, 3 * RECORDS, float("inf"))
+    assert not calls.gather(call, 3 * RECORDS, float("inf"))
     dispatcher._fetch = fetch  # type: ignore[method-assign]
     again = [*consumer.consume(2 * RECORDS, WAIT_S), *consumer.consume(RECORDS, 0.1)]
     assert [each.offset() for each in again[: 2 * RECORDS]] == list(range(2 * RECORDS))
@@ -141,7 +142,7 @@ def test_a_signal_handler_closes_amid_a_change_that_another_thread_waits_for(
     assert looks.wait(SECONDS)
     with state.lock:
         looks.clear()
-        consumer.receiver.interrupt()
+        consumer.receiver.fresh.interrupt()
         assert looks.wait(SECONDS)  # it polls, and what it wants next is the lock
         consumer.close()
         assert not state.has_ended

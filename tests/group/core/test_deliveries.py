@@ -467,7 +467,7 @@ ALL_MODULES = (*MODULES, *OF_DELIVERY, handed_out, key_limit, message_module)
 
 
 def give_back(driver: Driver, call: Call) -> None:
-    """As :meth:`.Receiver._give_back`."""
+    """As :meth:`.Receiver.give_back`."""
     for partition, messages in call.give_back(driver.state.by_partition):
         driver.state.take_back(partition, messages)
     driver.read_anew()
