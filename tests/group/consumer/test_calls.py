@@ -189,6 +189,29 @@ def test_offsets_that_are_reset_amid_a_call_count_from_the_new_start(
     assert call.at_its_end(clock) == [2, 3]
 
 
+@pytest.mark.parametrize("looks", range(6))
+def test_a_call_ends_at_its_deadline_wherever_its_process_was_stopped(
+    make: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """It goes on after the deadline, with its next look at the clock."""
+    before = iter(range(looks))
+
+    class Stopped(Ahead):
+        def monotonic(self) -> float:
+            if has_collected(consumer, RECORDS) and next(before, None) is None:
+                self.seconds = LONG_S
+            return super().monotonic()
+
+    clock = Stopped()
+    for module in (calls_module, receiver_module):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(receiver_module, "_TICK_SECONDS", 0.05)
+    consumer = make()
+    consumer.assign([ORDERS])
+    call = ThreadPoolExecutor(1).submit(consumer.consume, RECORDS + 1, LONG_S)
+    assert offsets(call.result(WAIT_S)) == list(range(RECORDS))
+
+
 @pytest.mark.parametrize("what", ["pause", "seek", "assign"])
 def test_what_is_read_changes_amid_a_call(
     cluster: FakeCluster, make: Callable[..., KeySharedConsumer], clock: Ahead, what: str
