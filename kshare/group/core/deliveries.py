@@ -379,7 +379,7 @@ class Deliveries:
         released = self.left_out.released
         for topic_partition in list(self.by_partition) if released.has_new else ():
             if released.is_new(topic_partition):
-                self._take_out(topic_partition, released.hashes(topic_partition))
+                self._take_out(topic_partition, released.unfollowed(topic_partition))
                 # Last: after an interrupt amid this, it has still to follow.
                 released.followed(topic_partition)
 

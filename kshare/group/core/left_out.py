@@ -70,9 +70,10 @@ class Released:
     def let_go(self, partition: TopicPartition, point: int) -> None:
         """A key waits no more."""
         waiting = self._partitions.get(partition)
-        if waiting is not None and waiting.due.pop(point, 0.0) != 0.0:
+        if waiting is not None and point in waiting.due:
             waiting.over.add(point)
             waiting.is_changed = True
+            del waiting.due[point]  # last: after an interrupt amid this, it waits still
 
     def is_new(self, partition: TopicPartition) -> bool:
         """True if the delivery has still to follow what was held or let go."""
@@ -104,10 +105,10 @@ class Released:
         """Let go the keys whose time has come."""
         for waiting in self._partitions.values():
             over = [point for point, due in waiting.due.items() if due is not None and due <= now]
-            for point in over:
-                del waiting.due[point]
             waiting.over.update(over)
             waiting.is_changed |= bool(over)
+            for point in over:  # last: after an interrupt amid this, they wait still
+                del waiting.due[point]
 
     def next_due(self) -> float | None:
         """The time at which the next key is due; None if none is."""

@@ -298,6 +298,29 @@ def test_no_interrupt_lets_a_record_out_whose_key_waits() -> None:
     assert number > 2
 
 
+def test_no_interrupt_leaves_records_kept_back_that_are_read_again() -> None:
+    """Of a key that was released, waits no more, and that the delivery has still to follow."""
+    number, raised = 0, ["begin"]
+    while raised:
+        driver = Driver([LOW[0]] * 3, explicit=True, most=1)
+        driver.start(WHOLE)
+        (first,) = driver.take()
+        driver.now, found = 1.0, list[int]()
+        assert driver.state.release(first, due=1.0)
+        with suppress(Interrupt), interrupt(number, *MODULES) as raised:
+            driver.look()
+        for _ in range(6):
+            driver.now += 1.0
+            driver.look()
+            for message in driver.take():
+                assert not message.is_released(), raised
+                driver.acknowledge(message)
+                found.append(message.offset())
+        assert found == [0, 1, 2], raised
+        number += 1
+    assert number > 2
+
+
 def test_keys_are_put_aside_and_read_again_so_often_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
