@@ -50,7 +50,7 @@ def work(servers: str, topic: str, group: str) -> dict[str, float]:
         message.value()
         count += 1
         last = time.time()
-    chunks = consumer._dispatcher.finished_chunks  # noqa: SLF001
+    chunks = consumer._dispatcher.finished_leases  # noqa: SLF001
     consumer.close()
     return {"records": count, "first": first, "last": last, "commits": commits, "chunks": chunks}
 

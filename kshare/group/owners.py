@@ -22,12 +22,12 @@ from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import cluster_and_log
 from kshare.group.description import GroupDescriber, GroupDescription
 from kshare.group.log.topic import log_table
-from kshare.group.protocol.cooperator import ChunkShare
+from kshare.group.protocol.cooperator import LeaseShare
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import (
     LivingMember,
     RangeOwner,
-    living_chunk_shares,
+    living_lease_shares,
     living_members,
     owner_of,
     range_owners,
@@ -85,7 +85,7 @@ class OwnerTable:
 
     owners: tuple[RangeOwner, ...]
     members: Mapping[str, LivingMember]
-    chunks: Mapping[TopicPartition, Mapping[str, ChunkShare]] = field(default_factory=dict)
+    chunks: Mapping[TopicPartition, Mapping[str, LeaseShare]] = field(default_factory=dict)
     is_known: bool = True
 
     @classmethod
@@ -98,7 +98,7 @@ class OwnerTable:
             parts = {member: each.partitions for member, each in described.members.items()}
             return cls(*whole_owners(log, since_ms, parts))
         members = living_members(log, since_ms, joined)
-        chunks = living_chunk_shares(log, members)
+        chunks = living_lease_shares(log, members)
         return cls(range_owners(log, members), members, chunks, is_known)
 
     def member(self, partition: TopicPartition, hash_: int) -> LivingMember | None:

@@ -26,7 +26,7 @@ from kshare.group.description import (
 )
 from kshare.group.offsets import GroupOffsets
 from kshare.group.owners import OwnerTable
-from kshare.group.protocol.cooperator import ChunkShare
+from kshare.group.protocol.cooperator import LeaseShare
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import LivingMember, RangeOwner
 from kshare.group.protocol.record_codec import decode, decode_key
@@ -111,7 +111,7 @@ class GroupStatus:
     progress: Mapping[TopicPartition, Progress]
     logs: Mapping[TopicPartition, tuple[int, int]]
     is_plain: bool = False
-    chunks: Mapping[TopicPartition, Mapping[str, ChunkShare]] = field(default_factory=dict)
+    chunks: Mapping[TopicPartition, Mapping[str, LeaseShare]] = field(default_factory=dict)
     read_at: float = 0.0
 
     def load_of(self, member: MemberStatus) -> "MemberLoad":

@@ -50,16 +50,16 @@ class _AutoCommit:
         self.due = time.monotonic() + self._interval
         self._ranges: Mapping[TopicPartition, Offsets] = {}  # that the last commit has written
         self._next_look = 0.0
-        self._chunks = 0  # that the last commit has written
+        self._finished_leases = 0  # that the last commit has written
 
     def take_due(self) -> bool:
         """True if a commit is due; from then on, the next one is waited for."""
         now = time.monotonic()
-        chunks = self._processed.chunks()  # each is committed
-        is_due = now >= self.due or self._have_gathered(now) or self._chunks < chunks
+        leases = self._processed.finished_leases()  # each is committed
+        is_due = now >= self.due or self._have_gathered(now) or self._finished_leases < leases
         if is_due:
             self.due = now + self._interval
-            self._chunks = chunks
+            self._finished_leases = leases
             self._ranges = self._processed.ranges()
         return is_due
 
@@ -79,7 +79,7 @@ class _AutoCommit:
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _CommitRequest:
     """Commits in the background, merged into one: each is of all that is processed so far.
 
     Attributes:
@@ -136,7 +136,7 @@ class Commits:
         self._auto = _AutoCommit(config, processed)
         self._executor: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "kshare-commits")
         self._lock = threading.RLock()
-        self._asked: list[_Asked] = []  # whose callbacks are to be called yet
+        self._asked: list[_CommitRequest] = []  # whose callbacks are to be called yet
         self._failure: BaseException | None = None  # of the last commit
 
     def commit(self, work: Work, seconds: float = float("inf")) -> Answer:
@@ -164,11 +164,11 @@ class Commits:
             last = self._asked[-1] if self._asked else None
             if last is not None and not last.has_begun and last.includes(work):
                 return
-            asked = _Asked(work)
+            asked = _CommitRequest(work)
             asked.answer = executor.submit(self._commit_asked, asked)
             self._asked.append(asked)
 
-    def _commit_asked(self, asked: _Asked) -> Answer:
+    def _commit_asked(self, asked: _CommitRequest) -> Answer:
         with self._lock:
             asked.has_begun = True
         return self.commit(asked.work)

@@ -305,10 +305,10 @@ class Processed:
         with self._state.lock:
             return {tp: each.ranges for tp, each in self._dispatcher.deliveries.items()}
 
-    def chunks(self) -> int:
-        """Number of leased chunks that have been processed."""
+    def finished_leases(self) -> int:
+        """Number of leases that have been processed."""
         with self._state.lock:
-            return self._dispatcher.finished_chunks
+            return self._dispatcher.finished_leases
 
     # -- transactions: of all that is handed out from the beginning to the end -----------------
 

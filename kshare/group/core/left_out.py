@@ -26,7 +26,7 @@ __all__ = ["LeftOut", "ParkedHashes", "Released"]
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingKeys:
     """The keys of one partition that wait.
 
     Attributes:
@@ -52,7 +52,7 @@ class Released:
     """
 
     def __init__(self) -> None:
-        self._partitions: dict[TopicPartition, _Waiting] = {}
+        self._partitions: dict[TopicPartition, _WaitingKeys] = {}
 
     def hold(self, partition: TopicPartition, point: int, due: float | None) -> None:
         """A key waits; if it does so already, until the later one of both times.
@@ -62,7 +62,7 @@ class Released:
             point: The key's hash.
             due: Until when; None: until it is let go.
         """
-        waiting = self._partitions.setdefault(partition, _Waiting())
+        waiting = self._partitions.setdefault(partition, _WaitingKeys())
         before = waiting.due.get(point, 0.0)
         waiting.due[point] = None if due is None or before is None else max(due, before)
         waiting.is_changed = True

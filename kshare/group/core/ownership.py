@@ -19,8 +19,8 @@ from kshare.group.protocol.start import Reason
 from kshare.group.protocol.subscription import Assigned
 
 __all__ = [
-    "AskedCommits",
     "Claimant",
+    "CommitCounter",
     "FollowUps",
     "Ownership",
     "ProcessedWork",
@@ -74,7 +74,7 @@ class Retries:
 
 @dataclass(slots=True)
 class FollowUps:
-    """Commits that follow from what is read back: facts of transactions, chunks of others.
+    """Commits that follow from what is read back: facts of transactions, leases of others.
 
     Attributes:
         facts: The facts of the last transaction, until they are read back.
@@ -112,7 +112,7 @@ class FollowUps:
 
 
 @dataclass(slots=True)
-class AskedCommits:
+class CommitCounter:
     """Commits that were asked for, by their numbers. One that is done includes all before it.
 
     Attributes:
@@ -189,7 +189,7 @@ class Ownership:
     """
 
     owner: Owner
-    commits: AskedCommits = field(default_factory=AskedCommits)
+    commits: CommitCounter = field(default_factory=CommitCounter)
     start: Progress | None = None
     action_number: int = 0
     waits_since: float | None = None
@@ -421,7 +421,7 @@ class Claimant:
             return PlainOwner(claim, topic_id)
         if self._lease_records is not None:
             shared = replace(claim, shared=True)
-            return Cooperator(shared, topic_id, chunk_records=self._lease_records)
+            return Cooperator(shared, topic_id, lease_records=self._lease_records)
         return Owner(replace(claim, transactional_id=self._transactional_id), topic_id)
 
     def check(self, assignment: Assigned) -> None:

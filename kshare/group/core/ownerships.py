@@ -189,7 +189,7 @@ class Ownerships:
     # -- partitions without key order ----------------------------------------------------------
 
     def cooperators(self) -> list[Cooperator]:
-        """The owners that share their partition by chunks."""
+        """The owners that share their partition by leases."""
         owners = [each.owner for each in self.by_partition.values()]
         return [owner for owner in owners if isinstance(owner, Cooperator)]
 

@@ -183,8 +183,8 @@ class Dispatcher:
         return self._config.in_flight_per_key is not None
 
     @property
-    def finished_chunks(self) -> int:
-        """Number of leased chunks that have been processed; 0 with key order."""
+    def finished_leases(self) -> int:
+        """Number of leases that have been processed; 0 with key order."""
         return 0
 
     def end(self, topic_partition: TopicPartition) -> int | None:

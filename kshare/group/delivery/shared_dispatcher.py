@@ -1,14 +1,14 @@
-"""What a consumer reads of partitions without key order: chunks that it has leased.
+"""What a consumer reads of partitions without key order: offsets that it has leased.
 
 ::
 
-    probe at the lowest free offset --records are there--> lease --> read the chunk --> hand it out
+    probe at the lowest free offset --records are there--> lease --> read the lease --> hand it out
             ^                                                ^                              |
             +------- nothing is free ------------------------+---- one lease is ahead <-----+
 
-One chunk is read at a time, to its end, and the next one is leased meanwhile. A member that finds
+One lease is read at a time, to its end, and the next one is leased meanwhile. A member that finds
 nothing free waits for records with a long poll where the next ones will be. One that has processed
-many chunks leases none before some of them are committed.
+many leases asks for none before some of them are committed.
 """
 
 from collections.abc import Callable
@@ -31,15 +31,15 @@ from kshare.wire.reader.tail_reader import NO_END, TailRecords
 __all__ = ["SharedDispatcher"]
 
 _MOST_UNCOMMITTED: Final = 200
-"""How many chunks of a partition may be processed and not committed."""
+"""How many leases of a partition may be processed and not committed."""
 
 
 class SharedDispatcher(Dispatcher):
-    """Hands out the records of partitions that are shared by chunks. For one thread at a time.
+    """Hands out the records of partitions that are shared by leases. For one thread at a time.
 
     Args:
         config: The consumer's configuration.
-        session: Leases chunks.
+        session: Leases offsets.
         waker: What ends waiting.
 
     Attributes:
@@ -56,8 +56,8 @@ class SharedDispatcher(Dispatcher):
         self._probes: dict[TopicPartition, int] = {}  # where records are waited for
 
     @property
-    def finished_chunks(self) -> int:
-        """Number of chunks that have been processed."""
+    def finished_leases(self) -> int:
+        """Number of leases that have been processed."""
         shared = self.state.shared.values()
         for delivery in shared:
             delivery.count()
@@ -137,7 +137,7 @@ class SharedDispatcher(Dispatcher):
         """Fetch; what a probe brings is not leased, and says only that it is there.
 
         Raises:
-            KshareError: Too many chunks are not committed; no more are leased.
+            KshareError: Too many leases are not committed; no more are asked for.
         """
         self._check_committed()
         records = super()._fetch(seconds)

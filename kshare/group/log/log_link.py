@@ -69,7 +69,7 @@ class LogLink:
         self.writer.close()
 
 
-class _Asked(NamedTuple):
+class _EpochRequest(NamedTuple):
     epoch: Epoch
     written: Written
     is_wanted: Callable[[], bool]
@@ -94,7 +94,7 @@ class EpochWriter:
         self.retry_at = float("inf")
         self._group = group
         self._unblock = unblock
-        self._waiting: _Asked | None = None
+        self._waiting: _EpochRequest | None = None
         self._log: GroupLog | None = None
         self._unblocked: frozenset[str] = frozenset()  # since an epoch was asked for
 
@@ -107,7 +107,7 @@ class EpochWriter:
             is_wanted: Whether its generation is still waited for. One that is over is not written,
                 nor written again: it would come after that of its successor.
         """
-        self._waiting, self._unblocked = _Asked(epoch, written, is_wanted), frozenset()
+        self._waiting, self._unblocked = _EpochRequest(epoch, written, is_wanted), frozenset()
         self.retry_at = float("-inf")
 
     def is_lost(self, log: GroupLog) -> bool:

@@ -1,4 +1,4 @@
-"""A member's part in a partition without key order: chunks of offsets go to whoever is free.
+"""A member's part in a partition without key order: leases of offsets go to whoever is free.
 
 ::
 
@@ -50,23 +50,23 @@ from kshare.group.protocol.records import Key, Lease, key_of
 from kshare.group.protocol.takeover import session_of
 
 __all__ = [
-    "ChunkShare",
     "Cooperator",
+    "LeaseShare",
     "Share",
-    "chunk_shares",
     "counts",
     "holdings",
-    "next_chunk",
+    "lease_shares",
+    "next_lease",
     "processed_offsets",
 ]
 
 _SMALLEST: Final = 16
-"""A chunk has at least this part of the wanted size, if as much is there."""
+"""A lease has at least this part of the wanted size, if as much is there."""
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkShare:
-    """What a member has of a partition that is shared by chunks of offsets.
+class LeaseShare:
+    """What a member has of a partition that is shared by leases of offsets.
 
     Attributes:
         leased: Number of offsets that it has leased and not committed.
@@ -77,7 +77,7 @@ class ChunkShare:
     done: int
 
 
-def chunk_shares(log: PartitionLog) -> dict[str, ChunkShare]:
+def lease_shares(log: PartitionLog) -> dict[str, LeaseShare]:
     """What each member has that shares a partition, by the id of its session."""
     sessions = {session_of(name) for name, each in log.claims.items() if each.claim.shared}
     processed = processed_offsets(log.progress())
@@ -90,7 +90,7 @@ def chunk_shares(log: PartitionLog) -> dict[str, ChunkShare]:
         if session_of(author) in sessions:
             done[session_of(author)].append(since(bounds, stable))
     return {
-        session: ChunkShare(length(union(held[session])), length(union(done[session])))
+        session: LeaseShare(length(union(held[session])), length(union(done[session])))
         for session in sorted(sessions)
     }
 
@@ -121,10 +121,10 @@ def processed_offsets(progress: Progress) -> Bounds:
     return union([below, reduce(intersect, (stripe.bounds for stripe in progress.stripes))])
 
 
-def next_chunk(free: Bounds, first: int, size: int, members: int) -> OffsetRange | None:
+def next_lease(free: Bounds, first: int, size: int, members: int) -> OffsetRange | None:
     """The offsets to lease next: the lowest ones that are free.
 
-    If few are left, every member shall get some, so the chunk is smaller.
+    If few are left, every member shall get some, so the lease is smaller.
 
     Args:
         free: Offsets that are there and that nobody has.
@@ -138,7 +138,7 @@ def next_chunk(free: Bounds, first: int, size: int, members: int) -> OffsetRange
     if not free:
         return None
     available = length(since(free, first))
-    part = -(-available // (2 * members))  # as each may have a chunk ahead
+    part = -(-available // (2 * members))  # as each may have a lease ahead
     wanted = min(size, max(part, size // _SMALLEST, 1))
     end = max(free[0], first) + wanted
     return OffsetRange(free[0], intersect(free, (free[0], end))[-1])
@@ -166,20 +166,20 @@ class Share:
 
 @dataclass(slots=True)
 class Cooperator(Owner):
-    """A member's part in a partition that is shared by chunks of offsets.
+    """A member's part in a partition that is shared by leases of offsets.
 
     Raises:
         ValueError: The claim is not marked as shared.
 
     Attributes:
-        chunk_records: Number of offsets to lease at a time.
+        lease_records: Number of offsets to lease at a time.
         silent: Names of the claims of members that have given no sign of life for so long that they
             deliver no more.
         share: What it may deliver; None while it does not run.
         leased: What each of its leases has and is not processed, by the leases' numbers, ascending.
     """
 
-    chunk_records: int = 1_000
+    lease_records: int = 1_000
     silent: frozenset[str] = frozenset()
     share: Share | None = None
     leased: dict[int, Bounds] = field(default_factory=dict)
@@ -318,11 +318,11 @@ class Cooperator(Owner):
             return
         first, end = data
         members = sum(placed.claim.shared for placed in log.claims.values())
-        chunk = next_chunk(complement(taken, 0, end), first, self.chunk_records, members)
-        if chunk is not None:
+        offsets = next_lease(complement(taken, 0, end), first, self.lease_records, members)
+        if offsets is not None:
             self._number += 1
             self._asked = self._number
-            lease = Lease(self.partition, log.incarnation, self.claim_name, self._number, chunk)
+            lease = Lease(self.partition, log.incarnation, self.claim_name, self._number, offsets)
             yield Append(key_of(lease), lease)
 
     def _deleted(self, key: Key) -> Iterator[Append]:

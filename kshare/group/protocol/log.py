@@ -357,7 +357,7 @@ def _apply(log: PartitionLog, record: Record, position: int) -> None:
         case Block():
             log.blocks[record.author, record.hashes, record.stretch] = record.bounds
         case Lease():
-            # The same number is the same chunk: a record that was sent twice changes nothing.
+            # The same number is the same lease: a record that was sent twice changes nothing.
             placed = PlacedLease(position, record.offsets)
             log.leases.setdefault((record.author, record.number), placed)
 

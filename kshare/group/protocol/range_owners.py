@@ -9,7 +9,7 @@
 While the group assigns whole partitions, as a member is not a kshare consumer, no epoch counts:
 what no claim holds belongs to the member that the coordinator names.
 
-Partitions without key order have no owners: their members lease chunks of offsets.
+Partitions without key order have no owners: their members lease offsets.
 
 Guarantees: a hash has one owner at most. What a living member has claimed, and nobody since, is its
 own, also while another one waits to take it over. A dead member owns nothing.
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.cooperator import ChunkShare, chunk_shares
+from kshare.group.protocol.cooperator import LeaseShare, lease_shares
 from kshare.group.protocol.log import GroupLog, members_seen
 from kshare.group.protocol.records import EpochMember
 from kshare.group.protocol.takeover import session_of
@@ -30,7 +30,7 @@ from kshare.group.protocol.takeover import session_of
 __all__ = [
     "LivingMember",
     "RangeOwner",
-    "living_chunk_shares",
+    "living_lease_shares",
     "living_members",
     "owner_of",
     "range_owners",
@@ -151,10 +151,10 @@ def range_owners(log: GroupLog, alive: Mapping[str, LivingMember]) -> tuple[Rang
     return tuple(_joined(sorted(owners)))
 
 
-def living_chunk_shares(
+def living_lease_shares(
     log: GroupLog, alive: Collection[str]
-) -> dict[TopicPartition, dict[str, ChunkShare]]:
-    """What living members have of the partitions that are shared by chunks of offsets.
+) -> dict[TopicPartition, dict[str, LeaseShare]]:
+    """What living members have of the partitions that are shared by leases of offsets.
 
     Args:
         log: What the group's log says.
@@ -163,7 +163,7 @@ def living_chunk_shares(
     return {
         partition: {name: share for name, share in shares.items() if name in alive}
         for partition in sorted(log.partitions)
-        if (shares := chunk_shares(log.of(partition)))
+        if (shares := lease_shares(log.of(partition)))
     }
 
 
@@ -181,7 +181,7 @@ def _last_epoch(log: GroupLog) -> tuple[EpochMember, ...]:
 
 
 def _is_shared(log: GroupLog, partition: TopicPartition) -> bool:
-    """True if a partition is shared by chunks of offsets."""
+    """True if a partition is shared by leases of offsets."""
     return any(placed.claim.shared for placed in log.of(partition).claims.values())
 
 

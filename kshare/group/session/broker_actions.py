@@ -47,9 +47,9 @@ from kshare.wire.protocol.error_codes import ErrorCode, Kind
 
 __all__ = ["BrokerActions"]
 
-Waiting = tuple[Ownership, int]
+Asker = tuple[Ownership, int]
 """An ownership that waits for an answer, with the number of its actions."""
-Asked = Sequence[Waiting]
+Askers = Sequence[Asker]
 
 
 class BrokerActions:
@@ -100,11 +100,11 @@ class BrokerActions:
         self._do(link, todo)
 
     def _do(self, link: LogLink, todo: Sequence[tuple[Ownership, int, Action]]) -> None:
-        fetches: list[Waiting] = []
-        initials: list[Waiting] = []
-        fences: dict[frozenset[str], list[Waiting]] = {}
+        fetches: list[Asker] = []
+        initials: list[Asker] = []
+        fences: dict[frozenset[str], list[Asker]] = {}
         unblocked: set[frozenset[str]] = set()
-        offsets: dict[TopicPartition, tuple[Primary, Waiting]] = {}
+        offsets: dict[TopicPartition, tuple[Primary, Asker]] = {}
         for ownership, number, action in todo:
             match action:
                 case FetchPrimary():
@@ -180,8 +180,8 @@ class BrokerActions:
         value = None if record is None else encode(self._config.group, record)[1]
         link.writer.append(link.partition, encode_key(self._config.group, key), value, failed)
 
-    def _fetch(self, asked: Asked, log: TopicPartition) -> None:
-        partitions = [ownership.owner.partition for ownership, _ in asked]
+    def _fetch(self, askers: Askers, log: TopicPartition) -> None:
+        partitions = [ownership.owner.partition for ownership, _ in askers]
 
         def work() -> tuple[dict[TopicPartition, StoredOffset], tuple[int, int]]:
             return self.primary.fetch(partitions), self.primary.log_bounds(log)
@@ -193,10 +193,10 @@ class BrokerActions:
             first, end = answer[1]
             each.owner.primary_read(stored.primary if stored else None, end, first)
 
-        self._ask(work, read, asked)
+        self._ask(work, read, askers)
 
-    def _resolve(self, asked: Asked) -> None:
-        partitions = [ownership.owner.partition for ownership, _ in asked]
+    def _resolve(self, askers: Askers) -> None:
+        partitions = [ownership.owner.partition for ownership, _ in askers]
 
         def found(answers: dict[TopicPartition, int | KafkaError], each: Ownership) -> None:
             answer = answers[each.owner.partition]
@@ -205,9 +205,11 @@ class BrokerActions:
             else:
                 each.owner.initial_found(answer)
 
-        self._ask(lambda: self.primary.initial(partitions, self._config.offset_reset), found, asked)
+        self._ask(
+            lambda: self.primary.initial(partitions, self._config.offset_reset), found, askers
+        )
 
-    def _store(self, offsets: dict[TopicPartition, tuple[Primary, Waiting]]) -> None:
+    def _store(self, offsets: dict[TopicPartition, tuple[Primary, Asker]]) -> None:
         member = self._shared.member
         answer = self.primary.store(
             {tp: primary for tp, (primary, _) in offsets.items()},
@@ -243,20 +245,23 @@ class BrokerActions:
             self._shared.notices.append(said)
         return is_said and is_late
 
-    def _failed(self, asked: Asked, error: KshareError) -> None:
+    def _failed(self, askers: Askers, error: KshareError) -> None:
         if isinstance(error, DENIED) or not isinstance(error, KafkaError):
             raise error
         self._follower.note(error)
-        for ownership, number in asked:
+        for ownership, number in askers:
             ownership.failed(number, str(error), self._now())
 
     def _ask(
-        self, work: Callable[[], Any], done: Callable[[Any, Ownership], None], asked: Asked
+        self,
+        work: Callable[[], Any],
+        done: Callable[[Any, Ownership], None],
+        askers: Askers,
     ) -> None:
         """Ask brokers in a thread of its own, and take the answer in the session's."""
 
         def answered(answer: Any) -> None:
-            for ownership, number in asked:
+            for ownership, number in askers:
                 if ownership.waits_for(number):
                     done(answer, ownership)
 
@@ -266,7 +271,7 @@ class BrokerActions:
                 why = KshareError(f"group {self._config.group}: asking brokers failed: {error!r}")
                 why.__cause__ = error
             assert isinstance(why, KshareError)
-            self._failed(asked, why)
+            self._failed(askers, why)
 
         self._beside.begin(work, f"kshare {self._config.group} asks", answered, failed)
 

@@ -110,7 +110,7 @@ class Presence:
             self._actions.delete(link, beat_key(session_id))
 
     def look_at_signs(self, link: LogLink) -> None:
-        """Take the own beat that was read back; see which members with chunks are dead.
+        """Take the own beat that was read back; see which members with leases are dead.
 
         And whether this one counts as such, before a beat that comes late is taken for one.
         """

@@ -3,7 +3,7 @@
 :class:`~kshare.wire.reader.read_slice.SliceReader` and
 :class:`~kshare.wire.reader.tail_reader.TailReader` each own one. They say what differs between
 them: how to wait (the argument of :meth:`FetchLoop.step`), how many partitions of a response
-alternate, and what becomes of a partition at an obstacle (:class:`.ReadPolicy`).
+alternate, and what becomes of a partition at an obstacle (:class:`.ObstacleHandler`).
 
 The records of a partition come in offset order, or an error says what is missing. The caller never
 sees a fault that passes. None of this depends on which replica is read, on what siblings on the
@@ -34,7 +34,7 @@ from kshare.wire.protocol.brokers import Brokers, Leader
 from kshare.wire.protocol.messages import Address, FetchAnswer, PartitionFetch, list_offsets
 from kshare.wire.protocol.retry import Clock
 from kshare.wire.reader.fetcher import Fetcher
-from kshare.wire.reader.partition_reader import Delivered, Outcome, PartitionReader, ReadPolicy
+from kshare.wire.reader.partition_reader import Delivered, ObstacleHandler, Outcome, PartitionReader
 from kshare.wire.reader.slice_records import SliceRecords
 
 __all__ = ["FetchLoop", "ReaderClock"]
@@ -74,9 +74,9 @@ class FetchLoop:
 
     # -- which partitions -------------------------------------------------------------------
 
-    def read(self, slices: Sequence[SliceRecords], policy: ReadPolicy) -> PartitionReader:
+    def read(self, slices: Sequence[SliceRecords], handler: ObstacleHandler) -> PartitionReader:
         """Read slices of one partition that is not read yet; return what reads them."""
-        partition = PartitionReader(slices, self._options, self._brokers, self.clock, policy)
+        partition = PartitionReader(slices, self._options, self._brokers, self.clock, handler)
         self.partitions[partition.topic_partition] = partition
         self.waiting[partition.topic_partition] = partition
         return partition

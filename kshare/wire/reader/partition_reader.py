@@ -1,6 +1,6 @@
 """The reader of one partition, for one slice or more: what to ask next, and what an answer means.
 
-It sends nothing itself. What becomes of the partition at an obstacle, its :class:`ReadPolicy` says.
+It sends nothing itself. At an obstacle, its :class:`ObstacleHandler` says how it goes on.
 The states of a partition, and the outcomes that lead from one to another::
 
     waiting ------> assigned to a broker ------> asked ------ RECORDS ------> delivered --> done
@@ -36,7 +36,7 @@ from kshare.wire.reader.faults import LostOffsets, ReadPosition, no_progress, pe
 from kshare.wire.reader.slice_records import PartitionRecords, SliceRecords
 from kshare.wire.sharing.chunks import SharedChunks
 
-__all__ = ["Delivered", "Outcome", "PartitionReader", "ReadPolicy"]
+__all__ = ["Delivered", "ObstacleHandler", "Outcome", "PartitionReader"]
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Outcome(Enum):
     """Wanted offsets may be lost: ask which offsets the log holds."""
 
 
-class ReadPolicy(Protocol):
+class ObstacleHandler(Protocol):
     """Decides what becomes of a partition at an obstacle, and hears of answers for it."""
 
     @property
@@ -99,7 +99,7 @@ class PartitionReader:
         options: Options of the source.
         brokers: Where replicas are looked up.
         clock: Source of time, which stands still while the consumer works.
-        policy: What is made of answers and obstacles.
+        handler: What is made of answers and obstacles.
 
     Attributes:
         broker: Broker that was asked last, for error texts.
@@ -112,11 +112,11 @@ class PartitionReader:
         options: SourceOptions,
         brokers: Brokers,
         clock: Clock,
-        policy: ReadPolicy,
+        handler: ObstacleHandler,
     ) -> None:
         self._records = PartitionRecords(slices, options.kafka)
         self._options = options
-        self._policy = policy
+        self._handler = handler
         self._deadline = RetryDeadline.for_reading(options.kafka, clock)
         self._was_redirected = False  # since the last record
         self._was_found_again = False  # the leader, as it had less than is wanted
@@ -249,8 +249,8 @@ class PartitionReader:
         """
         if answer.error_code:
             return self._refused(answer.error_code)
-        self._policy.answered(max(answer.log_start, 0), self._visible(answer))
-        if self._policy.is_endless:
+        self._handler.answered(max(answer.log_start, 0), self._visible(answer))
+        if self._handler.is_endless:
             self._deadline.reset()
             self._was_found_again = False
         try:
@@ -274,7 +274,7 @@ class PartitionReader:
         """Deliver the records of the last answer."""
         index = self._records.response
         if index is not None:
-            self._policy.delivering(index)
+            self._handler.delivering(index)
             for batch in self._records.deliver():
                 yield self, batch
 
@@ -317,7 +317,7 @@ class PartitionReader:
             UnknownTopicError: That was the cause.
         """
         is_unknown = isinstance(cause, UnknownTopicError)
-        if is_unknown or not self._policy.is_endless:
+        if is_unknown or not self._handler.is_endless:
             self._deadline.start()
             if self._deadline.expired:
                 if is_unknown:
@@ -326,7 +326,7 @@ class PartitionReader:
                 why = str(cause) or type(cause).__name__
                 raise no_progress(self._options.kafka, self.position, why) from cause
         self._deadline.postpone()
-        self._policy.pausing(self.topic_partition, cause, self._deadline.due)
+        self._handler.pausing(self.topic_partition, cause, self._deadline.due)
 
     def check_bounds(self, answer: FetchAnswer, bounds: tuple[int, int] | OSError) -> Outcome:
         """Take the offsets that the log holds, after :attr:`Outcome.CHECK_BOUNDS`.
@@ -370,7 +370,7 @@ class PartitionReader:
             if offset is not None and not earliest <= offset <= last:
                 position = ReadPosition(self.broker, self.topic_partition, offset)
                 lost = LostOffsets(part.planned.slice, position, earliest, latest)
-                part.cursor = part.cursor.deliver_to(self._policy.lost(lost))
+                part.cursor = part.cursor.deliver_to(self._handler.lost(lost))
         return Outcome.EMPTY
 
     def _index(self, records: memoryview, asked: int) -> BatchIndex:
@@ -403,7 +403,7 @@ class PartitionReader:
         elif others_have_records and self._visible(answer) > asked:
             self._deadline.reset()  # its turn comes
             return Outcome.EMPTY
-        elif not self._policy.is_endless and self.replica.leave("it has no records yet"):
+        elif not self._handler.is_endless and self.replica.leave("it has no records yet"):
             return Outcome.REROUTE
         return Outcome.CHECK_BOUNDS if self._deadline.expired else Outcome.EMPTY
 

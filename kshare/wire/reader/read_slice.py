@@ -181,7 +181,7 @@ class SliceReader:
             for each in planned
         ]
         self._on_end = on_end
-        self._policy = _ToTheEnd(options.fail_on_data_loss)
+        self._handler = _ToTheEnd(options.fail_on_data_loss)
         brokers = BrokerPool(options.kafka) if brokers is None else brokers
         self._loop = FetchLoop(options, brokers, clock)
 
@@ -193,7 +193,7 @@ class SliceReader:
             by_partition.setdefault(part.planned.slice.topic_partition, []).append(part)
         try:
             for slices in by_partition.values():
-                self._loop.read(slices, self._policy)
+                self._loop.read(slices, self._handler)
             while self._loop.partitions:
                 step = (batch for _, batch in self._loop.step(self._answered))
                 for batch in _gathered(step) if len(self.slices) > 1 else step:
@@ -226,7 +226,7 @@ class SliceReader:
 
 @dataclass(frozen=True, slots=True)
 class _ToTheEnd:
-    """The policy of a reader whose slices have ends: faults that last are errors."""
+    """The obstacle handler of slices that have ends: faults that last are errors."""
 
     fail_on_data_loss: bool
     is_endless = False

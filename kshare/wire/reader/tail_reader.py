@@ -71,7 +71,7 @@ class TailRecords:
 
 
 class _Tail:
-    """The policy of a partition without an end, and what was answered for it.
+    """The obstacle handler of a partition without an end, and what was answered for it.
 
     Args:
         reset: What becomes of deleted offsets that are wanted.

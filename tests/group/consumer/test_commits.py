@@ -27,7 +27,7 @@ def commits_of(config: ConsumerConfig, session: object) -> Commits:
         work=lambda: WORK,
         allowed=lambda work: work,
         ranges=dict,
-        chunks=lambda: 0,
+        finished_leases=lambda: 0,
         releases=SimpleNamespace(forget=lambda work, started: None),
     )
     return Commits(config, cast("GroupSession", session), cast("Processed", processed))

@@ -11,7 +11,7 @@ import pytest
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.group.core.ownership import AskedCommits, Ownership
+from kshare.group.core.ownership import CommitCounter, Ownership
 from kshare.group.protocol import commit, log, owner, start
 from kshare.group.protocol.actions import Delete, WritePrimary
 from kshare.group.protocol.owner import Owner
@@ -328,10 +328,10 @@ def deletes_claims_that_others_wait_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_a_commit_when_it_begins(patch: pytest.MonkeyPatch) -> None:
-    def begin(self: AskedCommits) -> None:
+    def begin(self: CommitCounter) -> None:
         self.begun = self.finished = self.wanted
 
-    patch.setattr(AskedCommits, "begin", begin)
+    patch.setattr(CommitCounter, "begin", begin)
 
 
 FAULTS: dict[Patch, int] = {

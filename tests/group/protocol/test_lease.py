@@ -9,10 +9,10 @@ from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.offsets import OffsetRange, intersect, length, union
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.protocol.cooperator import (
-    ChunkShare,
-    chunk_shares,
+    LeaseShare,
     holdings,
-    next_chunk,
+    lease_shares,
+    next_lease,
     processed_offsets,
 )
 from kshare.group.protocol.log import GroupLog, PartitionLog
@@ -71,7 +71,7 @@ def test_the_earlier_lease_has_what_is_in_both(entries: list[tuple[Record, bool]
 @given(entries)
 def test_shares_count_every_leased_offset_once(entries: list[tuple[Record, bool]]) -> None:
     log = log_of(entries)
-    shares = chunk_shares(log)
+    shares = lease_shares(log)
     assert shares.keys() == {name[:-2] for name in log.claims}
     assert sum(each.leased for each in shares.values()) == length(union(holdings(log).values()))
 
@@ -85,8 +85,8 @@ def test_what_is_committed_above_the_stable_offset_is_done() -> None:
         Block(T0, 0, "a#1", WHOLE, 0, (0, 3)),
         Block(T0, 0, "b#1", WHOLE, 0, (12, 16)),
     ]
-    shares = chunk_shares(log_of([(record, False) for record in records]))
-    assert shares == {"a": ChunkShare(leased=7, done=0), "b": ChunkShare(leased=6, done=4)}
+    shares = lease_shares(log_of([(record, False) for record in records]))
+    assert shares == {"a": LeaseShare(leased=7, done=0), "b": LeaseShare(leased=6, done=4)}
 
 
 @given(entries, leases)
@@ -147,7 +147,7 @@ def test_shared_claims_do_not_exclude_each_other() -> None:
 def test_the_next_chunk_is_of_the_lowest_free_offsets(
     free: tuple[int, ...], first: int, size: int, members: int
 ) -> None:
-    chunk = next_chunk(free, first, size, members)
+    chunk = next_lease(free, first, size, members)
     if not free:
         assert chunk is None
         return
@@ -159,15 +159,15 @@ def test_the_next_chunk_is_of_the_lowest_free_offsets(
 
 
 def test_what_is_deleted_already_is_one_chunk() -> None:
-    assert next_chunk((10, 2_000_000), 1_000_000, 100, 1) == OffsetRange(10, 1_000_100)
+    assert next_lease((10, 2_000_000), 1_000_000, 100, 1) == OffsetRange(10, 1_000_100)
 
 
 def test_everybody_gets_some_of_the_last_records() -> None:
-    assert next_chunk((0, 10_000), 0, 100, 4) == OffsetRange(0, 100)
-    assert next_chunk((0, 400), 0, 100, 4) == OffsetRange(0, 50)
-    assert next_chunk((0, 100), 0, 100, 4) == OffsetRange(0, 13)
-    assert next_chunk((0, 8), 0, 100, 4) == OffsetRange(0, 6)  # but no tiny chunks
-    assert next_chunk((0, 1), 0, 1, 4) == OffsetRange(0, 1)
+    assert next_lease((0, 10_000), 0, 100, 4) == OffsetRange(0, 100)
+    assert next_lease((0, 400), 0, 100, 4) == OffsetRange(0, 50)
+    assert next_lease((0, 100), 0, 100, 4) == OffsetRange(0, 13)
+    assert next_lease((0, 8), 0, 100, 4) == OffsetRange(0, 6)  # but no tiny chunks
+    assert next_lease((0, 1), 0, 1, 4) == OffsetRange(0, 1)
 
 
 @given(flat, flat, st.integers(0, 10))

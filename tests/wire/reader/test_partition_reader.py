@@ -1,4 +1,4 @@
-"""One partition's reader, and what its policy makes of faults that last."""
+"""One partition's reader, and what its handler makes of faults that last."""
 
 from dataclasses import dataclass, field
 
@@ -31,7 +31,7 @@ SHORTEST = 0.8 * PAUSE  # jitter
 
 
 @dataclass
-class Policy:
+class Handler:
     is_endless: bool
     pauses: list[tuple[str, float]] = field(default_factory=list)
 
@@ -49,10 +49,10 @@ class Policy:
         raise AssertionError("nothing is lost")
 
 
-def reader_of(policy: Policy, clock: Clock) -> PartitionReader:
+def reader_of(handler: Handler, clock: Clock) -> PartitionReader:
     slice_ = Slice("t", 0, (Rectangle(OffsetRange(0, 10), WHOLE),))
     records = SliceRecords(PlannedSlice(slice_), OPTIONS)
-    return PartitionReader([records], OPTIONS, ScriptedLog([]), clock, policy)
+    return PartitionReader([records], OPTIONS, ScriptedLog([]), clock, handler)
 
 
 def pause(reader: PartitionReader, clock: Clock, cause: Exception) -> list[float]:
@@ -66,27 +66,27 @@ def pause(reader: PartitionReader, clock: Clock, cause: Exception) -> list[float
 
 
 def test_a_reader_with_an_end_gives_up_at_the_stated_time() -> None:
-    policy, clock = Policy(is_endless=False), Clock()
-    reader, began = reader_of(policy, clock), clock.now
+    handler, clock = Handler(is_endless=False), Clock()
+    reader, began = reader_of(handler, clock), clock.now
     with pytest.raises(FetchTimeoutError, match=r"no progress on t-0 .* for 2 s.*: refused"):
         pause(reader, clock, ConnectionRefusedError("refused"))
     assert clock.now == pytest.approx(began + SECONDS)  # the last pause is cut
-    assert policy.pauses[-1] == ("refused", clock.now)
+    assert handler.pauses[-1] == ("refused", clock.now)
 
 
 def test_one_without_an_end_goes_on_and_pauses_as_long_as_ever() -> None:
-    policy, clock = Policy(is_endless=True), Clock()
-    reader = reader_of(policy, clock)
+    handler, clock = Handler(is_endless=True), Clock()
+    reader = reader_of(handler, clock)
     reader.start_waiting()
     pauses = pause(reader, clock, ConnectionRefusedError("refused"))
     assert sum(each < SHORTEST for each in pauses) <= 1  # the one in which the time is over
-    assert [why for why, _ in policy.pauses] == ["refused"] * 10
+    assert [why for why, _ in handler.pauses] == ["refused"] * 10
 
 
 def test_an_outage_is_no_time_in_which_the_topic_was_unknown() -> None:
     """A broker that has just started may not know it yet."""
     clock = Clock()
-    reader = reader_of(Policy(is_endless=True), clock)
+    reader = reader_of(Handler(is_endless=True), clock)
     pause(reader, clock, ConnectionRefusedError("refused"))
     began = clock.now
     with pytest.raises(UnknownTopicError):
