@@ -77,6 +77,8 @@ def producer_config(bootstrap_servers: str) -> dict[str, Any]:
         "enable.idempotence": True,
         "partitioner": "murmur2_random",
         "linger.ms": 1_000,  # flush() does not wait for it: a few records are one batch
+        # Else it often asks a leader of its own accord 50 ms after it could.
+        "enable.sparse.connections": False,
         "log_level": 2,  # that a broker is gone is what tests do on purpose
     }
 

@@ -16,6 +16,7 @@ from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.protocol.subscription import Assigned
 from kshare.testing import FakeCluster
+from tests.support.groups import FETCH_WAIT_MS
 from tests.support.parked_keys import FakeParked
 from tests.support.policies import FakePolicies
 
@@ -167,6 +168,7 @@ def fake_consumers(
                 "group.id": "g",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
+                "fetch.max.wait.ms": FETCH_WAIT_MS,
             }
             made = KeySharedConsumer(
                 base | given,

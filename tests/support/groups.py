@@ -21,6 +21,8 @@ T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 LOWER, UPPER = split(WHOLE, 2)
 GROUP = "billing"
 SECONDS = WAIT_S
+FETCH_WAIT_MS = 50
+"""For ``fetch.max.wait.ms``: so long, mock brokers hold a fetch, though records come meanwhile."""
 
 
 def group_config(servers: str, claim_timeout_ms: int = 400, **given: Any) -> ConsumerConfig:
@@ -31,6 +33,7 @@ def group_config(servers: str, claim_timeout_ms: int = 400, **given: Any) -> Con
             "group.id": GROUP,
             "auto.offset.reset": "earliest",
             "claim.timeout.ms": claim_timeout_ms,
+            "fetch.max.wait.ms": FETCH_WAIT_MS,
             **{name.replace("_", "."): value for name, value in given.items()},
         }
     )
@@ -48,6 +51,7 @@ def quick_settings(servers: str, **given: Any) -> dict[str, Any]:
         "group.id": GROUP,
         "auto.offset.reset": "earliest",
         "claim.timeout.ms": 500,
+        "fetch.max.wait.ms": FETCH_WAIT_MS,
         "session.timeout.ms": 3_000,
         "heartbeat.interval.ms": 100,
         **{name.replace("_", "."): value for name, value in given.items()},
