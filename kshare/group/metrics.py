@@ -22,7 +22,7 @@ __all__ = [
     "LATENCY_BOUNDS",
     "ConsumerHealth",
     "ConsumerMetrics",
-    "Hold",
+    "DeliveryPause",
     "Latencies",
     "Latency",
     "PartitionMetrics",
@@ -33,7 +33,7 @@ _log = logging.getLogger("kshare.group")
 LATENCY_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets of latencies, in seconds; the last bucket has none."""
 
-_HELD_SECONDS = 10.0
+_PAUSE_SECONDS = 10.0
 """After this time without the right to hand records out, there is a warning."""
 
 
@@ -188,7 +188,7 @@ class Latency:
             return Latencies(tuple(accumulate(self._counts)), self._seconds)
 
 
-class Hold:
+class DeliveryPause:
     """Counts the time in which nothing may be handed out, as the session may be over.
 
     Warns once if it gets long. For the thread that polls.
@@ -210,13 +210,13 @@ class Hold:
         """
         start = time.monotonic()
         self._since = self._since or start
-        if start - self._since >= _HELD_SECONDS:
+        if start - self._since >= _PAUSE_SECONDS:
             self._since = float("inf")
             _log.warning(
                 "%s has handed out nothing for %g s: the brokers of the group's log or its "
                 "coordinator do not answer, so others may have its key hashes",
                 member,
-                _HELD_SECONDS,
+                _PAUSE_SECONDS,
             )
         try:
             yield

@@ -228,7 +228,7 @@ class ConsumerEdge:
     def give_back(self, record: Record) -> None:
         """Have the consumer return a key's records from one on again, after :meth:`take_again`."""
         self.has_given_back = True
-        self._releases.hold(message_of(record))
+        self._releases.defer(message_of(record))
 
     def take_again(self, record: Record) -> None:
         """Have the key of a record read again, from that record on."""

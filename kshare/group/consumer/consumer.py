@@ -505,7 +505,7 @@ class KeySharedConsumer:
             commits=self._commits.latency.latencies(),
             commit_failures=self._commits.latency.failures,
             rebalances=self._reading.rebalances,
-            fenced_seconds=self._receiver.hold.seconds,
+            fenced_seconds=self._receiver.delivery_pause.seconds,
             transactions=transactions.latency.latencies() if transactions else Latencies(),
             aborted_transactions=transactions.aborts if transactions else 0,
             is_member=member.is_member if member else None,

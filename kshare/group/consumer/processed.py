@@ -66,7 +66,7 @@ class Releases:
         self._starts: dict[TopicPartition, Any] = {}  # as of the last look at the log
         dispatcher.release_count = self.count
 
-    def hold(self, message: Message) -> None:
+    def defer(self, message: Message) -> None:
         """A record comes again, and all of its key behind it, once :meth:`let_go` is called."""
         with self._state.lock:
             self._dispatcher.state.release(message, None)

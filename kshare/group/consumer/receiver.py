@@ -26,7 +26,7 @@ from kshare.group.consumer.transaction import Transactions
 from kshare.group.core.handing_out import Call
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.message import Message
-from kshare.group.metrics import Hold
+from kshare.group.metrics import DeliveryPause
 from kshare.group.session.session import GroupSession
 from kshare.wire.protocol.background import Waker
 
@@ -87,7 +87,7 @@ class Receiver:
         fresh: As given.
         subscriber: The consumer's membership; None if it has none.
         transactions: The consumer's transactions; None if it has none.
-        hold: Time in which nothing may be handed out.
+        delivery_pause: Time in which nothing may be handed out.
         call: What the call that is under way has collected.
     """
 
@@ -102,7 +102,7 @@ class Receiver:
         self.fresh = fresh
         self.subscriber: Subscriber | None = None
         self.transactions: Transactions | None = None
-        self.hold = Hold()
+        self.delivery_pause = DeliveryPause()
         self.call = Call()
         self._dispatcher = dispatcher
         self._session = session
@@ -193,10 +193,11 @@ class Receiver:
         if self._session.seconds_to_deliver() < 0:
             # Before the first start, nobody counts it.
             session_id = self._session.session_id
-            with self.hold.waiting(session_id) if self._dispatcher.deliveries else nullcontext():
+            pause, is_counted = self.delivery_pause, bool(self._dispatcher.deliveries)
+            with pause.waiting(session_id) if is_counted else nullcontext():
                 self.fresh.waker.wait(seconds)
             return False
-        self.hold.over()
+        self.delivery_pause.over()
         if self.subscriber is not None:
             self.subscriber.started(self._dispatcher.state.is_claimed)
         if continues and self._dispatcher.is_blocked():

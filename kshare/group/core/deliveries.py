@@ -452,7 +452,7 @@ class Deliveries:
         key, offset = message.key(), message.offset()
         delivery, begins = self.by_partition.get(topic_partition), self._next.get(topic_partition)
         # First that it waits: what the thread that reads begins meanwhile is marked, too.
-        self.left_out.released.hold(topic_partition, key_hash(key, offset), due)
+        self.left_out.released.defer(topic_partition, key_hash(key, offset), due)
         if delivery is not None:
             delivery.release(key, offset)
         elif begins is not None and begins.carried is not None:

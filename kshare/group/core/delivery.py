@@ -5,7 +5,7 @@
     span start                          position              end of the chunk
         |  handed out, acknowledged or not  |  still to be handed out  |
         +----+------+--+--------------------+--------------------------+--> offsets
-             unacknowledged: gaps
+             unacknowledged
 
 All that is owned is read in one pass, in offset order. So everything below the position has been
 handed out, or was processed before, or is not there; and *processed* is everything below it but
@@ -336,7 +336,7 @@ class Delivery:
         return self._processed(is_batch=is_batch)
 
     @property
-    def gaps(self) -> int:
+    def unacknowledged_ranges(self) -> int:
         """Number of stretches that are handed out and not acknowledged (explicit mode)."""
         waiting = self._open.offsets()
         waiting = waiting[waiting < self.position]
@@ -344,7 +344,7 @@ class Delivery:
 
     @property
     def ranges(self) -> Offsets:
-        """The rows ``(start, end)`` that are processed behind a gap, ascending (explicit mode)."""
+        """The rows ``(start, end)`` processed behind one that is not, ascending (explicit mode)."""
         position, waiting = self.position, self._open.offsets()
         waiting = waiting[waiting < position]
         return _filled(waiting + 1, np.append(waiting[1:], position)[: len(waiting)])

@@ -54,7 +54,7 @@ class Released:
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, _WaitingKeys] = {}
 
-    def hold(self, partition: TopicPartition, point: int, due: float | None) -> None:
+    def defer(self, partition: TopicPartition, point: int, due: float | None) -> None:
         """A key waits; if it does so already, until the later one of both times.
 
         Args:
@@ -76,7 +76,7 @@ class Released:
             del waiting.due[point]  # last: after an interrupt amid this, it waits still
 
     def is_new(self, partition: TopicPartition) -> bool:
-        """True if the delivery has still to follow what was held or let go."""
+        """True if the delivery has still to follow what was deferred or let go."""
         waiting = self._partitions.get(partition)
         return waiting is not None and waiting.is_changed
 

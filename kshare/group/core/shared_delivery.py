@@ -234,13 +234,13 @@ class SharedDelivery(Delivery):
         )
 
     @property
-    def gaps(self) -> int:
+    def unacknowledged_ranges(self) -> int:
         """Number of stretches that are handed out and not acknowledged (explicit mode)."""
-        return sum(part.delivery.gaps for part in self._parts)
+        return sum(part.delivery.unacknowledged_ranges for part in self._parts)
 
     @property
     def ranges(self) -> Offsets:
-        """The rows ``(start, end)`` that are processed behind a gap, ascending (explicit mode)."""
+        """The rows ``(start, end)`` processed behind one that is not, ascending (explicit mode)."""
         rows = np.concatenate(
             [np.empty((0, 2), np.int64), *(p.delivery.ranges for p in self._parts)]
         )

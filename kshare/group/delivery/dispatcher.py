@@ -377,7 +377,7 @@ def delivery_metrics(
         None if end is None else lag(done, end, hashes),
         max(delivery.in_flight(is_batch=is_batch) - waiting, 0),
         stable_offset=stable,
-        gaps=delivery.gaps,
+        gaps=delivery.unacknowledged_ranges,
         held=waiting,
         oldest_unacknowledged_ms=delivery.oldest_unacknowledged_ms,
         retention_margin=None if first is None else max(stable - first, 0),

@@ -97,7 +97,7 @@ def test_what_is_held_back_for_long_is_said_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("kshare.group.metrics._HELD_SECONDS", 0.2)
+    monkeypatch.setattr("kshare.group.metrics._PAUSE_SECONDS", 0.2)
     fill(cluster, 10)
     consumer = make()
     consumer.assign({("orders", 0): []})

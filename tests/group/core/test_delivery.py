@@ -219,8 +219,9 @@ def test_processed_is_what_was_returned_and_is_acknowledged(
     if "seek" not in dict(steps):
         assert list(model.messages) == model.log[: len(model.messages)]
     if explicit:
-        assert delivery.gaps <= delivery.unacknowledged
-        assert len(delivery.ranges) in {delivery.gaps, max(delivery.gaps - 1, 0)}
+        waiting = delivery.unacknowledged_ranges
+        assert waiting <= delivery.unacknowledged
+        assert len(delivery.ranges) in {waiting, max(waiting - 1, 0)}
 
 
 def test_what_is_passed_over_by_a_seek_is_pending_and_what_was_processed_stays_so() -> None:
@@ -340,7 +341,7 @@ def test_only_returned_offsets_can_be_committed() -> None:
     assert delivery.processed(is_batch=False) == Progress.at(5)
     with pytest.raises(ValueError, match="beyond the position 6"):
         delivery.acknowledge_below(7)
-    assert (delivery.unacknowledged, delivery.gaps) == (1, 1)
+    assert (delivery.unacknowledged, delivery.unacknowledged_ranges) == (1, 1)
 
 
 @given(

@@ -116,7 +116,7 @@ def test_records_are_acknowledged_one_by_one() -> None:
     first.acknowledged[:] = b"\1" * 10
     second.acknowledged[3:] = b"\1" * 7
     assert processed(each) == (0, 10, 43, 50)
-    assert (each.finished, each.unacknowledged, each.gaps) == (0, 3, 1)
+    assert (each.finished, each.unacknowledged, each.unacknowledged_ranges) == (0, 3, 1)
     assert each.ranges.tolist() == [[43, 50]]
     second.acknowledged[:3] = b"\1" * 3
     each.count()
