@@ -44,7 +44,7 @@ test:
 	$(MAKE) --jobs=2 test-integration test-oldest
 
 test-units: setup prepare-tests
-	$(BIN)/python -m pytest -n 8 --dist worksteal -m "not long" tests
+	$(BIN)/python -m pytest -n 6 --dist worksteal -m "not long" tests
 
 test-integration: setup
 	$(BIN)/python -m pytest -n 5 -m "not long" $(BY_WORKER) --ignore=integration/alone integration

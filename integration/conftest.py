@@ -30,6 +30,7 @@ from integration.transactions import RECORDS, Processes
 
 # The longest first, so that no worker begins one when the others are done.
 LONG = (
+    "test_range_kills",
     "test_sink",
     "test_group_faults",
     "test_group_transaction_faults",
@@ -59,9 +60,7 @@ OF_SPARK = (
         "test_differential_stream",
         "test_reused_frames",
         "test_columns",
-        "test_event_time",
         "test_examples",
-        "test_keys",
         "test_token_provider",
     ),
     (
@@ -76,6 +75,8 @@ OF_SPARK = (
         "test_processing_spark",
         "test_byte_limit",
         "test_chunks",
+        "test_event_time",
+        "test_keys",
         "test_policies",
         "test_interpreter",
         "test_spark_versions",

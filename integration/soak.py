@@ -6,7 +6,7 @@ A query and a group live from the start to the end, and nothing is done to them:
 file descriptors are shown at both. Beside them, one round follows another, in an order and with
 faults that the seed decides; a new seed each time, unless one is given:
 
-``query``    a query is killed at random points (:class:`integration.test_ranges.Soak`)
+``query``    a query is killed at random points (:class:`integration.test_range_kills.Soak`)
 ``members``  members that receive in all ways are killed and stopped, brokers too
              (:mod:`integration.soak_ways`)
 ``FILE``     the tests of faults in a file, with the seed for all that is random in them
@@ -33,7 +33,7 @@ from integration.kafka import KafkaBroker
 from integration.residents import Measure, Residents, residents
 from integration.runs import ROOT, Driver
 from integration.soak_ways import MODES, brokers_of, members_round
-from integration.test_ranges import Soak
+from integration.test_range_kills import Soak
 
 __all__ = ["FILES", "main"]
 

@@ -220,7 +220,7 @@ FAULTS: dict[Patch, int] = {
     does_not_read_anew_what_begins: 0,
     does_not_read_anew_what_was_put_back: 0,
     a_seek_leaves_what_is_in_hand: 70,
-    a_seek_before_the_next_claim_is_forgotten: 46,
+    a_seek_before_the_next_claim_is_forgotten: 247,
     a_pause_leaves_what_is_in_hand: 7,
     does_not_read_anew_what_is_resumed: 70,
     acknowledges_what_is_of_any_chunk: 735,
