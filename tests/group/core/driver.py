@@ -19,6 +19,8 @@ MODULES = (deliveries, handing_out, in_hand, left_out)
 OF_DELIVERY = (delivery, scope)
 LOW = [f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in LOWER][:2]
 HIGH = [f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in UPPER][:2]
+MIXED = [LOW[0], HIGH[0], LOW[1], HIGH[1]] * 3
+OF_LOW, OF_HIGH = [0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]
 
 
 def point(key: str) -> int:
