@@ -236,8 +236,12 @@ def rows_by_partition(batch: Any) -> Iterator[tuple[TopicPartition, Offsets, fro
         is not known.
 
     Raises:
+        TypeError: It is no batch.
         ValueError: It is not said which records they are.
     """
+    if not isinstance(batch, pa.RecordBatch | pa.Table):
+        what = "None (no records came in time)" if batch is None else f"a {type(batch).__name__}"
+        raise TypeError(f"acknowledge_batch: wanted a record batch or a table, not {what}")
     names, mark = batch.schema.names, BatchMark.of(batch)
     if "offset" not in names:
         raise ValueError(f"acknowledge_batch needs the column offset; there is {', '.join(names)}")

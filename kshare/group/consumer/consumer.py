@@ -221,6 +221,7 @@ class KeySharedConsumer:
                 ``consume_batch`` sets, also needs ``topic`` and ``partition``.
 
         Raises:
+            TypeError: It is no batch.
             ValueError: The columns are missing.
         """
         self._processed.acknowledge(batch)

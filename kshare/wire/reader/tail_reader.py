@@ -132,7 +132,9 @@ class _Tail:
         )
         if self._reset == "error" or not lost.is_deleted:
             hint = (
-                "set auto.offset.reset to go on" if lost.is_deleted else "reset the group's offsets"
+                "set auto.offset.reset to go on"
+                if lost.is_deleted
+                else "seek to an offset that it holds, or reset the group's offsets"
             )
             raise DataLossError(
                 f"{what}; {hint}",

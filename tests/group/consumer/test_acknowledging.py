@@ -1,6 +1,7 @@
 """An acknowledgement counts for the records that were acknowledged, and for no others."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -93,6 +94,16 @@ def test_without_columns_only_one_batch_or_rows_of_it_are_known(
     reversed_ = batches[1].take(pa.array(range(RECORDS - 1, -1, -1)))
     consumer.acknowledge_batch(reversed_)
     assert consumer.commit() == {ORDERS: 0, OTHER: RECORDS}
+
+
+@pytest.mark.parametrize(
+    ("given", "what"), [(None, r"None \(no records came in time\)"), ([], "a list")]
+)
+def test_what_is_no_batch_is_said(
+    make: Callable[..., KeySharedConsumer], given: Any, what: str
+) -> None:
+    with pytest.raises(TypeError, match=f"wanted a record batch or a table, not {what}"):
+        make().acknowledge_batch(given)
 
 
 def test_several_batches_as_one_table_are_told_apart_by_their_columns(

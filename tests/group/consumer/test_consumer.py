@@ -312,6 +312,20 @@ def test_deleted_records_are_passed_over_or_an_error(
     assert (None if message is None else message.offset()) == first
 
 
+def test_a_seek_beyond_the_end_is_an_error_and_another_one_mends_it(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 100)
+    consumer = make()
+    consumer.assign({("orders", 0): []})
+    assert offsets(take(consumer, 5)) == list(range(5))
+    consumer.seek(ORDERS, 500)
+    with pytest.raises(DataLossError, match=r"offset 500 is wanted.*0 to 100.*; seek to an offset"):
+        consumer.poll(WAIT_S)
+    consumer.seek(ORDERS, 90)
+    assert offsets(take(consumer, 10)) == list(range(90, 100))
+
+
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_retention_overtakes_a_gap(
     cluster: FakeCluster,
