@@ -275,6 +275,7 @@ class Processed:
         """All records of a batch are processed.
 
         Raises:
+            TypeError: It is no batch.
             ValueError: Columns are missing that say which records they are.
         """
         rows = list(rows_by_partition(batch))

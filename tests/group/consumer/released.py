@@ -3,12 +3,10 @@
 import time
 from collections.abc import Callable
 
-from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Message
 from tests.support.groups import SECONDS
 
-T0 = TopicPartition("orders", 0)
 RECORDS = 40
 Make = Callable[..., KeySharedConsumer]
 

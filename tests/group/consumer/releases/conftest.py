@@ -9,10 +9,11 @@ from kshare.group.consumer import processed
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.delivery import dispatcher as dispatcher_module
 from kshare.testing import FakeCluster
-from tests.group.consumer.released import RECORDS, T0, Make
+from tests.group.consumer.released import RECORDS, Make
 from tests.group.log.test_retry_log import log_of
 from tests.support.clock import Ahead
 from tests.support.fake_session import FakeSessions, fake_consumers
+from tests.support.groups import T0
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """How often a record was delivered is counted until its commit is answered."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.message import Message
 from tests.group.consumer.records import offsets
-from tests.group.consumer.released import RECORDS, T0, Make, received
-from tests.support.fake_session import FakeSessions
-from tests.support.groups import SECONDS
+from tests.group.consumer.released import RECORDS, Make, received
+from tests.support.fake_session import FakeSession, FakeSessions
+from tests.support.groups import SECONDS, T0
 
 
 def test_deliveries_are_counted_through_a_restart_until_the_record_is_processed(
@@ -43,6 +44,19 @@ def released_once(consumer: KeySharedConsumer) -> Message:
     message = next(each for each in iter(consumer) if each.offset() == 0)
     assert message.delivery_count() == 2
     return message
+
+
+def amid_commits(
+    monkeypatch: pytest.MonkeyPatch, session: FakeSession, step: Callable[[], object]
+) -> None:
+    """Let something happen when the consumer's session is asked to commit, before it does."""
+    commit = session.commit
+
+    def after_it(*args: Any, **named: Any) -> Any:
+        step()
+        return commit(*args, **named)
+
+    monkeypatch.setattr(session, "commit", after_it)
 
 
 @pytest.mark.parametrize("how", ["waited for", "in the background", "last", "revoked"])
@@ -76,15 +90,8 @@ def test_what_is_acknowledged_while_a_commit_is_under_way_is_forgotten_by_the_ne
 ) -> None:
     consumer = make()
     message = released_once(consumer)
-    session = group.members[-1]
-    commit = session.commit
-
-    def meanwhile(*args: Any, **named: Any) -> Any:
-        consumer.acknowledge(message)
-        return commit(*args, **named)
-
     with monkeypatch.context() as patch:
-        patch.setattr(session, "commit", meanwhile)
+        amid_commits(patch, group.members[-1], lambda: consumer.acknowledge(message))
         consumer.commit()
     assert not group.processed(T0, 0)
     assert message.delivery_count() == 2
@@ -101,16 +108,13 @@ def test_what_is_committed_as_its_hashes_are_given_up_is_forgotten(
     consumer = make()
     message = released_once(consumer)
     consumer.acknowledge(message)
-    session = group.members[-1]
-    commit = session.commit
 
-    def meanwhile(*args: Any, **named: Any) -> Any:
+    def give_up() -> None:
         stays = {} if half is None else {T0: KeyRanges([split(WHOLE, 2)[half]])}
         with consumer._state.lock:
             consumer._dispatcher.state.keep(stays)
-        return commit(*args, **named)
 
-    monkeypatch.setattr(session, "commit", meanwhile)
+    amid_commits(monkeypatch, group.members[-1], give_up)
     consumer.commit()
     assert group.processed(T0, 0)
     consumer.releases.close(SECONDS)
@@ -149,13 +153,7 @@ def test_what_a_commit_passes_over_as_offsets_were_reset_is_not_forgotten(
     message = released_once(consumer)
     consumer.acknowledge(message)
     session = group.members[-1]
-    commit = session.commit
-
-    def meanwhile(*args: Any, **named: Any) -> Any:
-        session.restart(T0, Progress.at(0))
-        return commit(*args, **named)
-
-    monkeypatch.setattr(session, "commit", meanwhile)
+    amid_commits(monkeypatch, session, lambda: session.restart(T0, Progress.at(0)))
     consumer.commit()
     assert not group.processed(T0, 0)
     (again,) = received(consumer, 1)

@@ -17,10 +17,10 @@ from kshare.group.core.handing_out import Call, HandingOut
 from kshare.group.message import marked
 from kshare.testing import FakeCluster
 from tests.group.consumer.records import offsets
-from tests.group.consumer.released import RECORDS, T0, Make, received
+from tests.group.consumer.released import RECORDS, Make, received
 from tests.support.clock import Ahead
 from tests.support.fake_session import FakeSessions, fake_consumers
-from tests.support.groups import SECONDS, eventually
+from tests.support.groups import SECONDS, T0, eventually
 
 
 def test_a_record_comes_again_after_its_delay_and_its_key_behind_it(
