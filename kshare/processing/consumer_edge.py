@@ -250,7 +250,7 @@ class ConsumerEdge:
         self.retry_log.remember(record)
 
     def forget(self, record: Record, *, is_parked: bool) -> None:
-        """Keep them no more: at once, or when the record's commit is answered."""
+        """Forget a record's attempts when its commit is answered; at once if it is parked."""
         if is_parked:
             self.retry_log.forget(record)
         else:

@@ -125,7 +125,7 @@ class Releases:
             self._starts[partition] = start
 
     def ended(self, record: Attempted, point: int) -> None:
-        """A record with attempts in the log has its outcome: they are kept until it is committed.
+        """Keep the attempts of a record that has its outcome until it is committed.
 
         Args:
             record: The record.
@@ -169,7 +169,7 @@ class Releases:
             self._retry_log.close(seconds)
 
     def retry_log(self) -> RetryLog:
-        """What is kept of attempts in the group's log, until the consumer is closed."""
+        """The attempts that the group's log keeps; open until the consumer is closed."""
         with self._state.lock:  # or threads that release at once would make one each
             if self._retry_log is None:
                 self._retry_log = _retry_log(self._config)

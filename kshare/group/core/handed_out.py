@@ -234,7 +234,7 @@ class OpenChunks:
         self._chunks = list(chunks)
 
     def add(self, chunk: Chunk, ahead_end: int) -> None:
-        """Some more rows are not acknowledged.
+        """Add rows that are handed out and not acknowledged yet.
 
         Args:
             chunk: The rows.

@@ -152,4 +152,4 @@ class Edge(Protocol):
         """Keep failures and due time of a record through a restart."""
 
     def forget(self, record: Record, *, is_parked: bool) -> None:
-        """Keep them no more, once the record comes no more, or at once if it is parked."""
+        """Forget a record's attempts once it comes no more; at once if it is parked."""
