@@ -7,6 +7,7 @@ recorded. From the same come ``top.svg``, what ``kshare top`` shows, and ``ui.pn
 """
 
 import contextlib
+import itertools
 import json
 import os
 import runpy
@@ -281,6 +282,43 @@ def migration() -> Figure:
     return figure
 
 
+# -- the part of a query that is measured ----------------------------------------------------------
+
+
+def measured() -> Figure:
+    """The part of a query whose time counts as that of a key range: all before a shuffle."""
+    figure = Figure(figsize=(10, 4.3), layout="constrained")
+    axes = figure.subplots()
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0, 43)
+    axes.axis("off")
+    seen = "seen: the range of the slow key reads less"
+    _stages(axes, 25, ("read a\nkey range", "slow step"), ("window,\ncount",), seen, GREEN)
+    unseen = "not seen: each batch waits for the slow key"
+    _stages(axes, 2, ("read a\nkey range",), ("window,\ncount", "slow step"), unseen, RED)
+    return figure
+
+
+def _stages(
+    axes: Axes, y: float, before: tuple[str, ...], after: tuple[str, ...], note: str, colour: str
+) -> None:
+    """The steps of a query before a shuffle, which are measured, and after it."""
+    frame = FancyBboxPatch(
+        (1, y - 1.5), 22 * len(before), 14, boxstyle="round,pad=0.3", fc="#f7f9fb", ec=BLUE, ls="--"
+    )
+    axes.add_patch(frame)
+    axes.text(2.5, y + 10, "measured", va="center", color=BLUE, fontweight="bold")
+    starts = [3 + 22 * number for number in range(len(before))]
+    starts += [99 - 22 * number for number in range(len(after), 0, -1)]
+    for x, step in zip(starts, before + after, strict=True):
+        _box(axes, x, y, 17, 7.5, step, ORANGE if step == "slow step" else PALE)
+    for x, following in itertools.pairwise(starts):
+        _arrow(axes, (x + 17.5, y + 3.7), (following - 0.5, y + 3.7), BLUE)
+    middle = (starts[len(before) - 1] + 17 + starts[len(before)]) / 2
+    axes.text(middle, y + 6, "shuffle", ha="center", va="center", fontsize=10)
+    axes.text(99, y + 10, note, ha="right", va="center", color=colour, fontsize=12)
+
+
 # -- sharing on one host ---------------------------------------------------------------------------
 
 
@@ -444,6 +482,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "figures": figures,
     "progress": progress,
     "sharing": sharing,
+    "measured": measured,
     "migration": migration,
     "top": top,
     "dashboard": runpy.run_path(str(DOCS / "dashboard_picture.py"))["dashboard"],
