@@ -18,7 +18,7 @@ _INTRODUCTION: Final = """\
 
 This page is made by `python docs/options_page.py` from the tables that kshare itself parses
 options by. What Spark's own options mean here, and where kshare differs, is in
-[migrating.md](migrating.md).
+[kafka-options.md](kafka-options.md).
 
 Names are case-insensitive. All faults are reported together, before anything is contacted. An
 unknown name gets a warning with the nearest known one. *Query* says where an option counts: in a
