@@ -53,3 +53,4 @@ def main(servers: str, topic: str, folder: str) -> KshareListener:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    SparkSession.builder.getOrCreate().stop()  # or Spark's listeners meet a Python that has ended
