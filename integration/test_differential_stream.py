@@ -129,7 +129,7 @@ def test_triggers(
     queries = streams(spark, world.servers, tmp_path, options)
     for source, stream in queries.items():
         stream.start(source, trigger)
-    if "once" in trigger and not TELLS_START:  # a difference that docs/migrating.md names
+    if "once" in trigger and not TELLS_START:  # a difference that docs/spark-versions.md names
         sizes = {source: [len(batch) for batch in one.batches] for source, one in queries.items()}
         assert sizes == {"kafka": [100], "kshare": [30]}
         return
