@@ -5,17 +5,14 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
-__all__ = ["counted", "print_json", "printable", "text_table"]
+from kshare.core.listing import counted, duration
+
+__all__ = ["counted", "duration", "print_json", "printable", "text_table"]
 
 
 def print_json(value: Any) -> None:
     """Print a value for programs."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
-
-
-def counted(n: int, noun: str) -> str:
-    """A number of things, such as ``1,024 records``."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def printable(text: str) -> str:

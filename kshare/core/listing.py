@@ -1,9 +1,48 @@
-"""Keys and names as people see them: the first few of many, keys as text, how many are parked."""
+"""Keys, names, numbers and times as people see them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["ParkedCount", "join_names", "key_json", "key_of_json", "show_key"]
+__all__ = [
+    "ParkedCount",
+    "counted",
+    "duration",
+    "join_names",
+    "key_json",
+    "key_of_json",
+    "nearest",
+    "show_key",
+]
+
+_NEAR = 0.75
+"""Least likeness of two names, by ``difflib``, for one to be the other misspelt: 1 if equal."""
+
+
+_UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("day", 86_400.0))
+
+
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """A number of things, such as ``1,024 records``.
+
+    Args:
+        n: The number.
+        one: The noun.
+        many: Its plural; None if that ends with an additional s.
+    """
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time in a unit that suits it: ``0.4 s``, ``12 s``, ``5 min``, ``3 h``, ``67 days``.
+
+    Each unit is left at two of the next one.
+    """
+    seconds = max(seconds, 0.0)
+    name, unit = next((each for each in reversed(_UNITS) if seconds >= 2 * each[1]), _UNITS[0])
+    if name == "s":
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    count = int(seconds / unit)
+    return counted(count, name) if name == "day" else f"{count} {name}"
 
 
 def join_names(names: Iterable[object], shown: int = 10) -> str:
@@ -16,6 +55,20 @@ def join_names(names: Iterable[object], shown: int = 10) -> str:
     texts = [str(name) for name in names]
     more = len(texts) - shown
     return ", ".join(texts[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one of some names that a name was meant to be, upper and lower case aside; None if none.
+
+    Args:
+        name: A name that is not among them.
+        names: The names that there are.
+    """
+    from difflib import get_close_matches  # noqa: PLC0415 - only for what is misspelt
+
+    by_lower_case = {each.lower(): each for each in names}
+    found = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=_NEAR)
+    return by_lower_case[found[0]] if found else None
 
 
 def show_key(key: bytes) -> str:

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.listing import ParkedCount, join_names, key_json, key_of_json, show_key
+from kshare.core.listing import (
+    ParkedCount,
+    counted,
+    duration,
+    join_names,
+    key_json,
+    key_of_json,
+    nearest,
+    show_key,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,6 +32,51 @@ def test_the_first_names_and_the_number_of_the_rest(names: list[object], text: s
 def test_ten_names_are_shown() -> None:
     assert join_names(range(10)).endswith(", 9")
     assert join_names(range(11)).endswith(", 9 and 1 more")
+
+
+@pytest.mark.parametrize(
+    ("n", "text"), [(0, "0 records"), (1, "1 record"), (2, "2 records"), (1_024, "1,024 records")]
+)
+def test_a_number_of_things(n: int, text: str) -> None:
+    assert counted(n, "record") == text
+
+
+def test_a_plural_of_its_own() -> None:
+    assert [counted(n, "anomaly", "anomalies") for n in (1, 2)] == ["1 anomaly", "2 anomalies"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0.0 s"),
+        (0.44, "0.4 s"),
+        (12.4, "12 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (2 * 3600 - 1, "119 min"),
+        (2 * 3600, "2 h"),
+        (2 * 86_400 - 1, "47 h"),
+        (2 * 86_400, "2 days"),
+        (5_824_237.1, "67 days"),
+    ],
+)
+def test_a_time_in_a_unit_that_suits_it(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("order", "orders"),
+        ("ORDERS", "orders"),
+        ("Payments.V1", "payments.v2"),
+        ("nope-out", None),
+        ("", None),
+    ],
+)
+def test_a_misspelt_name(name: str, meant: str | None) -> None:
+    assert nearest(name, ["orders", "payments.v2", "x"]) == meant
+    assert nearest(name, []) is None
 
 
 @pytest.mark.parametrize(
