@@ -17,6 +17,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -415,7 +416,7 @@ def _working_in(folder: str) -> Iterator[None]:
 def top() -> Figure:
     """What ``kshare top`` shows of the recorded query, as a terminal of 100 columns does."""
     with _second_look() as latest:
-        lines = render(latest, View(interval=2.0), 24)
+        lines = render(latest, View(interval=2.0), 24, 100)
     figure = Figure(figsize=(10, 0.21 * len(lines) + 0.3))
     for number, line in enumerate(lines):
         figure.text(
@@ -424,8 +425,8 @@ def top() -> Figure:
             line.text.replace("$", r"\$"),
             family="DejaVu Sans Mono",
             fontsize=9.5,
-            color=INK if line.style == "plain" else BLUE,
-            fontweight="normal" if line.style == "plain" else "bold",
+            color={"plain": INK, "outlier": RED}.get(line.style, BLUE),
+            fontweight="normal" if line.style in {"plain", "outlier"} else "bold",
         )
     return figure
 
@@ -445,6 +446,7 @@ def draw_page(file: Path) -> None:
         page = browser.new_page(
             viewport={"width": 1100, "height": 800}, locale="en-GB", timezone_id="UTC"
         )
+        page.clock.set_fixed_time(datetime.fromtimestamp(latest.snapshot.at + 1, UTC))
         page.goto(server.url)
         page.wait_for_selector("#ranges tbody tr")
         page.screenshot(path=file, full_page=True)

@@ -34,6 +34,7 @@ from kshare.errors import CheckpointError
 from kshare.monitor.report import (
     PartitionReport,
     RangeReport,
+    are_measured,
     decode_report,
     hottest,
     partition_report,
@@ -125,7 +126,7 @@ class QueryReport:
 
     @property
     def slowest(self) -> tuple[TopicPartition, RangeReport] | None:
-        """The range with the most time per record; None if no range was measured."""
+        """The range with the most time per record, of those measured; None if none was."""
         ranges = self.ranges
         return _with_partition(slowest(range_ for _, range_ in ranges), ranges)
 
@@ -311,7 +312,8 @@ def _log_report(report: QueryReport) -> None:
             "%s: Spark has dropped %d rows that came behind the watermark "
             "(numRowsDroppedByWatermark). They are counted after partial aggregation, so they may "
             "stand for many more records. Ranges, partitions and unparked keys that are behind "
-            "come late: set maxTimeAhead to the watermark's delay",
+            "come late: set maxTimeAhead to the watermark's delay, for example "
+            '.option("maxTimeAhead", "10m")',
             query,
             report.dropped_rows,
         )
@@ -354,7 +356,7 @@ def _facts(report: QueryReport, partition: PartitionReport) -> Iterator[str]:
         yield f"{len(ranges)} ranges at {min(positions)} to {max(positions)}"
         yield f"lag up to {max(range_.lag for range_ in ranges)}"
     slow, hot = slowest(ranges), hottest(ranges)
-    if slow is not None and slow.seconds_per_record is not None:
+    if slow is not None and slow.seconds_per_record is not None and are_measured(ranges):
         each = f"{1000 * slow.seconds_per_record:.3g} ms a record"
         yield f"slowest {slow.span.as_percent()}: {each}{_keys(slow)}"
     rate = None if hot is None else report.records_per_second(hot)

@@ -132,8 +132,8 @@ def _add_status(commands: "argparse._SubParsersAction[Any]") -> None:
     status.add_argument(
         "--slowest",
         action="store_true",
-        help="which keys wait in the range that is furthest behind: reads up to 1,000 of its "
-        "records (needs a broker)",
+        help="which keys wait in the ranges that are furthest behind, and in the slowest one: "
+        "reads up to 1,000 records of each, of at most 5 (needs a broker)",
     )
     _add_plot(status)
     _set_connected(status, "status")
@@ -416,9 +416,11 @@ def _add_doctor(commands: "argparse._SubParsersAction[Any]") -> None:
         description="Look at the Python and the PySpark that Spark's workers will use, at the "
         "modules that Spark looks for data sources in, at Java and at kshare's compiled code. With "
         "a broker: login, rights on a topic and on kshare's own topics, clocks, and whether tasks "
-        "can report to a planner. Nothing is changed. Exit code 1 if something is red.",
+        "can report to a planner. With a checkpoint: whether its query has stopped, lost records, "
+        "or drops rows behind a watermark. Nothing is changed. Exit code 1 if something is red.",
     )
     doctor.add_argument("--topic", type=_name, help="a topic that a query shall read")
+    doctor.add_argument("--checkpoint", metavar="DIR", help="the checkpointLocation of a query")
     doctor.add_argument(
         "--spark",
         action="store_true",

@@ -21,6 +21,8 @@ from typing import Any, Final, Literal, TypeAlias
 from kshare._version import __version__
 from kshare.cli.connection import is_given, kafka_config
 from kshare.cli.output import print_json
+from kshare.cli.query import observed_status
+from kshare.cli.show import alarms, batches_text, late_rows
 from kshare.cluster.examination import ExaminedCluster
 from kshare.cluster.topics import (
     INDIVIDUAL_COMMITS_TOPIC,
@@ -28,14 +30,16 @@ from kshare.cluster.topics import (
     PARKED_TOPIC,
     POLICIES_TOPIC,
 )
-from kshare.errors import KafkaError, UnknownTopicError
+from kshare.errors import KafkaError, KshareError, UnknownTopicError
 from kshare.feedback.messages import TaskReport
 from kshare.feedback.server import FeedbackServer
+from kshare.monitor.status import unchanged_text
 from kshare.options import KafkaConfig, Subscribe
 
 __all__ = [
     "Finding",
     "Level",
+    "examine_checkpoint",
     "examine_cluster",
     "examine_compiled_code",
     "examine_feedback",
@@ -108,6 +112,10 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield examine_compiled_code()
     if arguments.spark:
         yield _spark()
+    if arguments.checkpoint is not None:
+        yield from examine_checkpoint(
+            arguments.checkpoint, kafka_config(arguments) if is_given(arguments) else None
+        )
     if is_given(arguments):
         kafka = kafka_config(arguments)
         yield from examine_cluster(kafka, arguments.topic)
@@ -393,6 +401,36 @@ def _own_topics(cluster: ExaminedCluster) -> Iterator[Finding]:
             yield Finding(own.name, own.level, f"no {lacking}; {own.user} need it", remedy)
         else:
             yield Finding(own.name, "green", f"may be used ({own.user})")
+
+
+def examine_checkpoint(directory: str, kafka: KafkaConfig | None) -> Iterator[Finding]:
+    """Look at a query's checkpoint, and compare it with its cluster.
+
+    Args:
+        directory: Its ``checkpointLocation``.
+        kafka: How to reach the cluster; None to look at the checkpoint alone.
+    """
+    try:
+        status = observed_status(directory, kafka)
+    except KshareError as error:
+        yield Finding("checkpoint", "red", str(error), "name the checkpointLocation of a query")
+        return
+    faults = [
+        f"{each.topic_partition}: {text}" for each in status.partitions for text in alarms(each)
+    ]
+    still = status.unchanged_seconds(time.time())
+    facts = batches_text(status.checkpoint)
+    if faults:
+        remedy = "see docs/troubleshooting.md"
+        yield Finding("checkpoint", "red", f"{facts}; {'; '.join(faults)}", remedy)
+    elif still is not None:
+        text = f"{facts}, {unchanged_text(still)}"
+        yield Finding("checkpoint", "yellow", text, "look whether the query runs")
+    else:
+        yield Finding("checkpoint", "green", facts)
+    note = late_rows(status)
+    if note is not None:
+        yield Finding("event time", "red" if note.is_sure else "yellow", note.text, note.remedy)
 
 
 def examine_feedback(kafka: KafkaConfig) -> Finding:

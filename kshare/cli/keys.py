@@ -6,6 +6,7 @@ Guarantees: what is said to be parked is what the cluster holds when the command
 import argparse
 import re
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Final
@@ -98,7 +99,7 @@ def _parked(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(parked_json(listed))
     else:
-        sys.stdout.write(parked_text(listed))
+        sys.stdout.write(parked_text(listed, time.time()))
     return 0
 
 

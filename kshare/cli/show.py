@@ -6,20 +6,32 @@ Cost: linear in the ranges.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
-from kshare.cli.output import counted, text_table
+from kshare.cli.output import counted, duration, red, text_table
 from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.hashing import KeyRanges
-from kshare.core.listing import key_json, show_key
-from kshare.monitor.status import Checkpoint, ParkedStatus, PartitionStatus, RangeStatus, Status
+from kshare.core.listing import join_names, key_json, show_key
+from kshare.monitor.status import (
+    Checkpoint,
+    ParkedStatus,
+    PartitionStatus,
+    RangeStatus,
+    Status,
+    unchanged_text,
+)
 
 __all__ = [
     "CHUNKS_TEXT",
+    "Note",
+    "ago_text",
     "alarms",
     "as_json",
     "as_text",
     "batches_text",
+    "late_rows",
     "parked_json",
     "parked_name",
     "parked_status_json",
@@ -27,18 +39,29 @@ __all__ = [
     "parked_text",
     "partition_text",
     "range_hashes_text",
+    "waits_text",
+    "warning_text",
 ]
 
 CHUNKS_TEXT: Final = "cooperative: chunks"
 """Instead of key hashes: a partition without key order (``consumption.order=none``)."""
+_SAME_TASK: Final = "with the above"
+_MAX_TIME_AHEAD: Final = '.option("maxTimeAhead", "10m"), with the delay of the watermark'
 
 
-def as_json(status: Status) -> dict[str, Any]:
-    """The status for programs. Hash ranges are ``[lo, hi)``; a key is text, or ``{"hex": ...}``."""
+def as_json(status: Status, now: float | None = None) -> dict[str, Any]:
+    """The status for programs. Hash ranges are ``[lo, hi)``; a key is text, or ``{"hex": ...}``.
+
+    Args:
+        status: The status.
+        now: Seconds since 1970; None to say nothing of a query that may have stopped.
+    """
     return {
         "checkpoint": status.checkpoint.directory,
         "planned": status.checkpoint.planned,
         "committed": status.checkpoint.committed,
+        "unchanged_seconds": None if now is None else status.unchanged_seconds(now),
+        "watermark_ms": status.checkpoint.watermark_ms or None,
         "sources": [
             {"source": source.number, "name": source.name} for source in status.checkpoint.sources
         ],
@@ -72,6 +95,7 @@ def _partition_json(partition: PartitionStatus) -> dict[str, Any]:
         "end": partition.log[1] if partition.log else None,
         "lag": partition.lag,
         "lost": partition.lost,
+        "late": partition.late,
         "gaps": partition.done.gaps,
         "bytes": partition.entry_bytes,
         "ranges": [
@@ -101,33 +125,103 @@ def parked_json(parked: Mapping[tuple[str, bytes], ParkedInfo]) -> list[dict[str
     ]
 
 
-def parked_text(parked: Mapping[tuple[str, bytes], ParkedInfo]) -> str:
-    """Parked keys for people, as a table."""
+def parked_text(parked: Mapping[tuple[str, bytes], ParkedInfo], now: float | None = None) -> str:
+    """Parked keys for people, as a table.
+
+    Args:
+        parked: The keys.
+        now: Seconds since 1970; None to show when they were parked as it was written down.
+    """
     if not parked:
         return "no key is parked\n"
     rows: list[tuple[str, ...]] = [("topic", "key", "since", "by", "why")]
     rows += [
-        (topic, show_key(key), info.since, info.by, info.why)
+        (topic, show_key(key), ago_text(info.since, now), info.by, info.why)
         for (topic, key), info in sorted(parked.items())
     ]
     return text_table(rows)
 
 
-def as_text(status: Status) -> str:
-    """The status for people: a line of the query's batches, and a table of the ranges."""
+def ago_text(time: str, now: float | None) -> str:
+    """How long ago a time was that is written as in ISO 8601; as it is if it is not, or no now."""
+    try:
+        seconds = None if now is None else now - datetime.fromisoformat(time).timestamp()
+    except ValueError:
+        seconds = None
+    return time if seconds is None else f"{duration(seconds)} ago"
+
+
+def as_text(status: Status, now: float | None = None) -> str:
+    """The status for people: a line of the query's batches, and a table of the ranges.
+
+    Args:
+        status: The status.
+        now: Seconds since 1970; None for times as they were written down, and nothing of a query
+            that may have stopped.
+    """
     checkpoint = status.checkpoint
-    lines = [f"{checkpoint.directory}: {batches_text(checkpoint)}\n\n"]
+    still = None if now is None else status.unchanged_seconds(now)
+    facts = [batches_text(checkpoint), *([] if still is None else [unchanged_text(still)])]
+    blocks = [f"{checkpoint.directory}: {', '.join(facts)}\n"]
     names = {source.number: source.name for source in checkpoint.sources if source.name}
     if names:
         said = ", ".join(f"{number} is {name}" for number, name in names.items())
-        lines.append(f"sources by name: {said}\n\n")
+        blocks.append(f"sources by name: {said}\n")
+    notes = [note for note in (late_rows(status),) if note is not None]
+    blocks += [warning_text(note) for note in notes]
     several = len(checkpoint.sources) > 1
-    lines += [partition_text(partition, several=several) + "\n" for partition in status.partitions]
+    blocks += [
+        partition_text(partition, several=several, is_running=still is None)
+        for partition in status.partitions
+    ]
     if not status.partitions:
-        lines.append("no partition yet: where the first batch began is known when it is done\n")
+        blocks.append("no partition yet: where the first batch began is known when it is done\n")
     if status.parked:
-        lines.append(parked_status_text(status.parked))
-    return "".join(lines)
+        blocks.append(parked_status_text(status.parked, now))
+    return "\n".join(blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A warning about a query.
+
+    Attributes:
+        text: What is wrong, or may be.
+        remedy: What to do.
+        is_sure: Whether it is so; else it may be.
+    """
+
+    text: str
+    remedy: str
+    is_sure: bool
+
+
+def late_rows(status: Status) -> Note | None:
+    """Rows that Spark drops because their range is behind the watermark; None if it drops none.
+
+    The checkpoint does not tell whether ``maxTimeAhead`` is set. So without the broker, which tells
+    what is older than the watermark, it is only a warning.
+    """
+    if not status.checkpoint.can_drop_late_rows:
+        return None
+    late = {each.topic_partition: each.late for each in status.partitions if each.late}
+    if late:
+        text = (
+            "a watermark, limits, and rows that are dropped: up to "
+            f"{counted(sum(late.values()), 'pending offset')} of {join_names(late)} "
+            f"{'is' if sum(late.values()) == 1 else 'are'} older than the watermark"
+        )
+        return Note(text, f"if maxTimeAhead is not set: {_MAX_TIME_AHEAD}", is_sure=True)
+    text = (
+        "a watermark and limits: without maxTimeAhead, rows of ranges that are behind are dropped"
+    )
+    return Note(text, f"if it is not set: {_MAX_TIME_AHEAD}", is_sure=False)
+
+
+def warning_text(note: Note) -> str:
+    """A warning for people, with what to do; red in a terminal if it is sure."""
+    text = f"warning: {note.text}\n"
+    return f"{red(text) if note.is_sure else text}  -> {note.remedy}\n"
 
 
 def batches_text(checkpoint: Checkpoint) -> str:
@@ -136,15 +230,24 @@ def batches_text(checkpoint: Checkpoint) -> str:
     return f"batch {checkpoint.planned} planned, {committed} committed"
 
 
-def partition_text(partition: PartitionStatus, *, several: bool = False) -> str:
-    """A partition for people: a line of facts, and a table of its ranges."""
+def partition_text(
+    partition: PartitionStatus, *, several: bool = False, is_running: bool = True
+) -> str:
+    """A partition for people: a line of facts, and a table of its ranges.
+
+    Args:
+        partition: The partition.
+        several: Whether the query has several sources.
+        is_running: Whether its planned batch may be running.
+    """
     done = partition.done
+    reading = "in progress up to" if is_running else "planned up to"
     source = f" (source {partition.source})" if several else ""
     facts = [f"stable {done.stable:,}"]
     if done.front > done.stable:
         facts.append(f"front {done.front:,}")
     if partition.planned_to > done.front:
-        facts.append(f"in progress up to {partition.planned_to:,}")
+        facts.append(f"{reading} {partition.planned_to:,}")
     if partition.log is not None:
         facts.append(f"log {partition.log[0]:,} to {partition.log[1]:,}")
     if partition.lag is not None:
@@ -152,24 +255,30 @@ def partition_text(partition: PartitionStatus, *, several: bool = False) -> str:
     if done.gaps:
         facts.append(f"{counted(done.gaps, 'gap')} in {counted(partition.entry_bytes, 'byte')}")
     text = f"{partition.topic_partition}{source}: {', '.join(facts)}\n"
-    text += "".join(f"  {alarm}\n" for alarm in alarms(partition))
+    text += "".join(red(f"  {alarm}\n") for alarm in alarms(partition))
     if len(partition.ranges) == 1 and partition.ranges[0].limit is None and done.is_level:
         return text
     rows: list[tuple[str, ...]] = [
-        ("  key hashes", "position", "lag", "in progress up to", "at most")
+        ("  key hashes", "position", "lag", reading, "at most in this batch")
     ]
-    rows += [_range_row(range_) for range_ in partition.ranges]
+    before = [None, *(range_.limit for range_ in partition.ranges)]
+    rows += [
+        _range_row(range_, is_same=range_.limit is last)
+        for range_, last in zip(partition.ranges, before, strict=False)
+    ]
     return text + text_table(rows, right=(1, 2, 3, 4))
 
 
-def _range_row(range_: RangeStatus) -> tuple[str, ...]:
+def _range_row(range_: RangeStatus, *, is_same: bool) -> tuple[str, ...]:
+    """A row of the table; ``is_same``: one task reads it and the one above."""
     limit = range_.limit
+    most = counted(limit.records, "record") if limit else ""
     return (
         f"  {range_hashes_text(range_.hashes)}",
         f"{range_.position:,}",
         "" if range_.lag is None else f"{range_.lag:,}",
         f"{limit.end:,}" if limit else "",
-        counted(limit.records, "record") if limit else "",
+        _SAME_TASK if limit and is_same else most,
     )
 
 
@@ -193,16 +302,29 @@ def range_hashes_text(hashes: KeyRanges) -> str:
     return f"{hashes.span.as_percent()}{holes}"
 
 
-def parked_status_text(parked: Sequence[ParkedStatus]) -> str:
-    """Parked keys of a query or a group for people, as a table."""
+def parked_status_text(
+    parked: Sequence[ParkedStatus], now: float | None = None, kind: str = "query"
+) -> str:
+    """Parked keys of a query or a group for people, as a table.
+
+    Args:
+        parked: The keys.
+        now: As for :func:`parked_text`.
+        kind: ``query`` or ``group``.
+    """
     rows: list[tuple[str, ...]] = [("parked", "key", "waits at", "since", "by", "why")]
     for key in parked:
-        waits = ", ".join(
-            f"{number}: {offset:,}" for number, offset in sorted(key.positions.items())
-        )
-        info = ("", "", "") if key.info is None else (key.info.since, key.info.by, key.info.why)
-        rows.append((key.topic, parked_name(key), waits, *info))
+        info = ("", "", "")
+        if key.info is not None:
+            info = (ago_text(key.info.since, now), key.info.by, key.info.why)
+        rows.append((key.topic, parked_name(key), waits_text(key, kind), *info))
     return text_table(rows)
+
+
+def waits_text(key: ParkedStatus, kind: str = "query") -> str:
+    """Where a parked key waits: its offset in each partition where it is behind others."""
+    waits = [f"{number}: {offset:,}" for number, offset in sorted(key.positions.items())]
+    return ", ".join(waits) or f"not seen by the {kind} yet"
 
 
 def parked_name(key: ParkedStatus) -> str:

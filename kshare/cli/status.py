@@ -1,62 +1,58 @@
 """``kshare status``: how far a query is, from its checkpoint and the broker.
 
 Guarantees: nothing is changed.
-Cost: with ``--slowest``, the keys of at most :data:`RECORDS_MAX` records are read, from
-:data:`OFFSETS_MAX` offsets.
+Cost: with ``--slowest``, the limits of 12 batches are read, and of at most :data:`RANGES_MAX`
+ranges the keys of :data:`RECORDS_MAX` records each, from :data:`OFFSETS_MAX` offsets.
 """
 
 import argparse
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kshare.cli.connection import is_given, kafka_config, source_options
 from kshare.cli.output import counted, print_json, text_table
+from kshare.cli.query import observed_status
 from kshare.cli.show import as_json, as_text, range_hashes_text
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.examination import log_bounds
-from kshare.cluster.parked_keys import ParkedInfo, ParkedKeys
 from kshare.core.hashing import KeyRanges
 from kshare.core.listing import key_json, show_key
 from kshare.core.offsets import since
-from kshare.core.progress import Slice, TopicPartition
+from kshare.core.progress import Slice
 from kshare.core.region import Stripe
 from kshare.core.slice_end import SliceEnd
+from kshare.monitor.allowances import Allowances, measured_allowances, read_limits
 from kshare.monitor.plot import draw
-from kshare.monitor.status import (
-    Checkpoint,
-    PartitionStatus,
-    RangeStatus,
-    Status,
-    describe,
-    read_checkpoint,
-)
+from kshare.monitor.status import PartitionStatus, RangeStatus, Status
 from kshare.options import SourceOptions
 from kshare.wire.reader.read_slice import read_slice
 
-__all__ = [
-    "SlowestRange",
-    "run",
-]
+__all__ = ["Behind", "RangeBehind", "ranges_behind", "run"]
 
+RANGES_MAX: Final = 5
+"""Maximum number of ranges whose keys are shown."""
 RECORDS_MAX: Final = 1_000
-"""Maximum number of records that are looked at."""
+"""Maximum number of records of a range that are looked at."""
 OFFSETS_MAX: Final = 200_000
 """Maximum number of offsets that they come from."""
 _KEYS_MAX: Final = 5
+_SLOWER: Final = (
+    2  # a range that is so many times slower is named, though others are further behind
+)
 _KEY_SHOWN_MAX: Final = 128  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class SlowestRange:
-    """The keys of the next pending records of a range.
+class RangeBehind:
+    """A range that is behind the others of its partition, and the keys of its next records.
 
     Attributes:
         partition: The partition.
         range: The range.
+        allowed: Number of records that it may read in a batch, as the query has measured how long
+            they take; None if that is not known.
         end: Records below this offset were looked at.
         records: Number of records that were looked at.
         keys: The keys of most of them with their number of records, most first; None for no key.
@@ -64,9 +60,27 @@ class SlowestRange:
 
     partition: PartitionStatus
     range: RangeStatus
-    end: int
-    records: int
-    keys: tuple[tuple[bytes | None, int], ...]
+    allowed: int | None = None
+    end: int = 0
+    records: int = 0
+    keys: tuple[tuple[bytes | None, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The ranges that may hold the others up.
+
+    Attributes:
+        ranges: Those that are furthest behind, all at one offset, and the one that is measured to
+            be the slowest; that one first. At most :data:`RANGES_MAX`.
+        left_out: Number of other ranges at that offset.
+        most_allowed: The most records that a range of the same source may read in a batch; None if
+            the time per record is not known of any range that is behind.
+    """
+
+    ranges: tuple[RangeBehind, ...] = ()
+    left_out: int = 0
+    most_allowed: int | None = None
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -77,61 +91,85 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """
     if arguments.slowest and not is_given(arguments):
         parser.error("--slowest reads the waiting records: give --bootstrap-servers")
-    checkpoint = read_checkpoint(arguments.checkpoint)
-    logs, parked = _ask(checkpoint, arguments) if is_given(arguments) else (None, None)
-    status = describe(checkpoint, logs, parked)
-    slowest = _slowest(status, arguments) if arguments.slowest else None
+    now = time.time()
+    kafka = kafka_config(arguments) if is_given(arguments) else None
+    status = observed_status(
+        arguments.checkpoint, kafka, lambda error: sys.stderr.write(f"warning: {error}\n")
+    )
+    behind = _behind(status, arguments) if arguments.slowest else None
     if arguments.plot is not None:
-        draw(status, arguments.plot)
+        draw(status, arguments.plot, now)
     if arguments.json:
-        fields = as_json(status)
-        if arguments.slowest:
-            fields["slowest"] = None if slowest is None else _slowest_json(slowest)
+        fields = as_json(status, now)
+        if behind is not None:
+            fields["slowest"] = _behind_json(behind)
         print_json(fields)
     else:
-        sys.stdout.write(as_text(status))
-        if arguments.slowest:
-            sys.stdout.write("\n" + _slowest_text(slowest))
+        sys.stdout.write(as_text(status, now))
+        if behind is not None:
+            sys.stdout.write("\n" + _behind_text(behind))
     return 0
 
 
-def _ask(
-    checkpoint: Checkpoint, arguments: argparse.Namespace
-) -> tuple[Mapping[TopicPartition, tuple[int, int]], Mapping[tuple[str, bytes], ParkedInfo]]:
-    """The logs and the parked keys, as the broker has them."""
-    kafka = kafka_config(arguments)
-    wanted = {partition for source in checkpoint.sources for partition in source.done}
-    with closing(Cluster(kafka)) as cluster:
-        logs = log_bounds(cluster, wanted, lambda error: sys.stderr.write(f"warning: {error}\n"))
-    with closing(ParkedKeys(kafka)) as parked:
-        return logs, parked.parked()
-
-
-def _slowest(status: Status, arguments: argparse.Namespace) -> SlowestRange | None:
-    """The keys of the range that is furthest behind; None if no range is behind others."""
-    found = _slowest_range(status)
-    if found is None:
-        return None
+def _behind(status: Status, arguments: argparse.Namespace) -> Behind:
+    """The ranges that are furthest behind, and their keys; none if no range is behind others."""
+    sources = {each.source for each in status.partitions}
+    allowances = {
+        source: measured_allowances(read_limits(arguments.checkpoint, source)) for source in sources
+    }
+    found = ranges_behind(status, allowances)
     # What is gone meanwhile is no fault of who looks.
-    return _waiting_keys(*found, source_options(arguments, columns="key", failondataloss="false"))
+    options = source_options(arguments, columns="key", failondataloss="false")
+    return replace(found, ranges=tuple(_with_keys(each, options) for each in found.ranges))
 
 
-def _slowest_range(status: Status) -> tuple[PartitionStatus, RangeStatus] | None:
-    """The range that is furthest behind the others of its partition; None if all are level.
+def ranges_behind(status: Status, allowances: Mapping[int, Allowances]) -> Behind:
+    """The ranges that may hold the others of their partitions up, without their keys.
 
     A hash that stays behind alone is one, too, unless it is known to be that of a parked key.
+
+    Args:
+        status: The query; partitions without a known log are left out.
+        allowances: The records that ranges may read, by the number of the source.
     """
     behind = [
-        (partition.done.front - range_.position, partition, range_)
+        RangeBehind(partition, range_, _allowed(partition, range_, allowances))
         for partition in status.partitions
         if partition.log is not None
         for range_ in (*partition.ranges, *_alone(status, partition))
         if partition.done.front > range_.position
     ]
     if not behind:
+        return Behind()
+    furthest = max(behind, key=lambda each: each.partition.done.front - each.range.position)
+    tied = [
+        each
+        for each in behind
+        if each.partition is furthest.partition and each.range.position == furthest.range.position
+    ]
+    measured = [each for each in behind if each.allowed is not None]
+    slowest = min(measured, key=_slowness, default=None)
+    most = None
+    if slowest is not None and slowest.allowed is not None:
+        most = max(allowances[slowest.partition.source].values())
+        if slowest not in tied and _SLOWER * slowest.allowed <= most:
+            tied.append(slowest)
+    tied.sort(key=_slowness)
+    return Behind(tuple(tied[:RANGES_MAX]), max(len(tied) - RANGES_MAX, 0), most)
+
+
+def _slowness(each: RangeBehind) -> tuple[bool, int, int]:
+    """Measured ranges first, by the time per record; then the narrowest."""
+    return each.allowed is None, each.allowed or 0, each.range.hashes.width
+
+
+def _allowed(
+    partition: PartitionStatus, range_: RangeStatus, allowances: Mapping[int, Allowances]
+) -> int | None:
+    if range_.limit is None:
         return None
-    _, partition, range_ = max(behind, key=lambda one: one[0])
-    return partition, range_
+    of_source = allowances.get(partition.source, {})
+    return of_source.get((partition.topic_partition, range_.limit.hashes.span))
 
 
 def _alone(status: Status, partition: PartitionStatus) -> Iterator[RangeStatus]:
@@ -142,19 +180,17 @@ def _alone(status: Status, partition: PartitionStatus) -> Iterator[RangeStatus]:
             yield RangeStatus(hashes, key.positions[tp.partition], lag=None, limit=None)
 
 
-def _waiting_keys(
-    partition: PartitionStatus, range_: RangeStatus, options: SourceOptions
-) -> SlowestRange:
+def _with_keys(behind: RangeBehind, options: SourceOptions) -> RangeBehind:
     """Read the next pending records of a range, and count their keys.
 
     Args:
-        partition: The partition; its log is known.
-        range_: The range.
+        behind: The range; the log of its partition is known.
         options: How Kafka is reached; ``columns`` holds ``key``.
 
     Raises:
         KafkaError: The broker did not answer.
     """
+    partition, range_ = behind.partition, behind.range
     assert partition.log is not None
     first, log_end = partition.log
     start = max(range_.position, first)
@@ -165,51 +201,86 @@ def _waiting_keys(
         if (bounds := since(stripe.bounds, start))
     ]
     if not pending:
-        return SlowestRange(partition, range_, start, 0, ())
+        return replace(behind, end=start)
     ends: list[SliceEnd] = []
     slice_ = Slice(*partition.topic_partition, stripes=pending)
     batches = read_slice(slice_, options, max_records=RECORDS_MAX, on_end=ends.append)
     counts = Counter(key for batch in batches for key in batch.column("key").to_pylist())
     keys = tuple(counts.most_common(_KEYS_MAX))
-    return SlowestRange(partition, range_, ends[0].end, counts.total(), keys)
+    return replace(behind, end=ends[0].end, records=counts.total(), keys=keys)
 
 
-def _slowest_json(slowest: SlowestRange) -> dict[str, Any]:
-    """The keys of a slow range for programs; no key is null."""
-    return {
-        "topic": slowest.partition.topic_partition.topic,
-        "partition": slowest.partition.topic_partition.partition,
-        "h": slowest.range.hashes.pairs,
-        "position": slowest.range.position,
-        "looked_at": {"records": slowest.records, "end": slowest.end},
-        "keys": [
-            {"key": None if key is None else key_json(key), "records": records}
-            for key, records in slowest.keys
-        ],
-    }
+def _behind_json(behind: Behind) -> list[dict[str, Any]]:
+    """The ranges that are behind, and their keys, for programs; no key is null."""
+    return [
+        {
+            "topic": each.partition.topic_partition.topic,
+            "partition": each.partition.topic_partition.partition,
+            "h": each.range.hashes.pairs,
+            "position": each.range.position,
+            "limit": each.range.limit.records if each.range.limit else None,
+            "is_measured": each.allowed is not None,
+            "looked_at": {"records": each.records, "end": each.end},
+            "keys": [
+                {"key": None if key is None else key_json(key), "records": records}
+                for key, records in each.keys
+            ],
+        }
+        for each in behind.ranges
+    ]
 
 
-def _slowest_text(slowest: SlowestRange | None) -> str:
-    """The keys of a slow range for people."""
-    if slowest is None:
+def _behind_text(behind: Behind) -> str:
+    """The ranges that are behind, and their keys, for people."""
+    if not behind.ranges:
         return "no range is behind the others\n"
-    tp, range_ = slowest.partition.topic_partition, slowest.range
+    if behind.most_allowed is None:
+        text = "behind, not necessarily slow: the time of a record is not known\n"
+    else:
+        text = (
+            "slowest first: where records take longer, a batch may read fewer of them (of the "
+            f"fastest range {behind.most_allowed:,})\n"
+        )
+    text += "".join(_range_text(each, behind.most_allowed) for each in behind.ranges)
+    if behind.left_out:
+        text += f"\n{counted(behind.left_out, 'range')} more at the same offset\n"
+    return text
+
+
+def _range_text(each: RangeBehind, most: int | None) -> str:
+    tp, range_ = each.partition.topic_partition, each.range
     text = (
-        f"furthest behind: {tp}, {range_hashes_text(range_.hashes)}, "
-        f"at offset {range_.position:,}; "
-        f"the keys of its next {counted(slowest.records, 'record')}, "
-        f"below offset {slowest.end:,}:\n"
+        f"\n{tp}, {range_hashes_text(range_.hashes)}: at offset {range_.position:,}, "
+        f"{each.partition.done.front - range_.position:,} behind"
+        f"{'' if most is None else _speed_text(each, most)}\n"
     )
-    rows: list[tuple[str, ...]] = [("  key", "records", "share")]
+    if not each.records:
+        return f"{text}  none of its records waits below offset {each.end:,}\n"
+    rows: list[tuple[str, ...]] = [
+        (f"  keys of its next {counted(each.records, 'record')}", "records", "share")
+    ]
     rows += [
         (
             f"  {'(no key)' if key is None else _shortened(show_key(key))}",
             f"{records:,}",
-            f"{100 * records / slowest.records:.1f} %",
+            f"{100 * records / each.records:.1f} %",
         )
-        for key, records in slowest.keys
+        for key, records in each.keys
     ]
     return text + text_table(rows, right=(1, 2))
+
+
+def _speed_text(each: RangeBehind, most: int) -> str:
+    if each.allowed is None:
+        limit = each.range.limit
+        known = f"; {counted(limit.records, 'record')}" if limit else ""
+        return f"{known}; not measured, so not necessarily slow"
+    said = f"; {counted(each.allowed, 'record')}"
+    return said if each.allowed >= most else f"{said}, {_times(most / each.allowed)} as long each"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.1f} times" if factor < 10 else f"{factor:,.0f} times"
 
 
 def _shortened(text: str) -> str:

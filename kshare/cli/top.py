@@ -6,6 +6,7 @@ Keys: those of :data:`~kshare.cli.live.screen.SORTS`, ``r`` (reversed), arrows a
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 from contextlib import suppress
@@ -101,7 +102,9 @@ def can_be_full_screen() -> bool:
 
 def show(watch: Watch, view: View) -> None:
     """Print the snapshot once."""
-    text = "".join(f"{printable(line.text)}\n" for line in render(watch.latest, view))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = render(watch.latest, view, width=width)
+    text = "".join(f"{printable(line.text)}\n" for line in lines)
     encoding = sys.stdout.encoding or "ascii"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
@@ -129,16 +132,22 @@ def full_screen(watch: Watch, view: View) -> None:
 def _loop(window: "curses.window", watch: Watch, view: View) -> None:
     import curses  # noqa: PLC0415 - as above
 
-    styles = {"title": curses.A_BOLD, "head": curses.A_REVERSE, "fault": curses.A_BOLD}
     with suppress(curses.error):  # this terminal cannot hide it
         curses.curs_set(0)
+    red = _red()
+    styles = {
+        "title": curses.A_BOLD,
+        "head": curses.A_REVERSE,
+        "fault": curses.A_BOLD | red,
+        "outlier": red,
+    }
     window.timeout(int(_KEY_SECONDS * 1000))
     drawn: Any = None
     while True:
         height, width = window.getmaxyx()
         shown = (watch.latest, view, height, width)
         if shown != drawn:
-            lines = render(watch.latest, view, max(height - 1, 1))
+            lines = render(watch.latest, view, max(height - 1, 1), max(width - 1, 1))
             _draw(window, [*lines[: height - 1]], styles)
             drawn = shown
         pressed = window.getch()
@@ -149,6 +158,19 @@ def _loop(window: "curses.window", watch: Watch, view: View) -> None:
             return
         last = max(len(watch.latest.snapshot.ranges) - 1, 0)
         view = replace(changed, first=min(changed.first, last))
+
+
+def _red() -> int:
+    """Red, on a terminal that has colours."""
+    import curses  # noqa: PLC0415 - as above
+
+    if not curses.has_colors():
+        return 0
+    with suppress(curses.error):
+        curses.use_default_colors()
+        curses.init_pair(1, curses.COLOR_RED, -1)
+        return curses.color_pair(1)
+    return 0
 
 
 def _draw(window: "curses.window", lines: list[Line], styles: dict[str, int]) -> None:

@@ -16,6 +16,7 @@ request, in HDFS by writing it anew.
 Cost: reading takes two listings and three files; in a store each is a request.
 """
 
+import json
 import os
 import re
 import shutil
@@ -98,6 +99,21 @@ class OffsetLog:
         """Time of the query's last write, in seconds since 1970."""
         committed = self.folder.written_at(f"commits/{self.committed}")
         return max(self.folder.written_at(_file(self.planned)), committed)
+
+    @property
+    def batch_seconds(self) -> float:
+        """Seconds between the newest two planned batches; 0 if that is not known."""
+        before = self.folder.written_at(_file(self.planned - 1)) if self.planned else 0.0
+        return max(self.folder.written_at(_file(self.planned)) - before, 0.0) if before else 0.0
+
+    @property
+    def watermark_ms(self) -> int:
+        """The watermark of the newest planned batch, in milliseconds since 1970; 0 if none."""
+        try:
+            found = json.loads(self._lines(self.planned)[1]).get("batchWatermarkMs")
+        except (ValueError, IndexError, AttributeError):
+            return 0
+        return found if isinstance(found, int) else 0
 
     def file(self, batch: int) -> Path | str:
         """The place of a batch's file."""

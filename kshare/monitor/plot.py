@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.listing import show_key
 from kshare.core.offsets import Bounds
 from kshare.core.region import Stripe
 from kshare.errors import PlotError
-from kshare.monitor.status import ParkedStatus, PartitionStatus, Status
+from kshare.monitor.status import ParkedStatus, PartitionStatus, Status, unchanged_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,21 +36,30 @@ PANELS_MAX: Final = 16
 """The partitions drawn: those with the most gaps, then the most lag."""
 
 DOTS: Final = 2_000
-_PROCESSED, _PENDING, _PARKED = "#4c78a8", "#f1ece2", "#d62728"
+_PROCESSED, _PENDING, _PARKED, _PLANNED = "#4c78a8", "#f1ece2", "#d62728", "#555555"
+_NAMES_MAX: Final = 8  # more names of parked keys would hide the picture
+_NAME_CHARACTERS: Final = 40
+_NAME_HEIGHT: Final = 0.15  # a name's, as a part of the picture's
 
 
-def draw(status: Status, file: Path) -> None:
-    """Draw each partition of a query: offsets to the right, key hashes upwards.
+def draw(status: Status, file: Path, now: float | None = None) -> None:
+    """Draw each partition of a query: offsets to the right, key hashes downwards, as in tables.
 
     Args:
         status: what to draw.
         file: it ends in ``.png`` or ``.svg``.
+        now: Seconds since 1970, to say that the query may have stopped; None to say nothing of it.
 
     Raises:
         PlotError: As for :func:`draw_partitions`.
     """
-    title = f"{status.checkpoint.directory}, batch {status.checkpoint.planned}"
-    draw_partitions(title, status.partitions, file, status.parked)
+    checkpoint = status.checkpoint
+    title = f"{checkpoint.directory}, batch {checkpoint.planned}"
+    still = None if now is None else status.unchanged_seconds(now)
+    if still is not None:
+        title += f", {unchanged_text(still)}"
+    planned = f"batch {checkpoint.planned} may read up to here"
+    draw_partitions(title, status.partitions, file, status.parked, planned)
 
 
 def draw_partitions(
@@ -57,14 +67,16 @@ def draw_partitions(
     partitions: Sequence[PartitionStatus],
     file: Path,
     parked: Sequence[ParkedStatus] = (),
+    planned: str = "",
 ) -> None:
-    """Draw partitions: offsets to the right, key hashes upwards.
+    """Draw partitions: offsets to the right, key hashes downwards, as in tables.
 
     Args:
         title: What they belong to.
         partitions: What to draw.
         file: It ends in ``.png`` or ``.svg``.
         parked: Parked keys.
+        planned: The name of the line up to which a planned batch may read; empty if there is none.
 
     Raises:
         PlotError: It ends in something else, cannot be written, matplotlib is not installed, or
@@ -73,7 +85,9 @@ def draw_partitions(
     if file.suffix.lower() not in {".png", ".svg"}:
         raise PlotError(f"--plot {file}: wanted a name that ends in .png or .svg")
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
+        from matplotlib.artist import Artist  # noqa: PLC0415 - an extra
+        from matplotlib.figure import Figure  # noqa: PLC0415
+        from matplotlib.lines import Line2D  # noqa: PLC0415
         from matplotlib.patches import Patch  # noqa: PLC0415
     except ImportError as error:
         raise PlotError("--plot needs matplotlib: pip install 'kshare[plot]'") from error
@@ -89,14 +103,12 @@ def draw_partitions(
     for axes, partition in zip(every, shown, strict=False):
         _draw_partition(axes, partition, parked)
     colours = {"processed": _PROCESSED, "pending": _PENDING, "parked key": _PARKED}
-    figure.legend(
-        handles=[
-            Patch(facecolor=colour, edgecolor="#999999", label=name)
-            for name, colour in colours.items()
-        ],
-        loc="outside upper right",
-        ncols=len(colours),
-    )
+    handles: list[Artist] = [
+        Patch(facecolor=colour, edgecolor="#999999", label=name) for name, colour in colours.items()
+    ]
+    if planned and any(each.planned_to > each.done.front for each in shown):
+        handles.append(Line2D([], [], color=_PLANNED, linestyle=":", linewidth=1.5, label=planned))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize="small")
     left_out = len(partitions) - len(shown)
     more = f" ({left_out} partitions with less to see are left out)" if left_out else ""
     # A directory's name is no formula.
@@ -143,7 +155,7 @@ class Panel:
         end: The offset after the last.
         stripes: For each stripe of the hash space the bars of what is processed: start and width.
         thin: Single hashes and others too thin to be seen: first hash to first pending offset.
-        parked: Hashes of parked keys, in the same form.
+        parked: Hashes of parked keys, each with the first offset that waits.
         planned_to: Up to where the planned batch may read; None if that is not above the front.
     """
 
@@ -177,7 +189,10 @@ def panel(partition: PartitionStatus, parked: Iterable[ParkedStatus], dots: int 
         end=end,
         stripes=tuple(stripes),
         thin={part.lo: done.position(part) for part in thin},
-        parked={key.hash: key.positions.get(number, done.front) for key in keys},
+        parked={
+            key.hash: key.positions.get(number, done.position(HashRange.of(key.hash)))
+            for key in keys
+        },
         planned_to=partition.planned_to if partition.planned_to > done.front else None,
     )
 
@@ -195,14 +210,15 @@ def _draw_partition(
     drawn = panel(partition, parked)
     axes.set_facecolor(_PENDING)
     axes.set_xlim(drawn.start, drawn.end)
-    axes.set_ylim(0, 1)
+    axes.set_ylim(1, 0)  # as tables: the first hash is on top
     for hashes, bars in drawn.stripes:
         low_and_height = (hashes.lo / HASH_SPACE, hashes.width / HASH_SPACE)
         axes.broken_barh(bars, low_and_height, facecolors=_PROCESSED, linewidth=0)
     _lines(axes, drawn.thin, drawn.end, _PENDING)
     _lines(axes, drawn.parked, drawn.end, _PARKED)
+    _name_parked(axes, drawn, parked)
     if drawn.planned_to is not None:
-        axes.axvline(drawn.planned_to, color="#555555", linestyle=":", linewidth=1)
+        axes.axvline(drawn.planned_to, color=_PLANNED, linestyle=":", linewidth=1.5)
     done = partition.done
     lag = "" if partition.lag is None else f", lag {partition.lag:,}"
     title = f"{partition.topic_partition}: stable {done.stable:,}, front {done.front:,}{lag}"
@@ -210,7 +226,34 @@ def _draw_partition(
     axes.set_xlabel("offset", fontsize="small")
     axes.set_ylabel("key hash", fontsize="small")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_yticks([0, 0.5, 1], ["0", "half", "end"])
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+    axes.tick_params(labelsize="small")
+
+
+def _name_parked(axes: "Axes", drawn: Panel, parked: Iterable[ParkedStatus]) -> None:
+    """Write the names of parked keys above their lines; of many, none."""
+    names = {key.hash: _name(key.key) for key in parked if key.key is not None}
+    named = [(hash_, at) for hash_, at in drawn.parked.items() if hash_ in names]
+    if len(named) > _NAMES_MAX:
+        return
+    for hash_, _ in named:
+        height = hash_ / HASH_SPACE
+        is_high = height < _NAME_HEIGHT
+        axes.annotate(
+            names[hash_].replace("$", r"\$"),
+            (drawn.end, height),
+            xytext=(-4, -2 if is_high else 2),
+            textcoords="offset points",
+            ha="right",
+            va="top" if is_high else "bottom",
+            fontsize="small",
+            color=_PARKED,
+        )
+
+
+def _name(key: bytes) -> str:
+    text = show_key(key)
+    return text if len(text) <= _NAME_CHARACTERS else f"{text[:_NAME_CHARACTERS]}..."
 
 
 def _lines(axes: "Axes", positions: Mapping[int, int], end: int, colour: str) -> None:

@@ -37,6 +37,7 @@ from kshare.core.slicing import RangeObservation
 __all__ = [
     "PartitionReport",
     "RangeReport",
+    "are_measured",
     "decode_report",
     "encode_report",
     "entry_bytes",
@@ -223,8 +224,21 @@ def decode_report(value: dict[str, Any]) -> dict[TopicPartition, PartitionReport
     return decoded
 
 
+def are_measured(ranges: Iterable[RangeReport]) -> bool:
+    """True if the time per record is known of every range that has records.
+
+    Else the slowest of the measured ones may not be the slowest.
+    """
+    return all(
+        range_.is_parked
+        or range_.seconds_per_record is not None
+        or (range_.lag == 0 if range_.records is None else range_.records == 0)
+        for range_ in ranges
+    )
+
+
 def slowest(ranges: Iterable[RangeReport]) -> RangeReport | None:
-    """The range with the most time per record; None if none was measured."""
+    """The range with the most time per record, of those that were measured; None if none was."""
     timed = [(range_.seconds_per_record, range_) for range_ in ranges]
     return max(
         ((each, range_) for each, range_ in timed if each is not None),

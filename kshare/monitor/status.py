@@ -2,16 +2,20 @@
 
 Guarantees: reading changes nothing, and needs no query to run. What a table says was processed was:
 of a batch that is not committed, or whose tasks have record limits, only what stood when it began.
+All hashes of a range stand at the same offsets, so tables and pictures show the same ranges.
 
-Cost: two files of the checkpoint; the arithmetic is linear in the gaps.
+Cost: two files of the checkpoint, and the times of three; the arithmetic is linear in the gaps.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, WHOLE, HashRange, KeyRanges, key_hash
+from kshare.core.listing import duration
 from kshare.core.offsets import Bounds
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError
@@ -28,7 +32,12 @@ __all__ = [
     "describe",
     "partition_status",
     "read_checkpoint",
+    "stretches",
+    "unchanged_text",
 ]
+
+_STILL_SECONDS: Final = 120.0
+_STILL_BATCHES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +66,37 @@ class Checkpoint:
         planned: number of the newest planned batch.
         committed: number of the newest committed batch; None before the first.
         sources: the query's Kafka sources, of kshare or of Spark.
+        watermark_ms: The watermark of the newest planned batch, in milliseconds since 1970; 0 if
+            the query has none, or none yet.
+        written_at: When the query last wrote it, in seconds since 1970; 0 if that is not known.
+        batch_seconds: From one planned batch to the next; 0 if that is not known.
     """
 
     directory: str
     planned: int
     committed: int | None
     sources: tuple[Source, ...]
+    watermark_ms: int = 0
+    written_at: float = 0.0
+    batch_seconds: float = 0.0
+
+    @property
+    def can_drop_late_rows(self) -> bool:
+        """True if a source has record limits, and the query a watermark."""
+        return self.watermark_ms > 0 and any(source.planned.limits for source in self.sources)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeStatus:
-    """A range of key hashes.
+    """A range of key hashes, all of which stand at the same offsets.
 
     Attributes:
         hashes: its hashes.
         position: the first offset that is not processed for all of them.
         lag: Number of pending offsets, an upper bound on pending records; None if the log's end is
             unknown.
-        limit: what the planned batch reads of it, if that has record limits.
+        limit: what the planned batch reads, if that has record limits. One task may read ranges
+            that stand at different offsets: these have the same limit.
     """
 
     hashes: KeyRanges
@@ -97,6 +119,8 @@ class PartitionStatus:
             processed.
         entry_bytes: how long its entry under ``"@kshare"`` is.
         ranges: ascending by first hash.
+        late: Number of pending offsets whose records are older than the query's watermark, without
+            those of parked keys; None if that is not known.
     """
 
     source: int
@@ -107,6 +131,7 @@ class PartitionStatus:
     lag: int | None
     entry_bytes: int
     ranges: tuple[RangeStatus, ...]
+    late: int | None = None
 
     @property
     def lost(self) -> int:
@@ -130,7 +155,8 @@ class ParkedStatus:
         hash: the key's hash.
         key: the key; None if only the checkpoint tells, by a single hash that stays behind.
         info: who parked it and why; None like ``key``.
-        positions: partition number to offset: where the key stays behind others.
+        positions: partition number to offset: where the key stays behind others, and is not read
+            by the planned batch. Empty until the query has seen that the key is parked.
     """
 
     topic: str
@@ -153,6 +179,25 @@ class Status:
     checkpoint: Checkpoint
     partitions: tuple[PartitionStatus, ...]
     parked: tuple[ParkedStatus, ...]
+
+    def unchanged_seconds(self, now: float) -> float | None:
+        """How long the query has written nothing, if it may have stopped; else None.
+
+        It may have if that is longer than five batches take and two minutes, unless there is
+        nothing to read.
+
+        Args:
+            now: Seconds since 1970.
+        """
+        checkpoint = self.checkpoint
+        if not checkpoint.written_at:
+            return None
+        is_done = checkpoint.committed is not None and checkpoint.committed >= checkpoint.planned
+        if is_done and self.partitions and all(each.lag == 0 for each in self.partitions):
+            return None
+        seconds = now - checkpoint.written_at
+        usual = max(_STILL_SECONDS, _STILL_BATCHES * checkpoint.batch_seconds)
+        return seconds if seconds > usual else None
 
 
 def read_checkpoint(directory: str) -> Checkpoint:
@@ -186,13 +231,22 @@ def read_checkpoint(directory: str) -> Checkpoint:
             )
             for number, offsets in sorted(written.items())
         ),
+        watermark_ms=log.watermark_ms,
+        written_at=log.written_at,
+        batch_seconds=log.batch_seconds,
     )
+
+
+def unchanged_text(seconds: float) -> str:
+    """Say of a query that it has written nothing for so many seconds, and may have stopped."""
+    return f"no change for {duration(seconds)}: stopped?"
 
 
 def describe(
     checkpoint: Checkpoint,
     logs: Mapping[TopicPartition, tuple[int, int]] | None = None,
     parked: Mapping[ParkedKey, ParkedInfo] | None = None,
+    watermark_at: Mapping[TopicPartition, int] | None = None,
 ) -> Status:
     """Compare what a checkpoint says with what the broker has.
 
@@ -200,6 +254,8 @@ def describe(
         checkpoint: from :func:`read_checkpoint`.
         logs: first offset and end offset of each partition; None if the broker was not asked.
         parked: the parked keys; None if the broker was not asked.
+        watermark_at: Offsets below which all records are older than the query's watermark; None if
+            the broker was not asked.
     """
     topics = {tp.topic for source in checkpoint.sources for tp in source.done}
     keys: dict[tuple[str, int], bytes | None] = {
@@ -208,16 +264,16 @@ def describe(
     positions: dict[tuple[str, int], dict[int, int]] = {}
     for source in checkpoint.sources:
         for tp, done in source.done.items():
-            for hash_ in _single_hashes(done, source.planned.limits.get(tp, ())):
+            known = [hash_ for topic, hash_ in keys if topic == tp.topic]
+            for hash_, position in _waiting(done, source.planned.limits.get(tp, ()), known):
                 keys.setdefault((tp.topic, hash_), None)
                 of_key = positions.setdefault((tp.topic, hash_), {})
-                position = done.position(HashRange.of(hash_))
                 of_key[tp.partition] = min(position, of_key.get(tp.partition, position))
     hashes = {
         topic: KeyRanges.of_hashes(hash_ for at, hash_ in keys if at == topic) for topic in topics
     }
     partitions = tuple(
-        _partition(source, tp, (logs or {}).get(tp), hashes[tp.topic])
+        _partition(source, tp, (logs or {}).get(tp), hashes[tp.topic], (watermark_at or {}).get(tp))
         for source in checkpoint.sources
         for tp in sorted(source.done)
     )
@@ -260,11 +316,15 @@ def _done(planned: BatchOffsets, begun: BatchOffsets | None) -> dict[TopicPartit
 
 
 def _partition(
-    source: Source, tp: TopicPartition, log: tuple[int, int] | None, parked: KeyRanges
+    source: Source,
+    tp: TopicPartition,
+    log: tuple[int, int] | None,
+    parked: KeyRanges,
+    watermark_at: int | None,
 ) -> PartitionStatus:
     limits = source.planned.limits.get(tp, ())
     planned_to = max([source.planned.progress[tp].front, *(limit.end for limit in limits)])
-    return partition_status(
+    status = partition_status(
         tp,
         source.done[tp],
         log,
@@ -273,6 +333,9 @@ def _partition(
         limits=limits,
         parked=parked,
     )
+    if not limits or watermark_at is None:
+        return status
+    return replace(status, late=lag(source.done[tp], watermark_at, ALL_HASHES - parked))
 
 
 def partition_status(
@@ -321,26 +384,74 @@ def partition_status(
 def _ranges(
     done: Progress, limits: Sequence[RangeLimit], parked: KeyRanges
 ) -> list[tuple[KeyRanges, RangeLimit | None]]:
-    """The ranges of a batch and, of all other hashes, those at the same offsets; none is parked."""
-    limited = [(limit.hashes, limit) for limit in limits]
-    others = ALL_HASHES - [hashes.span for hashes, _ in limited] - parked
-    idle: list[tuple[list[HashRange], Bounds]] = []
-    for stripe in done.stripes or (Stripe(WHOLE, ()),):
-        for part in others & [stripe.hashes]:
-            last = idle[-1][0] if idle and idle[-1][1] == stripe.bounds else None
-            gap = part.lo - last[-1].hi if last else None
-            if last and (gap == 0 or (gap == 1 and parked.holds(last[-1].hi))):
-                last.append(part)
-            else:
-                idle.append(([part], stripe.bounds))
-    ranges = [*limited, *((KeyRanges(hashes), None) for hashes, _ in idle)]
+    """The ranges of a batch and all other hashes, cut where progress differs; none is parked."""
+    others = ALL_HASHES - [limit.hashes.span for limit in limits] - parked
+    ranges: list[tuple[KeyRanges, RangeLimit | None]]
+    ranges = [(hashes, None) for hashes in stretches(done, others, parked)]
+    for limit in limits:
+        holes = KeyRanges([limit.hashes.span]) - limit.hashes
+        ranges += [(hashes, limit) for hashes in stretches(done, limit.hashes, holes)]
     return sorted(ranges, key=lambda pair: pair[0][0].lo)
 
 
-def _single_hashes(done: Progress, limits: Sequence[RangeLimit]) -> Iterator[int]:
-    """Hashes that stay behind their neighbours, and that the planned batch does not read."""
-    stripes = done.stripes
+def stretches(
+    done: Progress, hashes: KeyRanges, holes: KeyRanges = NO_HASHES
+) -> Iterator[KeyRanges]:
+    """Key hashes, cut where progress differs.
+
+    Args:
+        done: What is processed.
+        hashes: The hashes.
+        holes: What lies between hashes and does not part them: hashes of parked keys.
+
+    Yields:
+        Hashes that are processed at the same offsets, ascending by the first of them.
+    """
+    tiling = done.stripes or (Stripe(WHOLE, ()),)
+    parts: list[HashRange] = []
+    bounds: Bounds = ()
+    for whole in hashes:
+        number = bisect_right(tiling, whole.lo, key=lambda stripe: stripe.hashes.lo) - 1
+        while number < len(tiling) and tiling[number].hashes.lo < whole.hi:
+            stripe = tiling[number]
+            part = HashRange(max(whole.lo, stripe.hashes.lo), min(whole.hi, stripe.hashes.hi))
+            if parts and bounds == stripe.bounds and _adjoin(parts[-1], part, holes):
+                parts.append(part)
+            else:
+                if parts:
+                    yield KeyRanges(parts)
+                parts, bounds = [part], stripe.bounds
+            number += 1
+    if parts:
+        yield KeyRanges(parts)
+
+
+def _adjoin(one: HashRange, other: HashRange, holes: KeyRanges) -> bool:
+    """True if nothing is between two ranges, or a hole."""
+    return one.hi == other.lo or any(
+        hole.lo <= one.hi and other.lo <= hole.hi
+        for hole in holes.overlapping(HashRange.of(one.hi))
+    )
+
+
+def _waiting(
+    done: Progress, limits: Sequence[RangeLimit], parked: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Hashes that wait and that the planned batch does not read, each with its position.
+
+    Args:
+        done: What is processed.
+        limits: The record limits of the planned batch.
+        parked: Hashes of keys that are known to be parked. Others wait if they stay behind their
+            neighbours.
+    """
     planned = KeyRanges(part for limit in limits for part in limit.hashes)
+    front = done.front
+    for hash_ in parked:
+        position = done.position(HashRange.of(hash_))
+        if position < front and not planned.holds(hash_):
+            yield hash_, position
+    stripes = done.stripes
     for i, stripe in enumerate(stripes):
         hash_ = stripe.hashes.lo
         if stripe.hashes.width > 1 or planned.holds(hash_):
@@ -348,4 +459,4 @@ def _single_hashes(done: Progress, limits: Sequence[RangeLimit]) -> Iterator[int
         position = done.position(stripe.hashes)
         neighbours = [*stripes[max(i - 1, 0) : i], *stripes[i + 1 : i + 2]]
         if all(done.position(other.hashes) > position for other in neighbours):
-            yield hash_
+            yield hash_, position

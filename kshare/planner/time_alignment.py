@@ -32,8 +32,8 @@ _log = logging.getLogger("kshare.planner")
 _UNALIGNED: Final = (
     "maxRecordsPerTask and targetTaskDuration let ranges and partitions stand at different event "
     "times. Behind a watermark (withWatermark), Spark drops the rows of those that are behind, in "
-    "silence. Set maxTimeAhead to the watermark's delay, for example maxTimeAhead=10m, or to off "
-    "if nothing downstream has a watermark."
+    "silence. Set maxTimeAhead to the watermark's delay, for example "
+    '.option("maxTimeAhead", "10m"), or to off if nothing downstream has a watermark.'
 )
 
 

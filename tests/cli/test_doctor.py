@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,28 @@ import kshare
 from kshare.cli import main
 from kshare.cli.doctor import (
     Finding,
+    examine_checkpoint,
     examine_cluster,
     examine_compiled_code,
     examine_feedback,
     examine_java,
     examine_workers,
 )
+from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import ExaminedCluster
 from kshare.cluster.topics import LEDGER_TOPIC, PARKED_TOPIC
+from kshare.core.checkpoint import BatchOffsets, RangeLimit
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, HashRange
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, TopicPartition
+from kshare.core.region import Rectangle
 from kshare.errors import AuthorizationError
 from kshare.feedback.messages import TaskReport
 from kshare.options import KafkaConfig, parse_options
 from kshare.testing import FakeCluster, Record
+from tests.support.checkpoints import write_checkpoint
+
+ORDERS = TopicPartition("orders", 0)
 
 
 def workers(tmp_path: Path, **variables: str) -> dict[str, Finding]:
@@ -232,6 +242,59 @@ def test_the_way_back_to_a_planner(fake: FakeCluster, monkeypatch: pytest.Monkey
 
 
 # -- the command -----------------------------------------------------------------------------------
+
+
+# -- a checkpoint ----------------------------------------------------------------------------------
+
+
+def offsets_log(folder: Path, watermark_ms: int, position: int = 3) -> str:
+    """A query with a limit, whose first half of key hashes is ahead."""
+    part = HashRange(0, HASH_SPACE // 2)
+    progress = Progress.of(position, [Rectangle(OffsetRange(position, position + 5), part)])
+    limits = {ORDERS: (RangeLimit(ALL_HASHES, 10, 2),)}
+    directory = write_checkpoint(folder, [BatchOffsets({ORDERS: progress}, limits=limits)], 0)
+    file = folder / "offsets" / "0"
+    metadata = f'"batchWatermarkMs":{watermark_ms}'
+    file.write_text(file.read_text().replace('"batchWatermarkMs":0', metadata))
+    return directory
+
+
+def test_a_checkpoint(fake: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.produce("orders", [Record(b"k", b"v")] * 12, partition=0)
+
+    def at_timestamps(_: Cluster, asked: Mapping[TopicPartition, int]) -> dict[Any, int | None]:
+        """One record a second. librdkafka's mock does not look at times."""
+        return {tp: ms // 1_000 if ms <= 11_000 else None for tp, ms in asked.items()}
+
+    monkeypatch.setattr(Cluster, "at_timestamps", at_timestamps)
+    kafka = config(fake.bootstrap_servers)
+    (found,) = examine_checkpoint(offsets_log(tmp_path, 0), kafka)
+    assert found == Finding("checkpoint", "green", "batch 0 planned, 0 committed")
+    _, found = examine_checkpoint(offsets_log(tmp_path, 3_000), kafka)
+    assert (found.check, found.level) == ("event time", "yellow")
+    assert "without maxTimeAhead" in found.text
+    _, found = examine_checkpoint(offsets_log(tmp_path, 8_000), kafka)
+    assert (found.check, found.level) == ("event time", "red")
+    assert "up to 5 pending offsets of orders-0 are older than the watermark" in found.text
+    assert '.option("maxTimeAhead", "10m")' in found.remedy
+    _, found = examine_checkpoint(offsets_log(tmp_path, 60_000), kafka)
+    assert "up to 9 pending offsets" in found.text, "all that there is"
+    _, found = examine_checkpoint(offsets_log(tmp_path, 60_000), None)
+    assert found.level == "yellow", "without a broker, nobody knows"
+
+
+def test_a_checkpoint_that_has_stopped_or_lost_records(fake: FakeCluster, tmp_path: Path) -> None:
+    directory = offsets_log(tmp_path, 0)
+    for file in ("offsets/0", "commits/0"):
+        os.utime(tmp_path / file, (1_000, 1_000))
+    (found,) = examine_checkpoint(directory, None)
+    assert found.level == "yellow"
+    assert found.text.endswith(" days: stopped?")
+    (found,) = examine_checkpoint(directory, config(fake.bootstrap_servers))
+    assert found.level == "red"
+    assert "orders-0: BEYOND THE END" in found.text
+    (found,) = examine_checkpoint(str(tmp_path / "none"), None)
+    assert (found.level, found.remedy) == ("red", "name the checkpointLocation of a query")
 
 
 def test_the_command_says_all_and_ends_with_1_if_something_is_red(

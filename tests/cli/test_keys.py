@@ -196,7 +196,7 @@ def test_status_without_a_broker(capsys: Any, tmp_path: Path) -> None:
     plot = tmp_path / "x.svg"
     assert main(["status", "--checkpoint", folder, "--plot", str(plot)]) == 0
     assert capsys.readouterr().out == (
-        f"{folder}: batch 0 planned, 0 committed\n\norders-0: stable 12\n\n"
+        f"{folder}: batch 0 planned, 0 committed\n\norders-0: stable 12\n"
     )
     assert plot.exists()
     assert main(["status", "--checkpoint", str(tmp_path / "none")]) == 1

@@ -21,6 +21,7 @@ from kshare.core.slicing import RangeObservation
 from kshare.monitor.report import (
     PartitionReport,
     RangeReport,
+    are_measured,
     decode_report,
     encode_report,
     entry_bytes,
@@ -217,6 +218,20 @@ def test_slowest_and_hottest() -> None:
     assert (slowest(every), hottest(every)) == (slow, hot)
     assert slow.seconds_per_record == 0.5
     assert (slowest([nothing, unmeasured]), hottest([nothing])) == (None, None)
+
+
+def test_ranges_are_measured_if_each_with_records_is() -> None:
+    measured = RangeReport(KeyRanges([LOW]), 0, 5, 10, 5.0)
+    others = {
+        "not measured": (RangeReport(KeyRanges([HIGH]), 0, 5, 10), False),
+        "nothing is known": (RangeReport(KeyRanges([HIGH]), 0, 5), False),
+        "no records": (RangeReport(KeyRanges([HIGH]), 0, 5, 0), True),
+        "nothing to read": (RangeReport(KeyRanges([HIGH]), 5, 0), True),
+        "parked": (RangeReport(KeyRanges([HIGH]), 0, 5, is_parked=True), True),
+    }
+    for name, (other, expected) in others.items():
+        assert are_measured([measured, other]) == expected, name
+    assert are_measured([])
 
 
 def test_lag_counts_an_offset_once() -> None:

@@ -215,7 +215,7 @@ def test_a_limited_batch_is_in_progress_up_to_its_end() -> None:
     assert partition.entry_bytes > 0
     text = as_text(status_of(AHEAD, limits))
     assert "t-0: stable 10, front 20, in progress up to 40, log 0 to 50, lag 40, 1 gap in " in text
-    assert "50.00 % to 100.00 %        10   40                 40  7 records" in text
+    assert "50.00 % to 100.00 %        10   40                 40              7 records" in text
 
 
 def test_ranges_beside_a_limited_one_are_shown() -> None:
@@ -236,7 +236,7 @@ def test_without_a_broker_there_is_no_lag() -> None:
 def test_a_level_partition_has_no_entry() -> None:
     (partition,) = status_of(Progress.at(7)).partitions
     assert (partition.entry_bytes, partition.lag, partition.done.gaps) == (0, 43, 0)
-    assert as_text(status_of(Progress.at(7))).endswith("\n\nt-0: stable 7, log 0 to 50, lag 43\n\n")
+    assert as_text(status_of(Progress.at(7))).endswith("\n\nt-0: stable 7, log 0 to 50, lag 43\n")
 
 
 def test_pending_offsets_that_are_gone() -> None:

@@ -369,9 +369,11 @@ def test_compacted_topics_are_cut_too() -> None:
         ({"keyRanges": "4"}, 0),
     ],
 )
-def test_record_limits_without_it_are_warned_of_once(
+def test_record_limits_without_it_are_warned_of_at_each_start(
     options: dict[str, str], warned: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "kshare.planner"):
-        Watermark(filled(hours(30)), 0, **options).run_through()
-    assert caplog.text.count("maxTimeAhead=10m") == warned
+        query = Watermark(filled(hours(30)), 0, **options).run_through()
+        assert caplog.text.count('.option("maxTimeAhead", "10m")') == warned
+        query.restart()
+    assert caplog.text.count('.option("maxTimeAhead", "10m")') == 2 * warned

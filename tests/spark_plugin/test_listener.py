@@ -167,6 +167,19 @@ def test_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+def test_no_range_is_called_the_slowest_before_all_are_measured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    offsets = encode(BatchOffsets({T0: AHEAD}))
+    for other, is_said in ((HOT, True), (replace(HOT, seconds=None), False)):
+        told = {T0: PartitionReport(30, 10, 1, 44, ranges=(SLOW, other))}
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "kshare"):
+            KshareListener().onQueryProgress(event((offsets, encode_report(told))))
+        assert ("slowest 0.00 % to 50.00 %" in caplog.text) == is_said
+        assert "hottest 50.00 % to 100.00 %" in caplog.text
+
+
 def test_a_callback_gets_every_report_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[QueryReport] = []
 
@@ -314,7 +327,7 @@ def test_rows_behind_the_watermark_are_counted_and_warned_of(
         "orders batch 4: Spark has dropped 5",
     ]
     assert "after partial aggregation" in caplog.text
-    assert "maxTimeAhead" in caplog.text
+    assert '.option("maxTimeAhead", "10m")' in caplog.text
     listener.onQueryTerminated(ENDED)
     listener.onQueryProgress(event(({"t": {"0": 5}}, None)))
     assert series(registry)["kshare_rows_dropped_by_watermark_total", "orders"] == 0

@@ -1,17 +1,21 @@
 """A snapshot as lines of text: for a full screen, a pipe, or a terminal that can do nothing.
 
-Each partition has a strip of its key hashes, from first to last: the higher, the more lag. Each
-range has a bar of its offsets: processed, read by the batch that runs, pending.
+Each partition has a strip of its key hashes, from first to last: the higher, the further behind the
+front. Each range has a bar of its offsets: processed, read by the batch that runs, pending.
+
+Where there is little room, the strip gets shorter, and the table does without the bar, then without
+speeds, members and the name of an only partition. Text that is too long still ends with a mark.
 
 Cost: linear in the ranges.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from math import ceil
 from typing import Any, Final
 
-from kshare.cli.live.snapshot import RangeLine, Snapshot, bar_of
+from kshare.cli.live.snapshot import Behind, RangeLine, Snapshot, bar_of, behind_of
 from kshare.cli.live.watch import Latest
 from kshare.cli.output import text_table
 from kshare.cli.show import parked_status_text
@@ -29,7 +33,11 @@ SORTS: Final[dict[str, tuple[str, Callable[[RangeLine], Any]]]] = {
 }
 """Keys that sort, and by what: most lag first, slowest first, and so on."""
 
-_BAR, _STRIP, _NAME_MAX = 20, 50, 40
+_BAR, _STRIP, _STRIP_MIN, _NAME_MAX, _HASHES_MIN = 20, 50, 10, 40, 12
+_COLUMNS: Final = ("partition", "key hashes", "offsets", "position", "lag", "offsets/s", "member")
+_RIGHT: Final = {"position", "lag", "offsets/s"}
+_LESS: Final = ("offsets", "offsets/s", "member")
+"""The columns that a narrow table does without, in that order."""
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_LEVELS: Final = "12345678"
 
@@ -59,20 +67,24 @@ class Line:
 
     Attributes:
         text: Without a line feed.
-        style: ``plain``, ``title``, ``head`` (of a table) or ``fault``.
+        style: ``plain``, ``title``, ``head`` (of a table), ``fault``, or ``outlier``: a range that
+            is far behind the others.
     """
 
     text: str
     style: str = "plain"
 
 
-def render(latest: Latest, view: View, height: int | None = None) -> list[Line]:
+def render(
+    latest: Latest, view: View, height: int | None = None, width: int | None = None
+) -> list[Line]:
     """The lines that show a snapshot.
 
     Args:
         latest: The snapshot, and what is wrong with it.
         view: How to show it.
         height: The number of lines there is room for; None for as many as there are.
+        width: The number of characters in a line; None for any.
     """
     snapshot = latest.snapshot
     above = [Line(_title(snapshot), "title"), Line(_facts(snapshot, view))]
@@ -80,17 +92,29 @@ def render(latest: Latest, view: View, height: int | None = None) -> list[Line]:
         above.append(Line(f"NOT RENEWED: {latest.fault}", "fault"))
     above += [Line(text, "fault") for text in snapshot.alarms]
     above += [Line(f"warning: {text}", "fault") for text in snapshot.warnings]
-    strips = list(_strips(snapshot, view))
+    strips = list(_strips(snapshot, view, width))
     if height is not None and len(strips) > height // 3:
         left_out = len(strips) - height // 3
         strips = [*strips[: height // 3], Line(f"  ... {left_out} partitions more")]
     below = _below(snapshot)
-    table = _table(snapshot, view)
+    table = _table(snapshot, view, width)
     if height is not None:
         room = max(height - len(above) - len(strips) - 3, 3)
         below = below[: max(room - len(table) - 1, 0)]
         table = _scrolled(table, view.first, room)
-    return [*above, Line(""), *strips, Line(""), *table, *([Line("")] if below else []), *below]
+    lines = [*above, Line(""), *strips, Line(""), *table, *([Line("")] if below else []), *below]
+    if width is None:
+        return lines
+    return [replace(line, text=_shortened(line.text, width, _mark(view))) for line in lines]
+
+
+def _mark(view: View) -> str:
+    return "..." if view.is_ascii else "…"
+
+
+def _shortened(text: str, width: int, mark: str) -> str:
+    """A text that fits; if it was longer, it ends with the mark."""
+    return text if len(text) <= width else f"{text[: max(width - len(mark), 0)]}{mark}"[:width]
 
 
 def _title(snapshot: Snapshot) -> str:
@@ -109,71 +133,122 @@ def _facts(snapshot: Snapshot, view: View) -> str:
 # -- key hashes ------------------------------------------------------------------------------------
 
 
-def _strips(snapshot: Snapshot, view: View) -> Iterator[Line]:
-    """For each partition its lag by key hash."""
-    by_partition: dict[tuple[int, Any], list[RangeLine]] = {}
-    for each in snapshot.ranges:
-        by_partition.setdefault((each.source, each.partition), []).append(each)
-    names = [_partition_name(ranges[0], snapshot) for ranges in by_partition.values()]
+def _strips(snapshot: Snapshot, view: View, width: int | None) -> Iterator[Line]:
+    """For each partition by key hash how far it is behind its front."""
+    by_partition: dict[tuple[int, Any], list[tuple[RangeLine, Behind]]] = {}
+    for each, behind in zip(snapshot.ranges, behind_of(snapshot), strict=True):
+        by_partition.setdefault((each.source, each.partition), []).append((each, behind))
+    names = [_partition_name(ranges[0][0], snapshot) for ranges in by_partition.values()]
     wide = max(map(len, names), default=0)
+    cells = _STRIP
+    if width is not None:
+        cells = max(min(_STRIP, width - wide - len("  || behind up to 1,000,000")), _STRIP_MIN)
     for name, ranges in zip(names, by_partition.values(), strict=True):
-        lags = [each.lag for each in ranges if each.lag is not None]
-        if lags:
-            strip = _strip(ranges, is_ascii=view.is_ascii)
-            yield Line(f"{name:<{wide}}  |{strip}| most lag {max(lags):,}")
+        known = [behind.offsets for _, behind in ranges if behind.offsets is not None]
+        if known:
+            strip = _strip(ranges, cells, is_ascii=view.is_ascii)
+            text = f"behind up to {max(known):,}" if max(known) else "level"
+            yield Line(f"{name:<{wide}}  |{strip}| {text}")
         else:
-            yield Line(f"{name:<{wide}}  lag not known")
+            yield Line(f"{name:<{wide}}  position not known")
 
 
-def _strip(ranges: Sequence[RangeLine], *, is_ascii: bool) -> str:
-    """The lag of each of some equal parts of the hash space: that of the range with most."""
+def _strip(ranges: Sequence[tuple[RangeLine, Behind]], cells: int, *, is_ascii: bool) -> str:
+    """How far some equal parts of the hash space are behind: as the range that is furthest."""
     levels = _ASCII_LEVELS if is_ascii else _LEVELS
-    most = max((each.lag or 0 for each in ranges), default=0)
-    cells = [0] * _STRIP
-    for each in ranges:
+    shares = [0.0] * cells
+    for each, behind in ranges:
         for part in each.hashes:
-            first = part.lo * _STRIP // HASH_SPACE
-            last = (part.hi - 1) * _STRIP // HASH_SPACE
+            first = part.lo * cells // HASH_SPACE
+            last = (part.hi - 1) * cells // HASH_SPACE
             for cell in range(first, last + 1):
-                cells[cell] = max(cells[cell], each.lag or 0)
+                shares[cell] = max(shares[cell], behind.share)
     return "".join(
-        levels[-(-lag * len(levels) // most) - 1] if lag else ("." if is_ascii else "·")
-        for lag in cells
+        levels[ceil(share * len(levels)) - 1] if share else ("." if is_ascii else "·")
+        for share in shares
     )
 
 
 # -- ranges ----------------------------------------------------------------------------------------
 
 
-def _table(snapshot: Snapshot, view: View) -> list[Line]:
-    """The ranges, with a header."""
-    ranges = sorted(snapshot.ranges, key=SORTS[view.sort][1], reverse=view.is_reversed)
+def _table(snapshot: Snapshot, view: View, width: int | None) -> list[Line]:
+    """The ranges, with a header; as many columns as there is room for."""
+    if not snapshot.ranges:
+        return [Line("no partition yet: where the first batch began is known when it is done")]
+    sort = SORTS[view.sort][1]
+    ranges = sorted(
+        zip(snapshot.ranges, behind_of(snapshot), strict=True),
+        key=lambda pair: sort(pair[0]),
+        reverse=view.is_reversed,
+    )
     partitions = snapshot.by_partition
-    rows = [("partition", "key hashes", "offsets", "position", "lag", "offsets/s", "member")]
+    rows = [_COLUMNS]
     rows += [
         (
             _partition_name(each, snapshot),
             each.hashes_text,
-            _bar(each, partitions.get((each.source, each.partition)), is_ascii=view.is_ascii),
+            _bar(
+                each,
+                partitions.get((each.source, each.partition)),
+                is_ascii=view.is_ascii,
+                is_still=snapshot.is_still,
+            ),
             _number(each.position),
             _number(each.lag),
             _number(each.speed),
             _owner(snapshot, each),
         )
-        for each in ranges
+        for each, _ in ranges
     ]
-    lines = text_table(rows, right=(3, 4, 5)).splitlines()
-    if not ranges:
-        return [Line("no partition yet: where the first batch began is known when it is done")]
-    return [Line(lines[0], "head"), *map(Line, lines[1:])]
+    lines = _as_wide(rows, width, _mark(view))
+    styles = ["head", *("outlier" if behind.is_outlier else "plain" for _, behind in ranges)]
+    return [Line(text, style) for text, style in zip(lines, styles, strict=True)]
 
 
-def _bar(each: RangeLine, partition: PartitionStatus | None, *, is_ascii: bool) -> str:
-    """The offsets of a range. A part with something pending is never shown as processed."""
+def _as_wide(rows: Sequence[tuple[str, ...]], width: int | None, mark: str) -> list[str]:
+    """The lines of a table that is no wider than that, if it can be.
+
+    Positions and lags are always whole.
+    """
+    columns, lines = list(_COLUMNS), _lines(rows, _COLUMNS)
+    less = [*_LESS, *(["partition"] if len({row[0] for row in rows[1:]}) == 1 else [])]
+    for column in less:
+        if width is None or _wide(lines) <= width:
+            return lines
+        columns.remove(column)
+        lines = _lines(rows, columns)
+    if width is not None and (over := _wide(lines) - width) > 0:
+        wide = max(max(len(row[1]) for row in rows) - over, _HASHES_MIN)
+        rows = [(row[0], _shortened(row[1], wide, mark), *row[2:]) for row in rows]
+        lines = _lines(rows, columns)
+    return lines
+
+
+def _lines(rows: Sequence[tuple[str, ...]], columns: Sequence[str]) -> list[str]:
+    """The lines of a table with some of its columns."""
+    kept = [_COLUMNS.index(column) for column in columns]
+    right = [i for i, column in enumerate(columns) if column in _RIGHT]
+    return text_table([[row[i] for i in kept] for row in rows], right=right).splitlines()
+
+
+def _wide(lines: Sequence[str]) -> int:
+    return max(map(len, lines))
+
+
+def _bar(
+    each: RangeLine, partition: PartitionStatus | None, *, is_ascii: bool, is_still: bool
+) -> str:
+    """The offsets of a range. A part with something pending is never shown as processed.
+
+    What the planned batch reads is shown as pending if that may not be running.
+    """
     shares = bar_of(each, partition)
     if shares is None:
         return ""
     done, read, pending = "#+." if is_ascii else "█▒·"
+    if is_still:
+        read = pending
     filled = int(shares[0] * _BAR)
     shaded = -int(-shares[1] * _BAR // 1) - filled
     return done * filled + read * shaded + pending * (_BAR - filled - shaded)
@@ -225,6 +300,7 @@ def _below(snapshot: Snapshot) -> list[Line]:
         head, *others = text_table(rows, right=(1, 2)).splitlines()
         lines += [Line(head, "head"), *map(Line, others)]
     if snapshot.parked:
-        head, *others = parked_status_text(snapshot.parked).splitlines()
+        parked = parked_status_text(snapshot.parked, snapshot.at, snapshot.kind)
+        head, *others = parked.splitlines()
         lines += [*([Line("")] if lines else []), Line(head, "head"), *map(Line, others)]
     return lines

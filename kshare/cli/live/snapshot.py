@@ -1,13 +1,16 @@
 """One look at a query or a group, in one form for both; as JSON for programs and for the page.
 
-It holds what ``kshare status`` and ``kshare groups`` work out. Nothing is computed here but shares.
+It holds what ``kshare status`` and ``kshare groups`` work out. Nothing is computed here but shares,
+and which ranges are far behind the others.
 
 Cost: linear in the ranges.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from statistics import median_high, median_low
 from typing import Any, Final
 
 from kshare.cli.groups import facts_text, member_json
@@ -15,20 +18,42 @@ from kshare.cli.show import (
     CHUNKS_TEXT,
     alarms,
     batches_text,
+    late_rows,
     parked_name,
     parked_status_json,
     range_hashes_text,
+    waits_text,
 )
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
 from kshare.core.checkpoint import RangeLimit
 from kshare.core.hashing import HASH_SPACE, HashRange, KeyRanges, key_hash
 from kshare.core.progress import TopicPartition
-from kshare.group.status import GroupStatus, MemberLoad, MemberStatus
+from kshare.group.status import GroupStatus, MemberLoad, MemberStatus, RangeLag
 from kshare.monitor.plot import Panel, chosen, panel, window
-from kshare.monitor.status import ParkedStatus, PartitionStatus, Status, partition_status
+from kshare.monitor.report import lag
+from kshare.monitor.status import (
+    ParkedStatus,
+    PartitionStatus,
+    Status,
+    partition_status,
+    stretches,
+    unchanged_text,
+)
 
-__all__ = ["RangeLine", "Snapshot", "as_json", "bar_of", "of_group", "of_query"]
+__all__ = [
+    "Behind",
+    "RangeLine",
+    "Snapshot",
+    "as_json",
+    "bar_of",
+    "behind_of",
+    "of_group",
+    "of_query",
+]
 
+_FEW_OFFSETS: Final = 100  # no range that is less far behind is an outlier
+_OUTLIER_SHARE: Final = 0.2  # nor one whose lag is that of the others, almost
+_OUTLIER_SPREADS: Final = 3
 _DOTS: Final = 600  # the page's picture is about as wide
 
 
@@ -84,6 +109,8 @@ class Snapshot:
         members: The members of a group, and what each has.
         warnings: What is missing, such as a topic that does not exist.
         read_at: When its progress was read, in seconds of ``time.monotonic()``; None if not known.
+        is_still: Whether a query has changed nothing for long, so that it may have stopped.
+        faults: What is wrong with it, as text.
     """
 
     kind: str
@@ -96,11 +123,16 @@ class Snapshot:
     members: tuple[tuple[MemberStatus, MemberLoad], ...] = ()
     warnings: tuple[str, ...] = ()
     read_at: float | None = None
+    is_still: bool = False
+    faults: tuple[str, ...] = ()
 
     @property
     def alarms(self) -> list[str]:
-        """Warnings about partitions, as text."""
-        return [f"{p.topic_partition}: {text}" for p in self.partitions for text in alarms(p)]
+        """What is wrong with the query, the group or partitions, as text."""
+        of_partitions = [
+            f"{p.topic_partition}: {text}" for p in self.partitions for text in alarms(p)
+        ]
+        return [*self.faults, *of_partitions]
 
     @property
     def by_partition(self) -> dict[tuple[int, TopicPartition], PartitionStatus]:
@@ -141,6 +173,56 @@ def bar_of(range_: RangeLine, partition: PartitionStatus | None) -> tuple[float,
     return done, min(max(read, done), 1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """How far a range is behind the front of its partition.
+
+    Attributes:
+        offsets: Offsets from its position to the front; None if one of them is not known.
+        share: The same as a part of the offsets from the stable one to the end, from 0 to 1.
+        is_outlier: Whether it is much further behind than the other ranges of the partition.
+    """
+
+    offsets: int | None
+    share: float = 0.0
+    is_outlier: bool = False
+
+
+def behind_of(snapshot: Snapshot) -> list[Behind]:
+    """How far each range is behind, in the order of ``snapshot.ranges``.
+
+    An outlier is behind the middle one of its partition by more than three times what ranges
+    mostly differ from that, and by a fifth of its own lag.
+    """
+    partitions = snapshot.by_partition
+    positions: defaultdict[tuple[int, TopicPartition], list[int]] = defaultdict(list)
+    for each in snapshot.ranges:
+        if each.position is not None:
+            positions[each.source, each.partition].append(each.position)
+    middles = {where: median_high(of) for where, of in positions.items()}
+    spreads = {
+        where: median_low([abs(position - middles[where]) for position in of])
+        for where, of in positions.items()
+    }
+    found = []
+    for each in snapshot.ranges:
+        where = (each.source, each.partition)
+        partition = partitions.get(where)
+        if partition is None or each.position is None:
+            found.append(Behind(None))
+            continue
+        done, end = partition.done, window(partition)[1]
+        offsets, below = max(done.front - each.position, 0), middles[where] - each.position
+        least = max(
+            _FEW_OFFSETS,
+            _OUTLIER_SPREADS * spreads[where],
+            _OUTLIER_SHARE * (end - each.position),
+        )
+        share = offsets / max(end - done.stable, 1)
+        found.append(Behind(offsets, min(share, 1.0), below > least))
+    return found
+
+
 def of_query(status: Status, at: float, warnings: Iterable[str] = ()) -> Snapshot:
     """A query's status as a snapshot."""
     ranges = tuple(
@@ -155,6 +237,12 @@ def of_query(status: Status, at: float, warnings: Iterable[str] = ()) -> Snapsho
         for each in status.partitions
         for range_ in each.ranges
     )
+    still, note = status.unchanged_seconds(at), late_rows(status)
+    faults, more = [] if still is None else [unchanged_text(still)], list(warnings)
+    if note is not None and note.is_sure:
+        faults.append(f"{note.text}; {note.remedy}")
+    elif note is not None and any(not each.done.is_level for each in status.partitions):
+        more.append(f"{note.text}; {note.remedy}")
     return Snapshot(
         kind="query",
         name=status.checkpoint.directory,
@@ -163,7 +251,9 @@ def of_query(status: Status, at: float, warnings: Iterable[str] = ()) -> Snapsho
         partitions=status.partitions,
         ranges=ranges,
         parked=status.parked,
-        warnings=tuple(warnings),
+        warnings=tuple(more),
+        is_still=still is not None,
+        faults=tuple(faults),
     )
 
 
@@ -184,18 +274,7 @@ def of_group(
             partition_status(tp, done, status.logs.get(tp))
             for tp, done in sorted(status.progress.items())
         ),
-        ranges=tuple(
-            RangeLine(
-                source=0,
-                partition=each.partition,
-                hashes=KeyRanges([each.hashes]),
-                position=each.position,
-                lag=each.lag,
-                member=each.member,
-                is_chunks=each.partition in status.chunks,
-            )
-            for each in status.ranges
-        ),
+        ranges=tuple(line for each in status.ranges for line in _lines_of(status, each)),
         parked=tuple(
             _parked_of_group(status, topic, key, info)
             for (topic, key), info in sorted(parked.items())
@@ -205,6 +284,26 @@ def of_group(
         warnings=tuple(warnings),
         read_at=status.read_at,
     )
+
+
+def _lines_of(status: GroupStatus, owned: RangeLag) -> Iterator[RangeLine]:
+    """A member's key hashes, cut where they stand at different offsets."""
+    tp, done = owned.partition, status.progress.get(owned.partition)
+    line = RangeLine(
+        source=0,
+        partition=tp,
+        hashes=KeyRanges([owned.hashes]),
+        position=owned.position,
+        lag=owned.lag,
+        member=owned.member,
+        is_chunks=tp in status.chunks,
+    )
+    if done is None or line.is_chunks:
+        yield line
+        return
+    for hashes in stretches(done, line.hashes):
+        pending = None if owned.lag is None else lag(done, status.logs[tp][1], hashes)
+        yield replace(line, hashes=hashes, position=done.position_of(hashes), lag=pending)
 
 
 def _parked_of_group(status: GroupStatus, topic: str, key: bytes, info: ParkedInfo) -> ParkedStatus:
@@ -232,6 +331,7 @@ def as_json(
         has_picture: Whether to add what the picture of offsets x key hashes is drawn from.
     """
     partitions = snapshot.by_partition
+    names = {key.hash: parked_name(key) for key in snapshot.parked}
     drawn = {id(each) for each in chosen(snapshot.partitions)} if has_picture else set()
     return {
         "kind": snapshot.kind,
@@ -240,6 +340,7 @@ def as_json(
         "at": datetime.fromtimestamp(snapshot.at, UTC).isoformat(timespec="milliseconds"),
         "lag": snapshot.lag,
         "speed": snapshot.speed,
+        "is_still": snapshot.is_still,
         "fault": fault,
         "alarms": snapshot.alarms,
         "warnings": list(snapshot.warnings),
@@ -253,7 +354,7 @@ def as_json(
                 "lag": each.lag,
                 "gaps": each.done.gaps,
                 **(
-                    {"picture": _picture_json(panel(each, snapshot.parked, _DOTS))}
+                    {"picture": _picture_json(panel(each, snapshot.parked, _DOTS), names)}
                     if id(each) in drawn
                     else {}
                 ),
@@ -261,17 +362,24 @@ def as_json(
             for each in snapshot.partitions
         ],
         "ranges": [
-            _range_json(each, partitions.get((each.source, each.partition)))
-            for each in snapshot.ranges
+            _range_json(each, partitions.get((each.source, each.partition)), behind)
+            for each, behind in zip(snapshot.ranges, behind_of(snapshot), strict=True)
         ],
         "parked": [
-            {**parked_status_json(each), "name": parked_name(each)} for each in snapshot.parked
+            {
+                **parked_status_json(each),
+                "name": parked_name(each),
+                "waits": waits_text(each, snapshot.kind),
+            }
+            for each in snapshot.parked
         ],
         "members": [{**member_json(member), **asdict(load)} for member, load in snapshot.members],
     }
 
 
-def _range_json(each: RangeLine, partition: PartitionStatus | None) -> dict[str, Any]:
+def _range_json(
+    each: RangeLine, partition: PartitionStatus | None, behind: Behind
+) -> dict[str, Any]:
     return {
         "source": each.source,
         **each.partition._asdict(),
@@ -280,6 +388,9 @@ def _range_json(each: RangeLine, partition: PartitionStatus | None) -> dict[str,
         "bar": bar_of(each, partition),
         "position": each.position,
         "lag": each.lag,
+        "behind": behind.offsets,
+        "behind_share": behind.share,
+        "is_outlier": behind.is_outlier,
         "speed": each.speed,
         "member": each.member,
         "reading_to": each.limit.end if each.limit else None,
@@ -287,8 +398,8 @@ def _range_json(each: RangeLine, partition: PartitionStatus | None) -> dict[str,
     }
 
 
-def _picture_json(drawn: Panel) -> dict[str, Any]:
-    """A panel with hashes as shares of the hash space, since JavaScript's numbers have 53 bits."""
+def _picture_json(drawn: Panel, names: Mapping[int, str]) -> dict[str, Any]:
+    """A panel with names of parked keys; hashes as shares, as JavaScript's numbers have 53 bits."""
     return {
         "start": drawn.start,
         "end": drawn.end,
@@ -298,5 +409,7 @@ def _picture_json(drawn: Panel) -> dict[str, Any]:
             for hashes, bars in drawn.stripes
         ],
         "thin": [[hash_ / HASH_SPACE, offset] for hash_, offset in drawn.thin.items()],
-        "parked": [[hash_ / HASH_SPACE, offset] for hash_, offset in drawn.parked.items()],
+        "parked": [
+            [hash_ / HASH_SPACE, offset, names[hash_]] for hash_, offset in drawn.parked.items()
+        ],
     }

@@ -21,8 +21,8 @@ from typing import Final, Protocol, TypeAlias
 
 from kshare.cli.connection import is_given, kafka_config, log_topic, needed_kafka_config
 from kshare.cli.live.snapshot import RangeLine, Snapshot, of_group, of_query
+from kshare.cli.query import query_status
 from kshare.cluster.cluster import Cluster
-from kshare.cluster.examination import log_bounds
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError, KshareError
@@ -94,14 +94,15 @@ class QueryLooker:
             KafkaError: The cluster did not answer, or refused.
         """
         at, read_at, warnings = time.time(), time.monotonic(), list[str]()
-        logs: Mapping[TopicPartition, tuple[int, int]] | None = None
-        parked: Mapping[ParkedKey, ParkedInfo] | None = None
         checkpoint = read_checkpoint(self._directory)
-        if self._cluster is not None and self._parked is not None:
-            wanted = {partition for source in checkpoint.sources for partition in source.done}
-            logs = log_bounds(self._cluster, wanted, lambda error: warnings.append(str(error)))
+        if self._cluster is None or self._parked is None:
+            status = describe(checkpoint)
+        else:
             parked = _parked(self._parked, warnings)
-        return replace(of_query(describe(checkpoint, logs, parked), at, warnings), read_at=read_at)
+            status = query_status(
+                checkpoint, self._cluster, parked, lambda error: warnings.append(str(error))
+            )
+        return replace(of_query(status, at, warnings), read_at=read_at)
 
     def close(self) -> None:
         """Close the connections."""

@@ -13,9 +13,11 @@ from kshare.cli.live.watch import Latest
 from kshare.cli.top import key_pressed
 from kshare.core.hashing import WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
-from kshare.core.progress import Progress
+from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from tests.support.looks import ORDERS, WHY, made_up, recorded
+
+OTHER = TopicPartition("payments", 11)
 
 
 def texts(snapshot: Snapshot, view: View = View(), height: int | None = None) -> list[str]:  # noqa: B008
@@ -30,12 +32,15 @@ def test_a_query_with_a_slow_key(tmp_path: Path) -> None:
     assert lines[1].endswith(", every 2 s; by hash")
     strip = next(line for line in lines if "|" in line)
     assert strip.startswith("orders-0  |")
-    assert strip.endswith("| most lag 280,792")
-    # The hottest of 50 parts is the one that holds the slow key's hash.
+    assert strip.endswith("| behind up to 280,792")
+    # The highest of 50 parts is the one that holds the slow key's hash.
     assert strip.split("|")[1].index("█") == 4317218492177167391 * 50 >> 63
     row = next(line for line in lines if "4317218492177167391" in line)
     assert row.split()[-2:] == ["19,208", "280,792"]
     assert any("customer-39" in line and WHY in line for line in lines)
+    assert any("204 days ago" in line for line in lines)
+    outliers = [line.text for line in render(Latest(1, second), View()) if line.style == "outlier"]
+    assert [text.split()[2] for text in outliers] == ["4317218492177167391"]
 
 
 def test_a_bar_never_shows_what_is_pending_as_processed(tmp_path: Path) -> None:
@@ -67,6 +72,44 @@ def test_it_fits_on_the_screen(height: int) -> None:
     last = texts(look, View(first=10**6), height)
     assert "99.00 % to 100.00 %" in last[-2]
     assert last[-1].endswith(" to 100 of 100 (arrows scroll)")
+
+
+@pytest.mark.parametrize("width", [100, 60, 45, 20])
+@pytest.mark.parametrize("is_ascii", [False, True])
+def test_what_is_narrow_keeps_position_and_lag(tmp_path: Path, width: int, is_ascii: bool) -> None:
+    _, look = recorded(tmp_path)
+    view = View(is_ascii=is_ascii)
+    lines = [line.text for line in render(Latest(1, look), view, width=width)]
+    assert max(map(len, lines)) <= width
+    head = next(line for line in lines if "key hashes" in line)
+    assert ("offsets" in head) == (width >= 100)
+    if width >= 45:
+        rows = lines[lines.index(head) + 1 :][: len(look.ranges)]
+        assert [row.split()[-2:] for row in rows] == [
+            [f"{each.position:,}", f"{each.lag:,}"] for each in look.ranges
+        ] or width >= 100
+    cut = [line for line in lines if line.endswith("..." if is_ascii else "…")]
+    whole = [line.text for line in render(Latest(1, look), view)]
+    assert bool(cut) == (width < max(len(line) for line in (whole[1], whole[-1])))
+
+
+def test_of_several_partitions_the_names_stay() -> None:
+    one, other = made_up(Progress.at(1), 9), made_up(Progress.at(2), 9, partition=OTHER)
+    ranges, partitions = one.ranges + other.ranges, one.partitions + other.partitions
+    look = dataclasses.replace(one, ranges=ranges, partitions=partitions)
+    lines = [line.text for line in render(Latest(1, look), View(), width=50)]
+    assert [line.split()[0] for line in lines[-2:]] == ["orders-0", "payments-11"]
+
+
+def test_a_query_that_may_have_stopped_is_not_drawn_as_running(tmp_path: Path) -> None:
+    _, look = recorded(tmp_path)
+    still = dataclasses.replace(look, is_still=True, faults=("no change for 12 min: stopped?",))
+    running, stopped = (
+        list(render(Latest(1, each), View(is_ascii=True))) for each in (look, still)
+    )
+    assert any("+" in line.text for line in running)
+    assert not any("+" in line.text for line in stopped)
+    assert [line.text for line in stopped if line.style == "fault"] == [*still.faults]
 
 
 lines_of_ranges = st.lists(

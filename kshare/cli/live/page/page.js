@@ -5,6 +5,8 @@
 const HASH_SPACE = 2 ** 63;
 const ROWS_MAX = 500;
 const RETRY_SECONDS = 2;
+const NAMES_MAX = 8; // more names of parked keys would hide the picture
+const PERCENT = [0, 25, 50, 75, 100];
 
 // By what ranges are sorted, and whether the greatest comes first.
 const ORDERS = {
@@ -30,6 +32,22 @@ function make(tag, text = "", kind = "") {
 
 function number(value) {
   return value === null || value === undefined ? "" : Math.round(value).toLocaleString("en-US");
+}
+
+// As `duration` of kshare/core/listing.py writes it: a unit is left at two of the next one.
+function duration(seconds) {
+  const units = [["day", 86400], ["h", 3600], ["min", 60]];
+  const [name, unit] = units.find(([, unit]) => seconds >= 2 * unit) ?? ["s", 1];
+  const count = Math.floor(Math.max(seconds, 0) / unit);
+  return `${number(count)} ${name === "day" ? "days" : name}`;
+}
+
+// A time as how long ago it was; the time itself is its tooltip.
+function ago(time, tag = "span") {
+  const at = Date.parse(time);
+  const made = make(tag, Number.isNaN(at) ? time : `${duration((Date.now() - at) / 1000)} ago`);
+  if (!Number.isNaN(at)) made.title = new Date(at).toISOString();
+  return made;
 }
 
 function row(cells, numbers = []) {
@@ -62,8 +80,8 @@ function partitionName(range, several) {
   return `${range.topic}-${range.partition}${several ? ` (source ${range.source})` : ""}`;
 }
 
-function bar(shares) {
-  const made = make("div", "", "bar");
+function bar(shares, isStill) {
+  const made = make("div", "", isStill ? "bar still" : "bar");
   if (shares === null) return make("span");
   const [done, read] = shares;
   for (const [kind, share] of [["read", read], ["done", done]]) {
@@ -80,10 +98,12 @@ function showRanges(snapshot) {
   const isGroup = snapshot.kind === "group";
   const rows = sorted(snapshot.ranges).slice(0, ROWS_MAX).map((range) => {
     const made = row([
-      partitionName(range, several), range.hashes, bar(range.bar), number(range.position),
+      partitionName(range, several), range.hashes, bar(range.bar, snapshot.is_still), number(range.position),
       number(range.lag), number(range.speed), isGroup ? range.member ?? "(nobody)" : "",
     ], [3, 4, 5]);
     made.lastChild.classList.add("group");
+    if (range.is_outlier) made.className = "outlier";
+    else if (range.lag === 0) made.className = "level";
     return made;
   });
   element("ranges").tBodies[0].replaceChildren(...rows);
@@ -105,21 +125,24 @@ function showStrips(snapshot) {
     byPartition.set(name, [...(byPartition.get(name) ?? []), range]);
   }
   const strips = [...byPartition].map(([name, ranges]) => {
-    const most = Math.max(...ranges.map((range) => range.lag ?? 0));
+    const known = ranges.filter((range) => range.behind !== null);
+    const most = Math.max(...known.map((range) => range.behind), 0);
     const hashes = make("div", "", "hashes");
     for (const range of ranges) {
       for (const [lo, hi] of range.h) {
         const part = document.createElement("span");
         part.style.left = `${(100 * lo) / HASH_SPACE}%`;
         part.style.width = `${(100 * (hi - lo)) / HASH_SPACE}%`;
-        part.style.background = `rgba(var(--hot), ${most ? (0.9 * (range.lag ?? 0)) / most : 0})`;
-        part.title = `${range.hashes}: lag ${number(range.lag) || "not known"}`;
+        if (range.is_outlier) part.className = "outlier";
+        const shade = range.behind_share ? 0.1 + 0.5 * range.behind_share : 0;
+        part.style.background = range.is_outlier ? "var(--outlier)" : `rgba(var(--shade), ${shade})`;
+        part.title = `${range.hashes}: behind ${number(range.behind) || "not known"}, lag ${number(range.lag) || "not known"}`;
         hashes.append(part);
       }
     }
     const strip = make("div", "", "strip");
-    const known = ranges.some((range) => range.lag !== null);
-    const text = known ? `most lag ${number(most)}` : "lag not known";
+    let text = most ? `behind up to ${number(most)}` : "level";
+    if (known.length === 0) text = "position not known";
     strip.append(make("span", name), hashes, make("span", text, "most"));
     return strip;
   });
@@ -128,10 +151,10 @@ function showStrips(snapshot) {
 
 function showParked(snapshot) {
   const rows = snapshot.parked.map((parked) => {
-    const waits = Object.entries(parked.positions).map(([n, offset]) => `${n}: ${number(offset)}`);
-    const info = [parked.since, parked.by, parked.why];
-    const made = row([parked.topic, parked.name, waits.join(", "), ...info]);
+    const since = parked.since === null ? "" : ago(parked.since);
+    const made = row([parked.topic, parked.name, parked.waits, since, parked.by, parked.why]);
     made.lastChild.classList.add("wrap");
+    if (Object.keys(parked.positions).length === 0) made.children[2].className = "unseen";
     return made;
   });
   element("parked").tBodies[0].replaceChildren(...rows);
@@ -157,20 +180,29 @@ function draw(canvas, picture) {
   const height = (canvas.height = Math.max(Math.round(canvas.clientHeight * scale), 1));
   const pen = canvas.getContext("2d");
   const x = (offset) => (width * (offset - picture.start)) / (picture.end - picture.start);
-  const y = (hash) => height * (1 - hash);
+  const y = (hash) => Math.round(height * hash); // downwards, as in the table
   const line = (hash, from) => pen.fillRect(x(from), y(hash) - 1, width - x(from), 2);
   pen.fillStyle = colour("--pending");
   pen.fillRect(0, 0, width, height);
   pen.fillStyle = colour("--processed");
   for (const { lo, hi, bars } of picture.stripes) {
     for (const [start, wide] of bars) {
-      pen.fillRect(x(start), y(hi), x(start + wide) - x(start), y(lo) - y(hi));
+      pen.fillRect(x(start), y(lo), x(start + wide) - x(start), y(hi) - y(lo));
     }
   }
   pen.fillStyle = colour("--pending");
   picture.thin.forEach(([hash, from]) => line(hash, from));
   pen.fillStyle = colour("--parked");
   picture.parked.forEach(([hash, from]) => line(hash, from));
+  if (picture.parked.length <= NAMES_MAX) {
+    pen.font = `${12 * scale}px sans-serif`;
+    pen.textAlign = "right";
+    for (const [hash, , name] of picture.parked) {
+      const isHigh = y(hash) < 16 * scale;
+      pen.textBaseline = isHigh ? "top" : "bottom";
+      pen.fillText(name, width - 4 * scale, y(hash) + (isHigh ? 3 : -2) * scale);
+    }
+  }
   if (picture.planned_to !== null) {
     pen.strokeStyle = colour("--grey");
     pen.setLineDash([2 * scale, 3 * scale]);
@@ -189,7 +221,11 @@ function showPictures(snapshot) {
     const { start, end } = partition.picture;
     axis.append(make("span", number(start)), make("span", "offset"), make("span", number(end)));
     const caption = make("figcaption", `${partitionName(partition, several)}: ${facts}`);
-    figure.append(caption, document.createElement("canvas"), axis);
+    const hashes = make("div", "", "percent");
+    hashes.append(...PERCENT.map((percent) => make("span", `${percent} %`)));
+    const plot = make("div", "", "plot");
+    plot.append(hashes, document.createElement("canvas"), axis);
+    figure.append(caption, plot);
     return figure;
   });
   element("pictures").replaceChildren(...figures);
@@ -214,13 +250,13 @@ function show() {
   showFaults(snapshot);
   if (snapshot === null) return;
   document.title = `${snapshot.name} – kshare`;
-  document.body.className = snapshot.kind;
+  document.body.className = snapshot.is_still ? `${snapshot.kind} still` : snapshot.kind;
   element("name").textContent = `${snapshot.kind} ${snapshot.name}`;
   element("facts").textContent = snapshot.facts;
   element("lag").textContent = number(snapshot.lag) || "–";
   element("speed").textContent = number(snapshot.speed) || "–";
   element("count").textContent = number(snapshot.ranges.length);
-  element("at").textContent = new Date(snapshot.at).toLocaleTimeString();
+  element("at").replaceChildren(ago(snapshot.at));
   showStrips(snapshot);
   showRanges(snapshot);
   showMembers(snapshot);

@@ -1,0 +1,70 @@
+"""A query as commands see it: its checkpoint, beside what the broker has."""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+
+from kshare.cluster.cluster import Cluster
+from kshare.cluster.examination import log_bounds
+from kshare.cluster.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
+from kshare.core.progress import TopicPartition
+from kshare.errors import UnknownTopicError
+from kshare.monitor.status import Checkpoint, Status, describe, read_checkpoint
+from kshare.options import KafkaConfig
+
+__all__ = ["observed_status", "query_status"]
+
+
+def observed_status(
+    directory: str,
+    kafka: KafkaConfig | None,
+    on_missing: Callable[[UnknownTopicError], object] = lambda _: None,
+) -> Status:
+    """Look at a query once.
+
+    Args:
+        directory: Its ``checkpointLocation``.
+        kafka: How to reach the cluster; None to look at the checkpoint alone.
+        on_missing: Called for each topic that does not exist.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be read.
+        KafkaError: The cluster did not answer, or refused.
+    """
+    checkpoint = read_checkpoint(directory)
+    if kafka is None:
+        return describe(checkpoint)
+    with closing(ParkedKeys(kafka)) as keys, closing(Cluster(kafka)) as cluster:
+        return query_status(checkpoint, cluster, keys.parked(), on_missing)
+
+
+def query_status(
+    checkpoint: Checkpoint,
+    cluster: Cluster,
+    parked: Mapping[ParkedKey, ParkedInfo],
+    on_missing: Callable[[UnknownTopicError], object],
+) -> Status:
+    """Compare a query's checkpoint with its cluster.
+
+    Args:
+        checkpoint: What the checkpoint says.
+        cluster: The cluster.
+        parked: The parked keys.
+        on_missing: Called for each topic that does not exist.
+
+    Raises:
+        KafkaError: The cluster did not answer, or refused.
+    """
+    wanted = {partition for source in checkpoint.sources for partition in source.done}
+    logs = log_bounds(cluster, wanted, on_missing)
+    return describe(checkpoint, logs, parked, _watermark_at(checkpoint, cluster, logs))
+
+
+def _watermark_at(
+    checkpoint: Checkpoint, cluster: Cluster, logs: Mapping[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, int] | None:
+    """The first offset of each partition that is not older than the query's watermark."""
+    if not checkpoint.can_drop_late_rows:
+        return None
+    asked = {tp for source in checkpoint.sources for tp in source.planned.limits if tp in logs}
+    found = cluster.at_timestamps(dict.fromkeys(asked, checkpoint.watermark_ms))
+    return {tp: logs[tp][1] if offset is None else offset for tp, offset in found.items()}
