@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,37 @@ def test_a_query(page: Page, server: PageServer, tmp_path: Path) -> None:
     # Nobody renews it.
     publish(seen, fault="no broker answers")
     expect(page.locator("#faults li")).to_have_text("Not renewed: no broker answers")
+
+
+def test_a_query_that_may_have_stopped_on_a_narrow_screen(
+    page: Page, server: PageServer, tmp_path: Path
+) -> None:
+    _, look = recorded(tmp_path)
+    unseen = replace(look.parked[0], positions={})
+    still = replace(
+        look, is_still=True, faults=("no change for 12 min: stopped?",), parked=(unseen,)
+    )
+    server.publish(json.dumps({**as_json(still, has_picture=True), "interval": 0.1}).encode())
+    page.clock.set_fixed_time(datetime.fromtimestamp(look.at + 720, UTC))
+    page.goto(server.url)
+    expect(page.locator("#faults li")).to_have_text("no change for 12 min: stopped?")
+    expect(page.locator("#at")).to_have_text("12 min ago")
+    expect(page.locator("#parked tbody td").nth(2)).to_have_text("not seen by the query yet")
+    expect(page.locator("#parked tbody td").nth(3)).to_have_text("204 days ago")
+    expect(page.locator(".percent span")).to_have_text(["0 %", "25 %", "50 %", "75 %", "100 %"])
+    # Nothing is drawn as read, and red is the one range that is far behind the others.
+    expect(page.locator(".bar:not(.still)")).to_have_count(0)
+    expect(page.locator("tr.outlier")).to_have_count(1)
+    expect(page.locator("tr.outlier td").nth(4)).to_have_text("280,792")
+    expect(page.locator(".strip .outlier")).to_have_count(1)
+    expect(page.locator(".bar").first).to_be_visible()
+    page.set_viewport_size({"width": 420, "height": 800})
+    expect(page.locator(".bar").first).to_be_hidden()
+    for number in (4, 5):
+        expect(page.locator(f"{ROWS} td:nth-child({number})").first).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.documentElement.scrollWidth") == 420
+    height = page.locator("#parked tbody tr").evaluate("row => row.clientHeight")
+    assert height < 80
 
 
 def test_the_server_ends(page: Page, server: PageServer, tmp_path: Path) -> None:
