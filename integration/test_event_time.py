@@ -3,6 +3,7 @@
 The timestamps are those of a night in 2023, so that nothing depends on today.
 """
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -27,6 +28,8 @@ from integration.event_time import (
     windows_of,
 )
 from integration.kafka import KafkaBroker
+from kshare.cli.query import observed_status
+from kshare.cli.show import Note, late_rows
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.options import parse_options
@@ -61,6 +64,28 @@ def test_no_row_is_dropped_behind_a_watermark(
     assert without.dropped > 0
     assert (aligned.counted, aligned.dropped) == (records, 0)
     assert aligned.batches <= 1.5 * without.batches
+    if "maxRecordsPerTask" in options:
+        notes = {
+            name: [*notes_of(broker, tmp_path / name / "checkpoint")] for name in ("off", "on")
+        }
+        assert any(note.is_sure for note in notes["off"])
+        assert not any(note.is_sure for note in notes["on"])
+        assert notes["on"]
+
+
+def notes_of(broker: KafkaBroker, checkpoint: Path) -> Iterator[Note]:
+    """What commands say of late rows, at each of a query's batches."""
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "t"}
+    kafka = parse_options(given, streaming=False).options.kafka
+    for batch in range(len(list((checkpoint / "offsets").glob("[0-9]*")))):
+        then = checkpoint.with_name(f"{checkpoint.name}-{batch}")
+        for kind, last in (("offsets", batch), ("commits", batch - 1)):
+            (then / kind).mkdir(parents=True)
+            for number in range(last + 1):
+                shutil.copy(checkpoint / kind / str(number), then / kind)
+        note = late_rows(observed_status(str(then), kafka))
+        if note is not None:
+            yield note
 
 
 def test_what_is_unparked_comes_late_and_a_batch_query_counts_it(
