@@ -147,15 +147,20 @@ def ranges_behind(status: Status, allowances: Mapping[int, Allowances]) -> Behin
         for each in behind
         if each.partition is furthest.partition and each.range.position == furthest.range.position
     ]
-    measured = [each for each in behind if each.allowed is not None]
-    slowest = min(measured, key=_slowness, default=None)
-    most = None
-    if slowest is not None and slowest.allowed is not None:
-        most = max(allowances[slowest.partition.source].values())
-        if slowest not in tied and _SLOWER * slowest.allowed <= most:
-            tied.append(slowest)
+    source = furthest.partition.source
+    most = allowances[source].most
+    slow = [
+        each
+        for each in behind
+        if each.partition.source == source
+        and each.allowed is not None
+        and _SLOWER * each.allowed <= most
+    ]
+    if slow and (slowest := min(slow, key=_slowness)) not in tied:
+        tied.append(slowest)
     tied.sort(key=_slowness)
-    return Behind(tuple(tied[:RANGES_MAX]), max(len(tied) - RANGES_MAX, 0), most)
+    known = None if tied[0].allowed is None else most
+    return Behind(tuple(tied[:RANGES_MAX]), max(len(tied) - RANGES_MAX, 0), known)
 
 
 def _slowness(each: RangeBehind) -> tuple[bool, int, int]:
@@ -168,8 +173,8 @@ def _allowed(
 ) -> int | None:
     if range_.limit is None:
         return None
-    of_source = allowances.get(partition.source, {})
-    return of_source.get((partition.topic_partition, range_.limit.hashes.span))
+    measured = allowances[partition.source].measured
+    return measured.get((partition.topic_partition, range_.limit.hashes.span))
 
 
 def _alone(status: Status, partition: PartitionStatus) -> Iterator[RangeStatus]:

@@ -139,6 +139,7 @@ def _loop(window: "curses.window", watch: Watch, view: View) -> None:
         "title": curses.A_BOLD,
         "head": curses.A_REVERSE,
         "fault": curses.A_BOLD | red,
+        "warning": curses.A_BOLD,
         "outlier": red,
     }
     window.timeout(int(_KEY_SECONDS * 1000))

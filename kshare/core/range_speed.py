@@ -17,7 +17,15 @@ from typing import Final
 from kshare.core.hashing import HashRange
 from kshare.core.slicing import RangeObservation
 
-__all__ = ["MEASURE_ALL_EVERY", "SLOW", "RangeSpeed", "learn", "next_limits", "ranges_to_measure"]
+__all__ = [
+    "FIRST_LIMIT",
+    "MEASURE_ALL_EVERY",
+    "SLOW",
+    "RangeSpeed",
+    "learn",
+    "next_limits",
+    "ranges_to_measure",
+]
 
 FIRST_LIMIT: Final = 256
 """The limit of a range of which nothing is known."""

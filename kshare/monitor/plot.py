@@ -58,7 +58,8 @@ def draw(status: Status, file: Path, now: float | None = None) -> None:
     still = None if now is None else status.unchanged_seconds(now)
     if still is not None:
         title += f", {unchanged_text(still)}"
-    planned = f"batch {checkpoint.planned} may read up to here"
+    verb = "may read" if still is None else "was planned to read"
+    planned = f"batch {checkpoint.planned} {verb} up to here"
     draw_partitions(title, status.partitions, file, status.parked, planned)
 
 

@@ -238,7 +238,7 @@ def read_checkpoint(directory: str) -> Checkpoint:
 
 
 def unchanged_text(seconds: float) -> str:
-    """Say of a query that it has written nothing for so many seconds, and may have stopped."""
+    """The text for a query without a change: it may have stopped."""
     return f"no change for {duration(seconds)}: stopped?"
 
 

@@ -94,7 +94,7 @@ def test_of_ranges_at_one_offset_the_slow_one_comes_first(
     parts = [HashRange(0, lo), HashRange(lo, hi), HashRange(hi, HASH_SPACE)]
     batches = [
         limited(0, parts, [256, 256, 256], [0, 0, 0]),
-        limited(50, parts, [4_000, 16, 8_192], [50, 50, 400]),
+        limited(50, parts, [4_000, 16, 9_000], [50, 50, 400]),
         limited(100, parts, [4_100, 16, 9_000], [100, 100, 900]),
     ]
     directory = write_checkpoint(tmp_path, batches, 1)

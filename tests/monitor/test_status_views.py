@@ -137,7 +137,7 @@ def test_no_change_for_long(seconds: float, batch_seconds: float, is_still: bool
     assert found == (seconds if is_still else None)
     look = of_query(status, AT + seconds)
     assert look.is_still == is_still
-    assert any("stopped?" in text for text in look.alarms) == is_still
+    assert any("stopped?" in text for text in look.warnings) == is_still
     assert as_json(status, AT + seconds)["unchanged_seconds"] == found
 
 

@@ -67,8 +67,8 @@ class Line:
 
     Attributes:
         text: Without a line feed.
-        style: ``plain``, ``title``, ``head`` (of a table), ``fault``, or ``outlier``: a range that
-            is far behind the others.
+        style: ``plain``, ``title``, ``head`` (of a table), ``fault``, ``warning``, or ``outlier``:
+            a range that is far behind the others.
     """
 
     text: str
@@ -91,7 +91,7 @@ def render(
     if latest.fault is not None:
         above.append(Line(f"NOT RENEWED: {latest.fault}", "fault"))
     above += [Line(text, "fault") for text in snapshot.alarms]
-    above += [Line(f"warning: {text}", "fault") for text in snapshot.warnings]
+    above += [Line(f"warning: {text}", "warning") for text in snapshot.warnings]
     strips = list(_strips(snapshot, view, width))
     if height is not None and len(strips) > height // 3:
         left_out = len(strips) - height // 3

@@ -107,7 +107,7 @@ class Snapshot:
         ranges: By source, topic, partition and first hash.
         parked: The parked keys of its topics.
         members: The members of a group, and what each has.
-        warnings: What is missing, such as a topic that does not exist.
+        warnings: What is missing or may be wrong, such as a topic that does not exist.
         read_at: When its progress was read, in seconds of ``time.monotonic()``; None if not known.
         is_still: Whether a query has changed nothing for long, so that it may have stopped.
         faults: What is wrong with it, as text.
@@ -238,7 +238,8 @@ def of_query(status: Status, at: float, warnings: Iterable[str] = ()) -> Snapsho
         for range_ in each.ranges
     )
     still, note = status.unchanged_seconds(at), late_rows(status)
-    faults, more = [] if still is None else [unchanged_text(still)], list(warnings)
+    faults: list[str] = []
+    more = [*([] if still is None else [unchanged_text(still)]), *warnings]
     if note is not None and note.is_sure:
         faults.append(f"{note.text}; {note.remedy}")
     elif note is not None and any(not each.done.is_level for each in status.partitions):
