@@ -7,7 +7,7 @@ from typing import Any
 
 from kshare.core.listing import counted, duration
 
-__all__ = ["counted", "duration", "print_json", "printable", "red", "text_table"]
+__all__ = ["counted", "duration", "print_json", "printable", "text_table"]
 
 
 def print_json(value: Any) -> None:
@@ -18,11 +18,6 @@ def print_json(value: Any) -> None:
 def printable(text: str) -> str:
     """A text of others without what moves the cursor, or worse."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
-
-
-def red(text: str) -> str:
-    """A text in red if the output is a terminal."""
-    return f"\033[31m{text}\033[0m" if sys.stdout.isatty() else text
 
 
 def text_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:

@@ -5,12 +5,13 @@ Guarantees: the two say the same.
 Cost: linear in the ranges.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from kshare.cli.output import counted, duration, red, text_table
+from kshare.cli.output import counted, duration, text_table
 from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.hashing import KeyRanges
 from kshare.core.listing import join_names, key_json, show_key
@@ -33,7 +34,6 @@ __all__ = [
     "batches_text",
     "late_rows",
     "parked_json",
-    "parked_name",
     "parked_status_json",
     "parked_status_text",
     "parked_text",
@@ -221,7 +221,12 @@ def late_rows(status: Status) -> Note | None:
 def warning_text(note: Note) -> str:
     """A warning for people, with what to do; red in a terminal if it is sure."""
     text = f"warning: {note.text}\n"
-    return f"{red(text) if note.is_sure else text}  -> {note.remedy}\n"
+    return f"{_red(text) if note.is_sure else text}  -> {note.remedy}\n"
+
+
+def _red(text: str) -> str:
+    """A text in red if the output is a terminal."""
+    return f"\033[31m{text}\033[0m" if sys.stdout.isatty() else text
 
 
 def batches_text(checkpoint: Checkpoint) -> str:
@@ -255,7 +260,7 @@ def partition_text(
     if done.gaps:
         facts.append(f"{counted(done.gaps, 'gap')} in {counted(partition.entry_bytes, 'byte')}")
     text = f"{partition.topic_partition}{source}: {', '.join(facts)}\n"
-    text += "".join(red(f"  {alarm}\n") for alarm in alarms(partition))
+    text += "".join(_red(f"  {alarm}\n") for alarm in alarms(partition))
     if len(partition.ranges) == 1 and partition.ranges[0].limit is None and done.is_level:
         return text
     rows: list[tuple[str, ...]] = [
@@ -317,7 +322,7 @@ def parked_status_text(
         info = ("", "", "")
         if key.info is not None:
             info = (ago_text(key.info.since, now), key.info.by, key.info.why)
-        rows.append((key.topic, parked_name(key), waits_text(key, kind), *info))
+        rows.append((key.topic, key.name, waits_text(key, kind), *info))
     return text_table(rows)
 
 
@@ -325,8 +330,3 @@ def waits_text(key: ParkedStatus, kind: str = "query") -> str:
     """Where a parked key waits: its offset in each partition where it is behind others."""
     waits = [f"{number}: {offset:,}" for number, offset in sorted(key.positions.items())]
     return ", ".join(waits) or f"not seen by the {kind} yet"
-
-
-def parked_name(key: ParkedStatus) -> str:
-    """A parked key for people."""
-    return f"? (hash {key.hash})" if key.key is None else show_key(key.key)

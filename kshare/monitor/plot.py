@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
-from kshare.core.listing import show_key
 from kshare.core.offsets import Bounds
 from kshare.core.region import Stripe
 from kshare.errors import PlotError
@@ -233,7 +232,7 @@ def _draw_partition(
 
 def _name_parked(axes: "Axes", drawn: Panel, parked: Iterable[ParkedStatus]) -> None:
     """Write the names of parked keys above their lines; of many, none."""
-    names = {key.hash: _name(key.key) for key in parked if key.key is not None}
+    names = {key.hash: _shortened(key.name) for key in parked if key.key is not None}
     named = [(hash_, at) for hash_, at in drawn.parked.items() if hash_ in names]
     if len(named) > _NAMES_MAX:
         return
@@ -252,8 +251,7 @@ def _name_parked(axes: "Axes", drawn: Panel, parked: Iterable[ParkedStatus]) -> 
         )
 
 
-def _name(key: bytes) -> str:
-    text = show_key(key)
+def _shortened(text: str) -> str:
     return text if len(text) <= _NAME_CHARACTERS else f"{text[:_NAME_CHARACTERS]}..."
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, WHOLE, HashRange, KeyRanges, key_hash
-from kshare.core.listing import duration
+from kshare.core.listing import duration, show_key
 from kshare.core.offsets import Bounds
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError
@@ -164,6 +164,11 @@ class ParkedStatus:
     key: bytes | None
     info: ParkedInfo | None
     positions: Mapping[int, int]
+
+    @property
+    def name(self) -> str:
+        """The key for people."""
+        return f"? (hash {self.hash})" if self.key is None else show_key(self.key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from kshare.cli.show import (
     alarms,
     batches_text,
     late_rows,
-    parked_name,
     parked_status_json,
     range_hashes_text,
     waits_text,
@@ -332,7 +331,7 @@ def as_json(
         has_picture: Whether to add what the picture of offsets x key hashes is drawn from.
     """
     partitions = snapshot.by_partition
-    names = {key.hash: parked_name(key) for key in snapshot.parked}
+    names = {key.hash: key.name for key in snapshot.parked}
     drawn = {id(each) for each in chosen(snapshot.partitions)} if has_picture else set()
     return {
         "kind": snapshot.kind,
@@ -369,7 +368,7 @@ def as_json(
         "parked": [
             {
                 **parked_status_json(each),
-                "name": parked_name(each),
+                "name": each.name,
                 "waits": waits_text(each, snapshot.kind),
             }
             for each in snapshot.parked
