@@ -8,14 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cli.live.screen import SORTS, View, render
-from kshare.cli.live.snapshot import RangeLine, Snapshot, bar_of
+from kshare.cli.live.snapshot import RangeLine, Snapshot, bar_of, of_group
 from kshare.cli.live.watch import Latest
 from kshare.cli.top import key_pressed
+from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.hashing import WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
-from tests.support.looks import ORDERS, WHY, made_up, recorded
+from kshare.group.protocol.range_owners import RangeOwner
+from kshare.group.status import GroupStatus, range_lags
+from kshare.monitor.plot import panel
+from tests.support.looks import AT, ORDERS, WHY, made_up, recorded
 
 OTHER = TopicPartition("payments", 11)
 
@@ -175,3 +179,28 @@ def test_keys() -> None:
     moved = {"KEY_UP": 6, "KEY_DOWN": 8, "KEY_NPAGE": 17, "KEY_PPAGE": 0, "KEY_HOME": 0, "x": 7}
     for name, first in moved.items():
         assert key_pressed(view, name, 10) == View(first=first), name
+
+
+def test_a_members_hashes_that_stand_apart_have_a_row_for_each() -> None:
+    low, high = split(WHOLE, 2)
+    progress = {ORDERS: Progress.of(10, [Rectangle(OffsetRange(10, 30), low)])}
+    ends = {ORDERS: 50}
+    owner = RangeOwner(ORDERS, WHOLE, "a")
+    status = GroupStatus(
+        group="billing",
+        state="Stable",
+        epoch=None,
+        generation=None,
+        leader=None,
+        members=(),
+        ranges=tuple(range_lags([owner], progress, ends)),
+        progress=progress,
+        logs={ORDERS: (0, 50)},
+    )
+    look = of_group(status, {("orders", b"k"): ParkedInfo("2026")}, AT)
+    rows = [(each.hashes, each.position, each.lag, each.member) for each in look.ranges]
+    assert rows == [((low,), 30, 20, "a"), ((high,), 10, 40, "a")]
+    assert [sum(bars[-1]) for _, bars in panel(look.partitions[0], ()).stripes] == [30, 10]
+    level = dataclasses.replace(status, progress={ORDERS: Progress.at(10)})
+    parked = of_group(level, {("orders", b"k"): ParkedInfo("2026")}, AT)
+    assert any("not seen by the group yet" in line for line in texts(parked))
