@@ -67,6 +67,7 @@ OF_SPARK = (
         "test_ranges",
         "test_differential_batch",
         "test_differential_sink",
+        "test_differential_calls",
         "test_group_spark",
         "test_security",
         "test_named_sources",

@@ -73,9 +73,9 @@ class PlainReader(DataSourceStreamReader):
         return self._known.next_end(self._end_after)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch; of one that starts where it ends, none."""
+        """Return the tasks of a batch."""
         self._known.planned(start, end)
-        return [] if start == end else self.reader.partitions(start, end)
+        return self.reader.partitions(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Take note that the batch that starts at ``end`` is in the offset log."""

@@ -4,7 +4,8 @@ Guarantees: no record is lost, and a batch that a sink may have written already 
 records: of a batch that is planned and not committed, the partitions with ranges become empty. A
 partition that such a batch adds, and whose start cannot be read, is left for the next batch to add.
 Records that were processed above a stable offset come again. Partitions without ranges, and other
-sources, stay as they are. The files that are replaced are kept.
+sources, stay as they are. Where finished batches started is left out, as nothing needs it any more
+and Spark's own source cannot read it. The files that are replaced are kept.
 
 Cost: at most two files are read and written.
 """
@@ -57,12 +58,15 @@ class DropResult:
         dropped: The partitions that were set back; empty if none had ranges.
         replaced: Numbers of the batches whose files were replaced.
         backup: Where these files are kept; None if none was replaced.
+        is_plain: Whether Spark's own source can read the checkpoint now. It cannot while a batch
+            that is planned and not committed says where partitions start.
     """
 
     log: OffsetLog
     dropped: tuple[Dropped, ...]
     replaced: tuple[int, ...] = ()
     backup: Path | str | None = None
+    is_plain: bool = True
 
 
 def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -70,15 +74,26 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     age = time.time() - OffsetLog.open(arguments.directory).written_at
     result = drop_ranges(arguments.directory)
     log = result.log
-    if not result.dropped:
+    if result.dropped:
+        sys.stdout.write(f"{log.directory}: set back to the stable offsets\n")
+        for dropped in result.dropped:
+            sys.stdout.write(f"  {_text(dropped)}\n")
+        known = [dropped.again for dropped in result.dropped if dropped.again is not None]
+        more = (
+            " and those of ranges that cannot be read" if len(known) < len(result.dropped) else ""
+        )
+        sys.stdout.write(f"at most {sum(known):,} records come again{more}\n")
+    elif result.replaced:
+        sys.stdout.write(f"{log.directory}: left out where the query started\n")
+    else:
         sys.stdout.write(f"{log.directory}: nothing to drop, no partition has ranges\n")
+    if not result.is_plain:
+        sys.stdout.write(
+            f"batch {log.planned} is not finished, and says where partitions start, which "
+            "format('kafka') cannot read: let kshare finish it before you go back\n"
+        )
+    if not result.replaced:
         return 0
-    sys.stdout.write(f"{log.directory}: set back to the stable offsets\n")
-    for dropped in result.dropped:
-        sys.stdout.write(f"  {_text(dropped)}\n")
-    known = [dropped.again for dropped in result.dropped if dropped.again is not None]
-    more = " and those of ranges that cannot be read" if len(known) < len(result.dropped) else ""
-    sys.stdout.write(f"at most {sum(known):,} records come again{more}\n")
     names = " and ".join(f"offsets/{batch}" for batch in sorted(result.replaced))
     sys.stdout.write(f"{names} as before: {result.backup}\n")
     if age < _RECENT_SECONDS:
@@ -128,6 +143,8 @@ def drop_ranges(
 ) -> DropResult:
     """Set a checkpoint back to its stable offsets. The query must not run.
 
+    Of a checkpoint without ranges, it leaves out where the query started.
+
     Args:
         directory: The query's ``checkpointLocation``: a path, or a URI such as ``file:/...`` or ``s3://...``.
         now: Time of day, by which the backup is named.
@@ -141,25 +158,37 @@ def drop_ranges(
     newest = _entries(log, log.planned)
     if not newest:
         raise CheckpointError(f"{directory}: the query has no Kafka source, or no offsets of one")
+    begun: dict[int, _Entry] = {}
     if log.is_committed:
         changes = {log.planned: {n: _level(entry.offsets) for n, entry in newest.items()}}
-        dropped = [
-            Dropped(
-                number, tp, entry.offsets.progress[tp].stable, entry.again(tp, with_limits=True)
-            )
-            for number, entry in newest.items()
-            for tp in sorted(entry.offsets.progress)
-            if entry.has_ranges(tp)
-        ]
+        dropped = [each for number, entry in newest.items() for each in _set_back(number, entry)]
     else:
-        changes, dropped = _empty_batch(log, newest)
-    if not dropped:
-        return DropResult(log, ())
+        if log.has(log.planned - 1):
+            begun = _entries(log, log.planned - 1)
+        changes, dropped = _empty_batch(log, newest, begun)
+    plain = not any(offsets.started for offsets in changes[log.planned].values())
+    was = {log.planned: newest, log.planned - 1: begun}
+    changes = {
+        batch: sources
+        for batch, sources in changes.items()
+        if any(was[batch][n] != _Entry(offsets) for n, offsets in sources.items())
+    }
+    if not changes:
+        return DropResult(log, (), is_plain=plain)
     backup = _back_up(log, changes, now())
     for batch, sources in changes.items():
         lines = {number: _line(offsets) for number, offsets in sources.items()}
         log.replace(batch, lines)
-    return DropResult(log, tuple(dropped), tuple(changes), backup)
+    return DropResult(log, tuple(dropped), tuple(changes), backup, plain)
+
+
+def _set_back(number: int, entry: _Entry) -> list[Dropped]:
+    """The partitions of a source with ranges, once its batch is done."""
+    return [
+        Dropped(number, tp, entry.offsets.progress[tp].stable, entry.again(tp, with_limits=True))
+        for tp in sorted(entry.offsets.progress)
+        if entry.has_ranges(tp)
+    ]
 
 
 def _entries(log: OffsetLog, batch: int) -> dict[int, _Entry]:
@@ -195,21 +224,22 @@ def _level(offsets: BatchOffsets) -> BatchOffsets:
 
 
 def _empty_batch(
-    log: OffsetLog, newest: Mapping[int, _Entry]
+    log: OffsetLog, newest: Mapping[int, _Entry], begun: Mapping[int, _Entry]
 ) -> tuple[dict[int, dict[int, BatchOffsets]], list[Dropped]]:
     """The content of two files with which an uncommitted batch reads no range.
 
     Its content may have been written: a sink that knows batches by their numbers would take other
     records for a repetition. So the batch ends where it begins.
     """
-    begun: dict[int, _Entry] = {}
-    if log.has(log.planned - 1):
-        begun = _entries(log, log.planned - 1)
     ends: dict[int, BatchOffsets] = {}
     starts: dict[int, BatchOffsets] = {}
     dropped = []
     for number, entry in newest.items():
         before = begun.get(number, _Entry(BatchOffsets({})))
+        if entry == before and not entry.damaged:  # only other sources have something to read
+            ends[number] = starts[number] = _level(entry.offsets)
+            dropped += _set_back(number, entry)
+            continue
         end = dict(entry.offsets.progress)
         start = dict(before.offsets.progress)
         for tp in sorted(end):
@@ -226,7 +256,7 @@ def _empty_batch(
             dropped.append(Dropped(number, tp, stable, again))
         ends[number] = BatchOffsets(end, started=entry.offsets.started)
         if number in begun:
-            starts[number] = BatchOffsets(start, started=before.offsets.started)
+            starts[number] = BatchOffsets(start)
     changes = {log.planned: ends}
     if starts:
         changes[log.planned - 1] = starts

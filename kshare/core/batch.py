@@ -16,10 +16,10 @@ a limited partition, the end of another one), of :class:`BatchStart` the begin, 
 Where partitions start is said in several places::
 
     startingOffsets        started   of the dict of batch 0, as Spark has it: an offset each
-    a partition comes up   started   of the dict of its first batch
+    a partition comes up   started   of the dict of its first batch, unless it is offset 0
     ranges with gaps       progress  of the first dict, which reads nothing (``start_with_gaps``)
     the batch itself       start_of  the end of the batch before, or one of these; of a partition
-                                     that is new in a batch of Spark's source, its earliest offset
+                                     that is new and has none of these, its earliest offset
 
 Guarantees: a function of the arguments. No batch ends before it begins or beyond the end of a log;
 no record of a parked key or of a key hash that the query does not read is in a batch; what is
@@ -42,7 +42,7 @@ from kshare.core.losses import (
     without_deleted,
     without_trimmed,
 )
-from kshare.core.offsets import OffsetRange
+from kshare.core.offsets import OffsetRange, length
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.core.tasks import PlannedSlice
 from kshare.errors import CheckpointError
@@ -53,13 +53,16 @@ __all__ = [
     "advanced",
     "batch_ends",
     "begin",
+    "is_idle",
     "limit_ranges",
     "limited_slices",
     "needs_earliest",
     "progress_after",
+    "said_starts",
     "slices_below",
     "start_of",
     "start_with_gaps",
+    "surely_read_whole",
     "unrecorded_starts",
     "unsaid_starts",
     "with_gaps",
@@ -188,12 +191,34 @@ def begin(
     )
 
 
+def said_starts(
+    started: Mapping[TopicPartition, int],
+    reached: Mapping[TopicPartition, Progress],
+    after: Mapping[TopicPartition, Progress],
+) -> dict[TopicPartition, int]:
+    """The starts that a batch's dict has to say: all of batch 0, and others that may change.
+
+    A partition that comes up later starts at its earliest offset. If that is 0, it is what another
+    planner finds, or says to be lost. So the dict is as Spark's source writes it.
+
+    Args:
+        started: Where partitions start that begin with the batch.
+        reached: How far each partition was before it; empty before batch 0.
+        after: How far each partition is after it.
+    """
+    return {
+        tp: offset
+        for tp, offset in started.items()
+        if offset or not reached or not after[tp].is_level
+    }
+
+
 def unsaid_starts(
     before: BatchOffsets, reached: Mapping[TopicPartition, Progress], after: BatchOffsets
 ) -> list[TopicPartition]:
     """The partitions that are new in a batch, and whose start its dict does not say; ascending.
 
-    Spark's source does not write it down: it takes the earliest offset, also when a batch runs
+    Spark's source never writes it down: it takes the earliest offset, also when a batch runs
     again. In batch 0, partitions start where the options say.
 
     Args:
@@ -245,6 +270,27 @@ def start_of(
 
 
 # -- where it ends -------------------------------------------------------------------------------
+
+
+def is_idle(
+    reached: Mapping[TopicPartition, Progress],
+    limited: Collection[PlannedSlice],
+    after: BatchOffsets,
+) -> bool:
+    """True if the next batch would read nothing, and there is nothing to write down.
+
+    Spark runs a batch whenever a dict differs from the one before, and calls ``foreachBatch`` for
+    it; in complete mode with all rows again. So what the dict of the last batch says only for that
+    batch (where partitions start) leaves with the next records. What has changed without a record
+    to read is written: partitions that came or went, what is lost, and the ends of a batch whose
+    limits may have left something. Those are found in the log, which may not hold them for long.
+
+    Args:
+        reached: How far each partition is.
+        limited: The slices of the last batch that had limits.
+        after: What the dict of the next batch would say.
+    """
+    return not limited and not after.limits and after.progress == reached
 
 
 def batch_ends(
@@ -345,6 +391,11 @@ def limit_ranges(
             if planned is not None:
                 limited.append((limit, planned))
     return limited
+
+
+def surely_read_whole(planned: PlannedSlice) -> bool:
+    """True if a slice has no more offsets than it may read records: no offset has two."""
+    return planned.max_records is None or length(planned.slice.bounds) <= planned.max_records
 
 
 def limited_slices(offsets: BatchOffsets) -> list[PlannedSlice]:

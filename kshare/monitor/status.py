@@ -219,7 +219,9 @@ def read_checkpoint(directory: str) -> Checkpoint:
     log = OffsetLog.open(directory)
     written = log.offsets(log.planned)
     begun: Mapping[int, BatchOffsets] = {}
-    if not log.is_committed and log.has(log.planned - 1):
+    if log.is_committed:
+        begun = written
+    elif log.has(log.planned - 1):
         begun = log.offsets(log.planned - 1)
     if not written:
         raise CheckpointError(f"{directory}: the query has no Kafka source, or no offsets of one")
@@ -231,7 +233,7 @@ def read_checkpoint(directory: str) -> Checkpoint:
             Source(
                 number,
                 offsets,
-                _done(offsets, None if log.is_committed else begun.get(number, BatchOffsets({}))),
+                _done(offsets, begun.get(number, BatchOffsets({}))),
                 log.source_name(number),
             )
             for number, offsets in sorted(written.items())
@@ -296,23 +298,24 @@ def describe(
     return Status(checkpoint, partitions, tuple(parked_keys))
 
 
-def _done(planned: BatchOffsets, begun: BatchOffsets | None) -> dict[TopicPartition, Progress]:
+def _done(planned: BatchOffsets, begun: BatchOffsets) -> dict[TopicPartition, Progress]:
     """The part that is certainly processed.
 
     Args:
         planned: the newest dict.
-        begun: the one before it; None if the newest batch is committed.
+        begun: the one before it, or ``planned`` if the newest batch is committed. Of a source with
+            nothing to read, they are the same: then where it starts is said of an earlier batch.
     """
     done = {}
     for tp, reached in planned.progress.items():
-        if tp in planned.limits or begun is None:
+        if tp in planned.limits or begun == planned:
             done[tp] = reached
         elif tp in planned.started:
             done[tp] = Progress.at(planned.started[tp])
         elif tp in begun.progress:
             done[tp] = begun.progress[tp]
-        elif tp in begun.started:
-            done[tp] = Progress.at(begun.started[tp])
+        elif begun.progress:
+            done[tp] = Progress.at(0)  # it came up: it is read from its earliest offset on
         # Else Spark's own source has planned batch 0: where it started is not known here.
     return done
 

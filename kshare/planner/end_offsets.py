@@ -3,8 +3,8 @@
 Guarantees: a function of the offset dict and of the log. What tasks report saves looking, and
 changes nothing; a report that cannot be true is ignored. If the log has lost what would have to be
 looked at, records that may have been delivered are read again: rather twice than never.
-Cost: nothing for slices whose tasks have reported; for the others of a partition, one pass over
-their records' keys.
+Cost: nothing for slices whose tasks have reported, or that have no more offsets than they may read
+records; for the others of a partition, one pass over their records' keys.
 """
 
 import logging
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from kshare.core.batch import progress_after
+from kshare.core.batch import progress_after, surely_read_whole
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.hashing import WHOLE, KeyRanges
 from kshare.core.offsets import OffsetRange
@@ -247,9 +247,12 @@ class EndOffsetResolver:
     ) -> dict[Slice, int]:
         options = self._at_level(read_committed=read_committed)
         by_partition: defaultdict[TopicPartition, list[PlannedSlice]] = defaultdict(list)
-        for planned in limited:
-            by_partition[planned.slice.topic_partition].append(planned)
         ends: dict[Slice, int] = {}
+        for planned in limited:
+            if surely_read_whole(planned):
+                ends[planned.slice] = planned.slice.offsets.end
+            else:
+                by_partition[planned.slice.topic_partition].append(planned)
         for slices in by_partition.values():
             ends |= self._find(slices, options, missing_ok=missing_ok)
         return ends

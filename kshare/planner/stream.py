@@ -13,6 +13,7 @@
                          wait?  yes: the answer is ``start`` again
                          decide (core/batch.py, core/rate.py): where the next
                          batch begins and ends, its ranges and limits
+                         nothing to read?  the answer is ``start`` again
                          write the dict  ------------------------------------> planned: the dict
     (the dict is in Spark's offset log from here on)                           says all it reads
     partitions(start,    read both dicts, cut what lies between into slices,
@@ -30,6 +31,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -40,9 +42,12 @@ from kshare.core.batch import (
     BatchStart,
     advanced,
     begin,
+    is_idle,
     limit_ranges,
     needs_earliest,
+    said_starts,
     start_of,
+    surely_read_whole,
     unrecorded_starts,
     unsaid_starts,
     with_gaps,
@@ -225,21 +230,29 @@ class StreamPlanner:
             MostRead(max_offsets, max_bytes),
             lambda ends: self._plan_limits(batch, ends, keys),
         )
-        written = self._write(batch, available, batch_end, keys, starting)
-        return written if written != start else self._idle(written)
+        after, limited = self._after(batch, batch_end, keys, reached, starting)
+        self._view.retention.look(batch.progress, available, batch.started)
+        self._report.batch(available, after, self._view.parked_counts(), keys)
+        if is_idle(last.progress, last.limited, after):
+            return self._idle(start)
+        written = encode(after)
+        self._history.recent.add(RecentBatch(batch_name(written), after, limited, batch_end.limits))
+        return written
 
     def seen_offsets(self) -> dict[str, Any] | None:
         """The offsets in Spark's progress report: see :class:`StreamReport`."""
         return self._report.encoded()
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Task, ...]:
-        """The tasks of the batch between two dicts.
+        """The tasks of the batch between two dicts; none if they are the same.
 
         Raises:
             CheckpointError: It is not known where a partition starts.
             DataLossError: A partition that is new in a batch of Spark's source has lost records,
                 and ``failOnDataLoss`` is true.
         """
+        if start == end:  # of a query that goes on without this source; the dict may say a start
+            return ()
         last = self._history.finished(start)
         self._tasks.observe(last)  # Spark calls this first when it runs a batch again
         batch = self._history.batch(end)
@@ -264,8 +277,11 @@ class StreamPlanner:
     def _begins(self, last: RecentBatch, after: BatchOffsets) -> dict[TopicPartition, Progress]:
         """The begins of partitions without limits in a batch, by its dict and the one before."""
         before, reached = last.offsets, last.progress
-        new = self._view.earliest(unsaid_starts(before, reached, after))
+        unsaid = unsaid_starts(before, reached, after)
+        there = set(self._view.partitions()) if unsaid else set()
+        new = self._view.earliest([tp for tp in unsaid if tp in there])
         raise_or_warn(new_partitions(new), fail=self._options.fail_on_data_loss)
+        new |= {tp: 0 for tp in unsaid if tp not in there}  # their tasks say that they are gone
         is_certain = partial(is_certain_start, self._options)
         return {
             tp: start_of(tp, before, reached, after, new, is_certain=is_certain)
@@ -274,35 +290,30 @@ class StreamPlanner:
 
     # -- the next batch ---------------------------------------------------------------------
 
-    def _write(
+    def _after(
         self,
         batch: BatchStart,
-        available: Mapping[TopicPartition, int],
         batch_end: BatchEnd,
         keys: KeySelection,
+        reached: Mapping[TopicPartition, Progress],
         starting: Mapping[TopicPartition, Progress],
-    ) -> dict[str, Any]:
-        """Encode the dict of a batch and remember it.
+    ) -> tuple[BatchOffsets, list[PlannedSlice]]:
+        """What the dict of a batch says, and the slices of its limits.
 
         Args:
             batch: Where the batch begins.
-            available: The ends of the partitions' logs.
             batch_end: Where the batch ends.
             keys: What the query reads.
+            reached: How far each partition is when the batch before is done.
             starting: Partitions that read nothing: the dict only records where they stand.
         """
-        limited: list[PlannedSlice] = []
         if self._options.limits_records:
             after, limited = self._limited(batch, batch_end, keys)
         else:
             after = BatchOffsets(advanced(batch.progress, batch_end.ends, keys), batch.started)
-        if starting:
-            after = with_gaps(after, starting)
-        self._view.retention.look(batch.progress, available, batch.started)
-        self._report.batch(available, after, self._view.parked_counts(), keys)
-        written = encode(after)
-        self._history.recent.add(RecentBatch(batch_name(written), after, limited, batch_end.limits))
-        return written
+            limited = []
+        after = replace(after, started=said_starts(after.started, reached, after.progress))
+        return with_gaps(after, starting) if starting else after, limited
 
     def _plan_limits(
         self, batch: BatchStart, ends: Mapping[TopicPartition, int], keys: KeySelection
@@ -336,15 +347,15 @@ class StreamPlanner:
             for tp in batch_end.limits.speeds
         }
         limited = {tp: entries for tp, entries in limited.items() if entries}
-        # Records vanish from the middle of a compacted log, which would change where a limit ends.
-        topics = self._view.compaction.of({tp.topic for tp in limited})
-        compacted = [
-            planned
-            for tp in [tp for tp in limited if tp.topic in topics]
-            for _, planned in limited.pop(tp)
-        ]
+        if all(surely_read_whole(each) for entries in limited.values() for _, each in entries):
+            known = [*limited]  # no limit ends a task
+        else:
+            # Records vanish from the middle of a compacted log: that would move a limit's end.
+            topics = self._view.compaction.of({tp.topic for tp in limited})
+            known = [tp for tp in limited if tp.topic in topics]
+        ahead = [planned for tp in known for _, planned in limited.pop(tp)]
         offsets = BatchOffsets(
-            progress=self._history.ends.resolve_ahead(batch.progress, compacted),
+            progress=self._history.ends.resolve_ahead(batch.progress, ahead),
             started={tp: offset for tp, offset in batch.started.items() if tp not in limited},
             limits={tp: tuple(limit for limit, _ in entries) for tp, entries in limited.items()},
             read_committed=bool(limited) and self._options.kafka.read_committed,

@@ -80,7 +80,11 @@ def histories(draw: st.DrawFn) -> tuple[list[SourceOffsets], int | None]:
             if is_new:
                 newest[tp] = reached
     batches: list[SourceOffsets] = [
-        BatchOffsets(before, limits=before_limits),
+        BatchOffsets(
+            before,
+            started={tp: 0 for tp in before if tp not in before_limits and draw(st.booleans())},
+            limits=before_limits,
+        ),
         BatchOffsets(
             newest, started=started, limits=newest_limits, read_committed=bool(newest_limits)
         ),
@@ -120,8 +124,12 @@ def test_nothing_is_lost_and_what_has_no_ranges_stays(
             else:
                 assert source.done[tp] == done
                 assert end.progress[tp] == planned.progress[tp]
+        assert result.is_plain == (not end.started)
+        # Spark's source reads the dicts of the last batch, and of the one before if it runs again.
+        assert not (end if committed == 1 else start).started
         repeated = drop(folder)
         assert (repeated.dropped, repeated.backup) == ((), None)
+        assert repeated.is_plain == result.is_plain
 
 
 # -- examples -------------------------------------------------------------------------------------
@@ -191,11 +199,39 @@ def test_other_sources_stay_as_they_are(tmp_path: Path) -> None:
     ]
 
 
-def test_where_there_are_no_ranges_nothing_is_changed(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, [BatchOffsets({T0: Progress.at(3)}, started={T0: 1})], 0)
+@pytest.mark.parametrize("started", [{}, {T0: 1}])
+def test_where_there_are_no_ranges_nothing_is_changed(
+    tmp_path: Path, started: dict[TopicPartition, int]
+) -> None:
+    """A first batch that is not finished needs its start, if it has one."""
+    write_checkpoint(tmp_path, [BatchOffsets({T0: Progress.at(3)}, started=started)], None)
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     assert drop(tmp_path).dropped == ()
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+
+
+STARTED = BatchOffsets({T0: AHEAD, T1: Progress.at(9)}, started={T0: 1, T1: 4})
+
+
+def test_a_batch_that_reads_nothing_of_a_source_leaves_it_where_it_was(tmp_path: Path) -> None:
+    """Another source has the batch's records: this one's dict stays, with where the query began."""
+    batches: list[list[SourceOffsets]] = [[STARTED, at(3)], [STARTED, at(7)]]
+    write_checkpoint(tmp_path, batches, 0)
+    result = drop(tmp_path)
+    assert (result.dropped, result.is_plain) == ((Dropped(0, T0, 10, 10),), True)
+    for batch in (0, 1):
+        assert offsets_in(tmp_path, batch) == BatchOffsets(
+            {T0: Progress.at(10), T1: Progress.at(9)}
+        )
+    assert (offsets_in(tmp_path, 0, 1), offsets_in(tmp_path, 1, 1)) == (at(3), at(7))
+
+
+def test_a_second_batch_that_is_not_finished_needs_no_start_of_the_first(tmp_path: Path) -> None:
+    batches = [BatchOffsets({T0: Progress.at(3)}, started={T0: 1}), at(7)]
+    write_checkpoint(tmp_path, batches, 0)
+    result = drop(tmp_path)
+    assert (result.replaced, result.is_plain) == ((0,), True)
+    assert (offsets_in(tmp_path, 0), offsets_in(tmp_path, 1)) == (at(3), at(7))
 
 
 # -- what is damaged -------------------------------------------------------------------------------
@@ -282,6 +318,24 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert last.startswith(f"offsets/0 as before: {folder}/offsets-before-drop-ranges-")
     assert main(["checkpoint", "drop-ranges", folder]) == 0
     assert capsys.readouterr().out == f"{folder}: nothing to drop, no partition has ranges\n"
+
+
+@pytest.mark.parametrize("committed", [None, 0])
+def test_the_command_where_only_the_start_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], committed: int | None
+) -> None:
+    first = BatchOffsets({T0: Progress.at(3)}, started={T0: 1})
+    folder = write_checkpoint(tmp_path, [first], committed)
+    assert main(["checkpoint", "drop-ranges", folder]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    if committed is None:
+        assert head == f"{folder}: nothing to drop, no partition has ranges"
+        (line,) = lines
+        assert line.startswith("batch 0 is not finished, and says where partitions start")
+        return
+    assert head == f"{folder}: left out where the query started"
+    assert lines[0].startswith(f"offsets/0 as before: {folder}/offsets-before-drop-ranges-")
+    assert offsets_in(tmp_path, 0) == at(3)
 
 
 def test_the_command_says_what_it_cannot_count(

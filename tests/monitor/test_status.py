@@ -75,6 +75,16 @@ def test_the_first_batch_tells_its_start(tmp_path: Path) -> None:
     assert done(tmp_path, [first], None) == {T0: Progress.at(2)}
 
 
+def test_a_source_with_nothing_to_read_stays_where_it_was(tmp_path: Path) -> None:
+    """Its dict is the same, with where the query started; another source has something to read."""
+    first = BatchOffsets({T0: Progress.at(9)}, started={T0: 2})
+    assert done(tmp_path, [first, first], 0) == {T0: Progress.at(9)}
+
+
+def test_a_partition_that_came_up_is_not_read_yet(tmp_path: Path) -> None:
+    assert done(tmp_path, [at(p0=5), at(p0=9, p1=3)], 0) == {T0: Progress.at(5), T1: Progress.at(0)}
+
+
 def test_a_first_batch_of_sparks_own_source_does_not(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(write_checkpoint(tmp_path, ['{"t":{"0":9}}'], None))
     assert checkpoint.committed is None

@@ -50,14 +50,36 @@ def test_the_dict_of_batch_0_carries_its_start() -> None:
     assert covered(slices) == {("t", 0): (100, 105)}
 
 
-def test_after_batch_0_the_dict_is_exactly_that_of_sparks_source() -> None:
+def test_the_start_leaves_the_dict_with_the_next_records() -> None:
     cluster = FakeCluster({("t", 0): (0, 5), ("t", 1): (0, 7), ("t", 10): (0, 1)})
     planned = planner(cluster, startingOffsets="earliest")
     zero = planned.latest_offsets(planned.initial_offsets(), None)
-    one = planned.latest_offsets(zero, None)  # nothing new: and yet another dict, a plain one
-    assert one == {"t": {"0": 5, "1": 7, "10": 1}}
-    assert slices_of(planned, zero, one) == ()
+    # Another dict would be another batch: foreachBatch is called for it.
+    for each in (planned, planner(cluster, startingOffsets="latest", minPartitions="9")):
+        assert each.latest_offsets(zero, None) == zero
+        assert each.latest_offsets(zero, 1, may_wait=True) == zero
+    cluster.logs[T0] = (0, 6)
+    one = planned.latest_offsets(zero, None)
+    assert one == {"t": {"0": 6, "1": 7, "10": 1}}  # exactly that of Spark's source
+    assert covered(slices_of(planned, zero, one)) == {("t", 0): (5, 6)}
     assert planned.latest_offsets(one, None) == one
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("parked", ["[]", '["key-3"]'])
+def test_a_batch_that_begins_where_it_ends_reads_nothing(restarts: bool, parked: str) -> None:
+    """So is that of another source, or of a watermark; the dict may say where the query started."""
+    cluster = FakeCluster({("t", 0): (0, 5)})
+    given = {"startingOffsets": "earliest", "parkedKeys": parked}
+    planned = planner(cluster, **given)
+    zero = planned.latest_offsets(planned.initial_offsets(), None)
+    if restarts:
+        planned = planner(cluster, **given)
+    assert planned.tasks(zero, zero) == ()
+    cluster.logs[T0] = (0, 6)
+    one = planned.latest_offsets(zero, None)
+    assert slices_of(planned, zero, one)
+    assert planned.tasks(one, one) == ()
 
 
 @pytest.mark.parametrize(
@@ -160,14 +182,47 @@ def test_a_partition_that_is_new_in_a_batch_that_sparks_source_did_not_finish(
     assert lenient.latest_offsets(end, None) == {"t": {"0": 9, "1": 9}}
 
 
-def test_a_new_partition_is_read_from_its_earliest_offset_and_the_dict_says_so() -> None:
+@pytest.mark.parametrize("end", [0, 3])
+def test_a_new_partition_is_read_from_its_earliest_offset(end: int) -> None:
+    """Its dict is that of Spark's source, and so is the number of batches: one, also if empty."""
     cluster = FakeCluster({("t", 0): (0, 5)})
     planned = planner(cluster, startingOffsets="latest")
-    cluster.logs[T1] = (0, 3)
-    end = planned.latest_offsets({"t": {"0": 5}}, None)
-    assert end == {"t": {"0": 5, "1": 3}, "@kshare": {"v": 1, "start": {"t": {"1": 0}}}}
-    assert covered(slices_of(planned, {"t": {"0": 5}}, end)) == {("t", 1): (0, 3)}
-    assert planned.latest_offsets(end, None) == {"t": {"0": 5, "1": 3}}
+    before = {"t": {"0": 5}}
+    cluster.logs[T1] = (0, end)
+    after = planned.latest_offsets(before, None)
+    assert after == {"t": {"0": 5, "1": end}}
+    cluster.logs[T1] = (0, 7)
+    for each in (planned, planner(cluster, startingOffsets="latest")):
+        assert covered(slices_of(each, before, after)) == ({("t", 1): (0, end)} if end else {})
+    assert planned.latest_offsets(after, None) == {"t": {"0": 5, "1": 7}}
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_new_partition_that_is_trimmed_or_gone_before_its_batch_runs_again(lenient: bool) -> None:
+    cluster = FakeCluster({("t", 0): (0, 5), ("t", 1): (0, 3)})
+    before, given = {"t": {"0": 5}}, {"failOnDataLoss": str(not lenient).lower()}
+    after = planner(cluster, **given).latest_offsets(before, None)
+    cluster.logs[T1] = (2, 3)
+    if lenient:
+        assert covered(slices_of(planner(cluster, **given), before, after)) == {("t", 1): (2, 3)}
+    else:
+        with pytest.raises(DataLossError, match="t-1 is new to this query and starts at offset 2"):
+            planner(cluster, **given).tasks(before, after)
+    # What is gone altogether, its task says.
+    del cluster.logs[T1]
+    assert covered(slices_of(planner(cluster, **given), before, after)) == {("t", 1): (0, 3)}
+
+
+def test_a_new_partition_without_its_first_records_has_its_start_in_the_dict() -> None:
+    """Retention may go on before the batch runs again: then all that was planned is lost, too."""
+    cluster = FakeCluster({("t", 0): (0, 5), ("t", 1): (2, 9)})
+    planned = planner(cluster, failOnDataLoss="false")
+    after = planned.latest_offsets({"t": {"0": 5}}, None)
+    assert after == {"t": {"0": 5, "1": 9}, "@kshare": {"v": 1, "start": {"t": {"1": 2}}}}
+    cluster.logs[T1] = (4, 9)
+    again = planner(cluster, failOnDataLoss="false")
+    assert covered(slices_of(again, {"t": {"0": 5}}, after)) == {("t", 1): (2, 9)}
+    assert again.latest_offsets(after, None) == after
 
 
 def test_a_new_partition_that_has_lost_records_is_data_loss(
@@ -244,9 +299,7 @@ def test_available_now_reads_what_was_there_then() -> None:
     cluster.logs[T1] = (0, 3)
     zero = planned.latest_offsets(planned.initial_offsets(), None)
     assert zero["t"] == {"0": 5}
-    one = planned.latest_offsets(zero, None)
-    assert one == {"t": {"0": 5}}
-    assert planned.latest_offsets(one, None) == one
+    assert planned.latest_offsets(zero, None) == zero
 
 
 def test_stable_offsets_are_committed_when_their_batch_is_done() -> None:
@@ -346,6 +399,8 @@ def test_batches_tile_the_log(
         if restarts:
             planned = planner(cluster, startingOffsets="latest", **options)
         end = planned.latest_offsets(at, limit)
+        is_read = "t" in at and _places(at) == {tp: last for tp, (_, last) in cluster.logs.items()}
+        assert (end == at) == is_read
         if end == at:
             continue
         again = planner(cluster, startingOffsets="latest", **options)

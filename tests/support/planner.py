@@ -12,9 +12,11 @@ from typing import Any
 from kshare.cluster.cluster import TopicConfig
 from kshare.cluster.parked_keys import ParkWatch
 from kshare.core.admission import StampedOffset
+from kshare.core.batch import limited_slices
+from kshare.core.checkpoint import decode
 from kshare.core.hashing import key_hash
 from kshare.core.listing import ParkedCount
-from kshare.core.progress import Rectangle, Slice, TopicPartition
+from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.errors import DataLossError
@@ -343,16 +345,17 @@ class Query:
             last[key] = offset
 
     def check_all(self) -> None:
-        """Every record exactly once, those of a key in order, and a plain dict at the end."""
+        """Every record exactly once, those of a key in order, and one offset for a partition."""
         self.check_order()
         assert set(self.delivered) == {
             (partition, offset)
             for partition, keys in self.log.keys.items()
             for offset in range(len(keys))
         }
-        assert self.at == {
-            "t": {str(partition.partition): len(k) for partition, k in self.log.keys.items()}
-        }
+        ends = {partition: Progress.at(len(keys)) for partition, keys in self.log.keys.items()}
+        at = decode(self.at)
+        assert at.progress == ends
+        assert not limited_slices(at)
 
 
 def grown(count: int, partitions: int = 1, seed: int = 1) -> Log:
