@@ -22,12 +22,15 @@ from integration.kafka import KafkaBroker
 from integration.spark import QUERY_S
 from kshare.core.checkpoint import EXTRA_KEY
 from kshare.testing import Record
+from spark_plugin.spark_api import TELLS_START
 from tests.docs.test_examples import examples
 
 DEFAULT: Mapping[str, Any] = {}
 INTERVAL: Mapping[str, Any] = {"processingTime": "50 milliseconds"}
-AVAILABLE_NOW: Mapping[str, Any] = {"availableNow": True}
 ONCE: Mapping[str, Any] = {"once": True}
+# Before Spark 4.2, AvailableNow is one batch for Python's sources, and so without the batches that
+# only move a watermark.
+AVAILABLE_NOW: Mapping[str, Any] = {"availableNow": True} if TELLS_START else ONCE
 JOBS = (AVAILABLE_NOW, ONCE)
 
 
@@ -185,24 +188,25 @@ def test_batches_and_calls_are_those_of_sparks_source(
 ) -> None:
     """First run, records, a topic that comes up, restarts; beside a source with nothing new."""
     first, beside = broker.create_topic(), broker.create_topic()
-    second = f"{first}-second"
+    # Spark 4.0's own source fails where an empty topic comes up while it waits for a minimum.
+    grows = "minOffsetsPerTrigger" not in CASES[case].options
+    second = f"{first}-second" if grows else first
     fill(broker, first, 12, 0)
     fill(broker, beside, 3, 1)
     common = {"kafka.bootstrap.servers": broker.bootstrap_servers, "startingOffsets": "earliest"}
     options = [{**common, "subscribePattern": f"{first}.*"}, {**common, "subscribe": beside}]
     queries = [Query(spark, source, tmp_path, CASES[case], options) for source in FORMATS]
     is_job = CASES[case].trigger in JOBS
-    is_seen = not is_job and "minOffsetsPerTrigger" not in CASES[case].options
 
     def topic_comes_up() -> None:
         broker.create_topic(second)
-        for query in queries if is_seen else ():
+        for query in () if is_job else queries:
             query.wait_for(second)
 
     steps: list[Callable[[], object]] = [
         lambda: None,
         lambda: fill(broker, first, 1, 20),  # one: each query sees all or nothing
-        topic_comes_up,
+        topic_comes_up if grows else lambda: None,
         lambda: fill(broker, second, 1, 40),
     ]
     if is_job:
