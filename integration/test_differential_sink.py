@@ -227,3 +227,61 @@ def test_a_stream_and_its_restart(spark: SparkSession, broker: KafkaBroker, tmp_
     results = {source: written(spark, servers, out) for source, out in outs.items()}
     assert results["kshare"] == results["kafka"]
     assert len(results["kafka"]) == 40
+
+
+MISSING = {"kafka.max.block.ms": "2000"}  # Java's 60 s, for a sentence without a reason
+
+
+@pytest.mark.parametrize("named_by", ["option", "column"])
+def test_a_topic_that_does_not_exist(
+    spark: SparkSession, broker: KafkaBroker, topic: str, named_by: str
+) -> None:
+    """No row is written, and the nearest topic is named."""
+    missing, servers = f"{topic}s", broker.bootstrap_servers
+    rows = spark.createDataFrame(
+        [(topic, "k", "v"), (missing, "k", "v")], f"topic string, {TEXT}"
+    ).coalesce(1)
+    given = {"topic": missing, **MISSING} if named_by == "option" else MISSING
+    errors = {
+        source: error_of(partial(write, rows, source, servers, **given)) for source in FORMATS
+    }
+    assert f"Topic {missing} not present in metadata after 2000 ms" in errors["kafka"]
+    said = f"topic {missing} does not exist on {servers}; did you mean {topic}?"
+    assert said in errors["kshare"]
+    # Spark's producer has sent the row before.
+    assert broker.latest(topic) == (0 if named_by == "option" else 1)
+
+
+@pytest.mark.parametrize("exactly_once", ["false", "true"])
+def test_a_stream_to_a_topic_that_does_not_exist(
+    spark: SparkSession, broker: KafkaBroker, topic: str, tmp_path: Path, exactly_once: str
+) -> None:
+    servers, missing = broker.bootstrap_servers, f"{topic}s"
+    broker.produce(topic, [Record(b"k", b"v")])
+    frame = (
+        spark.readStream.format("kshare")
+        .options(**{"kafka.bootstrap.servers": servers, "startingOffsets": "earliest"})
+        .option("subscribe", topic)
+        .load()
+    )
+    query = (
+        frame.select("key", "value")
+        .writeStream.format("kshare")
+        .options(**{"kafka.bootstrap.servers": servers, "topic": missing})
+        .options(exactlyOnce=exactly_once, checkpointLocation=str(tmp_path))
+        .trigger(**READS_ALL)
+        .start()
+    )
+    said = f"topic {missing} does not exist on {servers}; did you mean {topic}?"
+    assert said in error_of(partial(read_all, query))
+
+
+def test_brokers_that_make_the_topics_that_are_written_to(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([("made-by-column", "k", "v")], f"topic string, {TEXT}")
+    with KafkaBroker(config={"auto.create.topics.enable": "true"}) as makes:
+        servers = makes.bootstrap_servers
+        for source in FORMATS:
+            write(rows, source, servers, topic=f"made-for-{source}")
+            write(rows.withColumn("topic", F.lit(f"{source}-column")), source, servers)
+            for topic in (f"made-for-{source}", f"{source}-column"):
+                assert [row[1:3] for row in written(spark, servers, topic)] == [(b"k", b"v")]

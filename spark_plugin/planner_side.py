@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from kshare.cluster.cluster import Cluster
+from kshare.cluster.listening import START_SECONDS, check_listening
 from kshare.cluster.policies import PolicyWatch
 from kshare.options import FromGroup, SourceOptions
 from kshare.planner import StreamPlanner, plan_batch
@@ -36,6 +37,7 @@ def batch_partitions(options: SourceOptions, filters: "Sequence[Filter]") -> lis
         DataLossError: The given offsets are not in the log, and ``failOnDataLoss`` is true.
         KafkaError: The cluster did not answer.
     """
+    check_listening(options.kafka, START_SECONDS)
     cluster, policies = Cluster(options.kafka), PolicyWatch(options.kafka)
     try:
         bounds, group = bounds_of(conditions_of(filters)), _group_of(options)
@@ -47,7 +49,12 @@ def batch_partitions(options: SourceOptions, filters: "Sequence[Filter]") -> lis
 
 
 def open_planner(options: SourceOptions) -> StreamPlanner:
-    """Make the planner of a streaming query; its ``close`` closes its connections, too."""
+    """Make the planner of a streaming query; its ``close`` closes its connections, too.
+
+    Raises:
+        KafkaError: No bootstrap server listens.
+    """
+    check_listening(options.kafka, START_SECONDS)
     return StreamPlanner(
         options,
         Cluster(options.kafka),

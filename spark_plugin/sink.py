@@ -67,7 +67,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Write a task's rows, and return when the brokers have them."""
-        return _write(iterator, self._options)
+        return _write(iterator, self._options, is_start=True)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -80,7 +80,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Write a task's rows; with ``exactlyOnce`` :meth:`commit` makes them visible."""
         if not self._options.exactly_once:
-            return _write(iterator, self._options)
+            return _write(iterator, self._options, is_start=_is_first_batch())
         from kshare.produce import Attempt, prepare_rows  # noqa: PLC0415 - as in _write()
 
         context, query, run, batch = _task_and_batch()
@@ -156,12 +156,20 @@ def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -
     return parsed.options
 
 
-def _write(batches: "Iterator[pa.RecordBatch]", options: SinkOptions) -> WrittenMessage:
+def _write(
+    batches: "Iterator[pa.RecordBatch]", options: SinkOptions, *, is_start: bool
+) -> WrittenMessage:
     # The driver makes sinks and writes nothing (0.15 s of imports).
     from kshare.produce import write_rows  # noqa: PLC0415
 
     show_log()
-    return WrittenMessage(write_rows(batches, options))
+    return WrittenMessage(write_rows(batches, options, is_start=is_start))
+
+
+def _is_first_batch() -> bool:
+    """True in the first batch of a query: a later one waits for brokers that are away."""
+    context = TaskContext.get()
+    return context is not None and context.getLocalProperty(_BATCH) == "0"
 
 
 def _task_and_batch() -> tuple[TaskContext, str, str, int]:

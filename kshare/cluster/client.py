@@ -12,13 +12,15 @@ is logged, or the same one was logged less than five minutes ago.
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 
 from kshare.cluster.silence import Diagnosis, Silence
+from kshare.cluster.topics import is_internal
+from kshare.core.listing import nearest
 from kshare.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -44,6 +46,7 @@ __all__ = [
     "kafka_error",
     "kind_of",
     "servers",
+    "unknown_topic",
 ]
 
 _AGAIN_SECONDS: Final = 300.0
@@ -51,6 +54,10 @@ _REMEMBERED_MAX: Final = 256
 # FAIL [client#producer-1] [thrd:host:1/bootstrap]: host:1/bootstrap: text (after 3ms in state X)
 _ORIGIN: Final = re.compile(r"^\w+ \[[^]]*\] \[thrd:[^]]*\]: ")
 _DETAIL: Final = re.compile(r" \(after \d+ms in state .*\)$")
+# host:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused
+_NO_CONNECTION: Final = re.compile(
+    r"^(\S+?)(?:/\w+)?: (?:Connect to \S+ failed|Failed to resolve '[^']*'): (.+)$"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -245,6 +252,15 @@ class Client(Generic[HandleT]):
             return ""
         return f" (the client's last error: {fault.str()}){_protocol_hint(self._kafka, fault)}"
 
+    def no_connection_text(self) -> str:
+        """Why the last broker that was tried takes no connection; empty if that is not the fault.
+
+        Such as ``localhost:9092: Connection refused``.
+        """
+        fault = self.last_fault
+        said = None if fault is None else _NO_CONNECTION.match(_DETAIL.sub("", fault.str()))
+        return "" if said is None else f"{said[1]}: {said[2]}"
+
     def _on_error(self, error: RdKafkaError) -> None:
         outage = None if self._tokens is None else self._tokens.fault
         if isinstance(outage, OSError) and kind_of(error) is Kind.AUTHENTICATION:
@@ -301,6 +317,7 @@ def kafka_error(
     error: object,
     action: str,
     *,
+    cause: str = "",
     where: str = "",
     whom: str | None = None,
     missing: str | None = None,
@@ -315,6 +332,7 @@ def kafka_error(
     Args:
         error: A ``KafkaError`` or ``KafkaException`` of confluent-kafka, or a ``TimeoutError``.
         action: What was tried, as an infinitive: "write to topic t".
+        cause: Why there was no answer in time, in place of librdkafka's text; empty if not known.
         where: Supplement to the action, for errors without a class of their own.
         whom: What a login was refused by; the action if None.
         missing: What does not exist, as a sentence; None for a general one.
@@ -335,8 +353,8 @@ def kafka_error(
     if kind is Kind.AUTHORIZATION:
         return AuthorizationError(f"not authorized to {action}: {text}", **facts)
     if kind is Kind.UNKNOWN_TOPIC:
-        missing = missing or f"cannot {action}: the topic or its partition does not exist"
-        return UnknownTopicError(f"{missing}: {text}", **facts)
+        missing = missing or f"cannot {action}: the topic or its partition does not exist: {text}"
+        return UnknownTopicError(missing, **facts)
     if kind is Kind.RECORD:
         return RecordRefusedError(f"cannot {action}{where}: {text}{hint}", **facts)
     if kind is Kind.FENCED:
@@ -348,7 +366,26 @@ def kafka_error(
             "; kafka.transaction.timeout.ms must not be more than the brokers' "
             "transaction.max.timeout.ms"
         )
-    return KafkaError(f"cannot {action}{where}: {text}{hint}", **facts)
+    if cause and has_timed_out(error):
+        whole = f"{cause}: cannot {action}{where}"
+    else:
+        whole = f"cannot {action}{where}: {text}{hint}"
+    return KafkaError(whole, **facts)
+
+
+def unknown_topic(topic: str, whom: str, existing: Iterable[str]) -> UnknownTopicError:
+    """The error of a topic that does not exist, with the nearest one that does.
+
+    Args:
+        topic: The topic.
+        whom: The brokers that were asked.
+        existing: The topics that there are, as far as that is known.
+    """
+    near = nearest(topic, (name for name in existing if not is_internal(name) and name != topic))
+    question = "" if near is None else f"; did you mean {near}?"
+    return UnknownTopicError(
+        f"topic {topic} does not exist on {whom}{question}", topic=topic, broker=whom
+    )
 
 
 def servers(kafka: KafkaConfig) -> str:

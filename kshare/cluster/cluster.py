@@ -23,7 +23,15 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-from kshare.cluster.client import Client, code_of, has_timed_out, kafka_error, kind_of, servers
+from kshare.cluster.client import (
+    Client,
+    code_of,
+    has_timed_out,
+    kafka_error,
+    kind_of,
+    servers,
+    unknown_topic,
+)
 from kshare.cluster.topics import is_internal
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError, UnknownTopicError
@@ -140,7 +148,10 @@ class Cluster:
                 return tuple(sorted(topics.partitions))
             case Subscribe():
                 names = sorted(set(topics.topics))
-                found = self._attempted(lambda: self._describe(names, self._deadline()))
+                try:
+                    found = self._attempted(lambda: self._describe(names, self._deadline()))
+                except UnknownTopicError as error:
+                    raise self._with_nearest(error) from None
             case SubscribePattern():
                 found = self._attempted(lambda: self._matching(topics))
         return tuple(sorted(found))
@@ -229,6 +240,17 @@ class Cluster:
     def close(self) -> None:
         """Close the client; a later call opens a new one."""
         self._client.close()
+
+    def _with_nearest(self, error: UnknownTopicError) -> UnknownTopicError:
+        """The error of a topic that a user has named, with the nearest one that exists."""
+        # Those of our own are asked for in each batch, and mostly are not there.
+        if error.topic is None or is_internal(error.topic):
+            return error
+        try:
+            existing = self._client.handle.list_topics(timeout=1.0).topics
+        except (KafkaException, KafkaError):
+            return error
+        return unknown_topic(error.topic, servers(self._kafka), existing)
 
     # -- asking -----------------------------------------------------------------------------
 
@@ -443,6 +465,7 @@ class Cluster:
         return kafka_error(
             error,
             f"{what} of {whose}" if topic else what,
+            cause=self._client.no_connection_text(),
             where=f" on {brokers} within {self._seconds:g} s (kafka.default.api.timeout.ms)",
             whom=brokers,
             missing=f"topic {topic} {missing} on {brokers}",

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterable
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
+from confluent_kafka import IsolationLevel, KafkaException, Node, TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import ConfigResource, OffsetSpec
 
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
@@ -23,16 +23,32 @@ class ExaminedCluster(Cluster):
 
     def brokers(self) -> list[str]:
         """The brokers, as ``host:port``, sorted."""
+        return sorted(f"{node.host}:{node.port}" for node in self._nodes())
+
+    def broker_config(self, name: str) -> str | None:
+        """A setting of one of the brokers; None if it says nothing of it."""
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(self._nodes()[0].id))
+        answers = self._asked(
+            lambda client, seconds: client.describe_configs([resource], request_timeout=seconds),
+            self._deadline(),
+        )
+        try:
+            entry = answers[resource].result(timeout=0).get(name)
+        except (KafkaException, TimeoutError) as error:
+            raise self._error(error, "describe a broker's configuration") from None
+        return None if entry is None else entry.value
+
+    def _nodes(self) -> list[Node]:
         answers = self._asked(
             lambda client, seconds: {None: client.describe_cluster(request_timeout=seconds)},
             self._deadline(),
         )
         try:
-            nodes = answers[None].result(timeout=0).nodes
+            nodes: list[Node] = answers[None].result(timeout=0).nodes
         except (KafkaException, TimeoutError) as error:
             raise self._error(error, "list the brokers") from None
         self._client.answered()
-        return sorted(f"{node.host}:{node.port}" for node in nodes)
+        return nodes
 
     def rights(self, topics: Collection[str]) -> dict[str, frozenset[str] | KafkaError | None]:
         """Permitted operations on topics, by name.

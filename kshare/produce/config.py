@@ -29,6 +29,7 @@ from kshare.security.librdkafka import librdkafka_config
 
 __all__ = [
     "PROPAGATION",
+    "PROPAGATION_SECONDS",
     "commit_transaction",
     "consumer_producer_config",
     "producer_config",
@@ -36,9 +37,12 @@ __all__ = [
     "with_late_repetitions",
 ]
 
-PROPAGATION: Final[Mapping[str, Any]] = {"topic.metadata.propagation.max.ms": 5_000}
+PROPAGATION_SECONDS: Final = 5.0
 """A topic that no broker knows does not exist after so long. librdkafka's 30 s are for topics that
 are about to be made; one that brokers make when it is asked for is there within a second or two."""
+PROPAGATION: Final[Mapping[str, Any]] = {
+    "topic.metadata.propagation.max.ms": int(PROPAGATION_SECONDS * 1000)
+}
 
 _STATISTICS_MS: Final = 50
 

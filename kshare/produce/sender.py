@@ -23,18 +23,21 @@ import pyarrow as pa
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
-from kshare.cluster.client import Client, code_of, kafka_error, kind_of
+from kshare.cluster.client import Client, code_of, kafka_error, kind_of, servers
+from kshare.cluster.listening import START_SECONDS, check_listening
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
 from kshare.options.sink import SinkOptions
 from kshare.produce.config import producer_config
 from kshare.produce.rows import Rows, rows_of
+from kshare.produce.topic_lookup import TopicLookup
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
 
 __all__ = ["Sender", "connect", "first_topic", "write_error", "write_rows"]
 
 
 _TOO_LARGE: Final = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
+_UNDELIVERED: Final = {RdKafkaError._MSG_TIMED_OUT, RdKafkaError._TIMED_OUT}  # noqa: SLF001
 _POLL_SECONDS: Final = 0.1
 _REPORT_SECONDS: Final = 1.0
 _CONNECT_SECONDS: Final = 1.0
@@ -56,6 +59,11 @@ def _is_purged(error: RdKafkaError) -> bool:
     return error.code() in {RdKafkaError._PURGE_QUEUE, RdKafkaError._PURGE_INFLIGHT}  # noqa: SLF001
 
 
+def _may_be_missing(error: RdKafkaError) -> bool:
+    """True for a row that may not have been delivered because there is no such topic."""
+    return error.code() in _UNDELIVERED or kind_of(error) is Kind.UNKNOWN_TOPIC
+
+
 class Sender:
     """A producer, and the rows that it could not deliver. For one thread.
 
@@ -66,6 +74,7 @@ class Sender:
 
     Attributes:
         producer: The producer.
+        brokers: The bootstrap servers, as errors name them.
         rows: Number of rows sent so far.
 
     Raises:
@@ -87,6 +96,8 @@ class Sender:
             making="make a producer",
         )
         self.producer = self._client.handle
+        self._topics = TopicLookup(self._client, kafka)
+        self.brokers = servers(kafka)
         self.rows = 0
 
     def begin_transaction(self, topic: str | None, seconds: float) -> None:
@@ -121,9 +132,11 @@ class Sender:
         """Hand over a batch, waiting while the queue is full.
 
         Raises:
+            UnknownTopicError: A topic of the batch does not exist.
             KafkaError: A row of this batch or of an earlier one was refused.
         """
         for rows in rows_of(batch, topic):
+            self._topics.check({rows.topics} if isinstance(rows.topics, str) else set(rows.topics))
             self._send(rows)
             with self._fatal_as_ours():
                 self.producer.poll(0)
@@ -162,7 +175,10 @@ class Sender:
             fault = self._client.last_fault
             if fault is not None and kind_of(fault) is Kind.AUTHENTICATION:
                 error = fault
-            raise write_error(error, topic, partition, more=more, size=size)
+            missing = self._topics.missing(topic) if topic and _may_be_missing(error) else None
+            if missing is not None:
+                raise missing
+            raise write_error(error, topic, partition, more=more, size=size, brokers=self.brokers)
         self._client.raise_refusal()
 
     def _send(self, rows: Rows) -> None:
@@ -181,7 +197,7 @@ class Sender:
                 alone = -1 if len(self.producer) else start
             except KafkaException as error:
                 row = count - length_hint(arguments[1]) - 1
-                raise _not_taken(rows, row, error) from error
+                raise _not_taken(rows, row, error, self.brokers) from error
             else:
                 start = count
         self.rows += count
@@ -233,6 +249,7 @@ def write_rows(
     batches: Iterable[pa.RecordBatch],
     options: SinkOptions,
     *,
+    is_start: bool = False,
     producer: Callable[..., Producer] = Producer,
 ) -> int:
     """Write batches at least once; returns when the brokers have all rows.
@@ -240,12 +257,14 @@ def write_rows(
     Args:
         batches: The rows.
         options: The sink's options.
+        is_start: Whether a job begins so: then brokers that refuse connections are not waited for.
         producer: Makes the producer.
 
     Returns:
         The number of rows.
 
     Raises:
+        UnknownTopicError: A topic does not exist.
         KafkaError: A row was not delivered: topic, partition and cause.
     """
     sender: Sender | None = None
@@ -254,6 +273,8 @@ def write_rows(
         for batch in batches:
             if not batch.num_rows:
                 continue
+            if sender is None and is_start:
+                check_listening(options.kafka, START_SECONDS)
             sender = sender or _kept.sender(options, batch, producer)
             sender.send(batch, options.topic)
             rows += batch.num_rows
@@ -319,12 +340,12 @@ class _KeptSender:
 _kept: Final = _KeptSender()
 
 
-def _not_taken(rows: Rows, row: int, error: KafkaException) -> KafkaError:
+def _not_taken(rows: Rows, row: int, error: KafkaException, brokers: str) -> KafkaError:
     """The error of a row that librdkafka did not take."""
     topic = rows.topic_of(row)
     partition = rows.partitions[row] if rows.partitions else None
     partition = None if partition == -1 else partition
-    return write_error(error, topic, partition, size=_size(rows, row))
+    return write_error(error, topic, partition, size=_size(rows, row), brokers=brokers)
 
 
 def _too_large(rows: Rows, row: int) -> KafkaError:
@@ -349,6 +370,7 @@ def write_error(
     *,
     more: str = "",
     size: int | None = None,
+    brokers: str = "",
 ) -> KafkaError:
     """Return the error of a record that was not written.
 
@@ -358,6 +380,7 @@ def write_error(
         partition: Its partition; None if it has none yet.
         more: Supplement to librdkafka's text.
         size: Size of its key and value, in bytes.
+        brokers: The brokers that were asked, if they are known.
     """
     target = f"topic {topic}" if partition is None else f"topic {topic}, partition {partition}"
     hint = ""
@@ -366,6 +389,15 @@ def write_error(
             f"; its key and value have {size:,} bytes, more than the topic (max.message.bytes) or "
             "the client (kafka.max.request.size of a sink, 1,048,576 by default) takes in a batch"
         )
+    is_topic = partition is None or code_of(error) == RdKafkaError._UNKNOWN_TOPIC  # noqa: SLF001
+    missing = "does not exist" if is_topic else f"has no partition {partition}"
+    on = f" on {brokers}" if brokers else ""
     return kafka_error(
-        error, f"write to {target}", more=more, hint=hint, topic=topic, partition=partition
+        error,
+        f"write to {target}",
+        missing=f"topic {topic} {missing}{on}{more}",
+        more=more,
+        hint=hint,
+        topic=topic,
+        partition=partition,
     )

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import KafkaException
 
+from kshare.cluster.listening import START_SECONDS, check_listening
 from kshare.errors import KafkaError
 from kshare.options.sink import SinkOptions
 from kshare.produce.config import transactional_config
@@ -42,6 +43,8 @@ def prepare_rows(
     first = next(filled, None)
     if first is None:
         return Prepared(attempt, None)
+    if attempt.batch == 0:
+        check_listening(options.kafka, START_SECONDS)
     statistics = _Statistics()
 
     def config() -> dict[str, Any]:

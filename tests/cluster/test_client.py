@@ -117,7 +117,7 @@ def test_an_error_names_what_was_tried(code: int, kind: type[KafkaError], text: 
 
 def test_a_sentence_of_ones_own_for_what_is_missing_and_for_logins() -> None:
     missing = kafka_error(RdKafkaError(3, "no"), "x", missing="topic t has no partition 9")
-    assert str(missing) == "topic t has no partition 9: no"
+    assert str(missing) == "topic t has no partition 9"
     assert str(kafka_error(REFUSED, "x", whom="h:1")) == "cannot log in to h:1: wrong password"
     assert str(kafka_error(TimeoutError(), "x")) == "cannot x: timed out"
 
@@ -263,6 +263,42 @@ def test_a_login_that_comes_too_soon_after_another_is_no_refusal(*, has_answered
         opened.report(REFUSED)
         with pytest.raises(AuthenticationError):
             client.serve()
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (
+            (
+                "127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused "
+                "(after 0ms in state CONNECT)"
+            ),
+            "127.0.0.1:1: Connection refused",
+        ),
+        (
+            "kafka-2:9092/2: Connect to ipv6#[::1]:9092 failed: Connection refused",
+            "kafka-2:9092: Connection refused",
+        ),
+        (
+            (
+                "nosuch:9092/bootstrap: Failed to resolve 'nosuch:9092': Name or service not known "
+                "(after 2ms in state CONNECT)"
+            ),
+            "nosuch:9092: Name or service not known",
+        ),
+        ("kafka:9092/1: Disconnected (after 5ms in state UP)", ""),
+    ],
+)
+def test_an_answer_that_is_late_as_no_broker_listens_begins_with_that(said: str, text: str) -> None:
+    client = Client(Handle, KAFKA, clock=Clock())
+    assert client.no_connection_text() == ""
+    client.handle.report(RdKafkaError(RdKafkaError._TRANSPORT, said))
+    assert client.no_connection_text() == text
+    late = kafka_error(
+        TimeoutError("waiting for controller"), "describe t", cause=text, where=" on h:1"
+    )
+    begins = f"{text}: cannot describe t on h:1" if text else "cannot describe t on h:1: waiting"
+    assert str(late).startswith(begins)
 
 
 def test_the_last_fault_says_why_brokers_are_down() -> None:

@@ -270,7 +270,7 @@ def test_a_fatal_error_of_the_producer_names_topic_and_partition(
 
 def test_a_partition_that_does_not_exist_is_named(cluster: FakeCluster) -> None:
     batch = pa.RecordBatch.from_pydict({"value": ["v"], "partition": pa.array([9], pa.int32())})
-    with pytest.raises(UnknownTopicError, match="topic t, partition 9"):
+    with pytest.raises(UnknownTopicError, match="topic t has no partition 9 on 127"):
         write_rows([batch], options_for(cluster))
 
 

@@ -5,10 +5,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StringType, StructField, StructType
 
-from kshare.errors import OptionsError
+from kshare.errors import KafkaError, OptionsError
+from kshare.produce import sender
 from spark_plugin.source import KshareDataSource
 from tests.support.options import BASE
 
@@ -86,3 +90,54 @@ def test_a_stream_with_wrong_options_says_so_at_each_call_and_can_be_stopped() -
         with pytest.raises(OptionsError, match="targetTaskDuration"):
             call()
     reader.stop()
+
+
+REFUSED = {"kafka.bootstrap.servers": "localhost:1", "kafka.default.api.timeout.ms": "300"}
+REFUSING = "localhost:1: Connection refused"
+
+
+@pytest.mark.parametrize("topics", [{}, {"subscribe": "", "assign": '{"t": [0]}'}])
+def test_a_query_does_not_start_while_no_broker_listens(topics: dict[str, str]) -> None:
+    options = {name: text for name, text in {**BASE, **REFUSED, **topics}.items() if text}
+    source = KshareDataSource(options)
+    schema = source.schema()
+    with pytest.raises(KafkaError, match=REFUSING):
+        source.reader(schema).partitions()
+    with pytest.raises(KafkaError, match=REFUSING):
+        source.streamReader(schema).initialOffset()
+
+
+@pytest.mark.parametrize("exactly_once", ["false", "true"])
+@pytest.mark.parametrize(("batch", "is_told"), [("0", True), ("7", False)])
+def test_the_first_batch_is_not_written_while_no_broker_listens(
+    monkeypatch: pytest.MonkeyPatch, exactly_once: str, batch: str, *, is_told: bool
+) -> None:
+    """A later one waits for a broker, as a query that runs does."""
+    task = {"sql.streaming.queryId": "q", "spark.jobGroup.id": "r"}
+    context = SimpleNamespace(
+        getLocalProperty={**task, "streaming.sql.batchId": batch}.get,
+        partitionId=lambda: 0,
+        attemptNumber=lambda: 0,
+    )
+    monkeypatch.setattr(TaskContext, "get", lambda: context)
+    hasty = {
+        "kafka.delivery.timeout.ms": "500",
+        "kafka.request.timeout.ms": "400",
+        "kafka.linger.ms": "0",
+        "exactlyOnce": exactly_once,
+        "topic": "t",
+    }
+    schema = StructType([StructField("value", StringType())])
+    sink = KshareDataSource({**REFUSED, **hasty}).streamWriter(schema, overwrite=False)
+    rows = pa.RecordBatch.from_pydict({"value": ["v"]})
+    with pytest.raises(KafkaError) as raised:
+        sink.write(iter([rows]))
+    assert (REFUSING in str(raised.value)) is is_told
+    sender._kept.drop()
+
+
+def test_a_batch_is_not_written_while_no_broker_listens() -> None:
+    schema = StructType([StructField("value", StringType())])
+    sink = KshareDataSource({**REFUSED, "topic": "t"}).writer(schema, overwrite=False)
+    with pytest.raises(KafkaError, match=REFUSING):
+        sink.write(iter([pa.RecordBatch.from_pydict({"value": ["v"]})]))

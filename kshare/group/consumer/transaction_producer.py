@@ -99,7 +99,8 @@ class TransactionProducer:
                 self._raise_reported()
                 number = None if partition < 0 else partition
                 size = _size(key) + _size(value)
-                raise self._judged(write_error(error, topic, number, size=size)) from error
+                fault = write_error(error, topic, number, size=size, brokers=self.sender.brokers)
+                raise self._judged(fault) from error
             else:
                 return
 

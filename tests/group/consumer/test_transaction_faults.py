@@ -242,7 +242,7 @@ def test_two_threads_do_not_begin_at_once(
 def test_a_partition_that_does_not_exist_is_named(cluster: FakeCluster) -> None:
     with started(cluster) as consumer:
         with (
-            pytest.raises(UnknownTopicError, match="topic invoices, partition 7") as caught,
+            pytest.raises(UnknownTopicError, match="invoices has no partition 7 on 127") as caught,
             consumer.transaction() as transaction,
         ):
             transaction.produce("invoices", b"x", partition=7)
@@ -265,7 +265,7 @@ def test_a_topic_that_does_not_exist_is_named(
     cluster.fail_topic("missing", "UNKNOWN_TOPIC_OR_PART")
     with started(cluster) as consumer:
         with (
-            pytest.raises(UnknownTopicError, match="missing") as caught,
+            pytest.raises(UnknownTopicError, match="topic missing does not exist on 127") as caught,
             consumer.transaction() as transaction,
         ):
             transaction.produce("missing", b"x")
