@@ -5,10 +5,11 @@ it runs.
 """
 
 import argparse
+import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from typing import Any, Final
 
@@ -96,13 +97,27 @@ def _run(argv: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
-        return run(arguments)
+        with _quiet_client(arguments):
+            return run(arguments)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130
     except KshareError as error:
         sys.stderr.write(f"kshare {arguments.command}: {error}\n")
         return 1
+
+
+@contextmanager
+def _quiet_client(arguments: argparse.Namespace) -> Iterator[None]:
+    """Keep librdkafka's lines back: a command ends with an error that says as much."""
+    log = logging.getLogger("kshare.client")  # by name: its module brings confluent-kafka
+    level = log.level
+    if hasattr(arguments, "bootstrap_servers"):
+        log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _discard_output() -> None:

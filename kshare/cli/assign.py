@@ -25,7 +25,7 @@ from kshare.assignment.interface.assignor import (
 )
 from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.loading import load_task_assignor
-from kshare.cli.output import text_table
+from kshare.cli.output import counted, text_table
 
 __all__ = ["explain_outcome", "run"]
 
@@ -225,7 +225,8 @@ class _Explained:
         states = self._state.states
         crossing = [self._crossing(task, states[process], active=True) for process in (source, to)]
         if crossing[0] is not None and crossing[1] is not None and crossing[1] < crossing[0]:
-            yield f"reads {crossing[0]} partitions from other racks there, {crossing[1]} here"
+            there = counted(crossing[0], "partition")
+            yield f"reads {there} from other racks there, {crossing[1]} here"
 
     def _why_standby(self, task: TaskId) -> str:
         copies = sum(task in entry.standby for entry in self._after.values())

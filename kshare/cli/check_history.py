@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
-from kshare.cli.output import print_json
+from kshare.cli.output import counted, print_json
 from kshare.errors import HistoryFileError
 from kshare.testing.history import KINDS, Anomaly, History, check_history
 from kshare.testing.history.history_file import HistoryReader
@@ -52,8 +52,9 @@ def _show(history: History, found: list[Anomaly]) -> None:
     received = sum(1 for _ in history.deliveries())
     written = "unknown" if history.sent is None else f"{len(history.sent):,}"
     sys.stdout.write(
-        f"{received:,} records received by {len(history.processes):,} processes; "
-        f"{written} written; {len(found):,} anomalies\n"
+        f"{counted(received, 'record')} received by "
+        f"{counted(len(history.processes), 'process', 'processes')}; "
+        f"{written} written; {counted(len(found), 'anomaly', 'anomalies')}\n"
     )
     for kind, meaning in KINDS.items():
         if counts[kind]:

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from kshare.cli.output import counted, duration
 from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, decode, encode
 from kshare.core.offsets import length, union
 from kshare.core.progress import Progress, TopicPartition
@@ -82,7 +83,7 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         more = (
             " and those of ranges that cannot be read" if len(known) < len(result.dropped) else ""
         )
-        sys.stdout.write(f"at most {sum(known):,} records come again{more}\n")
+        sys.stdout.write(f"at most {_come_again(sum(known))}{more}\n")
     elif result.replaced:
         sys.stdout.write(f"{log.directory}: left out where the query started\n")
     else:
@@ -98,7 +99,7 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     sys.stdout.write(f"{names} as before: {result.backup}\n")
     if age < _RECENT_SECONDS:
         sys.stderr.write(
-            f"warning: the query wrote its checkpoint {max(age, 0):.0f} s ago. One "
+            f"warning: the query wrote its checkpoint {duration(age)} ago. One "
             "that still runs goes on from its memory, and writes ranges again: stop it, and repeat "
             "the command\n"
         )
@@ -106,9 +107,17 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _text(dropped: Dropped) -> str:
-    again = "an unknown number of" if dropped.again is None else f"at most {dropped.again:,}"
+    again = (
+        "an unknown number of records come again"
+        if dropped.again is None
+        else f"at most {_come_again(dropped.again)}"
+    )
     where = "its earliest offset" if dropped.stable is None else f"{dropped.stable:,}"
-    return f"{dropped.topic_partition}: back at {where}, {again} records come again"
+    return f"{dropped.topic_partition}: back at {where}, {again}"
+
+
+def _come_again(records: int) -> str:
+    return f"{counted(records, 'record')} {'comes' if records == 1 else 'come'} again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from kshare.cluster.cluster import Cluster
+from kshare.cluster.listening import COMMAND_SECONDS, check_listening
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.errors import KshareError, UnknownTopicError
 from kshare.options import KafkaConfig, SourceOptions, Subscribe, parse_options
@@ -37,8 +38,14 @@ def is_given(arguments: argparse.Namespace) -> bool:
 
 
 def kafka_config(arguments: argparse.Namespace) -> KafkaConfig:
-    """The connection options of a command, checked; as :func:`source_options` says."""
-    return source_options(arguments).kafka
+    """The connection options of a command, checked; as :func:`source_options` says.
+
+    Raises:
+        KafkaError: No bootstrap server listens.
+    """
+    kafka = source_options(arguments).kafka
+    check_listening(kafka, COMMAND_SECONDS)
+    return kafka
 
 
 def needed_kafka_config(

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from kshare._version import __version__
-from kshare.cli.connection import is_given, kafka_config
-from kshare.cli.output import print_json
+from kshare.cli.connection import is_given, kafka_config, source_options
+from kshare.cli.output import counted, duration, print_json
 from kshare.cli.query import observed_status
 from kshare.cli.show import alarms, batches_text, late_rows
 from kshare.cluster.examination import ExaminedCluster
+from kshare.cluster.listening import COMMAND_SECONDS, check_listening
 from kshare.cluster.topics import (
     INDIVIDUAL_COMMITS_TOPIC,
     LEDGER_TOPIC,
@@ -117,7 +118,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
             arguments.checkpoint, kafka_config(arguments) if is_given(arguments) else None
         )
     if is_given(arguments):
-        kafka = kafka_config(arguments)
+        kafka = source_options(arguments).kafka
         yield from examine_cluster(kafka, arguments.topic)
         yield examine_feedback(kafka)
 
@@ -322,16 +323,17 @@ class _OwnTopic:
     name: str
     operations: frozenset[str]
     user: str
+    needs: str
     level: Level
 
 
 _READ: Final = frozenset({"READ"})
 _READ_WRITE: Final = frozenset({"READ", "WRITE"})
 _OWN_TOPICS: Final = (
-    _OwnTopic(PARKED_TOPIC, _READ, "every query", "red"),
-    _OwnTopic(POLICIES_TOPIC, _READ, "every query", "red"),
-    _OwnTopic(INDIVIDUAL_COMMITS_TOPIC, _READ_WRITE, "key-shared groups", "yellow"),
-    _OwnTopic(LEDGER_TOPIC, _READ_WRITE, "exactlyOnce sinks", "yellow"),
+    _OwnTopic(PARKED_TOPIC, _READ, "every query", "needs", "red"),
+    _OwnTopic(POLICIES_TOPIC, _READ, "every query", "needs", "red"),
+    _OwnTopic(INDIVIDUAL_COMMITS_TOPIC, _READ_WRITE, "key-shared groups", "need", "yellow"),
+    _OwnTopic(LEDGER_TOPIC, _READ_WRITE, "exactlyOnce sinks", "need", "yellow"),
 )
 
 
@@ -342,6 +344,12 @@ def examine_cluster(kafka: KafkaConfig, topic: str | None) -> Iterator[Finding]:
         kafka: How to reach the cluster.
         topic: A topic that a query shall read; None for none.
     """
+    try:
+        check_listening(kafka, COMMAND_SECONDS)
+    except KafkaError as error:
+        remedy = "start a broker there, or give the address of one"
+        yield Finding("brokers", "red", str(error), remedy)
+        return
     with closing(ExaminedCluster(kafka)) as cluster:
         try:
             brokers = cluster.brokers()
@@ -360,12 +368,15 @@ def _topic(cluster: ExaminedCluster, topic: str) -> Iterator[Finding]:
         partitions = cluster.partitions(Subscribe((topic,)))
         first, end = cluster.earliest(partitions), cluster.latest(partitions)
     except KafkaError as error:
-        remedy = "" if isinstance(error, UnknownTopicError) else "grant Read and Describe on it"
-        yield Finding(check, "red", str(error), remedy or "name one that is there")
+        said, remedy = str(error).removeprefix(f"{check} "), "grant Read and Describe on it"
+        if isinstance(error, UnknownTopicError):
+            said, _, question = said.partition("; ")
+            remedy = question or "name one that is there"
+        yield Finding(check, "red", said, remedy)
         return
     may = cluster.rights([topic])[topic]
     offsets = sum(end[each] - first[each] for each in partitions)
-    text = f"{len(partitions)} partitions, {offsets:,} offsets"
+    text = f"{counted(len(partitions), 'partition')}, {counted(offsets, 'offset')}"
     if isinstance(may, frozenset) and "READ" not in may:
         yield Finding(check, "red", f"{text}; it may not be read", "grant Read on it")
     elif isinstance(may, frozenset) and "DESCRIBE_CONFIGS" not in may:
@@ -380,9 +391,9 @@ def _topic(cluster: ExaminedCluster, topic: str) -> Iterator[Finding]:
 
 def _clocks(ahead: float) -> Finding:
     if ahead > _AHEAD_MAX_SECONDS:
-        text = f"the newest record is {ahead:.1f} s in the future of this machine"
+        text = f"the newest record is {duration(ahead)} in the future of this machine"
         return Finding("clocks", "yellow", text, "synchronise this clock and those of producers")
-    return Finding("clocks", "green", f"the newest record is {max(-ahead, 0):.1f} s old")
+    return Finding("clocks", "green", f"the newest record is {duration(-ahead)} old")
 
 
 def _own_topics(cluster: ExaminedCluster) -> Iterator[Finding]:
@@ -395,10 +406,10 @@ def _own_topics(cluster: ExaminedCluster) -> Iterator[Finding]:
             text = f"is not there; made when it is first written ({own.user})"
             yield Finding(own.name, "green", text)
         elif isinstance(may, KafkaError):
-            yield Finding(own.name, own.level, f"{may}; {own.user} need it", remedy)
+            yield Finding(own.name, own.level, f"{may}; {own.user} {own.needs} it", remedy)
         elif may is not None and not own.operations <= may:
             lacking = ", ".join(name.capitalize() for name in sorted(own.operations - may))
-            yield Finding(own.name, own.level, f"no {lacking}; {own.user} need it", remedy)
+            yield Finding(own.name, own.level, f"no {lacking}; {own.user} {own.needs} it", remedy)
         else:
             yield Finding(own.name, "green", f"may be used ({own.user})")
 

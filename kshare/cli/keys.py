@@ -24,19 +24,17 @@ from kshare.options import KafkaConfig, Subscribe
 __all__ = ["keys_of", "run"]
 
 _LATE: Final = (
-    "What has waited comes now, and behind a watermark it comes late: stateful operators drop it. "
-    "Count it with a batch read of these keys (option keys) into the same sink: see 'Unpark behind "
-    "a watermark' in docs/slow-keys.md. It is one batch, on top of maxOffsetsPerTrigger, unless "
-    "the query has maxRecordsPerTask, targetTaskDuration or maxBytesPerTrigger.\n"
+    "what has waited comes with the next batch; behind a watermark it is late, and may be dropped\n"
+    "-> 'Unpark behind a watermark' in docs/slow-keys.md\n"
 )
 _HEX: Final = re.compile("(?:[0-9a-fA-F]{2})*")
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run one of the three commands, and return its exit code."""
-    kafka = needed_kafka_config(parser, arguments)
     if hasattr(arguments, "keys"):
         arguments.keys = keys_of(parser, arguments)
+    kafka = needed_kafka_config(parser, arguments)
     runs = {"park": _park, "unpark": _unpark, "parked": _parked}
     return runs[arguments.command](kafka, arguments)
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from kshare.cli.connection import log_topic, needed_kafka_config
-from kshare.cli.output import print_json
+from kshare.cli.output import counted, print_json
 from kshare.cli.show import partition_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import log_bounds
@@ -43,12 +43,12 @@ _FLAGS: Final = {
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit code."""
-    kafka = needed_kafka_config(parser, arguments)
     if arguments.dry_run and arguments.action == "list":
         parser.error("only reset and drop take --dry-run")
     to = reset_target(parser, arguments, datetime.now(UTC))
     if isinstance(to, Mapping) and arguments.topic is not None:
         parser.error("argument --topic: --to names topics itself")
+    kafka = needed_kafka_config(parser, arguments)
     with closing(GroupOffsets(kafka, arguments.group, log_topic(arguments, kafka))) as offsets:
         if to is not None:
             _reset(arguments, offsets, to)
@@ -88,7 +88,7 @@ def _drop(arguments: argparse.Namespace, offsets: GroupOffsets) -> None:
         print_json({"group": arguments.group, "records": count, "dry_run": arguments.dry_run})
         return
     deleted = "would be deleted" if arguments.dry_run else "deleted"
-    sys.stdout.write(f"{count} records of group {arguments.group} {deleted}\n")
+    sys.stdout.write(f"{counted(count, 'record')} of group {arguments.group} {deleted}\n")
 
 
 def _show(

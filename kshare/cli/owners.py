@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Any
 
 from kshare.cli.connection import log_topic, needed_kafka_config
-from kshare.cli.output import print_json, text_table
+from kshare.cli.output import counted, print_json, text_table
 from kshare.cli.show import CHUNKS_TEXT
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
@@ -80,7 +80,9 @@ def _show_owner(
     else:
         nobody = "nobody"
         if partition in table.chunks:
-            nobody += f", as {len(table.chunks[partition])} members share it ({CHUNKS_TEXT})"
+            members = len(table.chunks[partition])
+            share = "shares" if members == 1 else "share"
+            nobody += f", as {counted(members, 'member')} {share} it ({CHUNKS_TEXT})"
         who = nobody if member is None else f"{member.name} on {member.host}"
         sys.stdout.write(f"{partition}, key hash {hash_}: {who}\n")
     return 1 if member is None else 0

@@ -15,12 +15,11 @@ __all__ = ["run"]
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit code."""
-    kafka = needed_kafka_config(parser, arguments)
     if arguments.action == "list":
-        return _list(kafka, arguments)
+        return _list(needed_kafka_config(parser, arguments), arguments)
     if (arguments.name == RANGE_FETCH) != (arguments.topic is not None):
         parser.error(f"{RANGE_FETCH} needs --topic, and only that takes it")
-    return _set(kafka, arguments)
+    return _set(needed_kafka_config(parser, arguments), arguments)
 
 
 def _set(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:

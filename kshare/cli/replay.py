@@ -6,6 +6,7 @@ from typing import Any
 
 from kshare.cli.connection import needed_kafka_config, properties_of
 from kshare.cli.keys import keys_of
+from kshare.cli.output import counted
 from kshare.core.listing import show_key
 from kshare.processing.replay import Letter, Replay
 
@@ -14,17 +15,17 @@ __all__ = ["run"]
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Put letters back, or list them, and return the exit code."""
-    kafka = needed_kafka_config(parser, arguments)
     if arguments.to == arguments.source:
         parser.error(f"--to {arguments.to}: it would be put back for ever; choose another topic")
     keys = keys_of(parser, arguments)
+    kafka = needed_kafka_config(parser, arguments)
     replay = Replay(kafka, _config(arguments), arguments.source, arguments.to, keys)
     if arguments.dry_run:
         letters = 0
         for letter in replay.look():
             letters += 1
             sys.stdout.write(_line(letter))
-        sys.stdout.write(f"{letters} letters would be put back\n")
+        sys.stdout.write(f"{counted(letters, 'letter')} would be put back\n")
         return 0
     replay.run()
     for topic, count in sorted(replay.counts.items()):

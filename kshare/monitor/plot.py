@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
+from kshare.core.listing import counted
 from kshare.core.offsets import Bounds
 from kshare.core.region import Stripe
 from kshare.errors import PlotError
@@ -110,7 +111,7 @@ def draw_partitions(
         handles.append(Line2D([], [], color=_PLANNED, linestyle=":", linewidth=1.5, label=planned))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize="small")
     left_out = len(partitions) - len(shown)
-    more = f" ({left_out} partitions with less to see are left out)" if left_out else ""
+    more = f" (left out: {counted(left_out, 'partition')} with less to see)" if left_out else ""
     # A directory's name is no formula.
     figure.suptitle(f"{title}{more}".replace("$", r"\$"), x=0.01, ha="left", fontsize="medium")
     try:

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kshare.core.listing import counted
+
 __all__ = ["Expected", "OrderReport", "Received", "check_order"]
 
 Received: TypeAlias = Any  # a Table, what exports an Arrow stream, or record batches
@@ -64,9 +66,9 @@ class OrderReport:
 
     def __str__(self) -> str:
         seen = (
-            f"{_counted(self.records, 'record')} of {_counted(self.keys, 'key')} "
-            f"from {_counted(self.partitions, 'partition')} "
-            f"in {_counted(self.batches, 'batch', 'batches')}"
+            f"{counted(self.records, 'record')} of {counted(self.keys, 'key')} "
+            f"from {counted(self.partitions, 'partition')} "
+            f"in {counted(self.batches, 'batch', 'batches')}"
         )
         if self.ok:
             return f"ORDER OK: {seen}; none lost, duplicated or out of order"
@@ -360,10 +362,6 @@ def _paired(major: _Ints, minor: _Ints) -> _Ints:
     width = int(minor.max(initial=0)) + 2
     paired: _Ints = (major + 1) * width + minor + 1
     return paired
-
-
-def _counted(n: int, one: str, many: str | None = None) -> str:
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
 def _shown(row: Mapping[str, Any]) -> str:

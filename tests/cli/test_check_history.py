@@ -35,9 +35,7 @@ def write(folder: Path, *lines: object, name: str = "history.jsonl") -> str:
 
 def test_a_right_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-history", write(tmp_path, *RIGHT, "")]) == 0
-    assert capsys.readouterr().out == (
-        "2 records received by 1 processes; 4 written; 0 anomalies\n"
-    )
+    assert capsys.readouterr().out == ("2 records received by 1 process; 4 written; 0 anomalies\n")
 
 
 def test_anomalies_are_shown_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,18 +184,21 @@ def test_a_cluster_in_order(fake: FakeCluster) -> None:
     found = found_of(fake)
     assert {each.level for each in found.values()} == {"green"}
     assert found["brokers"].text == f"1 answer: {fake.bootstrap_servers}"
-    assert found["topic orders"].text == "2 partitions, 1 offsets"
+    assert found["topic orders"].text == "2 partitions, 1 offset"
     assert "may be used" in found[PARKED_TOPIC].text
     assert "made when it is first written" in found[LEDGER_TOPIC].text
 
 
 def test_no_broker_and_no_topic(fake: FakeCluster) -> None:
     (found,) = examine_cluster(config("localhost:1", 5_000), "orders")
-    assert (found.check, found.level) == ("brokers", "red")
-    assert "localhost:1" in found.text
+    text = "localhost:1: Connection refused (kafka.bootstrap.servers; at each look within 2 s)"
+    remedy = "start a broker there, or give the address of one"
+    assert found == Finding("brokers", "red", text, remedy)
+    text = f"does not exist on {fake.bootstrap_servers}"
     missing = found_of(fake, "ordres")["topic ordres"]
-    assert missing.level == "red"
-    assert "does not exist" in missing.text
+    assert missing == Finding("topic ordres", "red", text, "did you mean orders?")
+    missing = found_of(fake, "xyzzy")["topic xyzzy"]
+    assert missing == Finding("topic xyzzy", "red", text, "name one that is there")
 
 
 def test_rights_that_lack(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +221,9 @@ def test_rights_that_lack(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) ->
     }
     assert "DescribeConfigs" in found["topic orders"].remedy
     assert found[PARKED_TOPIC].remedy == f"grant Read on {PARKED_TOPIC}"
-    assert "no Write; " in found["__individual_commit_offsets"].text
+    told = {check: each.text for check, each in found.items()}
+    assert told["__individual_commit_offsets"] == "no Write; key-shared groups need it"
+    assert told[PARKED_TOPIC] == "no Read; every query needs it"
     may["orders"] = rights["orders"] = frozenset({"DESCRIBE"})
     assert found_of(fake)["topic orders"].remedy == "grant Read on it"
 
@@ -232,6 +237,12 @@ def test_a_clock_that_differs(
     found = found_of(fake)["clocks"]
     assert found.level == level
     assert ("in the future" in found.text) is (level == "yellow")
+
+
+def test_an_old_record_in_days(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = int(1000 * (time.time() - 5_824_237.1))
+    monkeypatch.setattr(ExaminedCluster, "newest_ms", lambda *_: newest)
+    assert found_of(fake)["clocks"].text == "the newest record is 67 days old"
 
 
 def test_the_way_back_to_a_planner(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,6 +322,18 @@ def test_the_command_says_all_and_ends_with_1_if_something_is_red(
     (red,) = [each for each in found if each["level"] == "red"]
     assert red["check"] == "topic ordres"
     assert red["remedy"]
+
+
+def test_no_line_but_findings_when_no_broker_listens(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert main(["doctor", "--bootstrap-servers", "localhost:1"]) == 1
+    out, err = capfd.readouterr()
+    (red,) = [line for line in out.splitlines() if line.startswith("red")]
+    assert red.startswith("red    brokers: localhost:1: Connection refused (")
+    assert "login" not in out
+    assert err == ""
 
 
 def test_a_topic_needs_a_broker(capsys: Any) -> None:

@@ -416,7 +416,7 @@ def test_the_partitions_with_most_to_see_are_drawn(tmp_path: Path) -> None:
     assert b"t-17: stable 10, front 20" in comments
     assert b"t-14: stable 5" in comments
     assert b"t-15: " not in comments
-    assert b"(2 partitions with less to see are left out)" in comments
+    assert b"(left out: 2 partitions with less to see)" in comments
 
 
 def test_a_picture_that_cannot_be_drawn(tmp_path: Path, monkeypatch: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from kshare.cli.live.snapshot import Behind, RangeLine, Snapshot, bar_of, behind_of
 from kshare.cli.live.watch import Latest
-from kshare.cli.output import text_table
+from kshare.cli.output import counted, text_table
 from kshare.cli.show import parked_status_text
 from kshare.core.hashing import HASH_SPACE
 from kshare.monitor.status import PartitionStatus
@@ -95,7 +95,7 @@ def render(
     strips = list(_strips(snapshot, view, width))
     if height is not None and len(strips) > height // 3:
         left_out = len(strips) - height // 3
-        strips = [*strips[: height // 3], Line(f"  ... {left_out} partitions more")]
+        strips = [*strips[: height // 3], Line(f"  ... {counted(left_out, 'partition')} more")]
     below = _below(snapshot)
     table = _table(snapshot, view, width)
     if height is not None:

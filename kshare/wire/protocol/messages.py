@@ -16,6 +16,7 @@ from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from kshare.core.listing import counted
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, Location, UnknownTopicError
 from kshare.options import KafkaConfig
@@ -306,7 +307,8 @@ class Metadata:
         leaders = self.leaders[topic]
         if partition not in leaders:
             return UnknownTopicError(
-                f"topic {topic} has no partition {partition}, only {len(leaders)} partitions",
+                f"topic {topic} has no partition {partition}, "
+                f"only {counted(len(leaders), 'partition')}",
                 **self._facts(topic_partition),
             )
         address = self.brokers.get(leaders[partition])
