@@ -157,7 +157,7 @@ def test_a_dead_letter_topic_that_is_missing_or_too_small_leaves_its_records_pen
         eventually(lambda: why in told.read_text())
         return process
 
-    process = refused("Unknown topic")
+    process = refused(f"topic {letters}, for dead letters, does not exist on 127")
     assert f"{topic}-0 offset 203> stays pending, and its key waits" in told.read_text()
     process.kill()  # without a last commit
     process.wait()

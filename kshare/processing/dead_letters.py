@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
-from kshare.cluster.client import Client, kafka_error, kind_of
+from kshare.cluster.client import Client, kafka_error, kind_of, servers
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
 from kshare.processing.core.record import Record, error_text
@@ -90,6 +90,7 @@ class DeadLetters:
 
     def __init__(self, kafka: KafkaConfig, topic: str) -> None:
         self._topic = topic
+        self._brokers = servers(kafka)
         self._client = Client(Producer, kafka, lambda: _config(kafka), making="make a producer")
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -135,8 +136,13 @@ class DeadLetters:
     def _refused(self, fault: Any) -> KafkaError:
         is_denied = kind_of(fault) is Kind.AUTHORIZATION
         more = f"; grant the principal Write on topic {self._topic}" if is_denied else ""
-        action = f"write a dead letter to topic {self._topic}"
-        return kafka_error(fault, action, more=more, topic=self._topic)
+        return kafka_error(
+            fault,
+            f"write a dead letter to topic {self._topic}",
+            missing=f"topic {self._topic}, for dead letters, does not exist on {self._brokers}",
+            more=more,
+            topic=self._topic,
+        )
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> Any:
         producer = self._client.handle

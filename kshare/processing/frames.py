@@ -31,6 +31,7 @@ from kshare.processing.frame_rows import (
     records_of_rows,
     rows_of_outcomes,
 )
+from kshare.processing.pickling import spark_dumps, unpicklable
 from kshare.processing.policy import DeadLetter, Park
 from kshare.processing.processor import Processor
 
@@ -106,7 +107,8 @@ def process_by_key(
         were done.
 
     Raises:
-        OptionsError: Arguments are wrong; every fault is listed.
+        OptionsError: Arguments are wrong, or a function of the processor cannot be pickled; every
+            fault is listed.
         ImportError: The driver has no pandas, or an old one.
     """
     problems: list[str] = []
@@ -118,6 +120,9 @@ def process_by_key(
     if result is not None and result not in RESULT_TYPES:
         problems.append(f"result={result!r}; wanted {', '.join(RESULT_TYPES)}, or None")
     problems += _unsuitable(processor, options)
+    dumps = spark_dumps()
+    if dumps is not None:
+        problems += unpicklable(processor.handler.parts, dumps)
     if problems:
         raise OptionsError(problems, of="the arguments of process_by_key")
     _letters(processor, options)  # wrong options are told now, not in tasks

@@ -54,6 +54,17 @@ class Handler:
         self._value = value
         self._decodes = key is not None or value is not None
 
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The functions that were given, by the names of ``Processor``'s arguments."""
+        given = {
+            "handler": self._function,
+            "key_deserializer": self._key,
+            "value_deserializer": self._value,
+            "Retry(on=...)": self._retry.on,
+        }
+        return {name: part for name, part in given.items() if part is not None}
+
     def call(self, records: list[Record]) -> Any:
         """Handle some records; of a coroutine function, what is to be awaited for that."""
         if self._decodes:

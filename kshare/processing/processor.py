@@ -147,6 +147,10 @@ class Processor:
         Records are acknowledged when they have their outcomes. When it ends, what is under way is
         ended within ``drain_timeout``, and the rest stays pending.
 
+        Where an event loop runs already, as in a notebook's cell, the processor has a loop and a
+        thread of its own, and that one waits. Interrupt the cell to end it. In a coroutine, write
+        ``await asyncio.to_thread(processor.run, consumer, topics)``.
+
         Args:
             consumer: With ``acknowledgement.mode=explicit``. The processor polls it.
             topics: What to subscribe to, as ``consumer.subscribe`` takes it; None if the consumer

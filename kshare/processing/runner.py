@@ -17,10 +17,10 @@ import logging
 import re
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
-from typing import Final
+from contextlib import closing, contextmanager, suppress
+from typing import Any, Final
 
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
@@ -40,6 +40,47 @@ _CANCEL_SECONDS: Final = 1.0
 def run(processor: Processor, consumer: KeySharedConsumer, topics: Topics) -> None:
     """Process records until a signal or a fault ends it; closes the consumer."""
     runner = Runner(processor, consumer, topics)
+    if not _is_in_a_loop():
+        _run(runner)
+        return
+    # A notebook's cell runs in a loop, and a thread has one at a time: the processor has its own.
+    with ThreadPoolExecutor(1, thread_name_prefix="kshare-processor") as thread, _ended(runner):
+        thread.submit(_run, runner).result()
+
+
+def _is_in_a_loop() -> bool:
+    """True if an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+@contextmanager
+def _ended(runner: "Runner") -> Iterator[None]:
+    """Stop what runs in another thread at a signal, as it cannot ask for signals, and in the end.
+
+    A handler of its own: that of ``asyncio.run`` only cancels the task that waits here.
+    """
+    before: dict[signal.Signals, Any] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                before[number] = signal.signal(number, lambda *_: runner.stop())
+        yield
+    finally:
+        runner.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(runner: "Runner") -> None:
+    """Run in an event loop of its own, to the end.
+
+    Raises:
+        BaseException: What has ended it.
+    """
     # asyncio.run waits for ever for a task that ignores its cancellation, and for a function in
     # asyncio.to_thread; signals do not end it.
     loop = asyncio.new_event_loop()
