@@ -80,6 +80,7 @@ class PoolMemory:
     lock: threading.Lock = field(default_factory=threading.Lock)
     leaders: dict[tuple[bytes, TopicPartition], _KnownLeader] = field(default_factory=dict)
     brokers: dict[bytes, dict[int, Address]] = field(default_factory=dict)
+    topic_ids: dict[tuple[bytes, str], str] = field(default_factory=dict)
     preferences: dict[tuple[bytes, TopicPartition], Preference] = field(default_factory=dict)
     outages: dict[tuple[bytes, Address], _Outage] = field(default_factory=dict)
     idle: dict[tuple[bytes, Address], list[tuple[float, BrokerConnection]]] = field(
@@ -255,6 +256,12 @@ class BrokerPool:
             raise OSError(f"broker {node_id} is not in the cluster's metadata")
         return known
 
+    def topic_id(self, topic: str) -> str | None:
+        """The id of a topic, as of the last look-up of a leader; None if brokers give none."""
+        memory = self._memory()
+        with memory.lock:
+            return memory.topic_ids.get((self._cluster, topic))
+
     def forget(self, topic_partition: TopicPartition) -> None:
         """Find the leader of a partition again when it is asked for next."""
         memory, key = self._memory(), (self._cluster, topic_partition)
@@ -310,6 +317,8 @@ class BrokerPool:
         with memory.lock:
             if isinstance(metadata, Metadata):
                 memory.brokers[self._cluster] = metadata.brokers
+                for topic, id_ in metadata.topic_ids.items():
+                    memory.topic_ids[self._cluster, topic] = id_
             for partition in missing:
                 leader = metadata.leader(partition) if isinstance(metadata, Metadata) else metadata
                 leaders[partition] = leader

@@ -8,7 +8,7 @@ through kafka-python's classes.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ __all__ = [
 _FETCH_LOWEST, _FETCH_HIGHEST = 10, 11
 _FETCH_WITH_PREFERRED_REPLICA = 11
 _LIST_OFFSETS_LOWEST, _LIST_OFFSETS_HIGHEST = 1, 5
-_METADATA_LOWEST, _METADATA_HIGHEST = 4, 9
+_METADATA_LOWEST, _METADATA_HIGHEST = 4, 12
 _EARLIEST, _LATEST = -2, -1
 
 _HEAD = struct.Struct(">ihii")  # throttle time, error, session, topics
@@ -291,12 +291,14 @@ class Metadata:
         brokers: The addresses of all brokers, by their node ids.
         errors: The error code of each topic, 0 for none.
         leaders: The node id of each partition's leader, by topic and partition.
+        topic_ids: The id of each topic that has one: of one made again, it is another.
     """
 
     broker: str
     brokers: dict[int, Address]
     errors: dict[str, int]
     leaders: dict[str, dict[int, int]]
+    topic_ids: dict[str, str] = field(default_factory=dict)
 
     def leader(self, topic_partition: TopicPartition) -> Address | KafkaError | OSError:
         """The leader of a partition, or the reason why it is unknown."""
@@ -358,5 +360,11 @@ def fetch_metadata(connection: BrokerConnection, topics: Iterable[str]) -> Metad
         leaders={
             topic.name: {part.partition_index: part.leader_id for part in topic.partitions}
             for topic in response.topics
+        },
+        # Before Kafka 2.8 there is none.
+        topic_ids={
+            topic.name: str(topic.topic_id)
+            for topic in response.topics
+            if getattr(topic, "topic_id", None)
         },
     )

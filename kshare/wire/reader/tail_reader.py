@@ -70,12 +70,39 @@ class TailRecords:
     epochs: tuple[tuple[int, int], ...] = ()
 
 
+class _TopicIds:
+    """The ids of the topics that partitions were read of.
+
+    Another thread may have heard of a topic from a broker that knows only the one before: so an id
+    counts once.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[TopicPartition, list[str]] = {}
+
+    def is_known(self, topic_partition: TopicPartition) -> bool:
+        """True if the partition was read before, of a topic that has an id."""
+        return topic_partition in self._seen
+
+    def replaced(self, topic_partition: TopicPartition, topic_id: str | None) -> str | None:
+        """The id before this one if the topic is another one now; else None."""
+        if topic_id is None:
+            return None
+        seen = self._seen.setdefault(topic_partition, [topic_id])
+        if topic_id in seen:
+            return None
+        seen.append(topic_id)
+        return seen[-2]
+
+
 class _Tail:
     """The obstacle handler of a partition without an end, and what was answered for it.
 
     Args:
         reset: What becomes of deleted offsets that are wanted.
         read_epochs: Which leaders wrote what was read of each partition so far.
+        topic_ids: Of which topics partitions were read so far.
+        brokers: Knows the topic of now.
         topic_partition: The partition.
         end: The end of what is read of it.
 
@@ -93,6 +120,8 @@ class _Tail:
         self,
         reset: NamedReset,
         read_epochs: dict[TopicPartition, LeaderEpochs],
+        topic_ids: _TopicIds,
+        brokers: BackgroundBrokers,
         topic_partition: TopicPartition,
         end: int,
     ) -> None:
@@ -102,12 +131,18 @@ class _Tail:
         self.epochs: tuple[tuple[int, int], ...] = ()
         self._reset = reset
         self._read_epochs = read_epochs
+        self._topic_ids = topic_ids
+        self._brokers = brokers
         self._topic_partition = topic_partition
         self._warned: float | None = None  # when the last warning was due; None after an answer
 
     def answered(self, first: int, end: int) -> None:
         self.bounds = first, end
         self._warned = None
+        topic_id = self._brokers.topic_id(self._topic_partition.topic)
+        before = self._topic_ids.replaced(self._topic_partition, topic_id)
+        if before is not None:
+            self._made_again(first, end, f"its id was {before}, and is {topic_id}")
 
     def delivering(self, index: BatchIndex) -> None:
         assert index.next_offset is not None
@@ -122,6 +157,32 @@ class _Tail:
             level = logging.INFO if self._warned is None else logging.WARNING
             self._warned = until
             _log.log(level, "%s: trying again after: %s", partition, cause)
+
+    def _made_again(self, first: int, end: int, ids: str) -> None:
+        """The topic is another one now: what is wanted of it counts as read below an offset."""
+        assert self.reader is not None
+        position = self.reader.position
+        offset = self.end if position.offset is None else position.offset
+        what = (
+            f"{self._topic_partition}: the topic was deleted and made again while it was read "
+            f"({ids}); the log holds offsets {first} to {end} now (end not included), and what is "
+            f"below offset {offset}, up to which the former one was read, is not read"
+        )
+        if self._reset == "error":
+            raise DataLossError(
+                f"{what}; seek to offset {first} to read it; with another auto.offset.reset, this "
+                "is a warning",
+                wanted=(first, offset),
+                available=(first, end),
+                **position.facts,
+            )
+        _log.warning(
+            "%s (seek to offset %d to read it). Going on at %d (auto.offset.reset=%s)",
+            what,
+            first,
+            offset,
+            self._reset,
+        )
 
     def lost(self, lost: LostOffsets) -> int:
         offset, earliest = lost.wanted[0], lost.earliest
@@ -167,6 +228,8 @@ class TailReader:
         self._arena = Arena()
         self._tails: dict[TopicPartition, _Tail] = {}
         self._read_epochs: dict[TopicPartition, LeaderEpochs] = {}  # of those dropped, too
+        self._topic_ids = _TopicIds()  # the same
+        self._alone_from = float("inf")  # when the last requests are answered, if nobody reads
         self._batches: Generator[TailRecords | None, float, None] | None = None
 
     # -- which partitions -------------------------------------------------------------------
@@ -194,7 +257,16 @@ class TailReader:
             max_rows=_TURN_ROWS_MAX if takes_turns and not is_alone else _ROWS_MAX,
             drops_times=True,  # a message can say that it has none
         )
-        tail = _Tail(self._reset, self._read_epochs, topic_partition, slice_.offsets.end)
+        if not self._topic_ids.is_known(topic_partition):
+            self._brokers.forget(topic_partition)  # the id that is remembered may be a former one
+        tail = _Tail(
+            self._reset,
+            self._read_epochs,
+            self._topic_ids,
+            self._brokers,
+            topic_partition,
+            slice_.offsets.end,
+        )
         self._tails[topic_partition] = tail
         tail.reader = self._loop.read([records], tail)
 
@@ -239,6 +311,10 @@ class TailReader:
         Raises:
             KshareError: A partition cannot be read now. The next call tries again.
         """
+        if time.monotonic() >= self._alone_from:
+            # No request was waiting at the brokers: a topic may have been made again unnoticed.
+            for topic_partition in self._tails:
+                self._brokers.forget(topic_partition)
         try:
             if self._batches is None:
                 self._batches = self._tail()
@@ -249,6 +325,9 @@ class TailReader:
             self._batches = None
             self._loop.rewind()
             raise
+        finally:
+            waits = self._options.kafka.fetch_max_wait_ms / 1000
+            self._alone_from = time.monotonic() + waits
 
     def close(self) -> None:
         """Give back all connections."""
