@@ -85,8 +85,8 @@ def _used(value: Any) -> Iterator[tuple[str, Any]]:
                 yield f"variable {name!r}", each
     elif isinstance(value, partial):
         yield from _used(value.func)
-        given = {**dict(enumerate(value.args)), **value.keywords}
-        yield from ((f"argument {name!r}", each) for name, each in given.items())
+        given = {str(at): each for at, each in enumerate(value.args)} | value.keywords
+        yield from ((f"argument {name}", each) for name, each in given.items())
     else:
         for name, each in getattr(value, "__dict__", {}).items():
             yield f"attribute {name!r}", each

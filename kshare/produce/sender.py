@@ -123,7 +123,8 @@ class Sender:
                 # What only asks for metadata, librdkafka does not mark as worth another attempt.
                 may_pass = fault.retriable() or kind_of(fault) is Kind.TRANSIENT
                 if not may_pass or time.monotonic() >= deadline:
-                    raise kafka_error(fault, "begin a transaction") from error
+                    cause = self._client.no_connection_text()
+                    raise kafka_error(fault, "begin a transaction", cause=cause) from error
                 self._client.raise_if_unreachable()
             else:
                 return

@@ -384,3 +384,30 @@ def test_nothing_is_opened_before_the_first_call(fake: FakeCluster) -> None:
     fake.track_requests()
     cluster_of(fake.bootstrap_servers).close()
     assert fake.requests() == {}
+
+
+def test_silence_begins_with_the_reason() -> None:
+    """That nobody listens is no end of the line."""
+    hasty = {"kafka.default.api.timeout.ms": "1000", "fetchOffset.numRetries": "1"}
+    wanted = (
+        r"^localhost:1: Connection refused: cannot describe the partitions of topic t on "
+        r"localhost:1 within 1 s \(kafka\.default\.api\.timeout\.ms\)$"
+    )
+    with (
+        closing(cluster_of("localhost:1", options=hasty)) as cluster,
+        pytest.raises(KafkaError, match=wanted),
+    ):
+        cluster.partitions(Subscribe(("t",)))
+
+
+def test_the_nearest_topic_is_named_but_none_of_our_own(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create_topic("orders")
+    fake.create_topic("__kshare_parked_keys")
+    with pytest.raises(UnknownTopicError, match=r"does not exist on .*; did you mean orders\?$"):
+        cluster.partitions(Subscribe(("order",)))
+    with pytest.raises(UnknownTopicError, match=r"does not exist on [^;]*$"):
+        cluster.partitions(Subscribe(("kshare_parked_keys",)))
+    with pytest.raises(UnknownTopicError, match=r"^topic __kshare_policies does not [^;]*$"):
+        cluster.partitions(Subscribe(("__kshare_policies",)))

@@ -22,7 +22,8 @@ class Frame:
     schema = StructType().add("key", "binary").add("value", "binary")
 
     def mapInArrow(self, func: Any, schema: Any) -> bytes:  # noqa: N802
-        return bytes(cloudpickle.dumps(func))
+        dumps: Any = cloudpickle.dumps
+        return bytes(dumps(func))
 
 
 class Client:
@@ -32,8 +33,9 @@ class Client:
         self.url = "x"
         self.pool = threading.Lock()
 
-    def send(self, record: Record) -> None:
+    def send(self, record: Record) -> str:
         """A handler."""
+        return self.url
 
 
 async def picklable(record: Record) -> None:
@@ -79,8 +81,8 @@ def test_a_method_and_an_object_that_is_called() -> None:
 def test_what_is_around_a_function_that_the_handler_calls() -> None:
     client = Client()
 
-    def inner(record: Record) -> None:
-        client.send(record)
+    def inner(record: Record) -> str:
+        return client.send(record)
 
     said = told(Processor(lambda record: [inner(record)]))
     assert "its attribute 'pool' of variable 'client' of variable 'inner' cannot" in said

@@ -210,7 +210,8 @@ class LogTopic:
                 failure = error
                 if not has_timed_out(error):
                     break
-        raise kafka_error(failure, action, topic=topic) from failure
+        cause = self._client.no_connection_text()
+        raise kafka_error(failure, action, cause=cause, topic=topic) from failure
 
 
 class LogWriter:
