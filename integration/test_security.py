@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AclOperation
 from pyspark.sql import SparkSession
 
 import kshare
@@ -21,7 +22,7 @@ from integration.spark import QUERY_S
 from kshare.cli.doctor import examine_cluster
 from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE
-from kshare.errors import AuthenticationError, KafkaError
+from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import parse_options
 from kshare.options.sink import parse_sink_options
 from kshare.produce import write_rows
@@ -259,3 +260,18 @@ def test_the_doctor_says_that_a_login_is_refused(secure_broker: KafkaBroker, qui
     (found,) = examine_cluster(kafka, None)
     assert (found.check, found.level) == ("brokers", "red")
     assert "refused SASL PLAIN" in found.text
+
+
+def test_a_sink_says_of_a_topic_that_it_may_not_see_that_it_may_not_write(
+    secure_broker: KafkaBroker,
+) -> None:
+    """At once, and not that it is missing. Without Write alone, the rows say so."""
+    rows = pa.RecordBatch.from_pydict({"value": ["v"]})
+    options = secure_broker.client_options("SASL_PLAINTEXT", user="stranger")
+    for operation in (AclOperation.DESCRIBE, AclOperation.WRITE):
+        topic = secure_broker.create_topic()
+        secure_broker.deny(topic, operation=operation)
+        given = parse_sink_options({**options, "topic": topic}, streaming=False).options
+        with pytest.raises(AuthorizationError, match=f"not authorized to write to topic {topic}"):
+            write_rows([rows], given)
+        assert secure_broker.latest(topic) == 0
