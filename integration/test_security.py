@@ -247,7 +247,7 @@ def test_the_doctor_says_which_rights_lack(secure_broker: KafkaBroker, quiet: No
     kafka = parse_options({**given, "subscribe": may}, streaming=False).options.kafka
     found = {topic: list(examine_cluster(kafka, topic)) for topic in (may, may_not)}
     of_topic = {topic: findings[1] for topic, findings in found.items()}
-    assert (of_topic[may].level, of_topic[may].text) == ("green", "1 partitions, 1 offsets")
+    assert (of_topic[may].level, of_topic[may].text) == ("green", "1 partition, 1 offset")
     assert (of_topic[may_not].level, of_topic[may_not].remedy) == ("red", "grant Read on it")
     assert [(each.check, each.level) for each in found[may]][2] == ("clocks", "green")
 
