@@ -25,7 +25,7 @@ _ENTRY_POINTS: Final = "kshare.commands"
 _OUTPUT_CLOSED: Final = 141
 """The exit code that a shell reports for a program that SIGPIPE has ended."""
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "to begin with": ("demo", "doctor", "warm"),
+    "to begin with": ("demo", "doctor"),
     "as it runs": ("top", "ui"),
     "of a query": ("status", "park", "unpark", "parked", "checkpoint"),
     "of a consumer group": ("groups", "owners", "offsets", "replay", "policy"),
@@ -36,7 +36,6 @@ _AT: Final = "--bootstrap-servers localhost:9092"
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "demo": ("kshare demo", "kshare demo --group", "kshare demo --handlers"),
     "doctor": ("kshare doctor", f"kshare doctor --topic orders {_AT}"),
-    "warm": ("kshare warm",),
     "status": (
         "kshare status --checkpoint /data/orders-checkpoint",
         f"kshare status --checkpoint /data/orders-checkpoint --slowest {_AT}",

@@ -25,7 +25,6 @@ def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         _add_ui,
         _add_policy,
         _add_assign,
-        _add_warm,
         _add_doctor,
     ):
         add(commands)
@@ -397,17 +396,6 @@ def _add_assign(commands: "argparse._SubParsersAction[Any]") -> None:
         help="a built-in one, or the dotted path of a class, instead of what the situations name",
     )
     set_module(assign, "assign")
-
-
-def _add_warm(commands: "argparse._SubParsersAction[Any]") -> None:
-    warm = commands.add_parser(
-        "warm",
-        help="do nothing: kshare comes with the reader's kernels compiled",
-        description="Say where the reader's compiled kernels are. Images had to compile them once; "
-        "now kshare's wheel brings them.",
-    )
-    warm.add_argument("directory", nargs="?", type=Path, metavar="DIR", help="not used any more")
-    set_module(warm, "warm")
 
 
 def _add_doctor(commands: "argparse._SubParsersAction[Any]") -> None:
