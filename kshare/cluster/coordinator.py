@@ -22,13 +22,12 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError as RdKafkaError
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
-from kafka.protocol.metadata import FindCoordinatorRequest
 
 from kshare.cluster.client import kafka_error
 from kshare.cluster.committer import CommittedOffset, CommittedOffsets, Outcome
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
+from kshare.kafka_python import FindCoordinatorRequest, OffsetCommitRequest, OffsetFetchRequest
 from kshare.options import KafkaConfig
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.broker_pool import search_brokers

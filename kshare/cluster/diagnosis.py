@@ -12,9 +12,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kafka.protocol.sasl import SaslHandshakeRequest
-
 from kshare.errors import AuthenticationError, KafkaError
+from kshare.kafka_python import SaslHandshakeRequest
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.error_codes import ErrorCode

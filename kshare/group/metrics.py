@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final
+from typing import Final, Protocol
 
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.listing import ParkedCount
@@ -25,7 +25,9 @@ __all__ = [
     "DeliveryPause",
     "Latencies",
     "Latency",
+    "MeasuredConsumer",
     "PartitionMetrics",
+    "ServedConsumer",
 ]
 
 _log = logging.getLogger("kshare.group")
@@ -226,3 +228,21 @@ class DeliveryPause:
     def over(self) -> None:
         """Records may be handed out."""
         self._since = None
+
+
+class MeasuredConsumer(Protocol):
+    """The used part of a consumer."""
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the consumer is closed."""
+
+    def metrics(self) -> ConsumerMetrics:
+        """Its metrics."""
+
+
+class ServedConsumer(MeasuredConsumer, Protocol):
+    """The used part of the consumer."""
+
+    def health(self) -> ConsumerHealth:
+        """Return its health."""

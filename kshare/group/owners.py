@@ -13,8 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from kafka.partitioner.default import murmur2
-
 from kshare.assignment.interface.application import HostInfo
 from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import key_hash
@@ -34,6 +32,7 @@ from kshare.group.protocol.range_owners import (
     whole_owners,
 )
 from kshare.group.protocol.record_codec import LIFE_SECONDS, GroupReader
+from kshare.kafka_python import murmur2
 from kshare.options import KafkaConfig, Subscribe
 from kshare.options.kinds import host_and_port
 

@@ -15,16 +15,15 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from kafka.protocol.admin import ListTransactionsRequest
-from kafka.protocol.metadata import MetadataRequest
-from kafka.protocol.producer import (
+from kshare.cluster.coordinator import TRANSACTION, NotNowError, check, find_on, retried
+from kshare.errors import AuthenticationError, KafkaError
+from kshare.kafka_python import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
+    ListTransactionsRequest,
+    MetadataRequest,
 )
-
-from kshare.cluster.coordinator import TRANSACTION, NotNowError, check, find_on, retried
-from kshare.errors import AuthenticationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.produce.model import Transaction
 from kshare.wire.protocol import error_codes

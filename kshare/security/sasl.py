@@ -5,9 +5,7 @@ Guarantee: user names with ``=`` and ``,`` are sent as in RFC 5802; an empty pas
 
 from typing import TYPE_CHECKING, Any
 
-from kafka.net.sasl import get_sasl_mechanism
-from kafka.net.sasl.oauth import AbstractTokenProvider
-
+from kshare.kafka_python import AbstractTokenProvider, get_sasl_mechanism
 from kshare.options.model import KafkaConfig
 
 if TYPE_CHECKING:

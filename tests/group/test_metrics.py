@@ -353,8 +353,9 @@ def test_without_the_extra() -> None:
 import sys
 sys.modules["prometheus_client"] = None
 from kshare.group import KeySharedConsumer
+from kshare.group import register_metrics
 try:
-    from kshare.group import register_metrics
+    register_metrics(None)
 except ModuleNotFoundError as error:
     print(error)
 """

@@ -138,7 +138,7 @@ import kshare.processing.runner
 assert "opentelemetry" not in sys.modules
 sys.modules["opentelemetry"] = None
 try:
-    kshare.processing.traced
+    kshare.processing.traced(print)
 except ModuleNotFoundError as error:
     assert "pip install 'kshare[opentelemetry]'" in str(error), error
 else:

@@ -18,19 +18,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from kafka.protocol.admin.groups import DescribeGroupsRequest
-from kafka.protocol.consumer import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-)
-
 from kshare.cluster.committer import CommittedOffsets
 from kshare.cluster.coordinator import commit_request, find_coordinator
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.protocol.consumer_protocol import PROTOCOL_TYPE
 from kshare.group.protocol.requests import Heartbeat, Join, Sync
+from kshare.kafka_python import (
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.background import abandon, begin
 from kshare.wire.protocol.connection import Connection

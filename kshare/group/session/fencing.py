@@ -20,11 +20,10 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from typing import Final
 
-from kafka.protocol.admin import DescribeProducersRequest
-
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.log.tail import LogTail
+from kshare.kafka_python import DescribeProducersRequest
 from kshare.options import KafkaConfig
 from kshare.produce.coordinator import Coordinators
 from kshare.wire.protocol import error_codes

@@ -19,16 +19,20 @@ from collections.abc import Generator
 from typing import Any, Protocol
 
 import numpy as np
-from kafka.protocol.api_header import ResponseClassRegistry
-from kafka.protocol.metadata import ApiVersionsRequest
-from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from kshare._version import __version__
 from kshare.errors import AuthenticationError, KafkaError
+from kshare.kafka_python import (
+    ApiVersionsRequest,
+    ResponseClassRegistry,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from kshare.options import KafkaConfig
 from kshare.security.sasl import sasl_mechanism
 from kshare.security.tls import ssl_context
 from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.api_versions import parse_api_versions
 from kshare.wire.protocol.error_codes import ErrorCode
 
 __all__ = ["BrokerConnection", "Connection", "ProtocolError"]
@@ -205,18 +209,18 @@ class Connection:
         """Decode the body of a response to ``request``, as :meth:`receive` returns it."""
         response_class = self._response_class(request)
         try:
-            if response_class.flexible_version_q(version) and response_class.name != (
-                "ApiVersionsResponse"
-            ):
+            if response_class.flexible_version_q(version):
                 # Response header v1: tagged fields, of which none is defined.
                 body = _skip_tagged_fields(body)
             return response_class.decode(bytes(body), version=version)
         except Exception as error:
             self.close()
-            raise ProtocolError(
-                f"broker {self.broker} sent a {response_class.name} v{version} that cannot be read:"
-                f" {error}"
-            ) from error
+            raise self._unreadable(response_class.name, version, error) from error
+
+    def _unreadable(self, response: str, version: int, why: Exception) -> ProtocolError:
+        return ProtocolError(
+            f"broker {self.broker} sent a {response} v{version} that cannot be read: {why}"
+        )
 
     @property
     def idle(self) -> bool:
@@ -303,8 +307,11 @@ class Connection:
             ):
                 # An older broker: what else is in that answer, brokers do not agree on.
                 response = self.call(ApiVersionsRequest(version=0))
+                apis = response.api_keys
+                error_code = response.error_code
+                self._versions = {api.api_key: (api.min_version, api.max_version) for api in apis}
             else:
-                response = self.decoded(ApiVersionsRequest, _API_VERSIONS_VERSION, body)
+                error_code, self._versions = self._api_versions(body)
         except ssl.SSLError as error:
             # TLS 1.3: a refused client certificate shows only at the first read.
             raise self._tls_fault(error) from error
@@ -315,15 +322,19 @@ class Connection:
                 )
                 raise type(error)(f"{error} ({hint})") from error
             raise
-        if response.error_code:
+        if error_code:
             raise KafkaError(
                 f"broker {self.broker} does not tell its API versions: "
-                f"{error_codes.name(response.error_code)}",
+                f"{error_codes.name(error_code)}",
                 broker=self.broker,
             )
-        self._versions = {
-            api.api_key: (api.min_version, api.max_version) for api in response.api_keys
-        }
+
+    def _api_versions(self, body: memoryview) -> tuple[int, dict[int, tuple[int, int]]]:
+        try:
+            return parse_api_versions(body)
+        except ValueError as error:
+            self.close()
+            raise self._unreadable("ApiVersionsResponse", _API_VERSIONS_VERSION, error) from error
 
     def _authenticate(self) -> None:
         mechanism = sasl_mechanism(self._kafka)

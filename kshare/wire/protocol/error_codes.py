@@ -121,7 +121,7 @@ def name(code: int) -> str:
     """Kafka's name of a code, such as ``UNKNOWN_MEMBER_ID``."""
     if code in _NAMES:
         return _NAMES[code]
-    from kafka.errors import for_code  # noqa: PLC0415 - 0.3 s, and only rare faults need it
+    from kshare.kafka_python import for_code  # noqa: PLC0415 - 0.3 s, and only rare faults need it
 
     said = str(for_code(code).message)
     return f"error {code}" if said == "UNKNOWN" else said

@@ -12,13 +12,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from kafka.protocol.consumer.fetch import FetchRequest
-from kafka.protocol.consumer.offsets import ListOffsetsRequest
-from kafka.protocol.metadata import MetadataRequest
-
 from kshare.core.listing import counted
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, Location, UnknownTopicError
+from kshare.kafka_python import FetchRequest, ListOffsetsRequest, MetadataRequest
 from kshare.options import KafkaConfig
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.connection import BrokerConnection, ProtocolError
