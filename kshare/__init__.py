@@ -8,10 +8,10 @@ Cost: nothing until a name is used: planners and ``kshare --help`` start without
 kernels.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kshare._version import __version__
+from kshare.lazy import names_of
 
 if TYPE_CHECKING:
     from kshare.core.hashing import WHOLE, HashRange, key_hash
@@ -48,14 +48,7 @@ _HOMES = {
     "read_slice": "kshare.wire.reader.read_slice",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = names_of(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,13 @@
 """kshare as a Spark data source. This package is the only code that knows Spark."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
+
+from spark_plugin.process_start import settle
+
+settle(sys.orig_argv)  # before any import of what kshare needs
+
+from kshare.lazy import names_of  # noqa: E402 - see above
 
 if TYPE_CHECKING:
     from spark_plugin.listener import KshareListener
@@ -10,11 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["KshareDataSource", "KshareListener"]
 
 # Planners and tasks need no listener, and ``kshare --help`` needs no Spark.
-_MODULES = {"KshareDataSource": "spark_plugin.source", "KshareListener": "spark_plugin.listener"}
+_HOMES = {"KshareDataSource": "spark_plugin.source", "KshareListener": "spark_plugin.listener"}
 
-
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(module), name)
+__getattr__ = names_of(__name__, _HOMES)

@@ -3,8 +3,8 @@
 ``python3 -I -S forked_start.py -m MODULE ...`` asks :mod:`spark_plugin.fork_server` to fork a
 process that runs the module, lends it its standard streams, and waits: it ends as that process
 does, and if it is killed, so is that process. Without a server, or if that one is of another
-environment, it becomes ``python3 -m MODULE ...``. It imports only what is built into Python:
-pathlib alone takes longer than all of this.
+environment, it becomes such a process itself (:mod:`spark_plugin.plain_start`). It imports only
+what is built into Python: pathlib alone takes longer than all of this.
 """
 
 import _signal  # type: ignore[import-not-found]  # signal takes 5 ms
@@ -91,8 +91,11 @@ def main(arguments: list[str]) -> NoReturn:
         answer = receive(connection, 4)
         _end_as(int.from_bytes(answer, sys.byteorder) if len(answer) == 4 else 1 << 8)
     if where is not None and arguments[:2] == ["-m", DAEMON]:
-        arguments = ["-m", "spark_plugin.daemon", *arguments[2:]]  # it will be the server's parent
-    os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606
+        arguments = ["spark_plugin.daemon", *arguments[2:]]  # it will be the server's parent
+    else:
+        arguments = ["spark_plugin.plain_start", *arguments[1:]]
+    # -P: spark_plugin puts the current folder on the path, once that can hide nothing of ours.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", *arguments])  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ equal answers, so a batch that is planned again is the same.
 Cost: a name of KIP-924 is imported at its first use, so planners that need none start without it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from kshare.lazy import names_of
 from kshare.ranges import RANGE_ASSIGNORS, adaptive, lag_weighted, load_range_assignor, round_robin
 
 if TYPE_CHECKING:
@@ -127,10 +127,8 @@ _NAMES: Final = {
         "validate_task_assignment",
     ),
 }
-_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES: Final = {
+    name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names
+}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = names_of(__name__, _MODULES)

@@ -10,8 +10,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +24,7 @@ from kshare.cli.connection import is_given, kafka_config, source_options
 from kshare.cli.output import counted, duration, print_json
 from kshare.cli.query import observed_status
 from kshare.cli.show import alarms, batches_text, late_rows
+from kshare.cli.workers_imports import files_here, judged, they_hide
 from kshare.cluster.examination import ExaminedCluster
 from kshare.cluster.listening import COMMAND_SECONDS, check_listening
 from kshare.cluster.topics import (
@@ -183,21 +185,32 @@ def examine_workers(environment: Mapping[str, str]) -> Iterator[Finding]:
         )
         yield Finding("workers' Python", "red", text, _KSHARE_PYTHON)
         return
+    files = files_here()
     try:
-        seen = _probe(python, environment)
+        seen = _probe(python, environment, files)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        yield Finding("workers' Python", "red", f"{python} does not run: {error}", _KSHARE_PYTHON)
+        text = f"{python} does not run: {error}{they_hide(files.values())}"
+        yield Finding("workers' Python", "red", text, _KSHARE_PYTHON)
         return
     yield _python(python, seen, is_given=bool(given))
     yield from _drivers_python(environment, seen)
     yield _pyspark(seen)
     yield from _kshare(python, seen)
+    if seen["kshare"] is not None and "origins" in seen:
+        yield Finding("workers' imports", *judged(python, seen, files))
     yield _data_sources(seen)
 
 
-def _probe(python: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    command = [python, "-c", _PROBE.read_text()]
-    done = _run_program(command, environment, seconds_max=_SECONDS_MAX)
+def _probe(python: str, environment: Mapping[str, str], names: Iterable[str]) -> dict[str, Any]:
+    """Start a process as Spark starts a daemon of workers, and let it look around."""
+    with tempfile.TemporaryDirectory(prefix="kshare-doctor-") as folder:
+        (Path(folder) / "kshare_probe.py").write_bytes(_PROBE.read_bytes())
+        path = [folder, *filter(None, [environment.get("PYTHONPATH")])]
+        done = _run_program(
+            [python, "-m", "kshare_probe", "pyspark.worker", *names],
+            {**environment, "PYTHONPATH": os.pathsep.join(path)},
+            seconds_max=_SECONDS_MAX,
+        )
     if done.returncode:
         raise OSError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
     seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

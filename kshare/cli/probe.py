@@ -1,10 +1,13 @@
 """Run by the Python that Spark's workers use, which may have no kshare: the standard library alone.
 
-Prints one line of JSON: what there is of Python, PySpark and kshare, and which of the modules that
-Spark imports to find data sources cannot be imported.
+It is run as Spark runs a daemon of workers: ``python -m MODULE pyspark.worker``, with names of
+modules behind it. It prints one line of JSON: what there is of Python, PySpark and kshare; which of
+the modules that Spark imports to find data sources cannot be imported; where the named modules are;
+what fails of what planners and tasks import.
 """
 
 import importlib
+import importlib.util
 import json
 import pkgutil
 import sys
@@ -12,9 +15,17 @@ from importlib.metadata import PackageNotFoundError, version
 
 __all__ = ["main"]
 
+_WORKER = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.plan_data_source_read")
+_KSHARE = ("kshare.produce", "kshare.cluster.cluster", "kshare.wire.reader.read_slice")
+_PLUGIN = (
+    *("spark_plugin.source", "spark_plugin.planner_side"),
+    *("spark_plugin.task_side", "spark_plugin.sink"),
+)
+
 
 def main() -> None:
     """Print the line; what the modules print stands before it."""
+    fault = _fault()  # first, as workers import PySpark before anything of kshare's
     broken = {}
     for module in pkgutil.iter_modules():
         if module.name.startswith("pyspark_"):
@@ -29,9 +40,33 @@ def main() -> None:
             "pyspark": _version("pyspark") or _version("pyspark-client"),
             "kshare": _version("kshare"),
             "broken": broken,
+            "origins": {name: _origin(name) for name in ("kshare", *sys.argv[2:])},
+            "fault": fault,
         }
     )
     sys.stdout.write(f"\n{line}\n")
+
+
+def _origin(name: str) -> str | None:
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    return spec.origin if spec is not None and spec.has_location else None
+
+
+def _fault() -> str:
+    """Import what planners and tasks do, and find the compiled code; empty if nothing fails."""
+    if _origin("kshare") is None:
+        return ""
+    try:
+        has_pyspark = _origin("pyspark") is not None  # or else Spark lends it its own
+        for name in (*_WORKER, *_PLUGIN, *_KSHARE) if has_pyspark else _KSHARE:
+            importlib.import_module(name)
+        importlib.import_module("kshare.wire.decode.kernel_library").locate()
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _version(name: str) -> str | None:

@@ -4,8 +4,9 @@ Several processes of one consumer group share a partition, each a range of key h
 have processed they write as individual commits into a compacted topic.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kshare.lazy import names_of
 
 if TYPE_CHECKING:
     from kshare.assignment import HostInfo
@@ -61,8 +62,4 @@ _HOMES = {
     "serve_metrics": "kshare.group.prometheus",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_of(__name__, _HOMES)

@@ -5,9 +5,9 @@ Guarantee: nothing is contacted and no file is read; either the options come bac
 secret. The sink's parser is imported when it is asked for.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kshare.lazy import names_of
 from kshare.options import model
 from kshare.options.model import *  # noqa: F403 - the values that all of kshare works with
 from kshare.options.source import parse_options
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["ParsedSinkOptions", "SinkOptions", "parse_options", "parse_sink_options"]
 __all__ += model.__all__
 
+_SINK = ("ParsedSinkOptions", "SinkOptions", "parse_sink_options")
 
-def __getattr__(name: str) -> Any:
-    if name in {"ParsedSinkOptions", "SinkOptions", "parse_sink_options"}:
-        return getattr(import_module("kshare.options.sink"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_of(__name__, dict.fromkeys(_SINK, "kshare.options.sink"))

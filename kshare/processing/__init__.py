@@ -4,8 +4,9 @@
 key. See docs/processing.md.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kshare.lazy import names_of
 
 if TYPE_CHECKING:
     from kshare.errors import ProcessingError, UndecodableError
@@ -52,8 +53,4 @@ _HOMES = {
     "traced": "kshare.processing.tracing",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_of(__name__, _HOMES)

@@ -32,6 +32,7 @@ from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.utils import validate_task_assignment
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
+from kshare.start_folder import python_of_kshare
 
 __all__ = [
     "BreachError",
@@ -347,7 +348,7 @@ def hash_seed_breaches(
 def _answers_under(seed: int, message: bytes) -> list[Placement | str]:
     environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
     done = subprocess.run(  # noqa: S603 - this Python
-        [sys.executable, "-c", _ELSEWHERE],
+        python_of_kshare(_ELSEWHERE),
         input=message,
         env=environment,
         capture_output=True,

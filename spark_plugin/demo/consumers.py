@@ -12,7 +12,6 @@ No Spark, no Java: without a real cluster the broker is embedded. Nothing is lef
 
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 from kshare.group.owners import GroupOwners
 from kshare.group.protocol.range_owners import RangeOwner, owner_of
+from kshare.start_folder import python_module
 from kshare.testing import OrderReport, check_order, produce, skewed_records
 from spark_plugin.demo.topic import temporary_topic
 
@@ -193,7 +193,7 @@ class _Processes:
     ) -> None:
         self.group = f"kshare-demo-{uuid.uuid4().hex[:8]}"
         self.members: list[_Member] = []
-        self._command = [sys.executable, "-m", "spark_plugin.demo.member", servers, topic]
+        self._command = [*python_module("spark_plugin.demo.member"), servers, topic]
         self._command += [self.group, str(os.getpid())]
         self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kshare-demo-")))
         self._deadline = time.monotonic() + seconds_max

@@ -70,6 +70,7 @@ def test_the_python_of_this_environment_is_in_order(tmp_path: Path) -> None:
         "workers' Python": "green",
         "PySpark": "green",
         "kshare": "green",
+        "workers' imports": "green",
         "data sources": "green",
     }
 

@@ -76,13 +76,16 @@ def test_arguments_are_passed_on_as_they_are(home: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "plain", "executed"),
     [
-        ("-m pyspark.daemon pyspark.worker", None, "-m spark_plugin.daemon pyspark.worker"),
-        ("-m pyspark.daemon pyspark.worker", "0", "-m spark_plugin.daemon pyspark.worker"),
-        ("-m pyspark.daemon pyspark.worker", "1", "-m pyspark.daemon pyspark.worker"),
-        ("-m pyspark.daemon pyspark.worker x", None, "-m spark_plugin.daemon pyspark.worker x"),
-        ("-m my.daemon pyspark.worker", None, "-m my.daemon pyspark.worker"),
-        ("-m pyspark.daemon pyspark.sql.worker.x", None, "-m pyspark.daemon pyspark.sql.worker.x"),
-        ("-m pyspark.worker", None, "-m pyspark.worker"),
+        ("-m pyspark.daemon pyspark.worker", None, "-P -m spark_plugin.daemon pyspark.worker"),
+        ("-m pyspark.daemon pyspark.worker", "0", "-P -m spark_plugin.daemon pyspark.worker"),
+        ("-m pyspark.daemon pyspark.worker", "1", "{} pyspark.daemon pyspark.worker"),
+        ("-m pyspark.daemon pyspark.worker x", None, "-P -m spark_plugin.daemon pyspark.worker x"),
+        ("-m my.daemon pyspark.worker", None, "{} my.daemon pyspark.worker"),
+        ("-m pyspark.daemon pyspark.sql.worker.x", None, "{} pyspark.daemon pyspark.sql.worker.x"),
+        ("-m pyspark.worker", None, "{} pyspark.worker"),
+        ("-m my.program", None, "-m my.program"),
+        ("-m my.program pyspark.x", None, "-m my.program pyspark.x"),
+        ("my.py -m pyspark.worker", None, "my.py -m pyspark.worker"),
         ("-m", None, "-m"),
         ("", None, ""),
     ],
@@ -90,6 +93,8 @@ def test_arguments_are_passed_on_as_they_are(home: Path) -> None:
 def test_the_daemon_of_workers_is_ours_unless_another_one_was_chosen(
     home: Path, given: str, plain: str | None, executed: str
 ) -> None:
+    """And nothing of Spark's begins with the current folder on its path (-P)."""
+    executed = executed.format("-P -m spark_plugin.plain_start")
     assert executed_for(home, given.split(), plain) == executed
 
 
@@ -112,9 +117,17 @@ def executed_for(home: Path, arguments: list[str], plain: str | None) -> str:
     [
         ("-m pyspark.daemon pyspark.sql.worker.x", None, "-I -S ~/kshare-start.py {}"),
         ("-m pyspark.sql.streaming.x", None, "-I -S ~/kshare-start.py {}"),
-        ("-m pyspark.sql.streaming.x", "1", "{}"),
-        ("-m pyspark.daemon pyspark.worker", None, "-m spark_plugin.daemon pyspark.worker"),
-        ("-m my.daemon pyspark.sql.worker.x", None, "{}"),
+        (
+            "-m pyspark.sql.streaming.x",
+            "1",
+            "-P -m spark_plugin.plain_start pyspark.sql.streaming.x",
+        ),
+        ("-m pyspark.daemon pyspark.worker", None, "-P -m spark_plugin.daemon pyspark.worker"),
+        (
+            "-m my.daemon pyspark.sql.worker.x",
+            None,
+            "-P -m spark_plugin.plain_start my.daemon pyspark.sql.worker.x",
+        ),
         ("-m pyspark.other", None, "{}"),
         ("-c import sys; print(sys.version)", None, "-I -S {}"),
         ("-c import sys; print(sys.version)", "1", "{}"),

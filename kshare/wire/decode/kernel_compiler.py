@@ -6,23 +6,18 @@ Cost: 5 s and 200 MB, most of them numba's.
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 from kshare.errors import KernelLibraryError
+from kshare.start_folder import python_module
 
 __all__ = ["compile_library", "compiler"]
 
 _ROOT = Path(__file__).parents[3]
-_BUILD = """
-import runpy, sys
-# Not by PYTHONPATH: where pip builds a wheel, it drops what the environment has for its own.
-sys.path.insert(0, sys.argv.pop(1))
-runpy.run_module("kshare.wire.decode.kernels.build", run_name="__main__")
-"""
+_BUILD = "kshare.wire.decode.kernels.build"
 
 
 def compiler(name: str) -> Callable[[], bytes]:
@@ -31,6 +26,13 @@ def compiler(name: str) -> Callable[[], bytes]:
     Raises:
         KernelLibraryError: Numba is not installed.
     """
+    if find_spec("numba") is None and (_ROOT / "hatch_build.py").exists():
+        raise KernelLibraryError(
+            f"there are no compiled kernels: {_ROOT} is a clone of kshare that is not built, and "
+            "Python imports kshare from there; no other kshare on its path has those of these "
+            f"sources ({name}). Build it (pip install -e {_ROOT}), or start in another folder, so "
+            "that the installed kshare is imported"
+        )
     if find_spec("numba") is None:
         raise KernelLibraryError(
             f"there are no compiled kernels for this machine ({platform.machine()}) in "
@@ -51,8 +53,7 @@ def compile_library() -> bytes:
     environment = {**os.environ, "NUMBA_CPU_NAME": "generic"}
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "kernels.so"
-        # -P: another source tree may be the current directory.
-        command = [sys.executable, "-P", "-c", _BUILD, str(_ROOT), str(output)]
+        command = [*python_module(_BUILD), str(output)]
         done = subprocess.run(  # noqa: S603 - our own module
             command, env=environment, capture_output=True, text=True, check=False
         )

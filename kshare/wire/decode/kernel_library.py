@@ -4,9 +4,11 @@ It comes with the wheel; an editable installation has it beside this module. Its
 the kernels' sources and the architecture, and its last bytes are a digest of name and contents.
 
 Guarantees: a library that is cut short, damaged, or made for another processor or from other
-sources is never loaded. Where it is missing (a developer has changed a kernel; the platform has no
-wheel) and numba is installed, it is made: processes that start at once make it once, and the others
-wait for it; one that is killed meanwhile blocks nobody, since the operating system drops its lock.
+sources is never loaded. In a clone that nobody has built, that of another kshare on the path is
+taken, if it is of these sources. Where it is missing (a developer has changed a kernel; the
+platform has no wheel) and numba is installed, it is made: processes that start at once make it
+once, and the others wait for it; one that is killed meanwhile blocks nobody, since the operating
+system drops its lock.
 
 Cost: 0.5 ms to find and load it; 4 s to make it, in a process of its own.
 """
@@ -18,13 +20,14 @@ import logging
 import os
 import pkgutil
 import platform
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["directories", "file_name", "find", "load", "locate", "make", "sealed"]
+__all__ = ["directories", "elsewhere", "file_name", "find", "load", "locate", "make", "sealed"]
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +66,7 @@ def locate() -> Path | bytes:
         KernelLibraryError: There is none for this platform and these sources, and no compiler.
     """
     name, folders = file_name(), directories(os.environ, Path(__file__).parent)
-    found = find(name, folders) or _in_archive(name)
+    found = find(name, folders) or _in_archive(name) or elsewhere(name, sys.path)
     if found is None:
         # Hardly any process needs it: 12 ms.
         from kshare.wire.decode.kernel_compiler import compiler  # noqa: PLC0415
@@ -132,6 +135,41 @@ def make(name: str, compile_: Callable[[], bytes], folders: list[Path]) -> Path 
         "set NUMBA_CACHE_DIR to one that can",
     )
     return compile_()
+
+
+def elsewhere(name: str, path: Iterable[str]) -> Path | bytes | None:
+    """Return the library of a name from any kshare, if one has it, and it is whole.
+
+    Spark's workers, and scripts that lie in a clone, import the clone's sources, which nobody has
+    built, in place of the installed kshare.
+
+    Args:
+        name: Name of the file.
+        path: Python's path: folders, or archives. The files of installed distributions count, too.
+
+    Returns:
+        Its file; its contents, if it is in an archive.
+    """
+    from importlib.machinery import PathFinder  # noqa: PLC0415 - hardly any process needs it
+    from importlib.metadata import distributions  # noqa: PLC0415 - as above: 20 ms
+
+    inside = Path(*_PACKAGE.split(".")[1:], name)
+    for entry in path:
+        spec = PathFinder.find_spec(_PACKAGE.partition(".")[0], [entry])
+        if spec is None:
+            continue
+        loader: Any = spec.loader
+        for place in spec.submodule_search_locations or ():
+            file = Path(place) / inside
+            with suppress(OSError, AttributeError):  # it has no such file; a finder without files
+                data: bytes = loader.get_data(str(file))
+                if _is_whole(name, data):
+                    return file if file.exists() else data
+    for distribution in distributions(name="kshare"):
+        listed = Path(str(distribution.locate_file(Path("kshare") / inside)))
+        if found := find(name, [listed.parent]):
+            return found
+    return None
 
 
 def sealed(name: str, library: bytes) -> bytes:

@@ -177,8 +177,7 @@ print(sorted(unwanted & set(sys.modules)))
 
 def run_fresh(root: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     """Read a record in a process that imports kshare from a folder or an archive."""
-    first = environment.pop("PYTHONPATH", str(root))
-    path = os.pathsep.join([first, str(root), str(ROOT)])
+    path = environment.pop("PYTHONPATH", os.pathsep.join([str(root), str(ROOT)]))
     return subprocess.run(
         [sys.executable, "-P", "-c", FRESH],
         env={**os.environ, "PYTHONPATH": path, **environment},
@@ -205,20 +204,23 @@ def installed(tmp_path: Path) -> Path:
     return root
 
 
-def without_numba(root: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """The same where numba is not installed, and the user's cache is empty."""
+def without_numba(*path: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """The same where numba is not installed, and neither is kshare; the user's cache is empty."""
     site = tmp_path / "site"
     site.mkdir()
+    (site / "tests").symlink_to(ROOT / "tests")
     (site / "sitecustomize.py").write_text(
+        f"import sys; sys.path.remove({str(ROOT)!r})\n"
         "import importlib.util as u\n"
         "found = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'numba' else found(name, *rest)\n"
     )
-    return run_fresh(root, PYTHONPATH=str(site), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    entries = os.pathsep.join(map(str, [site, *path]))
+    return run_fresh(PYTHONPATH=entries, XDG_CACHE_HOME=str(tmp_path / "cache"))
 
 
 def test_an_installation_needs_no_compiler(installed: Path, tmp_path: Path) -> None:
-    assert without_numba(installed, tmp_path).stdout == "[]\n"
+    assert without_numba(installed, tmp_path=tmp_path).stdout == "[]\n"
 
 
 @pytest.mark.parametrize("fault", ["missing", "truncated", "other sources", "other architecture"])
@@ -236,7 +238,7 @@ def test_a_wrong_library_is_refused(installed: Path, tmp_path: Path, fault: str)
     else:
         library = path.read_bytes()[:-32]
         path.write_bytes(sealed(path.name.replace(platform.machine(), "riscv64"), library))
-    done = without_numba(installed, tmp_path)
+    done = without_numba(installed, tmp_path=tmp_path)
     assert done.returncode == 1
     error = done.stderr.splitlines()[-1]
     assert error.startswith("kshare.errors.KernelLibraryError: there are no compiled kernels")
@@ -247,11 +249,65 @@ def test_a_wrong_library_is_refused(installed: Path, tmp_path: Path, fault: str)
 
 def test_the_library_in_an_archive_is_loaded(installed: Path, tmp_path: Path) -> None:
     """As of ``spark-submit --py-files``."""
+    assert without_numba(zipped(installed, tmp_path), tmp_path=tmp_path).stdout == "[]\n"
+
+
+def zipped(installed: Path, tmp_path: Path) -> Path:
     archive = tmp_path / "kshare.zip"
     with zipfile.ZipFile(archive, "w") as file:
         for path in installed.rglob("*"):
             file.write(path, path.relative_to(installed))
-    assert without_numba(archive, tmp_path).stdout == "[]\n"
+    return archive
+
+
+# -- a clone that nobody has built ---------------------------------------------------------------
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone, as it is after ``git clone``."""
+    root = tmp_path / "clone"
+    shutil.copytree(ROOT / "kshare", root / "kshare", ignore=shutil.ignore_patterns("kernels-*"))
+    shutil.copy(ROOT / "hatch_build.py", root)
+    return root
+
+
+@pytest.mark.parametrize("is_zip", [False, True])
+def test_a_clone_takes_the_library_of_another_kshare_of_its_sources(
+    clone: Path, installed: Path, tmp_path: Path, is_zip: bool
+) -> None:
+    other = zipped(installed, tmp_path) if is_zip else installed
+    assert without_numba(clone, other, tmp_path=tmp_path).stdout == "[]\n"
+    assert sorted((clone / "kshare/wire/decode").glob("kernels-*")) == []
+
+
+@pytest.mark.parametrize("fault", ["none", "damaged", "other sources"])
+def test_a_clone_without_one_says_what_it_is(
+    clone: Path, installed: Path, tmp_path: Path, fault: str
+) -> None:
+    (library,) = (installed / "kshare/wire/decode").glob("kernels-*.so")
+    if fault == "damaged":
+        library.write_bytes(library.read_bytes()[:-1])
+    if fault == "other sources":
+        library.rename(library.with_name("kernels-x86_64-0123456789abcdef.so"))
+    path = [clone] if fault == "none" else [clone, installed]
+    error = without_numba(*path, tmp_path=tmp_path).stderr.splitlines()[-1]
+    assert f"{clone} is a clone of kshare that is not built" in error
+    assert f"pip install -e {clone}" in error
+    assert "start in another folder" in error
+
+
+def test_the_files_of_a_distribution_count(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    shutil.copytree(installed, site)
+    metadata = site / "kshare-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: kshare\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(site)
+    found = kernel_library.elsewhere(kernel_library.file_name(), [])
+    assert found == site / "kshare/wire/decode" / kernel_library.file_name()
 
 
 @pytest.mark.long

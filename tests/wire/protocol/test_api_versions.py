@@ -163,7 +163,7 @@ def test_the_only_assert_of_kafka_python_that_does_something_is_not_reached() ->
     for rest in ("net/sasl", "partitioner"):
         assert effects(home / rest) == []
     registry = kafka_python.ResponseClassRegistry._response_class_registry
-    requests = [c for c in vars(kafka_python).values() if inspect.isclass(c)]
+    requests: list[Any] = [c for c in vars(kafka_python).values() if inspect.isclass(c)]
     asked = {c.name: registry[c.API_KEY] for c in requests if c.__name__.endswith("Request")}
     first = {
         name: min(versions)

@@ -74,7 +74,7 @@ def linkers() -> list[list[str]]:
     """Return the commands of the linkers that are there, the best first."""
     found = [[path] for path in [shutil.which("ld")] if path]
     if find_spec("ziglang") is not None:
-        found.append([sys.executable, "-m", "ziglang", "ld.lld"])
+        found.append([sys.executable, "-P", "-m", "ziglang", "ld.lld"])
     return found
 
 
