@@ -62,6 +62,7 @@ OF_SPARK = (
         "test_columns",
         "test_examples",
         "test_token_provider",
+        "test_edge",
     ),
     (
         "test_ranges",

@@ -12,10 +12,15 @@ from kshare.lazy import names_of  # noqa: E402 - see above
 if TYPE_CHECKING:
     from spark_plugin.listener import KshareListener
     from spark_plugin.source import KshareDataSource
+    from spark_plugin.threads import use_in_thread
 
-__all__ = ["KshareDataSource", "KshareListener"]
+__all__ = ["KshareDataSource", "KshareListener", "use_in_thread"]
 
 # Planners and tasks need no listener, and ``kshare --help`` needs no Spark.
-_HOMES = {"KshareDataSource": "spark_plugin.source", "KshareListener": "spark_plugin.listener"}
+_HOMES = {
+    "KshareDataSource": "spark_plugin.source",
+    "KshareListener": "spark_plugin.listener",
+    "use_in_thread": "spark_plugin.threads",
+}
 
 __getattr__ = names_of(__name__, _HOMES)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from kshare.edge import edge
 from kshare.errors import KshareError
 from spark_plugin.spark_api import SPARK
 
@@ -63,20 +64,24 @@ class PlainReader(DataSourceStreamReader):
     def __getstate__(self) -> dict[str, Any]:
         return {"reader": self.reader}
 
+    @edge
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query starts: the same each time."""
         self._known.initial_asked()
         return self._initial()
 
+    @edge
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         """Return where the next batch ends."""
         return self._known.next_end(self._end_after)
 
+    @edge
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch."""
         self._known.planned(start, end)
         return self.reader.partitions(start, end)
 
+    @edge
     def commit(self, end: dict[str, Any]) -> None:
         """Take note that the batch that starts at ``end`` is in the offset log."""
         self._known.committed(end)

@@ -18,10 +18,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from kshare.edge import edge
 from kshare.errors import KafkaError, OptionsError
 from kshare.options.sink import SinkOptions, parse_sink_options
 from spark_plugin.logs import show_log
 from spark_plugin.spark_api import DataSourceStreamArrowWriter
+from spark_plugin.tables import told_of_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +67,7 @@ class BatchSink(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
+    @edge
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Write a task's rows, and return when the brokers have them."""
         return _write(iterator, self._options, is_start=True)
@@ -77,6 +80,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._options = options
         self._began = time.time()  # the driver makes a sink when a batch begins
 
+    @edge
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Write a task's rows; with ``exactlyOnce`` :meth:`commit` makes them visible."""
         if not self._options.exactly_once:
@@ -95,6 +99,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         )
         return PreparedMessage(prepare_rows(iterator, self._options, attempt))
 
+    @edge
     def commit(  # noqa: D102 - Spark's
         self,
         messages: Sequence[WriterCommitMessage | None],
@@ -102,6 +107,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     ) -> None:
         self._end_batch(messages, batchId, commit=True)
 
+    @edge
     def abort(  # noqa: D102 - Spark's
         self,
         messages: Sequence[WriterCommitMessage | None],
@@ -150,7 +156,8 @@ def stream_sink(options: Mapping[str, str], schema: StructType) -> StreamSink:
 def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkOptions:
     show_log()
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    parsed = parse_sink_options(dict(options), columns, streaming=streaming)
+    with told_of_tables(options):
+        parsed = parse_sink_options(dict(options), columns, streaming=streaming)
     for warning in parsed.warnings:
         _log.warning(warning)
     return parsed.options

@@ -30,8 +30,10 @@ from pyspark.sql.types import (
 )
 
 from kshare.core.tasks import PlannedSlice, Task
+from kshare.edge import edge
 from kshare.errors import OptionsError
 from kshare.options import SourceOptions, parse_options
+from kshare.options.model import ParsedOptions
 from spark_plugin.logs import show_log
 from spark_plugin.read_info import filters_may_be_pushed
 from spark_plugin.spark_api import (
@@ -43,6 +45,7 @@ from spark_plugin.spark_api import (
     limit_of_bytes,
     stream_reader,
 )
+from spark_plugin.tables import told_of_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,6 +95,7 @@ class KshareDataSource(DataSource):
         """The name that users write in ``format(...)``."""
         return "kshare"
 
+    @edge
     def schema(self) -> StructType:
         """The columns of the source: all of them, or those that ``columns`` names.
 
@@ -110,11 +114,15 @@ class KshareDataSource(DataSource):
                 raise OptionsError(_merged(streaming.problems, batch.problems)) from None
         return _schema(parsed.options)
 
+    @edge
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
-        options = _parse(self.options, schema, streaming=False)
+        parsed = _parse(self.options, schema, streaming=False)
+        _warn(parsed.warnings)
+        options = parsed.options
         return _FilteredReader(options) if filters_may_be_pushed() else _BatchReader(options)
 
+    @edge
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The reader of a streaming query; if its options are wrong, one that raises what is wrong.
 
@@ -122,11 +130,13 @@ class KshareDataSource(DataSource):
         would be the last line that users see.
         """
         try:
-            reader = StreamReader(_parse(self.options, schema, streaming=True))
+            parsed = _parse(self.options, schema, streaming=True)
+            reader = StreamReader(parsed.options, parsed.warnings)
         except OptionsError as error:
             reader = _RefusedReader(error)
         return stream_reader(reader)
 
+    @edge
     def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
         """The writer of a batch query."""
         # Not a module import: no process of a reading query needs it (6 ms in each of them).
@@ -134,6 +144,7 @@ class KshareDataSource(DataSource):
 
         return batch_sink(self.options, schema, overwrite=overwrite)
 
+    @edge
     def streamWriter(  # noqa: N802
         self,
         schema: StructType,
@@ -150,16 +161,20 @@ def _schema(options: SourceOptions) -> StructType:
     return StructType([StructField(name, _TYPES[name]) for name in options.column_names])
 
 
-def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SourceOptions:
+def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> ParsedOptions:
     show_log()
-    parsed = parse_options(dict(options), streaming=streaming)
+    with told_of_tables(options):
+        parsed = parse_options(dict(options), streaming=streaming)
     if schema != _schema(parsed.options):
         raise OptionsError(
             ["schema: the columns are fixed, as Spark's kafka source has them; leave out .schema()"]
         )
-    for warning in parsed.warnings:
+    return parsed
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
         _log.warning(warning)
-    return parsed.options
 
 
 def _merged(streaming: Sequence[str], batch: Sequence[str]) -> list[str]:
@@ -180,19 +195,21 @@ class _TaskReader:
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options}
 
+    @edge
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Read a task's slices, as Arrow batches."""
         if not isinstance(partition, SlicePartition):
-            return iter(())  # Spark makes one bare partition of an empty plan
+            return  # Spark makes one bare partition of an empty plan
         # The compiled kernels and what reads with them: 0.6 s and 88 MiB, which no planner needs.
         from spark_plugin.task_side import read_partition  # noqa: PLC0415
 
-        return read_partition(partition, self._options)
+        yield from read_partition(partition, self._options)
 
 
 class _BatchReader(_TaskReader, DataSourceReader):
     _filters: "tuple[Filter, ...]" = ()
 
+    @edge
     def partitions(self) -> list[InputPartition]:
         # Tasks unpickle this class, and need no planner (0.2 s of imports).
         from spark_plugin.planner_side import batch_partitions  # noqa: PLC0415
@@ -203,6 +220,7 @@ class _BatchReader(_TaskReader, DataSourceReader):
 class _FilteredReader(_BatchReader):
     """A reader to which Spark may push filters: see :mod:`spark_plugin.read_info`."""
 
+    @edge
     def pushFilters(self, filters: "list[Filter]") -> "list[Filter]":  # noqa: N802
         """Note the filters for planning, and leave all of them for Spark to apply."""
         self._filters = tuple(filters)
@@ -213,6 +231,10 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     """The reader of a streaming query. It lives in the planner's process."""
 
     _opened: "StreamPlanner | None" = None
+
+    def __init__(self, options: SourceOptions, warnings: Sequence[str] = ()) -> None:
+        super().__init__(options)
+        self._warnings = warnings
 
     @property
     def options(self) -> SourceOptions:
@@ -225,13 +247,16 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
             # Spark makes readers in processes that plan nothing, too (0.2 s of imports).
             from spark_plugin.planner_side import open_planner  # noqa: PLC0415
 
+            _warn(self._warnings)  # here, as only one process of a query comes here
             self._opened = open_planner(self._options)
         return self._opened
 
+    @edge
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query starts."""
         return self._planner.initial_offsets()
 
+    @edge
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that the options set."""
         # Spark has no limit of several kinds; what it does not hand back, the options say.
@@ -243,10 +268,12 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         least = options.min_offsets_per_trigger
         return ReadAllAvailable() if least is None else ReadMinRows(least)
 
+    @edge
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Take the log as it is now; records produced later are not read."""
         self._planner.pin_latest()
 
+    @edge
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends."""
         max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -257,14 +284,17 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
             start, max_offsets, max_bytes=max_bytes, may_wait=is_bounded
         )
 
+    @edge
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the ends of the partitions and a report, for the progress event."""
         return self._planner.seen_offsets()
 
+    @edge
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch."""
         return as_partitions(self._planner.tasks(start, end))
 
+    @edge
     def stop(self) -> None:
         """End the planner, if there is one."""
         if self._opened is not None:
@@ -286,5 +316,6 @@ class _RefusedReader(StreamReader):
     def _planner(self) -> "StreamPlanner":
         raise self._error
 
+    @edge
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         raise self._error

@@ -60,10 +60,17 @@ _PYSPARK_MIN: Final = (4, 0)
 _JAVA_MIN: Final = 17
 _AHEAD_MAX_SECONDS: Final = 5.0
 _PROBE: Final = Path(__file__).with_name("probe.py")
+_THREADS: Final = (
+    "a thread of your own calls spark_plugin.use_in_thread(spark) before it writes, else it finds "
+    "no kshare"
+)
 _QUERY: Final = """
 from pyspark.sql import SparkSession
 
 session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+arrow = "spark.sql.execution.arrow.maxRecordsPerBatch"
+if int(session.conf.get(arrow)) <= 0:
+    raise ValueError(f"{arrow}={session.conf.get(arrow)}: PySpark's data sources need 1 or more")
 options = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 columns = session.read.format("kshare").options(**options).load().columns
 session.stop()
@@ -163,7 +170,7 @@ def _spark() -> Finding:
         return Finding("Spark", "red", text, "run the same in a shell, and look at its log")
     if done.returncode == 0:
         text = f"a session finds format('kshare'): {done.stdout.splitlines()[-1]}"
-        return Finding("Spark", "green", text)
+        return Finding("Spark", "green", text, _THREADS)
     said = [line.strip() for line in done.stderr.splitlines()]
     faults = [line for line in said if re.search(r"\[[A-Z_]{5,}(\.[A-Z_]+)?\]|Error: ", line)]
     fault = faults[-1] if faults else ""

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from kshare.edge import edge
 from kshare.errors import OptionsError
 from kshare.options.sink import parse_sink_options
 from kshare.processing.core.record import Outcome, Record
@@ -197,6 +198,7 @@ def _unsuitable(processor: Processor, options: Mapping[str, str] | None) -> Iter
 # -- in a task ----------------------------------------------------------------------------------
 
 
+@edge
 def process_rows(
     batches: Iterable[pa.RecordBatch],
     processor: Processor,

@@ -13,6 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from kshare.errors import KafkaError, OptionsError
 from kshare.produce import sender
+from kshare.testing import FakeCluster
 from spark_plugin.source import KshareDataSource
 from tests.support.options import BASE
 
@@ -141,3 +142,38 @@ def test_a_batch_is_not_written_while_no_broker_listens() -> None:
     sink = KshareDataSource({**REFUSED, "topic": "t"}).writer(schema, overwrite=False)
     with pytest.raises(KafkaError, match=REFUSING):
         sink.write(iter([pa.RecordBatch.from_pydict({"value": ["v"]})]))
+
+
+def test_a_table_without_its_options_is_told_of_views() -> None:
+    """Spark opens a table of SQL with the options of its SELECT, and asks for no schema."""
+    schema = KshareDataSource(BASE).schema()
+    bare = KshareDataSource({})
+    frame = StructType([StructField("value", StringType())])
+    calls: list[Callable[[], object]] = [
+        lambda: bare.reader(schema),
+        bare.streamReader(schema).initialOffset,
+        lambda: bare.writer(frame, overwrite=False),
+        lambda: bare.streamWriter(frame, overwrite=False),
+    ]
+    for call in calls:
+        with pytest.raises(OptionsError, match="CREATE TEMPORARY VIEW"):
+            call()
+    with pytest.raises(OptionsError) as raised:
+        KshareDataSource({"minPartitions": "2"}).reader(schema)
+    assert "VIEW" not in str(raised.value)
+
+
+def test_a_stream_warns_once_though_two_processes_make_its_reader(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with FakeCluster(topics={"t": 1}) as fake:
+        options = {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"}
+        source = KshareDataSource({**options, "minpartition": "2"})
+        source.streamReader(source.schema())  # the process that plans how tasks read
+        assert caplog.records == []
+        reader: Any = source.streamReader(source.schema())
+        reader.initialOffset()
+        reader.reportLatestOffset()
+        reader.stop()
+    said = [each.getMessage() for each in caplog.records]
+    assert len([text for text in said if "minPartitions" in text]) == 1
