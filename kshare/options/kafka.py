@@ -4,11 +4,12 @@ Guarantee: a property is honoured, refused, or accepted with a warning; none is 
 and no text holds the value of one that Kafka declares as a password.
 """
 
-from collections.abc import Collection, Container, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple
 
 from kshare.options.frozen import Properties
 from kshare.options.kafka_table import (
+    CONSUMER_NAMES,
     CONSUMER_NO_EFFECT,
     CONSUMER_REFUSED,
     LIBRDKAFKA_NAMES,
@@ -19,12 +20,60 @@ from kshare.options.kafka_table import (
 )
 from kshare.options.kinds import host_and_port
 from kshare.options.model import KafkaConfig
+from kshare.options.producer_table import (
+    COMMON,
+    PRODUCER_LIBRDKAFKA_NAMES,
+    PRODUCER_NO_EFFECT,
+    PRODUCER_PROPERTIES,
+    PRODUCER_REFUSED,
+)
 from kshare.options.raw import RawProperties
 from kshare.options.security import SecurityParser
+from kshare.options.table import OPTIONS, canonical
 
-__all__ = ["check_names", "parse_kafka"]
+__all__ = ["CONSUMER", "PRODUCER", "PropertyNames", "check_names", "lacks_prefix", "parse_kafka"]
 
-_NO_EFFECT: Final = (*NO_EFFECT, *CONSUMER_NO_EFFECT)
+
+class PropertyNames(NamedTuple):
+    """What there is to say of the names of Java's properties, in a source or in a sink.
+
+    Attributes:
+        works: Properties that work.
+        refused: Refused properties, and what would be right.
+        no_effect: Properties that are accepted without effect.
+        librdkafka: Java's names by librdkafka's.
+        other: Properties that the other of Kafka's clients has, and what to say of them.
+    """
+
+    works: Collection[str]
+    refused: Mapping[str, str]
+    no_effect: Collection[str]
+    librdkafka: Mapping[str, str]
+    other: Mapping[str, str]
+
+
+_CONSUMERS: Final = {*PROPERTIES, *REFUSED, *CONSUMER_REFUSED, *NO_EFFECT, *CONSUMER_NO_EFFECT}
+
+CONSUMER: Final = PropertyNames(
+    works=PROPERTIES,
+    refused={**REFUSED, **CONSUMER_REFUSED},
+    no_effect=(*NO_EFFECT, *CONSUMER_NO_EFFECT),
+    librdkafka=LIBRDKAFKA_NAMES,
+    other=dict.fromkeys(
+        (name for name in (*PRODUCER_PROPERTIES, *PRODUCER_REFUSED) if name not in _CONSUMERS),
+        "it is a property of Kafka's producer",
+    ),
+)
+"""Those of a source."""
+
+PRODUCER: Final = PropertyNames(
+    works=(*COMMON, *PRODUCER_PROPERTIES),
+    refused=PRODUCER_REFUSED,
+    no_effect=PRODUCER_NO_EFFECT,
+    librdkafka=PRODUCER_LIBRDKAFKA_NAMES,
+    other=dict.fromkeys(CONSUMER_NAMES, "it is a property of Kafka's consumer"),
+)
+"""Those of a sink."""
 
 
 def parse_kafka(raw: RawProperties, token_provider: str | None) -> KafkaConfig | None:
@@ -39,14 +88,7 @@ def parse_kafka(raw: RawProperties, token_provider: str | None) -> KafkaConfig |
         The configuration; None if there is no way to reach a broker. With other faults it holds
         defaults for what is wrong.
     """
-    check_names(
-        raw,
-        PROPERTIES,
-        refused={**REFUSED, **CONSUMER_REFUSED},
-        no_effect=_NO_EFFECT,
-        librdkafka=LIBRDKAFKA_NAMES,
-        nearest=(*PROPERTIES, *_NO_EFFECT),
-    )
+    check_names(raw, CONSUMER)
     fields = _fields(raw)
     protocol = fields.get("security_protocol", "PLAINTEXT")
     login = SecurityParser(raw).parse(protocol, token_provider)
@@ -63,42 +105,53 @@ def parse_kafka(raw: RawProperties, token_provider: str | None) -> KafkaConfig |
     )
 
 
-def check_names(
-    raw: RawProperties,
-    works: Container[str],
-    *,
-    refused: Mapping[str, str],
-    no_effect: Collection[str],
-    librdkafka: Mapping[str, str],
-    nearest: Iterable[str],
-) -> None:
-    """Report what there is to say of Java's properties by their names alone.
-
-    Args:
-        raw: The properties as given.
-        works: Properties that work.
-        refused: Refused properties, and why.
-        no_effect: Properties that are accepted without effect.
-        librdkafka: Java's names by librdkafka's.
-        nearest: The names among which the nearest to one that is not known is looked for.
-    """
+def check_names(raw: RawProperties, names: PropertyNames) -> None:
+    """Report what there is to say of Java's properties by their names alone."""
     faults = raw.faults
     for name in raw:
         option = f"kafka.{name}"
         if name in NOT_BUILT:
             faults.add(option, None, f"not built yet: {NOT_BUILT[name]}")
-        elif name in refused:
-            faults.add(option, None, "is not supported", refused[name])
-        elif name in no_effect:
-            faults.warn(option, "has no effect in kshare")
-        elif name in librdkafka:
+        elif name in names.refused:
+            faults.add(option, None, "is not supported", names.refused[name])
+        elif name in names.librdkafka and name not in names.no_effect:
             faults.warn(
                 option,
                 "is ignored, it is a name of librdkafka; kshare takes Kafka's Java names: "
-                f"{librdkafka[name]}",
+                f"{names.librdkafka[name]}",
             )
-        elif name not in works:
-            faults.warn_unknown(name, "property", nearest, "kafka.")
+        elif name in names.other:
+            faults.warn(option, f"is ignored, {names.other[name]}")
+        elif name in names.works or name in names.no_effect:
+            continue
+        elif canonical(name) in OPTIONS:
+            faults.warn_ignored(option, f"it is an option of kshare's: write {canonical(name)}")
+        else:
+            faults.warn_unknown(name, "property", (*names.works, *names.no_effect), "kafka.")
+    faults.warn_no_effect([f"kafka.{name}" for name in raw if name in names.no_effect])
+
+
+def lacks_prefix(given: str, names: PropertyNames) -> str | None:
+    """Say what is wrong with an option if it is one of Kafka's properties without ``kafka.``.
+
+    Returns:
+        What is wrong, and what would be right; None if Kafka has no such property.
+    """
+    name = given.lower()
+    if name in names.other:
+        return names.other[name]
+    if name in names.librdkafka:
+        return (
+            f"it is a name of librdkafka; kshare takes Kafka's Java names: {names.librdkafka[name]}"
+        )
+    what = "it is a property of Kafka's client"
+    if name in names.refused:
+        return f"{what}; {names.refused[name]}"
+    if name in NOT_BUILT:
+        return f"{what} that is not built yet: {NOT_BUILT[name]}"
+    if name in names.no_effect:
+        return f"{what} that has no effect in kshare: leave it out"
+    return f"{what}: write kafka.{name}" if name in names.works else None
 
 
 def _fields(raw: RawProperties) -> dict[str, Any]:

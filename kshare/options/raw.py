@@ -6,7 +6,7 @@ together.
 """
 
 import difflib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from kshare.errors import OptionsError
@@ -18,6 +18,8 @@ from kshare.options.table import OPTIONS, Option, canonical
 __all__ = ["Faults", "RawOptions", "RawProperties"]
 
 _SHOWN_MAX = 120
+_NEAR_MIN = 0.75
+"""How alike a known name must be to be named: 1 is equal (difflib's ratio)."""
 
 
 class Faults:
@@ -58,8 +60,20 @@ class Faults:
         """Add a warning: the option works otherwise than the user may think."""
         self.warnings.append(f"option {option} {text}")
 
+    def warn_no_effect(self, names: Sequence[str]) -> None:
+        """Warn of all properties that are accepted without effect, in one line."""
+        if len(names) == 1:
+            self.warn(names[0], "has no effect in kshare")
+        elif names:
+            self.warnings.append(f"options {', '.join(names)} have no effect in kshare")
+
+    def warn_ignored(self, name: str, why: str) -> None:
+        """Warn of a name that is not taken; a fault names it, too: another may be meant."""
+        self.warn(name, f"is ignored, {why}")
+        self._unknown.append(f"{name}: {why}")
+
     def warn_unknown(self, name: str, what: str, known: Iterable[str], prefix: str = "") -> None:
-        """Warn of a name that is not known, and name the nearest one.
+        """Warn of a name that is not known, and name the nearest one, if one is near.
 
         Args:
             name: The name as given, without the prefix.
@@ -68,15 +82,11 @@ class Faults:
             prefix: What the user writes in front of all of them.
         """
         by_lower_case = {known_name.lower(): known_name for known_name in known}
-        nearest = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.0)[0]
-        known_name = f"{prefix}{by_lower_case[nearest]}"
-        self.warn(
-            f"{prefix}{name}",
-            f"is ignored, no such {what} is known; the nearest known one is {known_name}",
-        )
-        self._unknown.append(
-            f"{prefix}{name}: no such {what} is known; the nearest known one is {known_name}"
-        )
+        near = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=_NEAR_MIN)
+        why = f"no such {what} is known"
+        if near:
+            why += f"; the nearest known one is {prefix}{by_lower_case[near[0]]}"
+        self.warn_ignored(f"{prefix}{name}", why)
 
     def raise_if_any(self) -> None:
         """Raise an error that lists all faults, if there are any.
@@ -157,10 +167,20 @@ class RawOptions(_Given):
         super().__init__(own, faults)
         self.kafka = RawProperties(kafka, faults)
 
-    def warn_unknown(self, name: str, known: Iterable[str]) -> None:
-        """Warn of an option that is not among those that are known."""
+    def warn_unknown(self, name: str, known: Iterable[str], wrong: str | None = None) -> None:
+        """Warn of an option that is not among those that are known.
+
+        Args:
+            name: The name as given.
+            known: The names that are known.
+            wrong: What is wrong with it, if it is known that another client has it.
+        """
         if name.lower().startswith("spark."):
             self.faults.warn(name, "is ignored, it is no option but a configuration of Spark's")
+        elif name.lower() == "checkpointlocation":
+            self.faults.warn_ignored(name, "it belongs to the writer: set it on writeStream")
+        elif wrong is not None:
+            self.faults.warn_ignored(name, wrong)
         else:
             self.faults.warn_unknown(name, "option", (*known, "kafka.bootstrap.servers"))
 

@@ -11,18 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kshare.options.frozen import FrozenMapping
-from kshare.options.kafka import check_names, parse_kafka
-from kshare.options.kafka_table import CONSUMER_NAMES
+from kshare.options.kafka import PRODUCER, check_names, lacks_prefix, parse_kafka
 from kshare.options.kinds import INT_MAX, topic_fault
 from kshare.options.model import KafkaConfig
 from kshare.options.producer_table import (
     COMMON,
     IN_FLIGHT,
     LEVELS,
-    PRODUCER_LIBRDKAFKA_NAMES,
-    PRODUCER_NO_EFFECT,
     PRODUCER_PROPERTIES,
-    PRODUCER_REFUSED,
     TRANSACTION_TIMEOUT_MAX,
     request_fault,
 )
@@ -126,7 +122,7 @@ class _SinkParser:
 
     def parse(self, columns: Sequence[tuple[str, str]]) -> SinkOptions | None:
         self._check_names()
-        self._check_properties()
+        check_names(self._kafka, PRODUCER)
         kafka = parse_kafka(self._kafka.only(COMMON), self._raw.value("oauthTokenProvider"))
         topic = self._topic()
         if columns:
@@ -154,7 +150,7 @@ class _SinkParser:
                 self._faults.warn(name, "is ignored, it is an option of the source")
             else:
                 known = [option.name for option in OPTIONS.values() if "sink" in option.queries]
-                self._raw.warn_unknown(name, known)
+                self._raw.warn_unknown(name, known, lacks_prefix(name, PRODUCER))
 
     def _topic(self) -> str | None:
         topic = self._raw.get("topic")
@@ -202,21 +198,6 @@ class _SinkParser:
         return wanted
 
     # -- the producer -----------------------------------------------------------------------
-
-    def _check_properties(self) -> None:
-        for name in self._kafka:
-            if name in CONSUMER_NAMES:
-                why = "is ignored, it is a property of Kafka's consumer"
-                self._faults.warn(f"kafka.{name}", why)
-        works = (*COMMON, *PRODUCER_PROPERTIES)
-        check_names(
-            self._kafka,
-            (*works, *CONSUMER_NAMES),
-            refused=PRODUCER_REFUSED,
-            no_effect=PRODUCER_NO_EFFECT,
-            librdkafka=PRODUCER_LIBRDKAFKA_NAMES,
-            nearest=works,
-        )
 
     def _producer(self, *, exactly_once: bool) -> FrozenMapping[str, str | int | bool]:
         java = {

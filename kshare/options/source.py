@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kshare.options.frozen import FrozenMapping, Properties
-from kshare.options.kafka import parse_kafka
+from kshare.options.kafka import CONSUMER, lacks_prefix, parse_kafka
 from kshare.options.kinds import topic_fault
 from kshare.options.model import (
     Assign,
@@ -126,7 +126,8 @@ class _SourceParser:
                 self._faults.warn(name, "is ignored, it is an option of the sink")
             elif not queries and not is_config:
                 known = [option.name for option in OPTIONS.values() if option.queries != ("sink",)]
-                self._raw.warn_unknown(name, (*known, *NOT_BUILT))
+                wrong = lacks_prefix(name, CONSUMER)
+                self._raw.warn_unknown(name, (*known, *NOT_BUILT), wrong)
 
     def _fields(self) -> dict[str, Any]:
         """The fields of ``SourceOptions`` that an option fills by itself."""

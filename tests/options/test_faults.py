@@ -134,7 +134,6 @@ def test_a_name_of_librdkafka_gets_javas(name: str) -> None:
         ("minpartition", "minPartitions"),
         ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
         ("kafka.isolation.levl", "kafka.isolation.level"),
-        ("bootstrap.servers", "kafka.bootstrap.servers"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_one(name: str, near: str) -> None:
@@ -143,10 +142,59 @@ def test_an_unknown_name_gets_the_nearest_one(name: str, near: str) -> None:
     assert found.endswith(f" is known; the nearest known one is {near}")
 
 
+CONSUMERS = "it is a property of Kafka's client"
+HINTS = {
+    "auto.offset.reset": f"{CONSUMERS}; {CONSUMER_REFUSED['auto.offset.reset']}",
+    "key.deserializer": f"{CONSUMERS}; {CONSUMER_REFUSED['key.deserializer']}",
+    "enable.auto.commit": f"{CONSUMERS}; {CONSUMER_REFUSED['enable.auto.commit']}",
+    "group.id": f"{CONSUMERS}: write kafka.group.id",
+    "Bootstrap.Servers": f"{CONSUMERS}: write kafka.bootstrap.servers",
+    "security.protocol": f"{CONSUMERS}: write kafka.security.protocol",
+    "max.poll.records": f"{CONSUMERS} that has no effect in kshare: leave it out",
+    "ssl.cipher.suites": f"{CONSUMERS} that is not built yet: {NOT_BUILT['ssl.cipher.suites']}",
+    "metadata.broker.list": (
+        "it is a name of librdkafka; kshare takes Kafka's Java names: kafka.bootstrap.servers"
+    ),
+    "linger.ms": "it is a property of Kafka's producer",
+    "kafka.acks": "it is a property of Kafka's producer",
+    "checkpointLocation": "it belongs to the writer: set it on writeStream",
+    "kafka.startingOffsets": "it is an option of kshare's: write startingOffsets",
+    "stopGracefullyOnShutdown": "no such option is known",
+    "inferSchema": "no such option is known",
+    "multiline": "no such option is known",
+    "kafka.nonsense": "no such property is known",
+}
+"""Names that people try, and what is said of each: where it belongs, or nothing more."""
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("name", HINTS)
+def test_a_hint_is_near_or_says_where_a_name_belongs(name: str, streaming: bool) -> None:
+    (found,) = warnings({name: SECRET}, streaming=streaming)
+    assert found == f"option {name} is ignored, {HINTS[name]}".replace(
+        "kafka.startingOffsets is", "kafka.startingoffsets is"
+    )
+
+
+def test_a_property_without_its_prefix_is_named_beside_what_is_missing() -> None:
+    base = {name: value for name, value in BASE.items() if name != "kafka.bootstrap.servers"}
+    first, *_, last = problems({"bootstrap.servers": SECRET}, base=base)
+    assert "kafka.bootstrap.servers: must be specified" in first
+    assert last == f"bootstrap.servers: {CONSUMERS}: write kafka.bootstrap.servers"
+
+
+def test_properties_without_effect_are_one_line() -> None:
+    given = {"kafka.session.timeout.ms": "1", "kafka.max.poll.records": "2", "minpartition": "3"}
+    near, idle = warnings(given)
+    assert near.endswith("minPartitions")
+    assert idle == (
+        "options kafka.session.timeout.ms, kafka.max.poll.records have no effect in kshare"
+    )
+
+
 @pytest.mark.parametrize(
     ("missing", "given", "near"),
     [
-        ("kafka.bootstrap.servers", "bootstrap.servers", "kafka.bootstrap.servers"),
         ("kafka.bootstrap.servers", "kafka.boostrap.servers", "kafka.bootstrap.servers"),
         ("subscribe", "subscrib", "subscribe"),
     ],

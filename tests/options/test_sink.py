@@ -99,6 +99,31 @@ def test_an_unknown_name_gets_the_nearest_one() -> None:
     assert warned({"spark.x": "1"}).endswith("a configuration of Spark's")
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("linger.ms", "it is a property of Kafka's client: write kafka.linger.ms"),
+        ("key.serializer", "it is a property of Kafka's client; keys are written as they are."),
+        ("max.block.ms", "it is a property of Kafka's client that has no effect in kshare"),
+        ("auto.offset.reset", "it is a property of Kafka's consumer"),
+        ("kafka.auto.offset.reset", "it is a property of Kafka's consumer"),
+        ("kafka.topic", "it is an option of kshare's: write topic"),
+        ("inferSchema", "no such option is known"),
+    ],
+)
+def test_a_hint_is_near_or_says_where_a_name_belongs(name: str, hint: str) -> None:
+    found = warned({name: "x"})
+    assert found.startswith(f"option {name} is ignored, {hint}")
+    assert "nearest" not in found
+
+
+def test_properties_without_effect_are_one_line() -> None:
+    given = {"kafka.max.block.ms": "1", "kafka.metric.reporters": "x"}
+    assert warned(given) == (
+        "options kafka.max.block.ms, kafka.metric.reporters have no effect in kshare"
+    )
+
+
 def test_all_faults_are_told_at_once() -> None:
     found = faults(
         {"exactlyOnce": "yes", "kafka.acks": "2", "kafka.linger.ms": "-1", "topic": "a b"},

@@ -45,6 +45,7 @@ from kshare.options.producer_table import request_fault
 from kshare.options.raw import Faults, RawProperties
 from kshare.options.source import is_assignor_config, parse_task_assignor
 from kshare.options.table import NO_EFFECT as PROPOSAL_NO_EFFECT
+from kshare.options.table import OPTIONS, canonical
 
 __all__ = ["cluster_and_log", "consumer_config"]
 
@@ -283,6 +284,8 @@ class _ConsumerParser:
                 login[plain] = text
             else:
                 self._put(kafka, plain, text)
+        names = [name.lower().removeprefix("kafka.") for name in given]
+        self._faults.warn_no_effect([name for name in names if name in _NO_EFFECT])
         self._put_login(kafka, login)
         return kafka
 
@@ -293,7 +296,7 @@ class _ConsumerParser:
         elif name in _OF_SOURCE:
             self._faults.warn(name, _OF_SOURCE[name])
         elif name in _NO_EFFECT:
-            self._faults.warn(name, "has no effect in kshare")
+            pass  # _texts() warns of all of them in one line
         elif name == "enable.partition.eof" and str(value).lower() != "false":
             self._faults.add(name, None, "is not supported", "poll returns None at the end")
         elif name in REFUSED_NAMES and str(value).lower() != HARMLESS.get(name):
@@ -305,7 +308,10 @@ class _ConsumerParser:
     def _put(self, kafka: dict[str, str], name: str, text: str) -> None:
         java = JAVA_NAMES.get(name, name)
         if java not in _KNOWN:
-            self._faults.warn_unknown(name, "property", _SUGGESTED)
+            if canonical(name) in OPTIONS:
+                self._faults.warn_ignored(name, _of_spark(name))
+            else:
+                self._faults.warn_unknown(name, "property", _SUGGESTED)
             return
         if name == "ssl.endpoint.identification.algorithm" and text.lower() == "none":
             text = ""
@@ -331,6 +337,12 @@ class _ConsumerParser:
             user, password = (_quoted(login[f"sasl.{name}"]) for name in ("username", "password"))
             module = LOGIN_MODULES[mechanism]
             kafka["sasl.jaas.config"] = f"{module} required username={user} password={password};"
+
+
+def _of_spark(name: str) -> str:
+    """Say what is wrong with an option of the source or sink, and what would be right."""
+    right = {"startingoffsets": ": set auto.offset.reset", "subscribe": ": call subscribe()"}
+    return f"it is an option of format('kshare') in Spark{right.get(name, '')}"
 
 
 def _quoted(text: str) -> str:

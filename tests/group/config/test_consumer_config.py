@@ -353,3 +353,17 @@ def test_what_has_no_effect_is_warned_of(
         assert not caplog.records
         consumer_config(BASE | {name: value})
     assert f"{name} has no effect without {needed}" in caplog.text
+
+
+def test_a_hint_is_near_or_says_where_a_name_belongs(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"startingOffsets": "earliest", "inferSchema": "true", "sesion.timeout.ms": "1"}
+    given |= {"metric.reporters": "x", "kafka.metrics.num.samples": "2"}
+    with caplog.at_level(logging.WARNING):
+        consumer_config(BASE | given)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 4
+    found = "\n".join(said)
+    assert "in Spark: set auto.offset.reset" in found
+    assert "inferSchema is ignored, no such property is known\n".lower() in f"{found}\n".lower()
+    assert "nearest known one is session.timeout.ms" in found
+    assert "metric.reporters, metrics.num.samples have no effect in kshare" in found
