@@ -11,19 +11,30 @@ unexport SPARK_HOME
 unexport PYTHONDONTWRITEBYTECODE
 # Large packages of which little is imported, or by few: Python compiles that when it is.
 SELDOM := fontTools|grafana_foundation_sdk|matplotlib|mllib|mypyc?|numba|pip|playwright|pygments|pyspark/pandas|scipy|setuptools|tests
+COMPILE = $(BIN)/python -m compileall -q -j 0 -x '/($(SELDOM))/' $(VENV)/lib > /dev/null  # on all cores, as pip does not
 # Which tests share a worker: integration/conftest.py says it.
 BY_WORKER := --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo test test-core test-units test-integration test-oldest test-long test-cluster test-spark test-python test-one image prepare prepare-tests prepare-tools prepare-spark prepare-client soak lint bench docs map pictures dist clean
+# What the runs of pytest have done, for the page at the end of make test.
+RESULTS := $(VENV)/results
+
+.PHONY: setup demo test test-all test-rest test-core test-quick test-proof test-docker test-slow test-units test-integration test-oldest test-long test-cluster test-spark test-python test-one image prepare prepare-tests prepare-tools prepare-spark prepare-client soak lint lint-quick bench docs map pictures dist clean
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml
+# What make test needs.
+$(VENV)/.test: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kshare needs Python >= 3.11; name one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --no-compile --editable . --group dev
-	-$(BIN)/python -m compileall -q -j 0 -x '/($(SELDOM))/' $(VENV)/lib > /dev/null  # on all cores, as pip does not
+	$(BIN)/python -m pip install --quiet --no-compile --editable . --group test
+	-$(COMPILE)
+	touch $@
+
+# What all else needs.
+$(VENV)/.ready: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --no-compile --group dev
+	-$(COMPILE)
 	touch $@
 
 demo: setup
@@ -35,32 +46,65 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Many tests wait for timeouts, so there are more workers than cores. The integration tests begin
-# with the files that take longest (integration/conftest.py). Those that show a fault once more, in
-# another combination or for longer, are for test-long.
+# The same, but for the types of what needs more packages.
+lint-quick: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --exclude tests/docker kshare spark_plugin pyspark_kshare.py tests
+	$(BIN)/lint-imports
+
+# Less than eight minutes on two cores, set-up included; a page at the end says what was shown. Many
+# tests wait for timeouts, so there are more workers than cores.
 test:
+	rm -rf $(RESULTS)
+	$(MAKE) $(VENV)/.test
+	$(MAKE) --keep-going --jobs=4 test-proof test-quick test-core lint-quick; \
+		status=$$?; $(BIN)/python -m tests.support.shown $(RESULTS); exit $$status
+
+# The core decides what is read: every branch of it is tested. Only its tests are traced: that is slow.
+test-core: $(VENV)/.test
+	$(BIN)/python -m pytest -q --hypothesis-profile=quick --results $(RESULTS)/core.json --cov=kshare/core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 tests/core
+
+test-quick: $(VENV)/.test
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not long and not slow" --hypothesis-profile=quick --results $(RESULTS)/units.json --ignore=tests/core --ignore=tests/docker tests
+
+test-proof: $(VENV)/.test
+	$(BIN)/python -m integration.prepare --proof
+	$(BIN)/python -m integration.proof -n 4 --results $(RESULTS)/proof.json $(BY_WORKER)
+
+# All tests but those that show a fault once more, in another combination or for longer: they are
+# for test-long.
+test-all:
+	$(MAKE) test
+	$(MAKE) test-rest
+
+# What make test leaves out: nothing runs twice, but small worlds one step deeper, and laws with more
+# and new examples. The integration tests begin with the files that take longest
+# (integration/conftest.py).
+test-rest:
 	$(MAKE) --jobs=2 setup prepare-spark
-	$(MAKE) --jobs=5 lint docs test-core test-units prepare
+	$(MAKE) --jobs=5 lint docs test-docker test-slow prepare
 	$(MAKE) --jobs=2 test-integration test-oldest
 
-test-units: setup prepare-tests
-	$(BIN)/python -m pytest -n 6 --dist worksteal -m "not long" tests
+test-slow: setup prepare-tests
+	$(BIN)/python -m pytest -n 6 --dist worksteal -m "not long and (slow or deep or hypothesis)" --hypothesis-profile=all --results $(RESULTS)/slow.json --ignore=tests/docker tests
+
+test-docker: setup
+	$(BIN)/python -m pytest -q --results $(RESULTS)/docker.json tests/docker
 
 test-integration: setup
-	$(BIN)/python -m pytest -n 5 -m "not long" $(BY_WORKER) --ignore=integration/alone integration
+	$(BIN)/python -m pytest -n 5 -m "not long and not proof" --results $(RESULTS)/integration.json $(BY_WORKER) --ignore=integration/alone integration
+
+test-units: setup prepare-tests
+	$(BIN)/python -m pytest -n 6 --dist worksteal -m "not long" --hypothesis-profile=all tests
 
 test-oldest: setup
 	$(BIN)/python -m integration.spark_versions --short 4.0.2
 
-# What make test leaves out.
+# What make test-all leaves out.
 test-long: setup prepare prepare-client
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m long tests
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m long --hypothesis-profile=all tests
 	$(BIN)/python -m pytest -n 4 -m long $(BY_WORKER) --ignore=integration/alone integration
-
-# The core decides what is read: every branch of it is tested. Few examples show that, as tracing is
-# slow; the other tests have all of them.
-test-core: setup
-	$(BIN)/python -m pytest -n 2 --hypothesis-profile=coverage --cov=kshare/core --cov-branch --cov-fail-under=100 tests/core
 
 # Fetches a Kafka broker and Spark's own Kafka source, once, and compiles the tests, which each worker
 # of pytest would do for itself. A test that cannot be collected is reported when the tests run.

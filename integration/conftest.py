@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from integration.cluster import KafkaCluster
 from integration.differential import World, make_world
 from integration.kafka import SECURE_LISTENERS, KafkaBroker
+from integration.proof import PROOF
 from integration.proxy import CountingProxy
 from integration.spark import INTERPRETED, start_a_planner, start_spark
 from integration.spark_versions import WANTED
@@ -93,7 +94,7 @@ class ByWorker(LoadFileScheduling):  # type: ignore[misc]
         file: str = super()._split_scope(nodeid)
         for number, names in enumerate(OF_SPARK):
             if Path(file).stem in names:
-                return f"spark {number}"
+                return "spark" if self.config.getoption("--one-spark") else f"spark {number}"
         return file
 
 
@@ -103,8 +104,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByWorker:
     return ByWorker(config, log)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let one worker have all files of the shared Spark."""
+    parser.addoption("--one-spark", action="store_true", help="one shared Spark, not two")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The shared Spark's files first, then long ones: no worker begins one when others are done."""
+    proof = {test for tests in PROOF.values() for test in tests}
+    for item in items:
+        if item.nodeid in proof:
+            item.add_marker("proof")
     names = [*chain.from_iterable(OF_SPARK), *LONG]
     order = {name: number for number, name in enumerate(names)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))

@@ -26,6 +26,7 @@ from kshare.testing.history import (
     Sent,
     check_history,
 )
+from tests.support import shown
 
 SECONDS = 120.0
 _CHANGES = ("assigned", "revoked", "lost")
@@ -199,6 +200,7 @@ class Group:
                 "batch": pa.array(range(len(kept)), pa.int64()),
             }
             report = check_order(pa.table(columns), {0: ranges})
+            shown.judged(report)
             assert report.ok, str(report)
 
     def faults_of_returns(self, *, has_order: bool = True) -> list[str]:

@@ -1,9 +1,12 @@
 """Makes once what integration tests need: jars, archives of classes, browser, Prometheus, pandas.
 
-``python -m integration.prepare`` makes what is missing. Tests would make it too, but wait for it.
+``python -m integration.prepare`` makes what is missing; with ``--proof``, what
+:mod:`integration.proof` needs of it. Tests would make it too, but wait for it.
 """
 
 import shutil
+import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -21,7 +24,9 @@ def _browser() -> None:
 
 def main() -> None:
     """Make all of it side by side: most of the time goes into downloads."""
-    steps = (class_archive, archive_option, _browser, partial(program, "prometheus"), pandas_folder)
+    steps: list[Callable[[], object]] = [class_archive, archive_option]
+    if sys.argv[1:] != ["--proof"]:
+        steps += [_browser, partial(program, "prometheus"), pandas_folder]
     with ThreadPoolExecutor() as pool:
         for made in [pool.submit(step) for step in steps]:
             made.result()

@@ -21,6 +21,7 @@ from integration.spark_versions import environment, variables
 from integration.streaming_job import Kill
 from kshare.testing import OrderReport, check_order
 from spark_plugin.interpreter import worker_python
+from tests.support import shown
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -201,8 +202,11 @@ class StreamingRun:
             except DriverKilledError as killed:
                 if kill is None or kill["what"] != "driver" or not was_killed(kill):
                     raise AssertionError(str(killed)) from killed
-                return "the driver was killed"
-            if NO_PLANNER not in (error or "") or (kill is not None and was_killed(kill)):
+                error = "the driver was killed"
+            if kill is not None and was_killed(kill):
+                shown.killed(f"Spark {kill['what']}")
+                break
+            if NO_PLANNER not in (error or ""):
                 break
         return error
 
@@ -214,9 +218,11 @@ class StreamingRun:
             self.out, format="parquet", partitioning=partitioning, exclude_invalid_files=True
         ).to_table(columns=columns)
 
-    def judge(self, expected: Any) -> OrderReport:
-        """The order checker's verdict."""
-        return check_order(self.received(), expected)
+    def judge(self, expected: Any, *, has_order: bool = True) -> OrderReport:
+        """The order checker's verdict; without key order, the order is not for the page."""
+        report = check_order(self.received(), expected)
+        shown.judged(report, has_order=has_order)
+        return report
 
     def offsets(self) -> dict[int, dict[str, Any]]:
         """The offset dicts that Spark wrote, by batch."""

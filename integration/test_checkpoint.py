@@ -79,8 +79,8 @@ def test_from_sparks_source_and_back(driver: Driver, broker: KafkaBroker, tmp_pa
             produce(broker, topic, 40, partition)
         run.start(source, **more)
         read += 40
-        report = run.judge({(topic, 0): (0, read), (topic, 1): (0, read)})
         # Spark's own cuts by offset have no order for a key: what counts there is what came.
+        report = run.judge({(topic, 0): (0, read), (topic, 1): (0, read)}, has_order=False)
         assert not report.lost, str(report)
         assert not report.duplicated, str(report)
     last = run.offsets()

@@ -18,6 +18,7 @@ from kshare.errors import FencedError
 from kshare.group import KeySharedConsumer
 from kshare.group.offsets import list_offsets
 from kshare.testing import check_order
+from tests.support import shown
 
 RECORDS = 6_000
 SECONDS = 120.0
@@ -100,6 +101,7 @@ def test_processes_are_killed_at_random_points(
         eventually(partial(is_far_enough, file, goal))
         process.send_signal(signal.SIGKILL)
         process.wait()
+        shown.killed("process of a group")
         members[number].append(start(halves[number]))
 
     eventually(lambda: len(given()) == produced)
@@ -119,6 +121,7 @@ def test_processes_are_killed_at_random_points(
             seen |= {offset for offset, _ in rows}
             kept.append(table(run, rows))
     report = check_order(pa.concat_tables(kept), {0: (0, produced)})
+    shown.judged(report)
     assert report.ok, str(report)
 
 

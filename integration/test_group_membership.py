@@ -19,6 +19,7 @@ from integration.chance import chance_of
 from integration.group_log import consumer_groups
 from integration.kafka import KafkaBroker
 from integration.members import Group, Member, end_all, eventually, fill, fill_until
+from tests.support import shown
 
 
 @pytest.fixture
@@ -61,6 +62,7 @@ def test_a_killed_member_is_replaced(group: Group) -> None:
     eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in group.members))
     produced = fill_until(lambda: all(len(m.records()) > 300 for m in group.members), group, 1_000)
     one.signal(signal.SIGKILL)
+    shown.killed("member of a group")
     eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in others))
     eventually(lambda: len(group.delivered()) == produced)
     end_all_but(group, one)

@@ -29,6 +29,7 @@ from integration.transactions import (
 from kshare.core.hashing import WHOLE, split
 from kshare.errors import TransactionAbortedError
 from kshare.group import KeySharedConsumer
+from tests.support import shown
 
 LOWER, UPPER = split(WHOLE, 2)
 
@@ -44,6 +45,7 @@ def test_processes_that_are_killed_amid_transactions(processes: Processes) -> No
         processes.fill_until(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
         process.kill()
         process.wait()
+        shown.killed("process amid a transaction")
         last[side] = processes.start(halves[side], f"p{side}" if number % 3 else f"q{number}")
     processes.check()
 
@@ -162,6 +164,7 @@ def test_members_that_are_killed_amid_transactions(processes: Processes) -> None
         processes.fill_until(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
         process.kill()
         process.wait()
+        shown.killed("process amid a transaction")
         members.append(processes.start(None, file.name[4:] if number % 2 else f"n{number}"))
         eventually(lambda f=members[-1][1]: commits(f) >= 2)  # type: ignore[misc]
     processes.check()

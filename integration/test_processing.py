@@ -32,6 +32,7 @@ from kshare.group.log.topic import log_table
 from kshare.group.offsets import list_offsets
 from kshare.processing import replay
 from kshare.processing.dead_letters import HEADERS
+from tests.support import shown
 
 KEYS = [f"k{number}" for number in range(20)]
 EACH = 60
@@ -60,6 +61,7 @@ def test_what_was_handled_and_then_the_dead_letters_are_what_was_produced(
             eventually(lambda n=failures: are_kept(n))  # type: ignore[misc]
             process.kill()
             process.wait()
+            shown.killed("processor")
             killed.append((failures, len(attempts_at(file, "k3"))))
     dead = 2 * (EACH - 10)
     eventually(lambda: len(set(read(broker, letters))) >= dead)
@@ -117,7 +119,9 @@ def check_order(found: Iterable[tuple[str, int]], total: int) -> None:
     for key, offset in dict.fromkeys(found):
         by_key[key].append(offset)
     for number, key in enumerate(KEYS):
-        assert by_key[key] == list(range(number, total, len(KEYS))), key
+        wanted, had = list(range(number, total, len(KEYS))), by_key[key]
+        shown.outputs(len(had), set(wanted) - set(had), (), [key] if had != sorted(had) else ())
+        assert had == wanted, key
 
 
 def test_a_member_joins_while_retries_wait(broker: KafkaBroker, topic: str, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from integration.processes import PythonProcess
 from integration.topics import Topics
 from kshare.core.hashing import HashRange
 from kshare.group.offsets import list_offsets
+from tests.support import shown
 
 RECORDS, KEYS = 2_000, 97
 
@@ -153,6 +154,10 @@ class Processes:
                 process.wait(SECONDS)
         found = self.outputs()
         anomalies = [*self._failures(), *self._faults_of(found, has_lost_log=has_lost_log)]
+        outputs_of = Counter(offset for offset, _ in found)
+        again = [] if has_lost_log else [offset for offset, n in outputs_of.items() if n > 1]
+        disorder = [fault for fault in anomalies if "out of order" in fault]
+        shown.outputs(len(found), inputs - outputs_of.keys(), again, disorder)
         print(f"{self.history(len(found))}; {len(anomalies)} anomalies")
         assert not anomalies, "\n".join(anomalies[:20])
 

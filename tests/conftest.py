@@ -1,17 +1,52 @@
 """What all unit tests share."""
 
+import random
+import shlex
+
 import pytest
 from hypothesis import settings
 
-# No test depends on how fast the machine is, and the same commit has the same result each time.
-settings.register_profile("kshare", deadline=None, derandomize=True)
-# New examples at each run, and more of them: pytest --hypothesis-profile=soak tests
-settings.register_profile("soak", deadline=None, max_examples=1_000)
-# Enough examples to run each line of the core, for its coverage.
-settings.register_profile("coverage", deadline=None, derandomize=True, max_examples=20)
-settings.load_profile("kshare")
+from tests.support import results
+from tests.support.effort import USUAL
+
+# No test depends on how fast the machine is. Without a profile, the same commit has the same result
+# each time. "quick" is for make test, "all" for make test-all and "soak" for a night: the last two
+# have new examples at each run.
+settings.register_profile("usual", deadline=None, derandomize=True, max_examples=USUAL)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
+settings.register_profile("all", deadline=None, print_blob=True, max_examples=USUAL)
+settings.register_profile("soak", deadline=None, print_blob=True, max_examples=1_000)
+settings.load_profile("usual")
+_NEW = ("all", "soak")
+_PROFILE, _SEED = "--hypothesis-profile", "--hypothesis-seed"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose a seed if examples are new, before Hypothesis looks for one: workers have the same."""
+    if config.getoption(_PROFILE) in _NEW and config.getoption(_SEED) is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(1, 10**6))
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Name the seed."""
+    seed = config.getoption(_SEED)
+    return None if seed is None else f"examples and walks of seed {seed}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of membership first: they wait most, and at the end nothing would run beside them."""
     items.sort(key=lambda item: "membership" not in item.path.parts)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say how each test that failed is repeated with the same examples."""
+    seed, profile = config.getoption(_SEED), config.getoption(_PROFILE)
+    if seed is None or hasattr(config, "workerinput"):
+        return
+    for name in results.of(config).failed:
+        terminalreporter.write_line(
+            f"repeat with: python -m pytest {shlex.quote(name)} {_PROFILE}={profile} {_SEED}={seed}"
+        )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.assignment import (
@@ -32,6 +32,7 @@ from kshare.assignment.racks import min_cost
 from kshare.assignment.racks.costs import RackCosts, optimize_active
 from kshare.assignment.racks.standby import optimize_standby
 from kshare.core.progress import TopicPartition
+from tests.support.effort import examples
 
 Ints = np.ndarray[Any, np.dtype[np.intp]]
 Problem = tuple[min_cost.Costs, Ints, Ints]
@@ -88,7 +89,7 @@ ONLY_FEW_MOVES = {**NO_WISHES, "prefers_near": False}
 
 class TestLeastCost:
     @given(problems(tasks=6, processes=3))
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     def test_is_the_least_of_all_placements_with_the_fewest_moves(self, problem: Problem) -> None:
         costs, start, group = problem
         assert total(costs, start, min_cost.place(costs, start)) == cheapest(costs, start)
@@ -96,7 +97,7 @@ class TestLeastCost:
         assert total(costs, start, capped) == cheapest(costs, start, group)
 
     @given(problems(tasks=6, processes=3), st.integers(0, 2**32))
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     def test_of_equally_cheap_ones_the_most_wanted_is_taken(
         self, problem: Problem, seed: int
     ) -> None:
@@ -112,7 +113,7 @@ class TestLeastCost:
         [(10**5, {}), (2 * 10**6, NO_WISHES), (10**7, ONLY_FEW_MOVES)],
     )
     @given(st.integers(0, 2**32), st.booleans())
-    @settings(max_examples=20, deadline=None)
+    @examples(20)
     def test_of_what_floats_cannot_hold_the_least_important_goes_first(
         self, farthest: int, given_up: dict[str, Any], seed: int, moves_cost: bool
     ) -> None:
@@ -131,7 +132,7 @@ class TestLeastCost:
         assert min_cost.place(costs, np.array([0, 1])).tolist() == [1, 0]
 
     @given(problems())
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     def test_matrix_and_network_agree(self, problem: Problem) -> None:
         costs, start, group = problem
         by_matrix = [min_cost.place(costs, start), min_cost.place_capped(costs, start, group)]
@@ -322,7 +323,6 @@ class TestStandbys:
         assert again == after
 
     @given(st.integers(0, 2**32), st.booleans(), st.sampled_from([0, 1, 3]))
-    @settings(deadline=None)
     def test_a_rule_that_allows_all_changes_nothing(
         self, seed: int, spreads: bool, move: int
     ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cluster.cluster import Cluster
@@ -20,6 +20,7 @@ from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, FetchTimeoutError, UnknownTopicError
 from kshare.testing import FakeCluster
+from tests.support.effort import examples
 from tests.support.parked_keys import kafka
 
 PARTITIONS = 3
@@ -54,7 +55,7 @@ writes = st.lists(
 )
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.lists(writes, min_size=1, max_size=4), st.sets(st.integers(0, PARTITIONS - 1)))
 def test_each_read_tells_what_was_written_since_the_last_one(
     steps: list[list[tuple[int, bytes, bytes | None]]], chosen: set[int]

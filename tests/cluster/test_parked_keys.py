@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cluster.cluster import Cluster, TopicConfig
@@ -22,6 +22,7 @@ from kshare.core.listing import ParkedCount
 from kshare.errors import AuthorizationError, KafkaError
 from kshare.testing import FakeCluster, Record
 from tests.support.clock import WAIT_S, Clock, until
+from tests.support.effort import examples
 from tests.support.parked_keys import NOON, SINCE, A, B, kafka, keys_of
 
 
@@ -93,7 +94,7 @@ def test_what_is_in_the_topic(cluster: FakeCluster) -> None:
     assert unparked.value() is None
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     st.lists(
         st.tuples(

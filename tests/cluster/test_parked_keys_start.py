@@ -71,9 +71,9 @@ def test_a_fault_that_passes_does_not_unpark(
     ("request_", "error"),
     [
         ("ListOffsets", "LEADER_NOT_AVAILABLE"),
-        ("ListOffsets", "UNKNOWN_TOPIC_OR_PART"),
-        ("ListOffsets", "COORDINATOR_LOAD_IN_PROGRESS"),
-        ("Fetch", "UNKNOWN"),
+        pytest.param("ListOffsets", "UNKNOWN_TOPIC_OR_PART", marks=pytest.mark.slow),
+        pytest.param("ListOffsets", "COORDINATOR_LOAD_IN_PROGRESS", marks=pytest.mark.slow),
+        pytest.param("Fetch", "UNKNOWN", marks=pytest.mark.slow),
         ("Fetch", "LEADER_NOT_AVAILABLE"),
     ],
 )

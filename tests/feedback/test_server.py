@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE
@@ -21,6 +21,7 @@ from kshare.feedback import server as server_module
 from kshare.feedback.messages import seal
 from kshare.feedback.server import FeedbackServer
 from tests.support.clock import WAIT_S, until
+from tests.support.effort import examples
 from tests.support.feedback import (
     END,
     HERE,
@@ -314,9 +315,7 @@ def test_connections_are_taken_again_some_time_after_that_has_failed(
     assert "Too many open files" in caplog.text
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(min_size=1, max_size=200), max_size=5), st.integers(0, 400))
 def test_no_bytes_stop_the_server(server: FeedbackServer, pieces: list[bytes], cut: int) -> None:
     """Noise, then a message that is cut short."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import kshare.group
@@ -15,6 +15,7 @@ from kshare.errors import DataLossError, OptionsError, UnknownTopicError
 from kshare.group import restoration, restore
 from kshare.group.config.consumer_config import consumer_config
 from kshare.testing import FakeCluster
+from tests.support.effort import examples
 
 RECORDS = 60
 KEYS = [f"k{number % 13}".encode() for number in range(RECORDS)]
@@ -55,7 +56,7 @@ def test_an_empty_changelog(servers: str) -> None:
     assert (restored.end, restored.progress) == (0, Progress.at(0))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(25, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sets(st.sampled_from(PARTS), min_size=1),
     st.lists(

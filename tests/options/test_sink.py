@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 from confluent_kafka import Producer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.errors import OptionsError
@@ -12,6 +12,7 @@ from kshare.options import SinkOptions, parse_sink_options
 from kshare.options.kafka_table import NOT_BUILT
 from kshare.options.table import OPTIONS
 from kshare.produce.config import producer_config, transactional_config
+from tests.support.effort import examples
 from tests.support.options import SECRET, SERVERS
 
 BASE = {**SERVERS, "topic": "t"}
@@ -410,7 +411,7 @@ NUMBERS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data(), st.booleans())
 def test_librdkafka_takes_whatever_java_takes(data: st.DataObject, exactly_once: bool) -> None:
     names = data.draw(st.sets(st.sampled_from(sorted(NUMBERS))))

@@ -78,7 +78,7 @@ option_sets = st.fixed_dictionaries(
         "maxRangesInCheckpoint": st.integers(1, 5).map(str),
     },
 )
-law = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+law = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 def log_of(*partitions: list[int], seed: int = 1) -> Log:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cluster.cluster import TopicConfig
@@ -25,6 +25,7 @@ from kshare.planner.batch_history import (
     batch_name,
     raise_or_warn,
 )
+from tests.support.effort import examples
 from tests.support.planner import KEYS, T0, Log, Query, grown
 
 
@@ -179,7 +180,7 @@ def test_a_log_that_is_trimmed_while_parked_keys_are_looked_for_is_no_fault_of_t
         query.trigger()
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.integers(1, 99), st.integers(1, 4), st.integers(1, 20), st.integers(0, 2))
 def test_rather_twice_than_never(first: int, ranges: int, most: int, batches: int) -> None:
     """The log is trimmed, and nobody knows how far the tasks came."""

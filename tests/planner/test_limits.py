@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kshare.core.batch import limited_slices
@@ -20,6 +20,7 @@ from kshare.errors import UnknownTopicError
 from kshare.options import SourceOptions
 from kshare.wire.reader.read_slice import find_ends
 from tests.support.batches import Rec, batch_of, numbered
+from tests.support.effort import examples
 from tests.support.planner import KEYS, T0, Log, Query, grown
 from tests.support.scripted import ScriptedLog
 
@@ -135,7 +136,7 @@ class Wild(Query):
         return seconds
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 3), option_sets, st.lists(steps, max_size=25))
 def test_every_record_comes_once_and_in_order_whatever_the_history(
     partitions: int, options: dict[str, str], history: list[tuple[str, Any]]
@@ -158,7 +159,7 @@ def test_every_record_comes_once_and_in_order_whatever_the_history(
     assert query.planner.latest_offsets(query.at, None) == query.at
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.lists(key_lists, min_size=1, max_size=6),
     st.integers(1, 5),

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kshare.core.progress import TopicPartition
+from tests.support.effort import examples
 from tests.support.planner import KEYS, T0, Log, Query
 
 T1 = TopicPartition("t", 1)
@@ -78,7 +79,7 @@ option_sets = st.fixed_dictionaries(
 )
 gaps = st.lists(st.integers(0, 30), min_size=1, max_size=40)
 rising = st.lists(st.tuples(st.integers(0, 500), gaps), min_size=1, max_size=3)
-law = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+law = examples(120, suppress_health_check=[HealthCheck.too_slow])
 
 
 def times_of(start: int, steps: list[int]) -> list[int]:

@@ -13,7 +13,7 @@ from tests.processing.running import ORDERS, ROWS
 from tests.support.fake_session import FakeSessions, fake_consumers
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=["asyncio", pytest.param("uvloop", marks=pytest.mark.slow)])
 def each_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the test in a loop of each kind."""
     if request.param == "uvloop":

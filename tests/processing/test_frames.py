@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
@@ -16,6 +16,7 @@ from kshare.errors import OptionsError, ProcessingError
 from kshare.processing import DeadLetter, Outcome, Park, Processor, Record, Retry, Status
 from kshare.processing.frame_rows import records_of_rows
 from kshare.processing.frames import _Task, process_by_key, process_rows
+from tests.support.effort import examples
 
 QUICK = Retry(attempts=3, first="1ms", most="2ms")
 
@@ -67,7 +68,7 @@ class Failing:
             raise LookupError("not there")
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.lists(st.lists(st.integers(0, 4), max_size=12), max_size=4),
     st.dictionaries(st.integers(0, 30), st.integers(1, 3), max_size=4),

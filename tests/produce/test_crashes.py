@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.errors import CheckpointVersionError, KafkaError
@@ -30,6 +30,7 @@ from kshare.produce.ledger import (
     next_state,
 )
 from kshare.produce.model import Transaction
+from tests.support.effort import examples
 
 # -- the ledger ------------------------------------------------------------------------------
 
@@ -45,7 +46,7 @@ states = st.builds(
 )
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(states)
 def test_a_state_is_read_as_it_was_written(state: State) -> None:
     assert decode(encode(state)) == state
@@ -313,7 +314,7 @@ def finish(query: Query) -> None:
     raise AssertionError("the query does not get on")
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data(), st.booleans())
 def test_every_row_once_with_drivers_killed_anywhere(data: st.DataObject, lists: bool) -> None:
     query = Query(Kafka(), OPTIONS, lists, data)
@@ -328,7 +329,7 @@ def test_every_row_once_with_drivers_killed_anywhere(data: st.DataObject, lists:
     assert query.kafka.visible() == query.expected()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_commits_that_fail_are_followed_by_abort(data: st.DataObject) -> None:
     # An error, not a kill: Spark calls abort with the same messages, decided or not.
@@ -348,7 +349,7 @@ def test_commits_that_fail_are_followed_by_abort(data: st.DataObject) -> None:
     assert query.kafka.visible() == query.expected()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_two_drivers_on_one_checkpoint_write_no_row_twice(data: st.DataObject) -> None:
     query = Query(Kafka(), OPTIONS, data.draw(st.booleans(), "lists"), data)
@@ -380,7 +381,7 @@ class Told(logging.Handler):
         self.lost[found[1]] = int(found[2].replace(",", ""))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_what_times_out_is_written_again_or_named(data: st.DataObject) -> None:
     query = Query(Kafka(), OPTIONS, data.draw(st.booleans()), data)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
@@ -28,6 +28,7 @@ from kshare.produce.ledger import Ledger
 from kshare.produce.model import Transaction
 from kshare.produce.rows import rows_of
 from kshare.testing import FakeCluster
+from tests.support.effort import examples
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -72,7 +73,7 @@ def calls(batch: pa.RecordBatch, topic: str | None, start: int = 0) -> list[tupl
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(a_row, max_size=8),
     st.sets(st.sampled_from(["key", "partition", "headers"])),

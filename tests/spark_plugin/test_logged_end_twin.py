@@ -6,11 +6,11 @@ an end moves as soon as there are new records, or at the next trigger.
 
 from collections.abc import Generator
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from spark_plugin.plain_reader import LoggedEnd
+from tests.support.effort import examples
 
 
 class Process:
@@ -121,4 +121,4 @@ class Spark(RuleBasedStateMachine):
 
 
 TestSpark = Spark.TestCase
-TestSpark.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSpark.settings = examples(150, stateful_step_count=40)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kshare.core.checkpoint import decode
@@ -19,6 +19,7 @@ from kshare.errors import KshareError, OptionsError
 from kshare.testing import FakeCluster, Record
 from spark_plugin.plain_reader import WRAPPER, PlainReader
 from spark_plugin.source import KshareDataSource, StreamReader
+from tests.support.effort import examples
 from tests.support.options import BASE
 
 Offsets = dict[str, Any]
@@ -106,7 +107,7 @@ class Query:
             self.done = len(self.log)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(12, suppress_health_check=list(HealthCheck))
 @given(
     runs=st.lists(st.tuples(st.booleans(), st.integers(1, 4), st.booleans()), max_size=6),
     old_last=st.booleans(),

@@ -1,39 +1,48 @@
-"""Seconds that tests took, by folder or file, as a table at the end of a run (a pytest plugin)."""
+"""Seconds that tests took, by folder or file, as a table at the end of a run (a pytest plugin).
 
-from collections import Counter, defaultdict
-from pathlib import PurePath
+``python -m tests.support.durations FOLDER`` prints it as a page, for runs that kept their results.
+"""
+
+import sys
+from pathlib import Path
 
 import pytest
 
-_SECONDS: defaultdict[str, float] = defaultdict(float)
-_TESTS: Counter[str] = Counter()
+from tests.support import results
 
+_PAGE = """# Times of tests
 
-def place(nodeid: str) -> str:
-    """Return the file of an integration test, the folder of a unit test.
+Seconds of all workers together, set-up included, by folder of unit tests and file of integration
+tests. Most of the time they wait, beside each other: six workers share two cores. Written by
 
-    >>> place("tests/wire/decode/test_kernels.py::test_crc")
-    'tests/wire/decode'
-    >>> place("integration/test_faults.py::test_leader")
-    'integration/test_faults.py'
-    """
-    path = PurePath(nodeid.partition("::")[0])
-    return str(path if path.parts[0] == "integration" else path.parent)
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add a report's seconds; set-up counts where it happened."""
-    where = place(report.nodeid)
-    _SECONDS[where] += report.duration
-    _TESTS[where] += report.when == "call"
+```sh
+make test-all
+.venv/bin/python -m tests.support.durations .venv/results > docs/design/test-times.md
+```
+"""
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Print the table, longest first, in the process that started the workers."""
-    if hasattr(config, "workerinput") or sum(_SECONDS.values()) < 60:
+    took = results.of(config)
+    if hasattr(config, "workerinput") or sum(took.seconds.values()) < 60:
         return
     terminalreporter.section("seconds by place (of all workers)")
-    for where, seconds in sorted(_SECONDS.items(), key=lambda item: -item[1]):
-        terminalreporter.write_line(f"{seconds:8.1f} s {_TESTS[where]:6} tests  {where}")
+    for where, seconds in sorted(took.seconds.items(), key=lambda item: -item[1]):
+        terminalreporter.write_line(f"{seconds:8.1f} s {took.tests[where]:6} tests  {where}")
+
+
+def page(folder: Path) -> str:
+    """Return the table of several runs."""
+    took = results.read(folder)
+    lines = [_PAGE, "| seconds | tests | where |", "|---:|---:|---|"]
+    ordered = sorted(took.seconds.items(), key=lambda item: -item[1])
+    lines += [f"| {seconds:.1f} | {took.tests[at]} | `{at}` |" for at, seconds in ordered]
+    total = sum(took.seconds.values())
+    return "\n".join([*lines, f"| {total:.1f} | {took.tests.total()} | all |"])
+
+
+if __name__ == "__main__":
+    print(page(Path(sys.argv[1])))

@@ -448,12 +448,14 @@ def test_one_that_goes_by_the_hashes_of_names_is_found_out() -> None:
     assert str(report) == str(check(other_hash_seeds=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assignor", [HighAvailabilityTaskAssignor(), StickyTaskAssignor])
 def test_the_built_in_ones_do_not_go_by_hashes(assignor: Any) -> None:
     report = check_assignor(assignor, situations(40, seed=3), other_hash_seeds=True)
     assert report.is_valid, str(report)
 
 
+@pytest.mark.slow
 def test_modules_are_found_elsewhere_as_they_are_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.assignment import (
@@ -26,13 +26,14 @@ from tests.support.cases import (
     relabelled,
     violations,
 )
+from tests.support.effort import examples
 
 seeds = st.integers(0, 2**32)
-quick = settings(deadline=None, max_examples=40)
+quick = examples(40)
 
 
 @given(seeds)
-@settings(deadline=None, max_examples=120)
+@examples(120)
 def test_answers_are_valid(seed: int) -> None:
     assert violations(random_case(seed)) == []
 

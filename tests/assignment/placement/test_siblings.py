@@ -7,7 +7,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from kshare.assignment import (
@@ -28,10 +28,11 @@ from kshare.assignment.placement.placement import Placement
 from kshare.assignment.placement.siblings import group_standbys
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
+from tests.support.effort import examples
 
 Held = Mapping[str, tuple[Iterable[TaskId], Iterable[TaskId]]]
 
-quick = settings(deadline=None, max_examples=60)
+quick = examples(60)
 threads_of = st.lists(st.sampled_from([1, 1, 2, 4]), min_size=2, max_size=6)
 
 
@@ -283,7 +284,7 @@ def placements(draw: st.DrawFn) -> tuple[IndexedState, Placement, list[set[int]]
 
 
 @given(placements())
-@settings(deadline=None, max_examples=200)
+@examples(200)
 def test_regrouping_keeps_counts_copies_and_kinds_and_needs_no_more_stores(
     case: tuple[IndexedState, Placement, list[set[int]], list[int]],
 ) -> None:

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kshare.assignment import (
@@ -36,13 +36,14 @@ from tests.support.cases import (
     relabelled,
     violations,
 )
+from tests.support.effort import examples
 
 seeds = st.integers(0, 2**32)
-quick = settings(deadline=None, max_examples=40)
+quick = examples(40)
 
 
 @given(seeds)
-@settings(deadline=None, max_examples=120)
+@examples(120)
 def test_answers_are_valid(seed: int) -> None:
     assert violations(random_case(seed, STICKY)) == []
 
@@ -66,7 +67,7 @@ def test_names_and_order_mean_nothing(seed: int) -> None:
 @given(seeds)
 @example(123)  # Kafka's own way would move on
 @example(402)
-@settings(deadline=None, max_examples=120)
+@examples(120)
 def test_runs_on_their_own_answers_come_to_rest(seed: int) -> None:
     case = random_case(seed, STICKY, strategy="none")
     out = answer(case)
@@ -86,7 +87,7 @@ def spreads(case: dict[str, Any], out: dict[str, Any]) -> tuple[float, float]:
 
 
 @given(seeds, st.integers(2, 8), st.booleans())
-@settings(deadline=None, max_examples=80)
+@examples(80)
 def test_nothing_is_worse_than_in_kafkas_own_way_unless_all_stays(
     seed: int, processes: int, preserve: bool
 ) -> None:

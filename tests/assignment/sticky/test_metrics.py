@@ -1,6 +1,6 @@
 """What the sticky assignor measures is what the judge measures."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.assignment.cases import Case, run_case
@@ -9,6 +9,7 @@ from kshare.assignment.placement.placement import Placement
 from kshare.assignment.racks.costs import configured_costs
 from kshare.assignment.sticky import Metrics
 from tests.support.cases import STICKY, judge, random_case
+from tests.support.effort import examples
 
 NAMES = (
     "active_moved",
@@ -21,7 +22,7 @@ NAMES = (
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0, 3]))
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_measures_are_the_judges(seed: int, racks: int) -> None:
     case = random_case(seed, STICKY, racks=racks, gaps=0, preserve=False)
     outcome = run_case(Case.read(case))

@@ -134,7 +134,7 @@ def stable(consumer: KeySharedConsumer) -> int:
     return 0 if found is None else found.offset
 
 
-@pytest.mark.parametrize("subscribes", [False, True])
+@pytest.mark.parametrize("subscribes", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_members_share_a_partition_and_each_record_comes_once(
     cluster: FakeCluster, start: Callable[..., Worker], subscribes: bool
 ) -> None:
@@ -398,7 +398,11 @@ def test_chunks_that_are_not_committed_are_bounded(
     eventually(has_more)
 
 
-@pytest.mark.parametrize("subscribes", [True, False], ids=["subscribe", "assign"])
+@pytest.mark.parametrize(
+    "subscribes",
+    [pytest.param(True, marks=pytest.mark.slow), False],
+    ids=["subscribe", "assign"],
+)
 def test_what_a_member_that_hangs_has_leased_comes_again(
     cluster: FakeCluster,
     make: Callable[..., KeySharedConsumer],

@@ -20,8 +20,10 @@ from kshare.group.core.scope import Scope
 from kshare.group.message import RELEASED, Chunk, Message
 from tests.group.core.driver import END, HIGH, LOW, MODULES, Driver, owns, point
 from tests.group.protocol.interleavings import seeds
+from tests.support.effort import walks
 from tests.support.groups import LOWER, T0, T1, UPPER
 from tests.support.interrupts import Interrupt, interrupt
+from tests.support.shown import is_found, no_law_is_broken
 
 KEYS = [*LOW, *HIGH]
 OWNED = [ALL_HASHES, KeyRanges([LOWER]), KeyRanges([UPPER])]
@@ -274,7 +276,7 @@ def test_what_came_before_a_delivery_and_a_seek_counts_once_it_is_acknowledged(
 
 
 def test_random_walks_break_no_law() -> None:
-    assert [seed for seed in range(100) if walk(seed)] == []
+    no_law_is_broken(walk, walks(100))
 
 
 def broken_law(
@@ -384,4 +386,4 @@ def test_a_fault_is_found(
 ) -> None:
     assert walk(FAULTS[fault]) is None
     fault(monkeypatch)
-    assert any(walk(seed) for seed in seeds(500, FAULTS[fault]))
+    assert is_found(any(walk(seed) for seed in seeds(500, FAULTS[fault])))

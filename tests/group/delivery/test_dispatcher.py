@@ -350,7 +350,10 @@ def take_some(dispatcher: Dispatcher, found: dict[TopicPartition, list[int]]) ->
         found[message.topic_partition].append(message.offset())
 
 
-@pytest.mark.parametrize("step", ["aside", "back", "parks"])
+@pytest.mark.parametrize(
+    "step",
+    ["aside", "back", pytest.param("parks", marks=pytest.mark.slow)],
+)
 def test_what_is_kept_back_comes_in_order_wherever_an_interrupt_comes(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -171,7 +171,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
         yield running
 
 
-@pytest.mark.parametrize("strategy", ["kshare-range-v1", "kshare-range-v1,range"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["kshare-range-v1", pytest.param("kshare-range-v1,range", marks=pytest.mark.slow)],
+)
 def test_who_subscribes_to_a_topic_that_the_leader_may_not_describe_is_told(
     cluster: FakeCluster, strategy: str
 ) -> None:

@@ -98,7 +98,7 @@ def check_orders(workers: list[Worker], count: int) -> None:
     assert all(offsets == sorted(offsets) for offsets in by_key.values())
 
 
-@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize("mode", ["implicit", pytest.param("explicit", marks=pytest.mark.slow)])
 def test_the_hot_range_gets_narrower_after_a_probing_rebalance(
     cluster: FakeCluster, start: Callable[..., Worker], mode: str
 ) -> None:
@@ -120,6 +120,7 @@ def test_the_hot_range_gets_narrower_after_a_probing_rebalance(
     check_orders(workers, produced)
 
 
+@pytest.mark.slow
 def test_with_another_range_assignor_nothing_is_measured_and_the_leader_says_so(
     cluster: FakeCluster, start: Callable[..., Worker], caplog: pytest.LogCaptureFixture
 ) -> None:

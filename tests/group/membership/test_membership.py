@@ -70,6 +70,7 @@ def test_two_members_share_a_partition_and_one_takes_over(
     assert sorted([*first.offsets, *second.offsets]) == list(range(2 * RECORDS))
 
 
+@pytest.mark.slow
 def test_members_that_list_range_give_up_all_and_share(
     cluster: FakeCluster, start: Callable[..., Polling]
 ) -> None:
@@ -85,7 +86,13 @@ def test_members_that_list_range_give_up_all_and_share(
     assert not second.faults
 
 
-@pytest.mark.parametrize("policy", [Policy(RANGE_FETCH, "orders"), Policy(INDIVIDUAL_COMMIT)])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(Policy(RANGE_FETCH, "orders"), marks=pytest.mark.slow),
+        Policy(INDIVIDUAL_COMMIT),
+    ],
+)
 def test_a_policy_makes_members_have_whole_partitions(
     cluster: FakeCluster, start: Callable[..., Polling], policy: Policy
 ) -> None:
@@ -104,7 +111,11 @@ def test_a_policy_makes_members_have_whole_partitions(
     assert sorted([*first.offsets, *second.offsets]) == list(range(2 * RECORDS))
 
 
-@pytest.mark.parametrize("columns", [{}, {"columns": "value"}], ids=["all", "value"])
+@pytest.mark.parametrize(
+    "columns",
+    [{}, pytest.param({"columns": "value"}, marks=pytest.mark.slow)],
+    ids=["all", "value"],
+)
 def test_what_is_in_hand_stays_in_hand_when_hashes_go(
     cluster: FakeCluster, start: Callable[..., Polling], columns: dict[str, str]
 ) -> None:

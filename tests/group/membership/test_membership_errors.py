@@ -100,6 +100,7 @@ def test_a_join_that_fails_twice_is_done_again(
     assert names(only) == ["assigned"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [*PASSING, *LOSING, "INVALID_REQUEST"])
 def test_what_is_assigned_and_fails_to_come_is_asked_for_again(
     cluster: FakeCluster, start: Callable[..., Polling], code: str
@@ -111,6 +112,7 @@ def test_what_is_assigned_and_fails_to_come_is_asked_for_again(
     assert names(only) == ["assigned"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_name", "code"),
     [
@@ -159,6 +161,7 @@ def test_a_heartbeat_that_says_it_is_no_member_loses_all_and_it_joins_again(
     check(cluster, only)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", LOSING)
 def test_the_log_says_what_becomes_of_a_member(
     cluster: FakeCluster,
@@ -212,6 +215,7 @@ def test_errors_that_end_it_are_raised_and_nothing_more_is_delivered(
     assert first.offsets == list(range(RECORDS))
 
 
+@pytest.mark.slow
 def test_what_one_leaves_that_was_ended_by_an_error_goes_to_the_next(
     cluster: FakeCluster, start: Callable[..., Polling]
 ) -> None:
@@ -235,6 +239,7 @@ def test_an_error_of_joining_that_is_not_known_ends_it_by_its_name(
     assert str(only.faults[0]) == f"cannot join group {GROUP}: INVALID_GROUP_ID"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["_TRANSPORT", "NOT_COORDINATOR", "UNKNOWN_MEMBER_ID"])
 def test_an_error_of_leaving_keeps_nobody(
     cluster: FakeCluster, start: Callable[..., Polling], code: str

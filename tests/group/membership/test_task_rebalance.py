@@ -35,7 +35,10 @@ class Watched(TaskAssignor):
         )
 
 
-@pytest.mark.parametrize("assignor", ["StickyTaskAssignor", "HighAvailabilityTaskAssignor"])
+@pytest.mark.parametrize(
+    "assignor",
+    [pytest.param("StickyTaskAssignor", marks=pytest.mark.slow), "HighAvailabilityTaskAssignor"],
+)
 def test_an_assignor_deals_more_ranges_out_than_there_are_members(
     cluster: FakeCluster, start: Callable[..., Worker], assignor: str
 ) -> None:
@@ -50,6 +53,7 @@ def test_an_assignor_deals_more_ranges_out_than_there_are_members(
     check_orders(workers, 1200)
 
 
+@pytest.mark.slow
 def test_an_assignor_of_the_users_sees_members_and_is_asked_again(
     cluster: FakeCluster, start: Callable[..., Worker]
 ) -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise, permutations
 from typing import TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import (
@@ -21,6 +21,7 @@ from kshare.core.hashing import (
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.group_plan import GroupPlan, plan_group
 from kshare.group.protocol.subscription import Assigned, Subscription, in_order
+from tests.support.effort import examples
 
 Group: TypeAlias = dict[str, Subscription]
 LOWER, UPPER = split(WHOLE, 2)
@@ -242,7 +243,6 @@ def test_who_joins_where_its_host_has_a_partition_moves_nobody_else() -> None:
     ),
     st.sets(st.sampled_from("abcdefghijklmn"), max_size=4),
 )
-@settings(max_examples=100, deadline=None)
 def test_instances_and_partitions_are_a_forest_however_members_come_and_go(
     number: int, members: list[tuple[str, str]], leave: set[str]
 ) -> None:
@@ -265,7 +265,7 @@ hosts = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from(["", "x", "
 
 
 @given(hosts, hosts, st.lists(st.integers(1, 6), min_size=1, max_size=4))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_laws_of_several_topics_and_hosts(
     before: dict[str, str], after: dict[str, str], numbers: list[int]
 ) -> None:
@@ -347,7 +347,7 @@ def churn(draw: st.DrawFn) -> tuple[int, list[set[str]]]:
 
 
 @given(churn())
-@settings(max_examples=300)
+@examples(300)
 def test_laws_while_members_come_and_go(history: tuple[int, list[set[str]]]) -> None:
     number, generations = history
     partitions = {"t": number}

@@ -32,7 +32,10 @@ from tests.group.protocol.interleavings import seeds
 from tests.group.protocol.process import GONE, T0
 from tests.group.protocol.transactional_member import Member
 from tests.group.protocol.world import LawBrokenError
+from tests.support.effort import depth, least, walks
+from tests.support.shown import explored, is_found, no_law_is_broken
 
+pytestmark = pytest.mark.deep
 LIMITS = GroupedLimits(members=5, drops=3)
 NARROW = GroupedLimits(members=3, in_flight=1, drops=1)
 LENGTH = 200
@@ -47,17 +50,17 @@ def name_of(each: Callable[..., object]) -> str:
 
 
 def test_every_interleaving_of_a_group_that_runs() -> None:
-    seen, broken = explore(GroupedLimits(members=3), 4, [first_grouped()])
-    print(f"depth 4: {seen}")
+    seen, broken = explore(GroupedLimits(members=3), depth(4), [first_grouped()])
+    explored(seen.states, broken)
     assert broken is None
-    assert seen.states > 1_000
+    assert seen.states > least(1_000)
 
 
 def test_every_interleaving_around_transactions_that_are_open() -> None:
     """One step out of the way from any state in which hashes change hands amid a transaction."""
     starts = [world for way in WAYS for world in way()]
-    seen, broken = explore(NARROW, 1, starts)
-    print(f"depth 1 from {len(starts)} states: {seen}")
+    seen, broken = explore(NARROW, 1, starts)  # no less deep: that would be the ways alone
+    explored(seen.states, broken)
     assert broken is None
     assert seen.states > 4_000
     assert min(seen.outputs, seen.handovers, seen.open, seen.torn) > 500
@@ -87,8 +90,10 @@ _first_grouped = cache(first_grouped)
 
 @pytest.mark.parametrize("first", [0, 30])
 def test_random_walks_give_each_record_its_output_once(first: int) -> None:
-    for seed in range(first, first + 30):
-        assert walk_grouped(LIMITS, LENGTH, seed, chosen_start(seed)) is None, f"seed {seed}"
+    no_law_is_broken(
+        lambda seed: walk_grouped(LIMITS, LENGTH, seed, chosen_start(seed)),
+        walks(30, after=first),
+    )
 
 
 # -- faults that must be found: each of them matters to members with transactions alone ------------
@@ -259,8 +264,8 @@ by the leader, and while a new claim is not read back.
 def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = [chosen_start(seed) for seed in range(24)]  # 24 are all there are
     fault(monkeypatch)
-    walks = seeds(1_000, FOUND_BY_WALKS[fault])
-    assert any(walk_grouped(LIMITS, LENGTH, seed, starts[seed % 24]) for seed in walks)
+    tried = seeds(1_000, FOUND_BY_WALKS[fault])
+    assert is_found(any(walk_grouped(LIMITS, LENGTH, seed, starts[seed % 24]) for seed in tried))
 
 
 @pytest.mark.parametrize("fault", FOUND_ON_WAYS, ids=name_of)
@@ -268,7 +273,7 @@ def test_a_fault_is_found_around_transactions_that_are_open(
     fault: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)
-    assert any(map(breaks_a_law, WAYS))
+    assert is_found(any(map(breaks_a_law, WAYS)))
 
 
 def breaks_a_law(way: Way) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, split
@@ -26,6 +26,7 @@ from tests.group.protocol.test_group_plan import (
     tp,
     width,
 )
+from tests.support.effort import examples
 
 POINTS = [part.lo + part.width // 3 for part in split(WHOLE, 48)]
 ADAPTIVE = MemberReport(range_assignor="adaptive")
@@ -113,7 +114,7 @@ WORKS = st.lists(st.sampled_from([0.0, 0.1, 1.0, 2.0, 5.0, 20.0, 60.0]), min_siz
 
 
 @given(WORKS, st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_it_tiles_is_no_worse_than_whole_and_comes_to_rest(
     works: list[float], data: st.DataObject
 ) -> None:
@@ -144,7 +145,7 @@ def test_it_tiles_is_no_worse_than_whole_and_comes_to_rest(
 
 
 @given(st.integers(2, 6), st.integers(0, 4), st.data())
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_nothing_is_cut_while_no_partition_is_hot(
     members: int, more: int, data: st.DataObject
 ) -> None:
@@ -176,7 +177,6 @@ def test_a_partition_with_ten_times_the_work_is_shared() -> None:
 
 
 @given(st.integers(3, 5), st.integers(0, 2), st.data())
-@settings(max_examples=100, deadline=None)
 def test_what_is_cut_does_not_move_while_nobody_has_too_much(
     members: int, more: int, data: st.DataObject
 ) -> None:

@@ -18,6 +18,10 @@ from tests.group.protocol.interleavings import seeds
 from tests.group.protocol.lease_explorer import DEEP, explore, new_world, walk
 from tests.group.protocol.lease_world import LeaseLimits, finish, lease_steps, take_lease
 from tests.group.protocol.world import LawBrokenError
+from tests.support.effort import depth, least, walks
+from tests.support.shown import explored, is_found, no_law_is_broken
+
+pytestmark = pytest.mark.deep
 
 LENGTH = 120
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -25,23 +29,22 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 @pytest.mark.parametrize("by_epochs", [True, False])
 def test_every_interleaving(by_epochs: bool) -> None:
-    states, broken = explore(LeaseLimits(), 4, by_epochs=by_epochs)
+    states, broken = explore(LeaseLimits(), depth(4), by_epochs=by_epochs)
+    explored(states, broken)
     assert not broken
-    assert states > 1_000
+    assert states > least(1_000)
 
 
 @pytest.mark.parametrize("by_epochs", [True, False])
 def test_random_walks(by_epochs: bool) -> None:
     start = new_world(by_epochs=by_epochs, records=8)
-    for seed in range(20):
-        assert walk(DEEP, LENGTH, seed, start) is None, f"seed {seed}"
+    no_law_is_broken(lambda seed: walk(DEEP, LENGTH, seed, start), walks(20))
 
 
 @pytest.mark.parametrize("by_epochs", [True, False])
 def test_random_walks_with_a_lost_log(by_epochs: bool) -> None:
     limits, start = replace(DEEP, lost_logs=1), new_world(by_epochs=by_epochs, records=8)
-    for seed in range(20):
-        assert walk(limits, LENGTH, seed, start) is None, f"seed {seed}"
+    no_law_is_broken(lambda seed: walk(limits, LENGTH, seed, start), walks(20))
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
@@ -126,7 +129,7 @@ FAULTS: tuple[Patch, ...] = (
 def test_seeded_faults_are_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     start = new_world(by_epochs=True, records=8)
-    assert any(walk(DEEP, LENGTH, seed, start) for seed in range(60))
+    assert is_found(any(walk(DEEP, LENGTH, seed, start) for seed in range(60)))
 
 
 def goes_on_under_its_old_name(patch: pytest.MonkeyPatch) -> None:
@@ -159,8 +162,8 @@ FAULTS_OF_SESSIONS: dict[Patch, int] = {
 def test_faults_of_sessions_are_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     starts = [new_world(by_epochs=by_epochs, records=8) for by_epochs in (True, False)]
-    walks = seeds(1_000, FAULTS_OF_SESSIONS[fault])
-    assert any(walk(DEEP, LENGTH, seed, starts[seed % 2]) for seed in walks)
+    tried = seeds(1_000, FAULTS_OF_SESSIONS[fault])
+    assert is_found(any(walk(DEEP, LENGTH, seed, starts[seed % 2]) for seed in tried))
 
 
 def one_stable_offset_for_all(patch: pytest.MonkeyPatch) -> None:
@@ -178,7 +181,7 @@ def test_a_former_lead_that_writes_late_is_found(monkeypatch: pytest.MonkeyPatch
     start = new_world(by_epochs=True, records=8)
     assert walk(DEEP, LENGTH, 2_006_456, start) is None
     one_stable_offset_for_all(monkeypatch)
-    assert walk(DEEP, LENGTH, 2_006_456, start) is not None
+    assert is_found(walk(DEEP, LENGTH, 2_006_456, start))
 
 
 FORMER_LEAD = """

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, KeyRanges, split
@@ -30,6 +30,7 @@ from tests.group.protocol.test_group_plan import (
     tp,
     width,
 )
+from tests.support.effort import examples
 
 POINTS = [part.lo + part.width // 3 for part in split(WHOLE, 24)]
 ADAPTIVE = MemberReport(range_assignor="adaptive")
@@ -86,7 +87,7 @@ loads = st.lists(
 
 
 @given(st.integers(2, 6), st.integers(1, 3), st.lists(loads, max_size=4))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_plan_tiles_gives_each_one_part_and_takes_two_rounds(
     members: int, number: int, history: list[Load]
 ) -> None:
@@ -116,7 +117,7 @@ def test_a_plan_tiles_gives_each_one_part_and_takes_two_rounds(
 
 
 @given(st.integers(2, 6), loads)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_with_a_steady_load_it_comes_to_rest_where_nobody_is_hot(members: int, load: Load) -> None:
     group = group_of([f"m{i}" for i in range(members)])
     planned, _ = plan(group, {"t": 1})
@@ -275,7 +276,7 @@ def test_whole_topics_and_members_that_opt_out_are_as_always() -> None:
 
 
 @given(st.integers(2, 5), st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_members_come_and_go_under_load(number: int, seed: int) -> None:
     chance = random.Random(seed)
     load = Load({point: chance.choice([0.1, 1.0, 20.0]) for point in POINTS})

@@ -34,6 +34,10 @@ from tests.group.protocol.member_process import MemberProcess
 from tests.group.protocol.member_world import GroupLimits, GroupWorld, new_group, take_group
 from tests.group.protocol.process import T0, replay
 from tests.group.protocol.world import LawBrokenError, is_pending
+from tests.support.effort import depth, least, walks
+from tests.support.shown import explored, is_found, no_law_is_broken
+
+pytestmark = pytest.mark.deep
 
 LIMITS = GroupLimits(processes=4, drops=3)
 NARROW = GroupLimits(processes=3, drops=1, commits=2, per_call=2)
@@ -45,27 +49,29 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def test_every_interleaving_of_two_that_join() -> None:
-    seen, broken = explore_group(GroupLimits(processes=3), 9, new_group(2))
+    seen, broken = explore_group(GroupLimits(processes=3), depth(9), new_group(2))
+    explored(seen.states, broken)
     assert not broken
-    assert seen.states > 1_000
+    assert seen.states > least(1_000)
 
 
 def test_every_interleaving_of_a_third_that_joins_a_settled_group() -> None:
     world = new_group(2)
     finish_group(world, until=0)
-    seen, broken = explore_group(GroupLimits(processes=3, crashes=0), 5, world)
+    seen, broken = explore_group(GroupLimits(processes=3, crashes=0), depth(5), world)
+    explored(seen.states, broken)
     assert not broken
-    assert seen.states > 1_000
+    assert seen.states > least(1_000)
 
 
 def test_every_interleaving_around_a_handover() -> None:
     """Two steps out of the way from any state in which hashes or the lead change hands."""
     starts = [world for way in WAYS for world in way(NARROW)]
-    seen, broken = explore_group(NARROW, 2, *starts)
-    print(f"depth 2 from {len(starts)} states: {seen}")
+    seen, broken = explore_group(NARROW, depth(2), *starts)
+    explored(seen.states, broken)
     assert broken is None
-    assert seen.states > 10_000
-    assert min(seen.handovers, seen.committed, seen.dropped) > 2_000
+    assert seen.states > least(10_000)
+    assert min(seen.handovers, seen.committed, seen.dropped) > least(2_000)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
@@ -79,39 +85,35 @@ def test_a_way_ends_with_all_processed(way: Way) -> None:
 def test_random_walks(is_settled: bool) -> None:
     start = first_group(settled=is_settled)
     limits = replace(LIMITS, in_flight=2)  # acknowledged in any order
-    for seed in range(40):
-        assert walk_group(limits, LENGTH, seed, start) is None, f"seed {seed}"
+    no_law_is_broken(lambda seed: walk_group(limits, LENGTH, seed, start), walks(40))
 
 
 def test_random_walks_with_a_lost_log() -> None:
     limits, start = replace(LIMITS, lost_logs=1), first_group()
-    for seed in range(40):
-        assert walk_group(limits, LENGTH, seed, start) is None, f"seed {seed}"
+    no_law_is_broken(lambda seed: walk_group(limits, LENGTH, seed, start), walks(40))
 
 
 def test_random_walks_with_late_plans() -> None:
-    for seed in range(40):
-        assert walk_group(LATE, LENGTH, seed, first_group()) is None, f"seed {seed}"
+    no_law_is_broken(lambda seed: walk_group(LATE, LENGTH, seed, first_group()), walks(40))
 
 
 def test_random_walks_with_coordinators_that_know_nothing_of_the_rebalance() -> None:
-    for seed in range(40):
-        assert walk_group(MOVED, LENGTH, seed, first_group()) is None, f"seed {seed}"
+    no_law_is_broken(lambda seed: walk_group(MOVED, LENGTH, seed, first_group()), walks(40))
 
 
 @pytest.mark.parametrize("limits", [SLOW, replace(LIMITS, late_beats=True)], ids=["moved", "slow"])
 def test_random_walks_with_coordinators_that_answer_heartbeats_late(limits: GroupLimits) -> None:
-    for seed in range(40):
-        assert walk_group(limits, LENGTH, seed, first_group()) is None, f"seed {seed}"
+    no_law_is_broken(lambda seed: walk_group(limits, LENGTH, seed, first_group()), walks(40))
 
 
 def test_every_interleaving_with_heartbeats_that_are_answered_late() -> None:
     """One step out of the way, and then another one, or the answer."""
     narrow = replace(NARROW, per_call=1)
     starts = [world for way in WAYS[:2] for world in way(narrow)]
-    seen, broken = explore_group(replace(narrow, late_beats=True), 2, *starts)
+    seen, broken = explore_group(replace(narrow, late_beats=True), depth(2), *starts)
+    explored(seen.states, broken)
     assert broken is None
-    assert seen.states > 5_000
+    assert seen.states > least(5_000)
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
@@ -408,7 +410,8 @@ FOUND_ON_WAYS: tuple[Patch, ...] = (
 def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     start = first_group(3)
-    assert any(walk_group(LIMITS, LENGTH, seed, start) for seed in seeds(2_000, FAULTS[fault]))
+    ways = (walk_group(LIMITS, LENGTH, seed, start) for seed in seeds(2_000, FAULTS[fault]))
+    assert is_found(any(ways))
 
 
 def keeps_the_claims_that_it_gives_up(patch: pytest.MonkeyPatch) -> None:
@@ -418,7 +421,7 @@ def keeps_the_claims_that_it_gives_up(patch: pytest.MonkeyPatch) -> None:
 
 def test_that_claims_which_are_given_up_stay_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     keeps_the_claims_that_it_gives_up(monkeypatch)
-    assert any(given_up(whatever_happens(seed)) for seed in seeds(15, 3))
+    assert is_found(any(given_up(whatever_happens(seed)) for seed in seeds(15, 3)))
 
 
 def writes_the_epoch_of_any_plan(patch: pytest.MonkeyPatch) -> None:
@@ -430,7 +433,7 @@ def test_the_epoch_of_a_late_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     writes_the_epoch_of_any_plan(monkeypatch)
     start = first_group(3)
     found = (walk_group(LATE, LENGTH, seed, start) for seed in seeds(2_000, 73))
-    assert "epoch" in next(broken.law for broken in found if broken)
+    assert is_found("epoch" in next(broken.law for broken in found if broken))
 
 
 LATE_CLAIM = """
@@ -462,7 +465,7 @@ def test_who_is_about_to_claim_the_lowest_hash_leads(monkeypatch: pytest.MonkeyP
     start = first_group(3, settled=True)
     assert not go_the_way(start.clone(), LATE_CLAIM)
     leads_by_the_claims_that_are_there(monkeypatch)
-    assert "primary offset 0 after 1" in go_the_way(start.clone(), LATE_CLAIM)
+    assert is_found("primary offset 0 after 1" in go_the_way(start.clone(), LATE_CLAIM))
 
 
 @pytest.mark.parametrize("fault", TWO_LAYERS, ids=lambda fault: fault.__name__)
@@ -477,7 +480,7 @@ def test_a_fault_is_found_by_every_interleaving_around_a_handover(
     fault: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)
-    assert breaks_a_law(2)
+    assert is_found(breaks_a_law(2))
 
 
 def breaks_a_law(depth: int) -> bool:

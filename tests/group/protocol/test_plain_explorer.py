@@ -16,6 +16,10 @@ from tests.group.protocol.plain_world import (
     take_plain,
     walk_with_plain,
 )
+from tests.support.effort import depth, least, walks
+from tests.support.shown import explored, is_found, no_law_is_broken
+
+pytestmark = pytest.mark.deep
 
 LIMITS = GroupLimits(processes=4, drops=3)
 LENGTH = 300
@@ -26,14 +30,14 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 def test_every_interleaving_of_a_plain_consumer_that_joins_a_settled_group() -> None:
     world = new_plain_group(2)
     finish_group(world, until=0)
-    states, broken = explore_plain(GroupLimits(processes=2, drops=1), 5, world)
+    states, broken = explore_plain(GroupLimits(processes=2, drops=1), depth(5), world)
+    explored(states, broken)
     assert not broken
-    assert states > 1_000
+    assert states > least(1_000)
 
 
 def test_random_walks() -> None:
-    for seed in range(60):
-        assert walk_with_plain(LIMITS, LENGTH, seed) == "", f"seed {seed}"
+    no_law_is_broken(lambda seed: walk_with_plain(LIMITS, LENGTH, seed), walks(60))
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -81,4 +85,4 @@ FAULTS: tuple[Patch, ...] = (
 def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     seeds = (FOUND, *range(2_000))
-    assert any(walk_with_plain(LIMITS, LENGTH, seed, members=2) for seed in seeds)
+    assert is_found(any(walk_with_plain(LIMITS, LENGTH, seed, members=2) for seed in seeds))

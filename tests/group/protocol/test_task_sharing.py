@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.assignment import (
@@ -113,7 +113,6 @@ assignors = st.sampled_from(
     st.booleans(),
     st.lists(st.sets(st.sampled_from("abcdefg"), min_size=1), min_size=1, max_size=5),
 )
-@settings(max_examples=100, deadline=None)
 def test_laws_while_members_come_and_go(
     assignor: Callable[[], TaskAssignor],
     number: int,
@@ -145,7 +144,6 @@ def test_laws_while_members_come_and_go(
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.sampled_from([1, 2, 4]))
-@settings(deadline=None)
 def test_shared_tasks_of_a_partition_are_together_as_far_as_loads_are_even(
     members: int, number: int, each: int
 ) -> None:
@@ -304,7 +302,6 @@ FAILING = TaskPlanning(Recorder(fails), "mine", round_robin)
     st.sets(st.sampled_from("abcdef"), min_size=1),
     st.sets(st.sampled_from("abcdef"), min_size=1),
 )
-@settings(deadline=None)
 def test_what_members_have_stays_while_the_assignor_fails(
     wrong: Callable[[ApplicationState], TaskAssignment],
     number: int,

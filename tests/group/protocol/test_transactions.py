@@ -35,7 +35,10 @@ from tests.group.protocol.transactional_explorer import (
 from tests.group.protocol.transactional_member import Member
 from tests.group.protocol.transactional_world import Limits, TransactionalWorld, take
 from tests.group.protocol.world import LawBrokenError
+from tests.support.effort import depth, least, walks
+from tests.support.shown import explored, is_found, no_law_is_broken
 
+pytestmark = pytest.mark.deep
 Patch = Callable[[pytest.MonkeyPatch], None]
 LENGTH = 160
 LIMITS = Limits()
@@ -48,19 +51,20 @@ LATE = Limits(late=True)
 def test_every_interleaving_to_a_depth() -> None:
     world = new_world()
     let_run(world)
-    seen, broken = explore(Limits(members=3), 6, [world])
+    seen, broken = explore(Limits(members=3), depth(6), [world])
+    explored(seen.states, broken)
     assert broken is None
-    assert seen.states > 1_000
+    assert seen.states > least(1_000)
 
 
 def test_every_interleaving_around_outputs() -> None:
     """Two steps out of the way from any state in which outputs are committed, or taken over."""
     starts = [world for way in WAYS for world in way()]
-    seen, broken = explore(NARROW, 2, starts)
-    print(f"depth 2 from {len(starts)} states: {seen}")
+    seen, broken = explore(NARROW, depth(2), starts)
+    explored(seen.states, broken)
     assert broken is None
-    assert seen.states > 4_000
-    assert min(seen.outputs, seen.replaced, seen.open) > 1_500
+    assert seen.states > least(4_000)
+    assert min(seen.outputs, seen.replaced, seen.open) > least(1_500)
 
 
 def test_a_way_ends_with_all_outputs() -> None:
@@ -71,8 +75,7 @@ def test_a_way_ends_with_all_outputs() -> None:
 
 @pytest.mark.parametrize("first", range(0, 120, 30))
 def test_random_walks_give_each_record_its_output_once(first: int) -> None:
-    for seed in range(first, first + 30):
-        assert walk(LIMITS, LENGTH, seed) is None, f"seed {seed}"
+    no_law_is_broken(lambda seed: walk(LIMITS, LENGTH, seed), walks(30, after=first))
 
 
 def test_a_zombie_with_a_new_epoch_writes_nothing() -> None:
@@ -112,9 +115,8 @@ def test_a_zombie_whose_successor_has_gone_writes_nothing() -> None:
 def test_a_commit_that_arrives_late_decides_nothing(first: int) -> None:
     """As librdkafka has repeated it; the next transaction has a new epoch."""
     events: Counter[str] = Counter()
-    for seed in range(first, first + 30):
-        assert walk(LATE, LENGTH, seed, events=events) is None, f"seed {seed}"
-    assert min(events["repeat"], events["arrive"], events["put"]) > 20
+    no_law_is_broken(lambda seed: walk(LATE, LENGTH, seed, events=events), walks(30, after=first))
+    assert min(events["repeat"], events["arrive"], events["put"]) > least(20)
 
 
 # -- faults that must be found ---------------------------------------------------------------------
@@ -325,13 +327,13 @@ others are tried."""
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
-    walks = (walk(LIMITS, LENGTH, seed) for seed in seeds(2_000, FAULTS[fault]))
-    assert any(broken is not None for broken in walks)
+    ways = (walk(LIMITS, LENGTH, seed) for seed in seeds(2_000, FAULTS[fault]))
+    assert is_found(any(broken is not None for broken in ways))
 
 
 def test_a_fault_is_found_by_commits_that_arrive_late(monkeypatch: pytest.MonkeyPatch) -> None:
     keeps_its_epoch_after_a_repeated_commit(monkeypatch)
-    assert any(walk(LATE, LENGTH, seed) is not None for seed in range(200))
+    assert is_found(any(walk(LATE, LENGTH, seed) is not None for seed in range(200)))
 
 
 @pytest.mark.parametrize(
@@ -352,7 +354,7 @@ def test_a_fault_is_found_by_every_interleaving_around_outputs(
     fault: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)
-    assert any(breaks_a_law(way) for way in WAYS)
+    assert is_found(any(breaks_a_law(way) for way in WAYS))
 
 
 def breaks_a_law(way: Callable[[], Iterable[TransactionalWorld]]) -> bool:
@@ -371,14 +373,14 @@ def breaks_a_law(way: Callable[[], Iterable[TransactionalWorld]]) -> bool:
 def test_a_fault_is_found_by_a_zombie(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random walks do not come upon it: it takes a dozen steps in one order."""
     fault(monkeypatch)
-    assert a_zombie_with_a_new_epoch() is not None
+    assert is_found(a_zombie_with_a_new_epoch() is not None)
 
 
 def test_a_fault_is_found_by_a_zombie_whose_successor_has_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks_at_the_claims_that_are_left(monkeypatch)
-    assert a_zombie_whose_successor_has_gone() is not None
+    assert is_found(a_zombie_whose_successor_has_gone() is not None)
 
 
 def test_what_would_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,10 @@
 """The number of calls at a time, against servers whose latency follows from it."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.processing.core.settings import AdaptiveLimit
+from tests.support.effort import examples
 
 
 def serve(limit: AdaptiveLimit, capacity: int, calls: int) -> None:
@@ -13,7 +14,7 @@ def serve(limit: AdaptiveLimit, capacity: int, calls: int) -> None:
         limit.ended(0.01 * max(running / capacity, 1.0), running)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.integers(8, 300))
 def test_it_rises_to_what_a_server_bears_and_not_far_beyond(capacity: int) -> None:
     limit = AdaptiveLimit()

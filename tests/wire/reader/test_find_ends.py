@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kshare
@@ -88,7 +88,6 @@ def logs(draw: st.DrawFn) -> tuple[list[bytes], int]:
     return found, base
 
 
-@settings(deadline=None)
 @given(logs(), st.data())
 def test_the_scan_and_the_reader_agree(log: tuple[list[bytes], int], data: st.DataObject) -> None:
     encoded, end = log

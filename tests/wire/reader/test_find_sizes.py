@@ -1,7 +1,7 @@
 """The sizes that are found in a log are those of its record batches."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import WHOLE
@@ -21,7 +21,6 @@ def slice_of(start: int, end: int, partition: int = 0) -> Slice:
     return Slice("t", partition, (Rectangle(OffsetRange(start, end), WHOLE),))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(0, 300)), min_size=1, max_size=12),
     st.integers(0, 2_000),

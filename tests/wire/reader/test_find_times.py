@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kshare
@@ -77,7 +77,6 @@ def logs(draw: st.DrawFn) -> Written:
     return Written(found, base, records)
 
 
-@settings(deadline=None)
 @given(logs(), st.sampled_from([WHOLE, *HALVES]), st.integers(-2, 8_000), st.data())
 def test_first_and_later_records_are_those_of_the_log(
     log: Written, hashes: HashRange, than: int, data: st.DataObject

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kshare
@@ -137,7 +137,6 @@ PARTITIONS = [part(0), part(1), part(0, "other"), part(4, "other")]
 FAULTS = st.none() | st.sampled_from([OSError("gone"), TimeoutError("slow")])
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_the_rows_and_the_end_of_each_slice_are_those_of_a_reader_of_its_own(
     data: st.DataObject,
