@@ -19,7 +19,7 @@ from kshare.processing.policy import FailurePolicy
 from kshare.testing import FakeCluster
 from tests.processing.engines import comes
 from tests.processing.running import ORDERS, RECORDS, SOON, run
-from tests.support.clock import WAIT_S
+from tests.support.clock import WAIT_S, Counted, until
 from tests.support.fake_session import FakeSessions
 from tests.support.parked_keys import keys_of
 
@@ -45,14 +45,17 @@ def test_a_key_that_is_unparked_goes_on_in_the_process_that_parked_it(
     def is_over() -> bool:
         if len(seen) == RECORDS - 20 and not parked and ("orders", b"k3") in list_of.read():
             cluster.produce("orders", [("k3", "later")], partition=0)
-            time.sleep(0.3)
+            until(polls.has_more())
             assert len(seen) == RECORDS - 20
             parked.append(time.time())
             list_of.unpark("orders", [b"k3"])
         return len(seen) == RECORDS + 1 and sessions.processed(ORDERS, RECORDS)
 
     processor = Processor(handler, retry=SOON, on_failure=Park(), max_records=150)
-    run(processor, consumer(auto__commit__interval__ms=50), is_over)
+    made = consumer(auto__commit__interval__ms=50)
+    polls = Counted(made.poll)
+    monkeypatch.setattr(made, "poll", polls)
+    run(processor, made, is_over)
     list_of.close()
     assert [at for at in seen if at % 10 == 3 or at == RECORDS] == [*range(3, 300, 10), RECORDS]
     assert len(seen) == RECORDS + 1

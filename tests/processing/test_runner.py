@@ -29,7 +29,7 @@ from kshare.processing.runner import Runner
 from kshare.testing import FakeCluster
 from tests.processing.engines import MemoryEdge, comes
 from tests.processing.running import ORDERS, RECORDS, SOON, run
-from tests.support.clock import WAIT_S
+from tests.support.clock import WAIT_S, Counted
 from tests.support.fake_session import FakeSessions, fake_consumers
 
 pytestmark = pytest.mark.usefixtures("each_loop")
@@ -252,9 +252,13 @@ def test_a_fault_of_closing_hides_nothing_that_has_ended_it(
 
 
 def test_no_more_large_records_are_read_than_may_be_held(
-    consumer: Callable[..., KeySharedConsumer], cluster: FakeCluster
+    consumer: Callable[..., KeySharedConsumer],
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    size = 10_000
+    size, made = 10_000, consumer()
+    polls = Counted(made.poll)
+    monkeypatch.setattr(made, "poll", polls)
     may_end, read = asyncio.Event(), list[int]()
 
     async def handler(record: Record) -> None:
@@ -267,7 +271,7 @@ def test_no_more_large_records_are_read_than_may_be_held(
         await comes(lambda: len(read) == RECORDS)
         cluster.produce("orders", [(f"k{at}", b"v" * size) for at in range(200)], partition=0)
         await comes(lambda: len(read) >= RECORDS + 5)
-        await asyncio.sleep(0.5)  # for what would be read beyond
+        await comes(polls.has_more())  # which would read what is beyond
         assert processor.running is not None
         large.append(processor.running.measures.read - RECORDS)
         may_end.set()
@@ -277,7 +281,7 @@ def test_no_more_large_records_are_read_than_may_be_held(
 
     large = list[int]()
     processor = Processor(handler, max_bytes=60_000, concurrency=500)
-    runner = Runner(processor, consumer(), None)
+    runner = Runner(processor, made, None)
     asyncio.run(all_wait())
     assert 5 <= large[0] <= 7
 

@@ -5,7 +5,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 from unittest.mock import Mock
 
@@ -24,7 +23,7 @@ from kshare.processing.runner import Runner
 from tests.processing.engines import MemoryEdge, comes
 from tests.processing.engines import records_of as records_of_keys
 from tests.processing.running import ORDERS
-from tests.support.clock import WAIT_S
+from tests.support.clock import WAIT_S, Counted
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -157,17 +156,14 @@ def test_nothing_is_begun_while_others_may_have_the_records(
 ) -> None:
     """Neither handlers nor dead letters; what is under way cannot be helped."""
     monkeypatch.setattr(loop, "_LOOK_SECONDS", 0.001)
-    edge, seen, looks = MemoryEdge(), list[int](), count()
-
-    def seconds_left() -> float:
-        next(looks)
-        return edge.left
+    edge, seen = MemoryEdge(), list[int]()
+    looks = Counted(lambda: edge.left)
 
     async def handler(record: Record) -> None:
         seen.append(record.offset)
         if record.offset == 0:
             edge.left = -1.0
-            await asyncio.sleep(0.01)  # what was allowed before is over
+            await asyncio.sleep(0.01)  # ten times what was allowed before
             raise ValueError("no")
 
     async def cut_off() -> None:
@@ -177,8 +173,7 @@ def test_nothing_is_begun_while_others_may_have_the_records(
         engine = processor.engine(edge)
         engine.offer(records_of_keys(processor, [b"a", b"b", b"a"]))
         await comes(lambda: bool(engine.scheduler.figures().ending))
-        before = next(looks)
-        await comes(lambda: next(looks) > before + 100)
+        await comes(looks.has_more(100))
         assert (seen, edge.letters, edge.outcomes) == ([0], [], [])
         if is_lost:
             engine.revoke(lambda _: True)
@@ -186,7 +181,7 @@ def test_nothing_is_begun_while_others_may_have_the_records(
         await engine.loop.wait(lambda: engine.is_idle, WAIT_S)
         await engine.close()
 
-    monkeypatch.setattr(edge, "seconds_left", seconds_left)
+    monkeypatch.setattr(edge, "seconds_left", looks)
     asyncio.run(cut_off())
     assert seen == ([0] if is_lost else [0, 1, 2])
     assert [record.offset for record in edge.letters] == ([] if is_lost else [0])

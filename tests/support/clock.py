@@ -56,6 +56,32 @@ class Ahead:
         time.sleep(seconds)
 
 
+class Counted:
+    """Calls something, and counts how often: tests wait for looks, as seconds prove none.
+
+    Args:
+        call: What is called.
+
+    Attributes:
+        calls: How many calls have ended.
+    """
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.calls = 0
+        self._call = call
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        try:
+            return self._call(*given, **named)
+        finally:
+            self.calls += 1
+
+    def has_more(self, count: int = 3) -> Callable[[], bool]:
+        """Return what tells that so many more calls have ended; the first may have begun before."""
+        goal = self.calls + count
+        return lambda: self.calls >= goal
+
+
 def until(
     is_so: Callable[[], Any], seconds: float = WAIT_S, shown: Callable[[], object] = str
 ) -> Any:

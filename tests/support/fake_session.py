@@ -33,6 +33,7 @@ class FakeSession:
         self.commits: list[dict[TopicPartition, Progress]] = []
         self.error: KshareError | None = None
         self.can_deliver = True
+        self.looks = 0  # how often it was asked while it might not deliver
         self.is_closed = False
         self.commits_before_close: int | None = None
         self.waiting: set[TopicPartition] = set()  # whose claims are not in place
@@ -87,7 +88,10 @@ class FakeSession:
             raise self.error
 
     def seconds_to_deliver(self) -> float:
-        return 1.0 if self.can_deliver else -1.0
+        if self.can_deliver:
+            return 1.0
+        self.looks += 1
+        return -1.0
 
     def commit(
         self,

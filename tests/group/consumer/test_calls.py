@@ -138,7 +138,7 @@ def test_a_right_that_is_there_again_by_the_end_of_a_call_loses_nothing(
     group.members[0].can_deliver = False
     group.members[0].change()
     fill(cluster, 1)
-    time.sleep(0.1)
+    until(lambda: group.members[0].looks)
     group.members[0].can_deliver = True
     group.members[0].change()
     assert call.answer() == list(range(RECORDS + 1))

@@ -24,7 +24,7 @@ from kshare.group.protocol.records import Claim, Key, Lease, Record, Reset
 from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
-from tests.support.clock import WAIT_S
+from tests.support.clock import WAIT_S, Ahead
 from tests.support.groups import GROUP, LOG, LOWER, T0, eventually, quick_settings
 from tests.support.policies import FakePolicies
 
@@ -47,7 +47,11 @@ def make(
     monkeypatch.setattr(log_follower, "_LONGEST_WAIT_MS", 200)
     with ExitStack() as stack:
 
-        def consumer(policies: FakePolicies | None = None, **config: Any) -> KeySharedConsumer:
+        def consumer(
+            policies: FakePolicies | None = None,
+            session: Callable[..., GroupSession] = GroupSession,
+            **config: Any,
+        ) -> KeySharedConsumer:
             given = {name.replace("__", "."): value for name, value in config.items()}
             base = {
                 # Busy machine or not: what is leased again would come again.
@@ -56,7 +60,9 @@ def make(
                 "consumption.order": "none",
                 "cooperative.chunk.records": CHUNK,
             }
-            made = KeySharedConsumer(base | given, policies=policies or FakePolicies())
+            made = KeySharedConsumer(
+                base | given, session=session, policies=policies or FakePolicies()
+            )
             stack.callback(made.close)
             return made
 
@@ -223,13 +229,14 @@ def test_what_a_dead_member_has_leased_is_delivered_once_it_is_silent(
         Reset(T0, 1, 0),
         Lease(T0, 1, "dead#1", 1, OffsetRange(0, 50)),
     )
-    consumer = make(claim__timeout__ms=2_000)
+    clock = Ahead()
+    consumer = make(session=partial(GroupSession, now=clock.monotonic), claim__timeout__ms=600_000)
     consumer.assign({T0: []})
-    began = time.monotonic()
-    seen = [message.offset() for message in consumer.consume(RECORDS, WAIT_S)]
-    assert sorted(seen) == list(range(RECORDS))
-    assert seen[0] == 50
-    assert time.monotonic() - began >= 2.0
+    seen = [message.offset() for message in consumer.consume(RECORDS - 50, WAIT_S)]
+    assert sorted(seen) == list(range(50, RECORDS))
+    clock.seconds += 600
+    late = [message.offset() for message in consumer.consume(50, WAIT_S)]
+    assert sorted(late) == list(range(50))
 
 
 def test_a_member_that_others_took_for_dead_goes_on_under_another_name(

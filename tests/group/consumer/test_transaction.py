@@ -29,11 +29,12 @@ from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer import processed
 from kshare.group.consumer.transaction import Transaction
+from kshare.group.session import transaction_log
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.testing import FakeCluster
 from tests.group.log.test_retry_log import log_of
-from tests.support.clock import WAIT_S, until
+from tests.support.clock import WAIT_S, Ahead, Counted, until
 from tests.support.groups import GROUP, LOWER, T0, T1, UPPER
 from tests.support.policies import FakePolicies
 from tests.support.requests import times_asked
@@ -252,8 +253,16 @@ def test_a_fault_of_the_coordinator_aborts(
 # -- the purgatory ---------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """How often transactions that are to commit have looked whether they may."""
+    counted = Counted(lambda _: False)
+    monkeypatch.setattr(TransactionLog, "is_disturbed", property(counted))
+    return counted
+
+
 def test_a_chunk_that_waits_commits_when_the_one_before_it_has(
-    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer], looks: Counted
 ) -> None:
     consumers = {"lower": make("lower"), "upper": make("upper")}
     consumers["lower"].assign({T0: [LOWER]})
@@ -273,7 +282,7 @@ def test_a_chunk_that_waits_commits_when_the_one_before_it_has(
     with consumers["lower"].transaction() as transaction:
         copy(consumers["lower"], transaction, 60)
         thread.start()
-        time.sleep(0.5)
+        until(looks.has_more(5))  # one has nothing to wait for but its beginning
         order.append("lower")
     thread.join(30)
     assert waits.is_set()
@@ -338,21 +347,30 @@ def test_with_purgatory_key_nobody_waits(
 
 
 def test_one_that_waits_too_long_gives_up(
-    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+    cluster: FakeCluster,
+    make: Callable[..., KeySharedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    clock = Ahead()
+
+    def look(_: TransactionLog) -> bool:
+        if looks.calls == 5:  # until then it has waited
+            clock.seconds += 60  # transaction.timeout.ms
+        return False
+
+    looks = Counted(look)
     consumer = make()
     consumer.assign({T0: [UPPER]})
     with consumer.transaction() as transaction:
         copy(consumer, transaction, 5)
-    assert consumer._receiver.transactions is not None
-    consumer._receiver.transactions._state._patience = 1.0
-    began = time.monotonic()
+    monkeypatch.setattr(TransactionLog, "is_disturbed", property(looks))
+    monkeypatch.setattr(transaction_log, "time", clock)
     with (
         pytest.raises(TransactionAbortedError, match=r"purgatory=stable.*orders-0"),
         consumer.transaction() as transaction,
     ):
         copy(consumer, transaction, 5)
-    assert 1.0 <= time.monotonic() - began < 50  # not transaction.timeout.ms of 60 s
+    assert looks.calls == 6
 
 
 def test_one_that_waits_gives_up_when_key_hashes_are_about_to_change(
@@ -364,15 +382,14 @@ def test_one_that_waits_gives_up_when_key_hashes_are_about_to_change(
     consumer.assign({T0: [UPPER]})
     with consumer.transaction() as transaction:
         copy(consumer, transaction, 5)
-    began = time.monotonic()
-    disturbed = property(lambda _: time.monotonic() > began + 1)
-    monkeypatch.setattr(TransactionLog, "is_disturbed", disturbed)
+    looks = Counted(lambda _: looks.calls >= 5)
+    monkeypatch.setattr(TransactionLog, "is_disturbed", property(looks))
     with (
         pytest.raises(TransactionAbortedError, match="key hashes were assigned anew"),
         consumer.transaction() as transaction,
     ):
         copy(consumer, transaction, 5)
-    assert time.monotonic() - began < 50  # not transaction.timeout.ms of 60 s
+    assert looks.calls == 6
 
 
 def test_a_member_that_was_dropped_amid_a_transaction_does_not_commit_it(

@@ -1,10 +1,10 @@
 """Many random ways through the small worlds: ``python -m tests.group.protocol.deep``.
 
 With arguments: how many of each world (10^6 if none is given), and the first seed. ``make
-test-all`` takes a few hundred; this takes as many as asked for, on all cores, and prints each minute how many
-there were, how fast, what has happened in them, and how many broke a law. ``--state FILE`` keeps
-the counts in a file, in which a later run finds where to go on. ``--seconds`` ends it earlier.
-``--worlds`` names those to walk through.
+test-all`` takes a few hundred; this takes as many as asked for, on all cores, and prints each
+minute how many there were, how fast, what has happened in them, and how many broke a law.
+``--state FILE`` keeps the counts in a file, in which a later run finds where to go on.
+``--seconds`` ends it earlier. ``--worlds`` names those to walk through.
 """
 
 import argparse
