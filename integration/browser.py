@@ -13,13 +13,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
 import pyarrow as pa
-from playwright.sync_api import Browser, sync_playwright
 
 from integration.jars import CACHE, locked
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 PACKAGE: Final = "@sparticuz/chromium@147.0.0"
 HOME: Final = CACHE / "chromium-147.0.0"
@@ -31,7 +33,7 @@ FONTS: Final = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 
 
 @contextmanager
-def chromium(*, own: bool = False) -> Iterator[Browser]:
+def chromium(*, own: bool = False) -> "Iterator[Browser]":
     """Run a browser.
 
     Args:
@@ -40,6 +42,8 @@ def chromium(*, own: bool = False) -> Iterator[Browser]:
     Raises:
         RuntimeError: There is none, and none can be fetched.
     """
+    from playwright.sync_api import sync_playwright
+
     program = None if own else next(filter(None, map(shutil.which, INSTALLED)), None)
     environment = dict(os.environ)
     if program is None:

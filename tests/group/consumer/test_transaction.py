@@ -354,23 +354,23 @@ def test_one_that_waits_too_long_gives_up(
     clock = Ahead()
 
     def look(_: TransactionLog) -> bool:
-        if looks.calls == 5:  # until then it has waited
+        if counted.calls == 5:  # until then it has waited
             clock.seconds += 60  # transaction.timeout.ms
         return False
 
-    looks = Counted(look)
+    counted = Counted(look)
     consumer = make()
     consumer.assign({T0: [UPPER]})
     with consumer.transaction() as transaction:
         copy(consumer, transaction, 5)
-    monkeypatch.setattr(TransactionLog, "is_disturbed", property(looks))
+    monkeypatch.setattr(TransactionLog, "is_disturbed", property(counted))
     monkeypatch.setattr(transaction_log, "time", clock)
     with (
         pytest.raises(TransactionAbortedError, match=r"purgatory=stable.*orders-0"),
         consumer.transaction() as transaction,
     ):
         copy(consumer, transaction, 5)
-    assert looks.calls == 6
+    assert counted.calls == 6
 
 
 def test_one_that_waits_gives_up_when_key_hashes_are_about_to_change(
@@ -382,14 +382,14 @@ def test_one_that_waits_gives_up_when_key_hashes_are_about_to_change(
     consumer.assign({T0: [UPPER]})
     with consumer.transaction() as transaction:
         copy(consumer, transaction, 5)
-    looks = Counted(lambda _: looks.calls >= 5)
-    monkeypatch.setattr(TransactionLog, "is_disturbed", property(looks))
+    counted = Counted(lambda _: counted.calls >= 5)
+    monkeypatch.setattr(TransactionLog, "is_disturbed", property(counted))
     with (
         pytest.raises(TransactionAbortedError, match="key hashes were assigned anew"),
         consumer.transaction() as transaction,
     ):
         copy(consumer, transaction, 5)
-    assert looks.calls == 6
+    assert counted.calls == 6
 
 
 def test_a_member_that_was_dropped_amid_a_transaction_does_not_commit_it(
