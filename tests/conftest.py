@@ -2,6 +2,7 @@
 
 import random
 import shlex
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -23,9 +24,16 @@ _PROFILE, _SEED = "--hypothesis-profile", "--hypothesis-seed"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose a seed if examples are new, before Hypothesis looks for one: workers have the same."""
+    """Choose a seed if examples are new, before Hypothesis looks for one."""
     if config.getoption(_PROFILE) in _NEW and config.getoption(_SEED) is None:
-        config.option.hypothesis_seed = str(random.SystemRandom().randrange(1, 10**6))
+        told = getattr(config, "workerinput", {}).get(_SEED)
+        config.option.hypothesis_seed = told or str(random.SystemRandom().randrange(1, 10**6))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell each worker the seed of all."""
+    node.workerinput[_SEED] = node.config.getoption(_SEED)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -74,7 +74,7 @@ def place(nodeid: str) -> str:
     'integration/test_faults.py'
     """
     path = PurePath(nodeid.partition("::")[0])
-    return str(path if path.parts[0] == "integration" else path.parent)
+    return str(path if path.parts[:1] == ("integration",) else path.parent)
 
 
 def of(config: pytest.Config) -> Results:
