@@ -29,6 +29,7 @@ from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S
 from tests.support.fake_session import FakeSessions, fake_consumers
 from tests.support.groups import LOWER, T0, UPPER, eventually
+from tests.support.series import series
 
 Make = Callable[..., KeySharedConsumer]
 QUARTERS = split(WHOLE, 4)
@@ -258,14 +259,6 @@ class Measured:
 
     def metrics(self) -> ConsumerMetrics:
         return self._metrics
-
-
-def series(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
-    return {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in registry.collect()
-        for sample in family.samples
-    }
 
 
 def test_prometheus_metrics() -> None:

@@ -17,6 +17,7 @@ from kshare.processing import Processor, Record, Retry, register_metrics
 from kshare.processing.measures import LoopWatch, Progress
 from tests.processing.running import RECORDS, run
 from tests.support.clock import WAIT_S
+from tests.support.series import series
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -59,14 +60,6 @@ def test_metrics_in_prometheus_while_it_runs(consumer: Callable[..., KeySharedCo
     assert calls >= values["outcomes_total", "done"] + 1
     assert values["call_duration_seconds_bucket", "+Inf"] == calls
     assert values["call_duration_seconds_sum",] > 0
-
-
-def series(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
-    return {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in registry.collect()
-        for sample in family.samples
-    }
 
 
 def test_a_handler_that_blocks_the_loop_is_named(

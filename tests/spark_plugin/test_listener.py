@@ -25,6 +25,7 @@ from kshare.core.region import Rectangle
 from kshare.core.slice_end import HotKey
 from kshare.monitor.report import PartitionReport, RangeReport, encode_report
 from spark_plugin.listener import KshareListener, QueryReport
+from tests.support.series import series
 
 HALF = HASH_SPACE // 2
 LOW, HIGH = HashRange(0, HALF), HashRange(HALF, HASH_SPACE)
@@ -256,15 +257,6 @@ def test_a_partition_that_two_sources_read() -> None:
 
 
 # -- Prometheus -----------------------------------------------------------------------------------
-
-
-def series(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
-    """Name and label values to value."""
-    return {
-        (sample.name, *sample.labels.values()): sample.value
-        for metric in registry.collect()
-        for sample in metric.samples
-    }
 
 
 def test_prometheus_metrics() -> None:
