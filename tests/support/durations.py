@@ -13,7 +13,7 @@ from tests.support import results
 _PAGE = """# Times of tests
 
 Seconds of all workers together, set-up included, by folder of unit tests and file of integration
-tests. Most of the time they wait, beside each other: six workers share two cores. Written by
+tests. Most of the time they wait, beside each other: there are more workers than cores. Written by
 
 ```sh
 make test-all
@@ -37,7 +37,9 @@ def pytest_terminal_summary(
 def page(folder: Path) -> str:
     """Return the table of several runs."""
     took = results.read(folder)
-    lines = [_PAGE, "| seconds | tests | where |", "|---:|---:|---|"]
+    loads = ", ".join(f"{load:.1f}" for load in took.loads)
+    lines = [_PAGE, f"The load of the machine was {loads} at the end of each run of pytest.", ""]
+    lines += ["| seconds | tests | where |", "|---:|---:|---|"]
     ordered = sorted(took.seconds.items(), key=lambda item: -item[1])
     lines += [f"| {seconds:.1f} | {took.tests[at]} | `{at}` |" for at, seconds in ordered]
     total = sum(took.seconds.values())

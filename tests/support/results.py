@@ -4,6 +4,7 @@ A pytest plugin. ``--results FILE`` keeps it, so that several runs have one page
 """
 
 import json
+import os
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -25,6 +26,7 @@ class Results:
         shown: Sums of what tests have shown.
         seconds: Of all workers, by folder or file.
         tests: How many there were, by folder or file.
+        loads: The machine's load over the last five minutes, at the end of each run.
     """
 
     passed: list[str] = field(default_factory=list)
@@ -32,6 +34,7 @@ class Results:
     shown: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     tests: Counter[str] = field(default_factory=Counter)
+    loads: list[float] = field(default_factory=list)
 
     def add(self, other: "Results") -> None:
         """Add another run."""
@@ -39,6 +42,7 @@ class Results:
         self.failed += other.failed
         self.shown += other.shown
         self.tests += other.tests
+        self.loads += other.loads
         for where, seconds in other.seconds.items():
             self.seconds[where] += seconds
 
@@ -60,6 +64,7 @@ def read(folder: Path) -> Results:
                 Counter(kept["shown"]),
                 defaultdict(float, kept["seconds"]),
                 Counter(kept["tests"]),
+                kept["loads"],
             )
         )
     return total
@@ -144,4 +149,5 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if exitstatus and not failed:
         failed = [f"pytest ended with {int(exitstatus)}"]
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({**vars(results), "failed": failed}))
+    loads = [os.getloadavg()[1]]
+    file.write_text(json.dumps({**vars(results), "failed": failed, "loads": loads}))
