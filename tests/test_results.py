@@ -78,13 +78,13 @@ def test_who_has_failed_once_has_not_passed() -> None:
 
 def test_runs_are_added_up(tmp_path: Path) -> None:
     for number in (1, 2):
-        run = Results([f"test_{number}"], [], Counter(records=10), loads=[2.0 * number])
+        run = Results([f"test_{number}"], [], Counter(records=10), loads={f"run {number}": 2.0})
         run.seconds["tests/core"], run.tests["tests/core"] = 1.5, number
         (tmp_path / f"{number}.json").write_text(json.dumps(vars(run)))
     total = results.read(tmp_path)
     assert (total.passed, total.shown["records"]) == (["test_1", "test_2"], 20)
     assert "| 3.0 | 3 | `tests/core` |" in table(tmp_path)
-    assert "was 2.0, 4.0 at the end" in table(tmp_path)
+    assert "at a load of the machine of: run 1 2.0, run 2 2.0." in table(tmp_path)
 
 
 def test_a_quick_run_looks_less_deep(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,8 @@ def pytest_terminal_summary(
 def page(folder: Path) -> str:
     """Return the table of several runs."""
     took = results.read(folder)
-    loads = ", ".join(f"{load:.1f}" for load in took.loads)
-    lines = [_PAGE, f"The load of the machine was {loads} at the end of each run of pytest.", ""]
+    loads = ", ".join(f"{name} {load:.1f}" for name, load in took.loads.items())
+    lines = [_PAGE, f"These runs of pytest are in it, at a load of the machine of: {loads}.", ""]
     lines += ["| seconds | tests | where |", "|---:|---:|---|"]
     ordered = sorted(took.seconds.items(), key=lambda item: -item[1])
     lines += [f"| {seconds:.1f} | {took.tests[at]} | `{at}` |" for at, seconds in ordered]

@@ -34,7 +34,7 @@ class Results:
     shown: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     tests: Counter[str] = field(default_factory=Counter)
-    loads: list[float] = field(default_factory=list)
+    loads: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: "Results") -> None:
         """Add another run."""
@@ -42,7 +42,7 @@ class Results:
         self.failed += other.failed
         self.shown += other.shown
         self.tests += other.tests
-        self.loads += other.loads
+        self.loads |= other.loads
         for where, seconds in other.seconds.items():
             self.seconds[where] += seconds
 
@@ -149,5 +149,5 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if exitstatus and not failed:
         failed = [f"pytest ended with {int(exitstatus)}"]
     file.parent.mkdir(parents=True, exist_ok=True)
-    loads = [os.getloadavg()[1]]
+    loads = {file.stem: os.getloadavg()[1]}
     file.write_text(json.dumps({**vars(results), "failed": failed, "loads": loads}))
