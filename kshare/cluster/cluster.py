@@ -48,6 +48,7 @@ _UNKNOWN_PARTITION: Final = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
 # No partition of those asked for has a leader, or exists: librdkafka says the same of both.
 _NO_LEADERS: Final = RdKafkaError._NOENT  # noqa: SLF001
 _TRANSPORT: Final = RdKafkaError._TRANSPORT  # noqa: SLF001
+_NOT_OFFERED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
 
 _NO_ID: Final = (str(None), str(Uuid(0, 0)))
 """What stands for a topic's id where a broker gives none (before Kafka 2.8)."""
@@ -215,7 +216,8 @@ class Cluster:
         """The configurations of topics.
 
         Topics that this client is not authorized to describe are left out, and those without an
-        answer.
+        answer. Brokers that offer no DescribeConfigs, such as embedded ones, have no right to grant:
+        their topics count as compacted, which is safe for readers.
         """
         wanted = {ConfigResource(ConfigResource.Type.TOPIC, topic): topic for topic in topics}
         if not wanted:
@@ -231,6 +233,8 @@ class Cluster:
                 self._client.answered()
                 values = {name: entry.value for name, entry in future.result().items()}
                 configs[resource.name] = TopicConfig.of(values)
+            elif code_of(error) == _NOT_OFFERED:
+                configs[resource.name] = TopicConfig(compacted=True, retention_ms=None)
         return configs
 
     def shorten_timeout(self, seconds: float) -> None:

@@ -127,8 +127,9 @@ def test_a_client_that_waits_in_vain_for_settings_is_left(code: int, opened: int
     assert admin.opened - before == opened
 
 
-def test_a_cluster_that_knows_no_settings_tells_none(cluster: Cluster) -> None:
-    assert cluster.topic_configs(["t"]) == {}
+def test_topics_of_brokers_that_offer_no_settings_count_as_compacted(cluster: Cluster) -> None:
+    """Nothing may be missed, and nobody is told to grant a right that does not exist."""
+    assert cluster.topic_configs(["t"]) == {"t": TopicConfig(compacted=True, retention_ms=None)}
     assert cluster.topic_configs([]) == {}
 
 
@@ -164,7 +165,7 @@ def test_any_time_for_calls_may_be_given(fake: FakeCluster, ms: str) -> None:
     with closing(cluster_of(fake.bootstrap_servers, options=options)) as cluster:
         assert cluster.partitions(Subscribe(("u",))) == (U0,)
         assert cluster.latest([U0]) == {U0: 1}
-        assert cluster.topic_configs(["t"]) == {}  # these brokers cannot tell
+        assert cluster.topic_configs(["t"])["t"].compacted  # these brokers cannot tell
     kafka = parse_options(
         {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t", **options},
         streaming=True,
