@@ -25,7 +25,7 @@ _ENTRY_POINTS: Final = "kshare.commands"
 _OUTPUT_CLOSED: Final = 141
 """The exit code that a shell reports for a program that SIGPIPE has ended."""
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "to begin with": ("demo", "doctor"),
+    "to begin with": ("demo", "broker", "doctor"),
     "as it runs": ("top", "ui"),
     "of a query": ("status", "park", "unpark", "parked", "checkpoint"),
     "of a consumer group": ("groups", "owners", "offsets", "replay", "policy"),
@@ -35,6 +35,7 @@ _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 _AT: Final = "--bootstrap-servers localhost:9092"
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "demo": ("kshare demo", "kshare demo --group", "kshare demo --handlers"),
+    "broker": ("kshare broker", "kshare broker --port 9093"),
     "doctor": ("kshare doctor", f"kshare doctor --topic orders {_AT}"),
     "status": (
         "kshare status --checkpoint /data/orders-checkpoint",

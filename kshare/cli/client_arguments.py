@@ -1,4 +1,4 @@
-"""The arguments of commands that test clients of Kafka, kshare's and others.
+"""The arguments of commands that test clients of Kafka, kshare's and others, and try them out.
 
 Cost: argparse, and nothing else.
 """
@@ -14,8 +14,27 @@ __all__ = ["add_client_commands"]
 
 def add_client_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add these commands to the parser of the program."""
+    _add_broker(commands)
     _add_check_history(commands)
     _add_verifiable_consumer(commands)
+
+
+def _add_broker(commands: "argparse._SubParsersAction[Any]") -> None:
+    broker = commands.add_parser(
+        "broker",
+        help="run a broker with a topic of orders on this machine, to try things out",
+        description="Run a small broker on this machine, without Java, Docker or a download, until "
+        "Ctrl+C. Topic orders has records with keys customer-1, customer-2, ... and JSON values, "
+        "and more come each second. It keeps records in memory, 5 MiB a partition, and readers "
+        "refuse what transactions wrote: it is no place for data, measurements or exactlyOnce.",
+    )
+    broker.add_argument(
+        "--port",
+        type=int,
+        default=9092,
+        help="the port at localhost; 0 for any (default: %(default)s)",
+    )
+    set_module(broker, "broker")
 
 
 def _add_check_history(commands: "argparse._SubParsersAction[Any]") -> None:

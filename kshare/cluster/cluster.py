@@ -216,8 +216,8 @@ class Cluster:
         """The configurations of topics.
 
         Topics that this client is not authorized to describe are left out, and those without an
-        answer. Brokers that offer no DescribeConfigs, such as embedded ones, have no right to grant:
-        their topics count as compacted, which is safe for readers.
+        answer. Brokers that offer no DescribeConfigs, such as embedded ones, have no right to
+        grant: their topics count as compacted, which is safe for readers.
         """
         wanted = {ConfigResource(ConfigResource.Type.TOPIC, topic): topic for topic in topics}
         if not wanted:
