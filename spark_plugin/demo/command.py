@@ -9,8 +9,6 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
-from kshare.errors import KshareError
-
 __all__ = ["add_to"]
 
 _DEMOS: Final = {
@@ -87,12 +85,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         run_demo: Callable[..., int] = getattr(import_module(module), name)
         say = partial(print, flush=True)
         return run_demo(arguments.bootstrap_servers, arguments.records, arguments.seconds, say)
-    try:  # Spark and Arrow take a second to import
-        from spark_plugin.demo.run import DemoOptions, run  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "rich":
-            raise
-        raise KshareError("the demo's tables need rich: pip install 'kshare[demo]'") from error
+    # Spark and Arrow take a second to import
+    from spark_plugin.demo.run import DemoOptions, run  # noqa: PLC0415
 
     return run(
         DemoOptions(

@@ -31,7 +31,7 @@ from kshare.group.owners import GroupOwners
 from kshare.group.protocol.range_owners import RangeOwner, owner_of
 from kshare.start_folder import python_module
 from kshare.testing import OrderReport, check_order, produce, skewed_records
-from spark_plugin.demo.topic import temporary_topic
+from spark_plugin.demo.topic import Say, temporary_topic
 
 __all__ = ["judge_deliveries", "ownership_bar", "run_consumers", "run_group"]
 
@@ -51,9 +51,6 @@ _CELLS: Final = 48
 
 Delivery: TypeAlias = tuple[int, int, str]
 """Time, offset and key of a record that a process was given."""
-
-Say: TypeAlias = Callable[[str], object]
-"""Prints a line."""
 
 
 # -- scenarios -------------------------------------------------------------------------------------
@@ -237,7 +234,10 @@ class _Processes:
             self._say(f"process {member.number}: {len(member.rows()):,} records")
         report, again = judge_deliveries(self.rows(), count)
         self._say(f"Delivered again, because they had not been committed: {again:,}")
-        self._say(str(report))
+        self._say(f"\n{report}\n")
+        if report.ok:
+            self._say("In a plain consumer group, one process has a partition, and others wait.")
+            self._say("\nNext: `kshare broker` starts a broker with a topic; see docs/groups.md.")
         return 0 if report.ok else 1
 
     def rows(self) -> list[Delivery]:

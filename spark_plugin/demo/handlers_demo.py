@@ -12,7 +12,7 @@ No Spark, no Java: without a real cluster the broker is embedded. Nothing is lef
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ from kshare.processing.core.lane import Lane, State
 from kshare.processing.runner import Runner
 from kshare.testing import OrderReport, check_order, produce, skewed_records
 from kshare.testing.records import watermarks
-from spark_plugin.demo.topic import temporary_topic
+from spark_plugin.demo.topic import Say, temporary_topic
 
 __all__ = ["judge_handled", "lane_bar", "run_handlers"]
 
@@ -67,9 +67,7 @@ class _Demo:
         self.handled.append((record.offset, record.key))
 
 
-def run_handlers(
-    servers: str | None, records: int | None, seconds_max: float, say: Callable[[str], object]
-) -> int:
+def run_handlers(servers: str | None, records: int | None, seconds_max: float, say: Say) -> int:
     """Run the demo.
 
     Args:
@@ -98,6 +96,7 @@ def run_handlers(
         say(f"A handler takes 1 ms a record, {_CONCURRENCY} at a time. {demo.failing.decode()}")
         say("fails: 3 attempts for each of its records, which become dead letters. Each column is")
         say(f"a part of the key hashes: how many records wait ({_LEVELS}), ! if one is retried.")
+        say("In flight is what the handler works on.")
         began = time.monotonic()
         asyncio.run(_run(demo, broker, topic, end - first, seconds_max, say))
         seconds = time.monotonic() - began
@@ -107,7 +106,12 @@ def run_handlers(
         f"attempts, in {seconds:.1f} s"
     )
     report = judge_handled(demo.handled, letters, first, end)
-    say(str(report))
+    say(f"\n{report}\n")
+    if report.ok:
+        alone = (end - first) * _WORK_SECONDS
+        say(f"A plain loop handles one record after another: {alone:,.0f} s at least for these,")
+        say("and its first failed record holds up all others.")
+        say("\nNext: `kshare broker` starts a broker with a topic; see docs/processing.md.")
     return 0 if report.ok else 1
 
 
@@ -117,7 +121,7 @@ async def _run(
     topic: str,
     count: int,
     seconds_max: float,
-    say: Callable[[str], object],
+    say: Say,
 ) -> None:
     config = {
         "bootstrap.servers": broker,

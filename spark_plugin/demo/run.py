@@ -6,25 +6,26 @@ behind, on a real cluster either. Spark takes a few seconds to start.
 
 import json
 import os
+import re
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users do
-from rich.console import Console
-from rich.live import Live
 
 from kshare.errors import KshareError
-from spark_plugin.demo.state import QueryState, as_line, as_table, judge_order
+from spark_plugin.demo.state import QueryState, judge_order
 from spark_plugin.demo.topic import DemoTopic, open_topic
+from spark_plugin.demo.view import LEGEND, NEXT, Screen, as_lines, lesson
 from spark_plugin.interpreter import worker_python
 
 __all__ = [
@@ -39,6 +40,10 @@ __all__ = [
 ]
 
 _REFRESH_SECONDS: Final = 0.2
+_STDERR: Final = 2
+_LOG: Final = "spark.log"
+_LOG_LINES: Final = 10
+_OWN_WARNING: Final = re.compile(r"(WARNING|ERROR) kshare\.")
 _START_SECONDS: Final = 300.0
 """Time that the first batch may take: Spark and interpreters start, and kernels may be compiled."""
 
@@ -88,7 +93,7 @@ class DemoOptions:
 
 def run(
     options: DemoOptions,
-    console: Console | None = None,
+    screen: Screen | None = None,
     engine: Engine | None = None,
     start_seconds: float = _START_SECONDS,
 ) -> int:
@@ -96,7 +101,7 @@ def run(
 
     Args:
         options: What to run.
-        console: Where to show it; None for standard output.
+        screen: Where to show it; None for standard output.
         engine: What runs the query; None for :class:`LocalSpark`.
         start_seconds: How long the first batch may take.
 
@@ -106,11 +111,13 @@ def run(
     Raises:
         KshareError: The demo cannot run; the text says why.
     """
-    console = console or Console()
+    if screen is None:
+        height = shutil.get_terminal_size().lines
+        screen = Screen(sys.stdout, height, is_terminal=sys.stdout.isatty())
     engine = engine or LocalSpark()
     with ExitStack() as stack:
         topic = stack.enter_context(
-            open_topic(options.bootstrap_servers, options.topic, options.records, console)
+            open_topic(options.bootstrap_servers, options.topic, options.records, screen.say)
         )
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kshare-demo-"))
         target = topic.offset_count
@@ -118,23 +125,25 @@ def run(
             target = min(target, options.records)
         if not target:
             raise KshareError(f"topic {topic.name} on {topic.servers} is empty: nothing to read")
-        console.print("Starting Spark ...")
+        screen.say("Starting Spark ...\n\n" + LEGEND)
         stack.callback(engine.stop)
         state = QueryState(target)
         query = engine.start_query(topic, target, options.key_ranges, folder, state.add_batch)
         stack.callback(query.stop)
-        all_read = follow(query, topic, state, console, start_seconds, options.seconds_max)
+        all_read = follow(query, topic, state, screen, start_seconds, options.seconds_max)
         query.stop()
+        for line in _warnings(Path(folder) / _LOG):
+            screen.say(line)
         if not state.records:
             raise KshareError(f"Spark read nothing within {start_seconds:g} s of its start")
-        return _print_verdict(topic, state, console, all_read=all_read)
+        return _print_verdict(topic, state, screen, all_read=all_read)
 
 
 def follow(
     query: Query,
     topic: DemoTopic,
     state: QueryState,
-    console: Console,
+    screen: Screen,
     start_seconds: float,
     seconds_max: float,
 ) -> bool:
@@ -144,35 +153,28 @@ def follow(
         query: The query.
         topic: What it reads.
         state: Takes the query's progress.
-        console: Where to show it.
+        screen: Where to show it.
         start_seconds: How long the first batch may take.
         seconds_max: How long to go on after it.
 
     Returns:
         Whether the query has read everything.
     """
-    deadline, has_started = time.monotonic() + start_seconds, False
-    with ExitStack() as stack:
-        live = None
-        if console.is_terminal:
-            live = stack.enter_context(Live(console=console, auto_refresh=False))
-        lines = 0
-        while True:
-            has_ended = _wait(query)
-            if state.batches and not has_started:
-                deadline, has_started = time.monotonic() + seconds_max, True
-            if query.lastProgress is not None:
-                state.add_progress(json.loads(query.lastProgress.json))
-            if live is not None:
-                live.update(as_table(state), refresh=True)
-            elif len(state.batches) > lines:
-                lines = len(state.batches)
-                console.print(as_line(state), markup=False, highlight=False, soft_wrap=True)
-            if has_ended:
-                return True
-            is_enough = state.records >= state.target < topic.offset_count
-            if is_enough or time.monotonic() >= deadline:
-                return False
+    deadline, has_started, shown = time.monotonic() + start_seconds, False, 0
+    while True:
+        has_ended = _wait(query)
+        if state.batches and not has_started:
+            deadline, has_started = time.monotonic() + seconds_max, True
+        if query.lastProgress is not None:
+            state.add_progress(json.loads(query.lastProgress.json))
+        if state.batches and (screen.is_terminal or len(state.batches) > shown):
+            shown = len(state.batches)
+            screen.show(as_lines(state))
+        if has_ended:
+            return True
+        is_enough = state.records >= state.target < topic.offset_count
+        if is_enough or time.monotonic() >= deadline:
+            return False
 
 
 def _wait(query: Query) -> bool:
@@ -183,15 +185,38 @@ def _wait(query: Query) -> bool:
         raise KshareError(f"the query failed: {error}") from error
 
 
-def _print_verdict(topic: DemoTopic, state: QueryState, console: Console, *, all_read: bool) -> int:
+def _print_verdict(topic: DemoTopic, state: QueryState, screen: Screen, *, all_read: bool) -> int:
     if state.records < state.target:
-        console.print(
+        screen.say(
             f"Stopped after {state.records:,} of {state.target:,} records: what was read is judged."
         )
     report = judge_order(topic, state, all_read=all_read)
-    colour = "bold green" if report.ok else "bold red"
-    console.print(str(report), style=colour, markup=False, highlight=False, soft_wrap=True)
+    screen.say(f"\n{report}\n")
+    for text in (lesson(state), NEXT):
+        if text and report.ok:
+            screen.say(text)
     return 0 if report.ok else 1
+
+
+@contextmanager
+def _stderr_to(file: Path) -> Iterator[None]:
+    """Let what this process, and a JVM that it starts, prints to standard error go to a file."""
+    sys.stderr.flush()
+    kept = os.dup(_STDERR)
+    try:
+        with file.open("ab") as log:
+            os.dup2(log.fileno(), _STDERR)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, _STDERR)
+        os.close(kept)
+
+
+def _warnings(log: Path) -> list[str]:
+    """The lines of Spark's log that kshare has written, each once."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return list(dict.fromkeys(line for line in text.splitlines() if _OWN_WARNING.search(line)))
 
 
 class LocalSpark:
@@ -219,7 +244,14 @@ class LocalSpark:
         def write(rows: DataFrame, batch: int) -> None:
             add_batch(batch, rows.toArrow())
 
-        self._session = _start_spark(key_ranges, folder)
+        log = Path(folder) / _LOG
+        try:
+            # Its first lines are about log4j and the JVM, and would tear the bars later.
+            with _stderr_to(log):
+                self._session = _start_spark(key_ranges, folder)
+        except PySparkException as error:
+            said = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+            raise KshareError(f"Spark did not start: {error}\n{said}") from error
         per_task = max(target // (max(len(topic.log_bounds), 1) * key_ranges * _BATCHES), 1)
         rows = (
             self._session.readStream.format("kshare")

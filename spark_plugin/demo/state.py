@@ -1,4 +1,4 @@
-"""The state of the demo's query while it runs, its display, and the verdict at its end.
+"""The state of the demo's query while it runs, and the verdict at its end.
 
 It comes from the rows that Spark handed over and from Spark's progress events; the broker is not
 asked before the verdict, which compares every row with what it holds. Cost: all rows, without their
@@ -17,10 +17,6 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
-from rich.console import Group
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 from kshare.core.checkpoint import decode
 from kshare.core.progress import TopicPartition
@@ -29,7 +25,7 @@ from kshare.monitor.report import PartitionReport, decode_report, partition_repo
 from kshare.testing import OrderReport, check_order
 from spark_plugin.demo.topic import DemoTopic
 
-__all__ = ["SCHEMA", "QueryState", "as_line", "as_table", "judge_order"]
+__all__ = ["SCHEMA", "QueryState", "front", "judge_order"]
 
 SCHEMA: Final = pa.schema(
     {
@@ -56,12 +52,14 @@ class QueryState:
         clock: Seconds of a monotonic clock.
         batches: The rows of each batch. A batch that runs again replaces its rows.
         partitions: The newest report of each partition.
+        widest: The report whose ranges were furthest apart, with its partition; None without any.
     """
 
     target: int
     clock: Callable[[], float] = time.monotonic
     batches: dict[int, pa.Table] = field(default_factory=dict)
     partitions: dict[TopicPartition, PartitionReport] = field(default_factory=dict)
+    widest: tuple[TopicPartition, PartitionReport] | None = None
     _first_batch: tuple[float, int] | None = None
 
     def add_batch(self, batch: int, rows: pa.Table) -> None:
@@ -84,6 +82,10 @@ class QueryState:
                     report = partition_report(reached.front, reached, limits)
                     reports.setdefault(partition, report)
             self.partitions.update(reports)
+        for partition, report in self.partitions.items():
+            widest = 0 if self.widest is None else _width(self.widest[1])
+            if _width(report) > widest:
+                self.widest = (partition, report)
 
     @property
     def records(self) -> int:
@@ -112,42 +114,13 @@ class QueryState:
         return 0 if report is None else report.stable
 
 
-def as_table(state: QueryState) -> Group:
-    """Show the query as a table for a terminal, one line for each range."""
-    table = Table(box=None, padding=(0, 2), title_justify="left")
-    for name in ("partition", "key hashes", "position", "", "lag", "last batch"):
-        is_number = name in {"position", "lag", "last batch"}
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
-    for partition, report in sorted(state.partitions.items()):
-        for range_ in report.ranges:
-            bar = ProgressBar(total=max(report.end, 1), completed=range_.position, width=30)
-            table.add_row(
-                str(partition),
-                range_.span.as_percent(),
-                f"{range_.position:,}",
-                bar,
-                f"{range_.lag:,}",
-                "" if range_.records is None else f"{range_.records:,}",
-            )
-        table.add_row(str(partition), "stable offset", f"{report.stable:,}", style="bold")
-    return Group(Text(_headline(state), style="bold"), table)
+def front(report: PartitionReport) -> int:
+    """The offset of the range that is furthest ahead."""
+    return max((range_.position for range_ in report.ranges), default=report.stable)
 
 
-def as_line(state: QueryState) -> str:
-    """Show the query as one line, for output that is not a terminal."""
-    partitions = [
-        f"{partition} stable {report.stable:,}, ranges at "
-        + " ".join(f"{range_.position:,}" for range_ in report.ranges)
-        for partition, report in sorted(state.partitions.items())
-    ]
-    return "; ".join([_headline(state), *partitions])
-
-
-def _headline(state: QueryState) -> str:
-    rate = state.records_per_second
-    speed = "" if rate is None else f", {rate:,.0f} records/s"
-    batch = max(state.batches, default=0)
-    return f"batch {batch}: {state.records:,} of {state.target:,} records{speed}"
+def _width(report: PartitionReport) -> int:
+    return front(report) - report.stable
 
 
 def _offsets(value: Any) -> dict[str, Any]:

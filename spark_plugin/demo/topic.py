@@ -1,17 +1,16 @@
 """The topics of the demos: an embedded one, one created on a real cluster, or the user's.
 
-A topic that a demo created on a real cluster is deleted again. No rich is imported: the demos
-without Spark do without it.
+A topic that a demo created on a real cluster is deleted again.
 """
 
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -25,14 +24,21 @@ from kshare.errors import KafkaError
 from kshare.options import KafkaConfig, Subscribe, parse_options
 from kshare.testing import FakeCluster, produce, skewed_records
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-__all__ = ["DemoTopic", "open_topic", "produce_records", "read_log_bounds", "temporary_topic"]
+__all__ = [
+    "DemoTopic",
+    "Say",
+    "open_topic",
+    "produce_records",
+    "read_log_bounds",
+    "temporary_topic",
+]
 
 _RECORDS: Final = 200_000
 _KEYS: Final = 1_000
 _TIMEOUT_SECONDS: Final = 30.0
+
+Say: TypeAlias = Callable[[str], object]
+"""Prints a line."""
 _PRODUCER_CONFIG: Final = {"compression.type": "lz4", "linger.ms": 50}
 
 
@@ -62,7 +68,7 @@ class DemoTopic:
 
 @contextmanager
 def open_topic(
-    servers: str | None, name: str | None, records: int | None, console: "Console"
+    servers: str | None, name: str | None, records: int | None, say: Say
 ) -> Iterator[DemoTopic]:
     """Open the topic to read, filled with records unless it is the user's.
 
@@ -70,7 +76,7 @@ def open_topic(
         servers: Bootstrap servers of a real cluster; None for an embedded one.
         name: An existing topic on it; None to create one.
         records: Number of records to produce; None for 200,000.
-        console: Where to print what happens.
+        say: Prints a line.
 
     Raises:
         KafkaError: The topic cannot be created or read.
@@ -78,21 +84,21 @@ def open_topic(
     count = _RECORDS if records is None else records
     if servers is None or name is None:
         with temporary_topic(servers) as (brokers, topic):
-            yield produce_records(brokers, topic, count, console)
+            yield produce_records(brokers, topic, count, say)
     else:
         bounds, parked = read_log_bounds(servers, name), _parked_keys(servers, name)
         if parked:
-            console.print(f"{len(parked)} parked keys of {name}: their records wait.")
+            say(f"{len(parked)} parked keys of {name}: their records wait.")
         yield DemoTopic(servers, name, bounds, is_dense=False, parked_keys=parked)
 
 
-def produce_records(servers: str, name: str, count: int, console: "Console") -> DemoTopic:
+def produce_records(servers: str, name: str, count: int, say: Say) -> DemoTopic:
     """Fill the only partition of a topic with records of which a few keys are hot."""
-    console.print(f"Producing {count:,} records of {_KEYS:,} keys, a few of them hot ...")
+    say(f"Producing {count:,} records of {_KEYS:,} keys, a few of them hot ...")
     produce(servers, name, skewed_records(count, _KEYS), partition=0, config=_PRODUCER_CONFIG)
     topic = DemoTopic(servers, name, read_log_bounds(servers, name), is_dense=True)
     if topic.offset_count < count:
-        console.print(f"The embedded broker keeps the last {topic.offset_count:,} of them.")
+        say(f"The embedded broker keeps the last {topic.offset_count:,} of them.")
     return topic
 
 

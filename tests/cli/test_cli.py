@@ -72,7 +72,7 @@ def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "from kshare.cli import main\n"
-        "heavy = {'pyspark', 'pyarrow', 'numpy', 'numba', 'confluent_kafka', 'kafka', 'rich',\n"
+        "heavy = {'pyspark', 'pyarrow', 'numpy', 'numba', 'confluent_kafka', 'kafka',\n"
         "         'matplotlib', 'pydantic'}\n"
         f"for command in {COMMANDS!r}:\n"
         "    try:\n"
@@ -118,15 +118,6 @@ def test_what_ends_a_command(
     monkeypatch.setattr(demo, "run", fail)
     assert cli.main(["demo"]) == code
     assert capsys.readouterr().err == said
-
-
-def test_a_demo_without_its_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    monkeypatch.delitem(sys.modules, "spark_plugin.demo.run", raising=False)
-    assert cli.main(["demo"]) == 1
-    assert "pip install 'kshare[demo]'" in capsys.readouterr().err
 
 
 # -- the package -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from kshare.testing import FakeCluster, Record
 
-COMMAND_LINE = {"matplotlib", "prometheus_client", "rich", "kshare.cli", "kshare.testing"}
+COMMAND_LINE = {"matplotlib", "prometheus_client", "kshare.cli", "kshare.testing"}
 COMPILER = {
     *("numba", "llvmlite", "scipy"),
     *("kshare.wire.decode.kernel_compiler", "kshare.wire.decode.kernels"),

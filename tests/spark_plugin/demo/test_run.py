@@ -2,21 +2,25 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from kshare.core.checkpoint import BatchOffsets, encode
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KshareError
 from kshare.testing import FakeCluster
+from spark_plugin.demo import run as demo_run
 from spark_plugin.demo import topic as demo_topic
 from spark_plugin.demo.run import AddBatch, DemoOptions, LocalSpark, follow, python_path, run
 from spark_plugin.demo.state import QueryState
 from spark_plugin.demo.topic import DemoTopic
+from spark_plugin.demo.view import Screen
 from tests.spark_plugin.demo.rows import T0, rows
 
 
@@ -75,9 +79,13 @@ def run_demo(
 ) -> tuple[int, str]:
     """The exit code and the output."""
     out = io.StringIO()
-    console = Console(file=out, width=100, force_terminal=terminal)
+    screen = Screen(out, 24, is_terminal=terminal)
     options = DemoOptions(records=100, seconds_max=seconds_max)
-    return run(options, console, spark, start), out.getvalue()
+    return run(options, screen, spark, start), out.getvalue()
+
+
+def nowhere() -> Screen:
+    return Screen(io.StringIO(), 24, is_terminal=False)
 
 
 def test_the_demo_on_an_embedded_broker() -> None:
@@ -86,8 +94,11 @@ def test_the_demo_on_an_embedded_broker() -> None:
     assert code == 0
     lines = out.splitlines()
     assert lines[0] == "Producing 100 records of 1,000 keys, a few of them hot ..."
-    assert "batch 0: 60 of 100 records; kshare-demo-0 stable 60, ranges at 60" in lines
-    assert lines[-1].startswith("ORDER OK: 100 records of 5 keys from 1 partition in 2 batches")
+    assert "batch 0: 60 of 100 records" in lines
+    assert f"   kshare-demo-0  0.00 % to 100.00 %  |{'#' * 30}|      60" in lines
+    (verdict,) = (line for line in lines if line.startswith("ORDER"))
+    assert verdict.startswith("ORDER OK: 100 records of 5 keys from 1 partition in 2 batches")
+    assert lines[-2].startswith("Next: `kshare broker`")
     assert spark.query.stopped
     assert spark.stopped
 
@@ -95,8 +106,7 @@ def test_the_demo_on_an_embedded_broker() -> None:
 def test_the_demo_in_a_terminal() -> None:
     code, out = run_demo(FakeSpark([range(60), range(60, 100)]), terminal=True)
     assert code == 0
-    assert "stable offset" in out
-    assert "\x1b[" in out
+    assert "\033[3F\033[Jbatch 1: 100 of 100 records" in out
 
 
 def test_the_demo_that_finds_a_fault() -> None:
@@ -125,8 +135,7 @@ def test_the_demo_that_has_read_enough() -> None:
     state = QueryState(target=50)
     topic = DemoTopic("none:1", "t", {T0: (0, 100)}, is_dense=True)
     query = FakeQuery([range(30), range(30, 60), range(60, 90)], state.add_batch)
-    console = Console(file=io.StringIO())
-    assert not follow(query, topic, state, console, start_seconds=300, seconds_max=60)
+    assert not follow(query, topic, state, nowhere(), start_seconds=300, seconds_max=60)
     assert state.records == 60
 
 
@@ -141,6 +150,35 @@ def test_the_demo_needs_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     LocalSpark()
 
 
+def test_spark_that_does_not_start_ends_the_demo_with_what_it_printed(tmp_path: Path) -> None:
+    """Its own words are in a file, not on the screen: they are shown now."""
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\necho this Java is broken >&2\nexit 3\n")
+    java.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "kshare", "demo", "--records", "100"],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    first, *others = done.stderr.splitlines()
+    assert first.startswith("kshare demo: Spark did not start: ")
+    assert "this Java is broken" in others
+    assert "Traceback" not in done.stderr
+
+
+def test_warnings_of_kshare_are_not_lost_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    assert demo_run._warnings(log) == []
+    own = "26/11/28 05:54:32 WARNING kshare.planner: t-0: records are pending"
+    log.write_text(f"WARNING: Using incubator modules\n{own}\n26/11/28 WARN Native\n{own}\n")
+    assert demo_run._warnings(log) == [own]
+
+
 def test_workers_find_the_kshare_of_this_process() -> None:
     root = str(Path(__file__).resolve().parents[3])
     assert python_path("") == root
@@ -151,7 +189,7 @@ def test_an_empty_topic_is_an_error() -> None:
     with FakeCluster(topics={"t": 1}) as cluster:
         options = DemoOptions(bootstrap_servers=cluster.bootstrap_servers, topic="t")
         with pytest.raises(KshareError, match=r"topic t on 127.* is empty: nothing to read"):
-            run(options, Console(file=io.StringIO()), FakeSpark([]))
+            run(options, nowhere(), FakeSpark([]))
 
 
 def test_a_topic_that_cannot_be_created_is_an_error() -> None:
@@ -159,16 +197,16 @@ def test_a_topic_that_cannot_be_created_is_an_error() -> None:
     with FakeCluster() as cluster:
         options = DemoOptions(bootstrap_servers=cluster.bootstrap_servers)
         with pytest.raises(KshareError, match=r"cannot create topic kshare-demo-.* on 127"):
-            run(options, Console(file=io.StringIO()), FakeSpark([]))
+            run(options, nowhere(), FakeSpark([]))
 
 
 def test_the_embedded_broker_keeps_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = io.StringIO()
+    said: list[str] = []
     monkeypatch.setattr(demo_topic, "produce", lambda *_, **__: 10)
     with FakeCluster(topics={"t": 1}) as cluster:
         cluster.produce("t", [(b"k", b"v")] * 10)
         cluster.trim("t", 0, 4)
         servers = cluster.bootstrap_servers
-        topic = demo_topic.produce_records(servers, "t", 10, Console(file=out))
+        topic = demo_topic.produce_records(servers, "t", 10, said.append)
     assert topic.offset_count == 6
-    assert "The embedded broker keeps the last 6 of them." in out.getvalue()
+    assert "The embedded broker keeps the last 6 of them." in said

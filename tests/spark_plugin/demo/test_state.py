@@ -1,9 +1,6 @@
-"""What is known of the demo's query, and how it is shown."""
+"""What is known of the demo's query."""
 
-import io
 import json
-
-from rich.console import Console, RenderableType
 
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, encode
 from kshare.core.hashing import KeyRanges
@@ -11,30 +8,8 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.monitor.report import PartitionReport, RangeReport, encode_report
-from spark_plugin.demo.state import QueryState, as_line, as_table
-from tests.spark_plugin.demo.rows import HIGH, LOW, T0, rows, state_of
-
-
-def text(renderable: RenderableType) -> str:
-    out = io.StringIO()
-    Console(file=out, width=120, force_terminal=False).print(renderable)
-    return out.getvalue()
-
-
-def test_the_table_shows_where_each_range_stands() -> None:
-    table = text(as_table(state_of(range(30), range(30, 60), stable=10)))
-    assert table.startswith("batch 1: 60 of 100 records, ")
-    lines = [line.split() for line in table.splitlines()]
-    assert lines[2][:7] == ["t-0", "0.00", "%", "to", "50.00", "%", "60"]
-    assert lines[2][-2:] == ["40", "7"]
-    assert lines[3][-1] == "90"
-    assert lines[4] == ["t-0", "stable", "offset", "10"]
-
-
-def test_the_line_says_the_same() -> None:
-    assert as_line(state_of(range(30), stable=10)) == (
-        "batch 0: 30 of 100 records; t-0 stable 10, ranges at 60 10"
-    )
+from spark_plugin.demo.state import QueryState
+from tests.spark_plugin.demo.rows import HIGH, LOW, T0, rows
 
 
 def test_records_a_second_are_counted_from_the_first_batch() -> None:
@@ -70,3 +45,21 @@ def test_progress_events_bring_the_planners_reports() -> None:
     state.add_progress({"sources": [{"endOffset": "null", "latestOffset": None}, {}]})
     assert state.partitions == {T0: report}
     assert state.stable_offset(TopicPartition("t", 9)) == 0
+
+
+def test_the_moment_is_kept_when_the_ranges_were_furthest_apart() -> None:
+    state = QueryState(target=50)
+    for low, high in ((5, 10), (10, 30), (40, 45), (50, 50)):
+        report = PartitionReport(
+            50,
+            low,
+            ranges=(
+                RangeReport(KeyRanges([LOW]), high, 50 - high),
+                RangeReport(KeyRanges([HIGH]), low, 50 - low),
+            ),
+        )
+        latest = json.dumps(encode_report({T0: report}))
+        state.add_progress({"sources": [{"endOffset": None, "latestOffset": latest}]})
+    assert state.widest is not None
+    partition, widest = state.widest
+    assert (partition, [each.position for each in widest.ranges]) == (T0, [30, 10])
