@@ -18,16 +18,25 @@ BY_WORKER := --dist loadfile --no-loadscope-reorder
 # What the runs of pytest have done, for the page at the end of make test.
 RESULTS := $(VENV)/results
 
-.PHONY: setup demo test test-all test-rest test-core test-quick test-proof test-docker test-slow test-units test-integration test-oldest test-long test-cluster test-spark test-python test-one image prepare prepare-tests prepare-tools prepare-spark prepare-client soak lint lint-quick bench docs map pictures dist clean
+.PHONY: setup demo-setup demo test test-all test-rest test-core test-quick test-proof test-docker test-slow test-units test-integration test-oldest test-long test-cluster test-spark test-python test-one image prepare prepare-tests prepare-tools prepare-spark prepare-client soak lint lint-quick bench docs map pictures dist clean
 
 setup: $(VENV)/.ready
 
-# What make test needs.
-$(VENV)/.test: pyproject.toml
+# The packages of kshare alone, which is what the demo needs. pyspark has no wheel, so pip builds one:
+# compressing it would take longer than all the rest, and its jars are compressed already.
+demo-setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kshare needs Python >= 3.11; name one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --no-compile --editable . --group test
+	$(BIN)/python -m pip install --quiet --no-compile --config-settings=--build-option=--compression=stored pyspark
+	$(BIN)/python -m pip install --quiet --no-compile --editable .
+	touch $@
+
+# What make test needs.
+$(VENV)/.test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --no-compile --group test
 	-$(COMPILE)
 	touch $@
 
@@ -37,7 +46,7 @@ $(VENV)/.ready: $(VENV)/.test
 	-$(COMPILE)
 	touch $@
 
-demo: setup
+demo: demo-setup
 	$(BIN)/kshare demo
 
 lint: setup
