@@ -42,9 +42,9 @@ _TOPIC: Final = "orders"
 _OWN_TOPICS: Final = (INDIVIDUAL_COMMITS_TOPIC, LEDGER_TOPIC, PARKED_TOPIC, POLICIES_TOPIC)
 _CUSTOMERS: Final = 40
 _COUNTRIES: Final = ("DE", "FR", "IN", "JP", "US")
-_FIRST_ORDERS: Final = 2_000
+_FIRST_ORDERS: Final = 20_000
 _ORDERS_PER_SECOND: Final = 5
-_ORDERS_MAX: Final = 40_000
+_ORDERS_MAX: Final = 60_000
 """The broker drops the oldest batches beyond 5 MiB, and a query that has not read them would have
 lost them. This number of orders, in a batch each second, takes less."""
 _CONFIG: Final = {"compression.type": "lz4", "linger.ms": 10}

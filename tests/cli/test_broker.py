@@ -44,7 +44,7 @@ def test_it_has_orders_and_more_come() -> None:
         with closing(Consumer({"bootstrap.servers": servers, "group.id": "g"})) as consumer:
             consumer.assign([TopicPartition("orders", 0, 0)])
             messages: list[tuple[bytes | None, bytes | None]] = []
-            while len(messages) < 2_010:  # 2,000 were there
+            while len(messages) < 20_010:  # 20,000 were there
                 read = consumer.consume(500, 1.0)
                 assert all(message.error() is None for message in read)
                 messages += [(message.key(), message.value()) for message in read]
@@ -52,7 +52,7 @@ def test_it_has_orders_and_more_come() -> None:
         assert keys == {b"customer-%d" % n for n in range(1, 41)}
         values = [json.loads(value or b"") for _, value in messages]
         assert [value["order"] for value in values] == list(range(1, len(values) + 1))
-        assert "1 partition, 2,000 records, 5 more each second" in said
+        assert "1 partition, 20,000 records, 5 more each second" in said
         assert f"kshare doctor --bootstrap-servers {servers} --topic orders" in said
 
 
