@@ -16,7 +16,7 @@ from typing import Self
 
 import psutil
 
-PATIENCE_S = 600.0  # a busy machine: PySpark is built, kernels are compiled, Spark starts
+PATIENCE_S = 1200.0  # a busy machine: PySpark is built, kernels are compiled, Spark starts
 _DONE = "-- the block is done:"
 
 

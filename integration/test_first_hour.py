@@ -21,6 +21,8 @@ from integration.terminal import Terminal
 from tests.support.clock import until
 from tests.support.documents import Fence, documents
 
+pytestmark = pytest.mark.timeout(2400)  # three minutes of CPU time, on a machine that may be busy
+
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 OF_USERS = ("HOME", "JAVA_HOME", "LANG", "USER")
