@@ -45,7 +45,8 @@ class Terminal:
             bufsize=1,
         )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> Self:
         return self
@@ -56,6 +57,10 @@ class Terminal:
                 process.kill()
         self._process.kill()
         self._process.wait()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # what was typed is not read any more
+            self._process.stdin.close()
+        self._reader.join(PATIENCE_S)
 
     def run(self, block: str) -> str:
         """Run the lines of a shell's block, one after another; return what they print.
@@ -64,7 +69,7 @@ class Terminal:
         """
         said = ""
         for line in block.splitlines():
-            self._type(f'{line}\necho; echo "{_DONE}" $?\n')
+            self._type(f'{line}\ncode=$?; echo; echo "{_DONE}" $code\n')
             shown, code = self._until(_DONE)
             assert code.strip() == "0", f"{line}\n{shown}"
             said += shown
@@ -123,6 +128,7 @@ class Terminal:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
+        with self._process.stdout:
+            for line in self._process.stdout:
+                self._lines.put(line)
         self._lines.put("")
