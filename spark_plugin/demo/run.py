@@ -112,8 +112,8 @@ def run(
         KshareError: The demo cannot run; the text says why.
     """
     if screen is None:
-        height = shutil.get_terminal_size().lines
-        screen = Screen(sys.stdout, height, is_terminal=sys.stdout.isatty())
+        size = shutil.get_terminal_size()
+        screen = Screen(sys.stdout, size, is_terminal=sys.stdout.isatty())
     engine = engine or LocalSpark()
     with ExitStack() as stack:
         topic = stack.enter_context(

@@ -22,7 +22,7 @@ Below the stable offset, all ranges have read everything.
 NEXT: Final = """\
 Next: `kshare broker` starts a broker with a topic, and docs/getting-started.md has a query for it.
 """
-_CELLS: Final = 30
+_CELLS: Final = 20
 
 
 class Screen:
@@ -31,12 +31,12 @@ class Screen:
     Args:
         file: Takes the text.
         is_terminal: Whether new lines may take the place of old ones.
-        height: Number of lines of the terminal.
+        size: Columns and lines of the terminal.
     """
 
-    def __init__(self, file: TextIO, height: int, *, is_terminal: bool) -> None:
+    def __init__(self, file: TextIO, size: tuple[int, int], *, is_terminal: bool) -> None:
         self._file = file
-        self._height = height
+        self._width, self._height = size
         self.is_terminal = is_terminal
         self._shown: Sequence[str] = ()
 
@@ -48,9 +48,12 @@ class Screen:
 
     def show(self, lines: Sequence[str]) -> None:
         """Print lines; in a terminal, instead of the last ones."""
-        if self.is_terminal and len(lines) > self._height - 2:
-            left_out = len(lines) - self._height + 3
-            lines = [*lines[: self._height - 3], f"... {left_out} lines more"]
+        if self.is_terminal:
+            if len(lines) > self._height - 2:
+                left_out = len(lines) - self._height + 3
+                lines = [*lines[: self._height - 3], f"... {left_out} lines more"]
+            # A line that is wrapped would be two to go back over.
+            lines = [line[: self._width - 1] for line in lines]
         if lines == self._shown:
             return
         back = f"\033[{len(self._shown)}F\033[J" if self.is_terminal and self._shown else ""

@@ -79,13 +79,13 @@ def run_demo(
 ) -> tuple[int, str]:
     """The exit code and the output."""
     out = io.StringIO()
-    screen = Screen(out, 24, is_terminal=terminal)
+    screen = Screen(out, (80, 24), is_terminal=terminal)
     options = DemoOptions(records=100, seconds_max=seconds_max)
     return run(options, screen, spark, start), out.getvalue()
 
 
 def nowhere() -> Screen:
-    return Screen(io.StringIO(), 24, is_terminal=False)
+    return Screen(io.StringIO(), (80, 24), is_terminal=False)
 
 
 def test_the_demo_on_an_embedded_broker() -> None:
@@ -95,7 +95,7 @@ def test_the_demo_on_an_embedded_broker() -> None:
     lines = out.splitlines()
     assert lines[0] == "Producing 100 records of 1,000 keys, a few of them hot ..."
     assert "batch 0: 60 of 100 records" in lines
-    assert f"   kshare-demo-0  0.00 % to 100.00 %  |{'#' * 30}|      60" in lines
+    assert f"   kshare-demo-0  0.00 % to 100.00 %  |{'#' * 20}|      60" in lines
     (verdict,) = (line for line in lines if line.startswith("ORDER"))
     assert verdict.startswith("ORDER OK: 100 records of 5 keys from 1 partition in 2 batches")
     assert lines[-2].startswith("Next: `kshare broker`")

@@ -15,8 +15,8 @@ def test_each_range_has_a_bar() -> None:
     assert first.startswith("batch 1: 60 of 100 records, ")
     assert head.split() == ["partition", "range", "read", "offset"]
     assert [" ".join(line.split()) for line in lines] == [
-        f"t-0 0.00 % to 50.00 % |{'#' * 18}{'.' * 12}| 60 front",
-        f"t-0 50.00 % to 100.00 % |{'#' * 3}{'.' * 27}| 10 stable",
+        f"t-0 0.00 % to 50.00 % |{'#' * 12}{'.' * 8}| 60 front",
+        f"t-0 50.00 % to 100.00 % |{'#' * 2}{'.' * 18}| 10 stable",
     ]
 
 
@@ -37,7 +37,7 @@ def test_an_empty_log_has_empty_bars() -> None:
     state = QueryState(target=0)
     whole = RangeReport(KeyRanges([LOW, HIGH]), 0, 0)
     state.partitions[T0] = PartitionReport(0, 0, ranges=(whole,))
-    assert f"|{'.' * 30}|" in as_lines(state)[2]
+    assert f"|{'.' * 20}|" in as_lines(state)[2]
 
 
 def test_each_word_of_the_bars_is_explained_before_them() -> None:
@@ -47,7 +47,7 @@ def test_each_word_of_the_bars_is_explained_before_them() -> None:
 
 def test_bars_take_the_place_of_the_last_ones_in_a_terminal() -> None:
     out = io.StringIO()
-    screen = Screen(out, 24, is_terminal=True)
+    screen = Screen(out, (80, 24), is_terminal=True)
     screen.say("above")
     screen.show(["a", "b"])
     screen.show(["a", "b"])
@@ -59,14 +59,22 @@ def test_bars_take_the_place_of_the_last_ones_in_a_terminal() -> None:
 
 def test_a_low_terminal_shows_what_it_can() -> None:
     out = io.StringIO()
-    screen = Screen(out, 6, is_terminal=True)
+    screen = Screen(out, (80, 6), is_terminal=True)
     screen.show(list("abcdef"))
     assert out.getvalue() == "a\nb\nc\n... 3 lines more\n"
 
 
+def test_no_line_is_wrapped_in_a_narrow_terminal() -> None:
+    out = io.StringIO()
+    screen = Screen(out, (4, 24), is_terminal=True)
+    screen.show(["abcdef"])
+    screen.show(["abcx"])
+    assert out.getvalue() == "abc\n"
+
+
 def test_elsewhere_bars_stand_below_the_last_ones() -> None:
     out = io.StringIO()
-    screen = Screen(out, 4, is_terminal=False)
+    screen = Screen(out, (3, 4), is_terminal=False)
     screen.show(list("abcdef"))
     screen.show(["g"])
     assert out.getvalue() == "a\nb\nc\nd\ne\nf\ng\n"
