@@ -237,7 +237,7 @@ def test_modules_that_are_run_exist(name: str) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().split()) < 1_080
+    assert len((ROOT / "README.md").read_text().split()) < 1_050
 
 
 def test_every_extra_and_every_script_exists() -> None:
