@@ -11,13 +11,16 @@ from kshare.core.batch import (
     advanced,
     batch_ends,
     begin,
+    is_idle,
     limit_ranges,
     limited_slices,
     needs_earliest,
     progress_after,
+    said_starts,
     slices_below,
     start_of,
     start_with_gaps,
+    surely_read_whole,
     unrecorded_starts,
     unsaid_starts,
     with_gaps,
@@ -25,7 +28,7 @@ from kshare.core.batch import (
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, decode, encode
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
-from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.core.tasks import PlannedSlice
 from kshare.errors import CheckpointError
 from tests.support.cells import CELLS, CUTS, END, Cells, cells_of, done, progresses, tally, within
@@ -347,3 +350,36 @@ def test_a_piece_that_a_task_did_not_reach_is_pending() -> None:
     assert progress_after({T0: reached}, [(planned.slice, 1)], lambda _: NO_HASHES) == {
         T0: Progress.of(1, [Rectangle(OffsetRange(2, 4), WHOLE)])
     }
+
+
+@given(progresses(), st.integers(0, END), st.booleans())
+def test_a_start_is_said_if_another_planner_could_find_another_one(
+    after: Progress, offset: int, is_first: bool
+) -> None:
+    reached = {} if is_first else {T1: Progress.at(3)}
+    said = said_starts({T0: offset}, reached, {T0: after})
+    is_found = offset == 0 and after.is_level and not is_first
+    assert said == ({} if is_found else {T0: offset})
+
+
+@given(progresses(), progresses())
+def test_a_batch_is_idle_if_it_reads_nothing_and_nothing_is_to_be_written(
+    reached: Progress, after: Progress
+) -> None:
+    """Of the last batch, the ends of its limits are: they have to be found in the log."""
+    offsets = BatchOffsets({T0: after})
+    limit = RangeLimit(KeyRanges(ALL_HASHES), END, 1)
+    assert is_idle({T0: reached}, (), offsets) == (reached == after)
+    assert not is_idle({T0: reached, T1: reached}, (), offsets)
+    assert not is_idle({T0: after}, (), BatchOffsets({T0: after}, limits={T0: (limit,)}))
+    planned = PlannedSlice(Slice(*T0, (Rectangle(OffsetRange(0, 1), WHOLE),)), 1)
+    assert not is_idle({T0: after}, [planned], offsets)
+
+
+@given(st.integers(1, END), st.none() | st.integers(1, 2 * END))
+def test_a_slice_with_no_more_offsets_than_records_is_read_whole(
+    count: int, records: int | None
+) -> None:
+    slice_ = Slice(*T0, (Rectangle(OffsetRange(5, 5 + count), WHOLE),))
+    whole = surely_read_whole(PlannedSlice(slice_, records))
+    assert whole == (records is None or count <= records)
