@@ -186,7 +186,7 @@ def test_the_wrapper_is_refused_before_anything_is_read(cluster: FakeCluster) ->
     reader.stop()
 
 
-def test_limits_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_are_warned_of_once(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "kshare")
     limits = {
         "maxOffsetsPerTrigger": "5",
@@ -196,18 +196,25 @@ def test_limits_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     }
     at = {"t": {"0": 3}}
     for options in ({}, limits):
-        reader = PlainReader(new_reader({**BASE, **options}))
+        named = {"kafka.bootstrap.servers": cluster.bootstrap_servers, **options}
+        reader = PlainReader(new_reader({**BASE, **named}))
         for _ in range(2):
-            reader.partitions(at, at)
+            assert reader.partitions(at, at) == []
+        reader.stop()
     warned = [text for text in caplog.messages if "Trigger.AvailableNow" in text]
     assert len(warned) == 1
     assert "maxOffsetsPerTrigger, maxBytesPerTrigger, targetTaskDuration" in warned[0]
 
 
-def test_a_start_beside_gaps_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_beside_gaps_is_warned_of(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "kshare")
-    group = {"startingOffsets": "group", "kafka.group.id": "g"}
-    PlainReader(new_reader({**BASE, **group})).partitions({"t": {"0": 3}}, {"t": {"0": 3}})
+    servers = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+    group = {"startingOffsets": "group", "kafka.group.id": "g", **servers}
+    reader = PlainReader(new_reader({**BASE, **group}))
+    assert reader.partitions({"t": {"0": 3}}, {"t": {"0": 3}}) == []
+    reader.stop()
     (warned,) = [text for text in caplog.messages if "Trigger.AvailableNow" in text]
     assert "the first start of a query only notes them" in warned
 
