@@ -132,6 +132,7 @@ class LogTail:
         )
         self._leader = _Leader(partition, brokers, wake, now, retry_backoff(kafka))
         self._request: _Request | None = None
+        self._throttled_until = float("-inf")
 
     @property
     def fileno(self) -> int | None:
@@ -145,8 +146,8 @@ class LogTail:
 
     @property
     def ask_at(self) -> float:
-        """The time of the next request, at the earliest: there is a pause after a fault."""
-        return self._leader.due
+        """The earliest time of the next request: there is a pause after a fault or a throttle."""
+        return max(self._leader.due, self._throttled_until)
 
     def is_overdue(self, seconds: float) -> bool:
         """True if for longer, plus what the broker may wait, nothing of the answer has come."""
@@ -197,6 +198,10 @@ class LogTail:
         code = response.error_code or (answer.error_code if answer else 0)
         if code:
             self._refuse(code)
+        if response.throttle_seconds:
+            self._throttled_until = self._now() + response.throttle_seconds
+            if answer is None:  # the answer to all that exceeds a quota (KIP-219): no fault
+                return []
         if answer is None:
             raise OSError(f"broker {connection.broker} answered without {self._partition}")
         rows = list(self._rows(answer))

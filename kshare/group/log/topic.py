@@ -40,9 +40,15 @@ from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
 from kshare.wire.protocol.retry import RetryDeadline
 
-__all__ = ["LogTopic", "LogWriter", "log_partition", "log_table"]
+__all__ = ["LOG_CLIENT", "LogTopic", "LogWriter", "log_partition", "log_table"]
 
 _log = logging.getLogger("kshare.group")
+
+LOG_CLIENT: Final = "log"
+"""The end of the client id of connections to the log.
+
+Brokers count quotas by client id: so a member that reads or writes much still hears whether it may.
+"""
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
 _SIGN: Final = 1 << 31
@@ -71,7 +77,7 @@ def log_partition(group: str, partitions: int) -> int:
 def log_table(kafka: KafkaConfig, topic: str, group: str) -> CompactedTopic:
     """A group's partition of the log, as a table that can be read to its end."""
     return CompactedTopic(
-        kafka,
+        kafka.named(LOG_CLIENT),
         TopicSpec(topic, 1),
         read_committed=True,
         choose=lambda count: (log_partition(group, count),),

@@ -326,7 +326,7 @@ class Line:
             request = make(self.connection)
             self._rest = self.connection.frame(request)
             self._sent = request, answered
-            self._due = time.monotonic() + self._seconds
+            self._due = max(time.monotonic(), self.connection.throttled_until) + self._seconds
         if self._rest:
             self._rest = self.connection.send_ready(self._rest)
             if self._is_held and not self._rest:

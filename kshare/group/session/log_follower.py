@@ -25,7 +25,7 @@ from kshare.errors import KafkaError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.log.log_link import DENIED, LogLink
 from kshare.group.log.tail import LogLostError, LogTail
-from kshare.group.log.topic import LogTopic, LogWriter
+from kshare.group.log.topic import LOG_CLIENT, LogTopic, LogWriter
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.record_codec import GroupReader
 from kshare.group.session.shared import Shared
@@ -221,7 +221,7 @@ class LogFollower:
     def _follow(self, partition: TopicPartition, topic_id: str, log: GroupLog) -> None:
         wait_ms = min(_LONGEST_WAIT_MS, self._config.claim_timeout_ms // 4)
         # Another broker may lead instead of one that is silent.
-        hasty = self._config.kafka.hasty(ANSWER_MS)
+        hasty = self._config.kafka.named(LOG_CLIENT).hasty(ANSWER_MS)
         tail = LogTail(
             hasty, partition, BrokerPool(hasty), self._wake, wait_ms=wait_ms, now=self._now
         )
@@ -279,7 +279,7 @@ class _Search:
 
 
 def _log_writer(config: ConsumerConfig) -> LogWriter:
-    return LogWriter(config.kafka, timeout_ms=ANSWER_MS)
+    return LogWriter(config.kafka.named(LOG_CLIENT), timeout_ms=ANSWER_MS)
 
 
 def _log_topic(config: ConsumerConfig, kafka: KafkaConfig) -> LogTopic:

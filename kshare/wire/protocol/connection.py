@@ -1,8 +1,11 @@
 """One connection to one broker: socket, TLS, SASL, framing, API versions.
 
 A response is handed out only for the request that was sent for it. After any error the connection
-is closed and of no further use. Cost: the bytes of a response are received into one buffer that is
-used again for the next response, with no copy.
+is closed and of no further use. A broker that throttles its client answers, and then reads nothing
+of the connection for a while: the time for the next response counts from then on.
+
+Cost: the bytes of a response are received into one buffer that is used again for the next response,
+with no copy.
 
 The message classes and the SASL mechanisms are kafka-python's, generated from Kafka's own schemas.
 The socket loop is ours, because that library's transport reads 4 KiB at a time.
@@ -86,7 +89,12 @@ class BrokerConnection(Protocol):
 class Connection:
     """A connection to ``host:port``, authenticated and with its API versions known.
 
-    Not for use by several threads. Every blocking step ends within ``request.timeout.ms``.
+    Not for use by several threads. Every blocking step ends within ``request.timeout.ms``, counted
+    from the end of a throttle.
+
+    Attributes:
+        broker: Host and port, for texts.
+        throttled_until: Until when, by :func:`time.monotonic`, the broker reads no request.
 
     Raises:
         AuthenticationError: Either side did not accept the other's certificate or login.
@@ -103,6 +111,7 @@ class Connection:
         self._frame: Generator[memoryview, None, memoryview] | None = None  # that is received
         self._room = memoryview(b"")  # of it, for what comes next
         self._versions: dict[int, tuple[int, int]] = {}
+        self.throttled_until = 0.0
         self._socket = self._connect(host, port)
         try:
             self._negotiate()
@@ -173,7 +182,7 @@ class Connection:
         """
         # Counted from here, not from the sending: the reader may have been busy for minutes with
         # the response before, while this one lay ready.
-        body = self._receive(time.monotonic() + self._timeout)
+        body = self._receive(max(time.monotonic(), self.throttled_until) + self._timeout)
         assert body is not None
         return body
 
@@ -212,10 +221,14 @@ class Connection:
             if response_class.flexible_version_q(version):
                 # Response header v1: tagged fields, of which none is defined.
                 body = _skip_tagged_fields(body)
-            return response_class.decode(bytes(body), version=version)
+            response = response_class.decode(bytes(body), version=version)
         except Exception as error:
             self.close()
             raise self._unreadable(response_class.name, version, error) from error
+        throttle_ms = getattr(response, "throttle_time_ms", 0) or 0
+        if throttle_ms > 0:
+            self.throttled_until = time.monotonic() + throttle_ms / 1000
+        return response
 
     def _unreadable(self, response: str, version: int, why: Exception) -> ProtocolError:
         return ProtocolError(

@@ -1,5 +1,11 @@
-"""Fetch requests to one broker, for all partitions that are read from it."""
+"""Fetch requests to one broker, for all partitions that are read from it.
 
+A broker that finds a quota exceeded answers a Fetch request at once, without partitions, and says
+how long it wants no further request (KIP-219, from Kafka 2.0 on). That is no fault: the connection
+stays, and the same is asked for again after that time.
+"""
+
+import logging
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -21,7 +27,10 @@ from kshare.wire.reader.partition_reader import PartitionReader
 
 __all__ = ["Fetcher"]
 
+_log = logging.getLogger(__name__)
+
 _NAMES_MAX = 5
+_LONG_THROTTLE_SECONDS = 30.0  # what lasts so long is said
 
 
 class Fetcher:
@@ -128,7 +137,7 @@ class Fetcher:
 
         Returns:
             For each partition that is still read from this broker: the offset that was asked for,
-            and the answer.
+            and the answer; none if the broker throttles the request.
 
         Raises:
             OSError: The connection failed, or the response is not about what was asked for.
@@ -140,7 +149,12 @@ class Fetcher:
         self._asked = {}
         response = parse_fetch_response(connection.receive(), fetch_version(connection))
         if response.throttle_seconds:
-            self._throttled_until = self._clock.monotonic() + response.throttle_seconds
+            self._throttle(response.throttle_seconds)
+            if not response.answers and not response.error_code:
+                for topic_partition in asked:
+                    if topic_partition in self.partitions:
+                        self.partitions[topic_partition].throttled()
+                return []
         if response.error_code:
             failure = FetchAnswer(response.error_code, -1, -1, (), memoryview(b""))
             answers = dict.fromkeys(asked, failure)
@@ -157,6 +171,19 @@ class Fetcher:
             for topic_partition, offset in asked.items()
             if topic_partition in self.partitions
         ]
+
+    def _throttle(self, seconds: float) -> None:
+        self._throttled_until = self._clock.monotonic() + seconds
+        if seconds >= _LONG_THROTTLE_SECONDS:
+            host, port = self.address
+            _log.warning(
+                "broker %s:%d throttles what is read: it wants no request for %.0f s; "
+                "see the quotas of client.id %r and of its user",
+                host,
+                port,
+                seconds,
+                self._kafka.client_id,
+            )
 
 
 def _some(partitions: AbstractSet[TopicPartition]) -> str:

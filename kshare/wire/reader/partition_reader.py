@@ -235,6 +235,10 @@ class PartitionReader:
         """A request is under way: time without progress counts from now on."""
         self._deadline.start()
 
+    def throttled(self) -> None:
+        """The broker is there, and has a quota: time without progress counts anew."""
+        self._deadline.reset()
+
     def handle(self, answer: FetchAnswer, asked: int, *, others_have_records: bool) -> Outcome:
         """Take a broker's answer.
 

@@ -1,5 +1,6 @@
 """Following a log on scripted brokers: nothing waits for them."""
 
+import struct
 import threading
 
 import pytest
@@ -114,3 +115,37 @@ def test_a_leader_that_does_not_say_where_the_log_begins_is_a_fault(
     assert not cluster.open
     tail.drop()
     assert not tail.is_asking
+
+
+def test_a_throttled_answer_is_no_fault(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is asked again on the same connection, once the broker wants it."""
+    receive, throttles = ScriptedConnection.receive, [2_500]
+    asked = list[ScriptedConnection]()
+
+    def throttled(self: ScriptedConnection) -> memoryview:
+        asked.append(self)
+        if throttles:
+            self.requests.clear()
+            return memoryview(struct.pack(">ihii", throttles.pop(), 0, 0, 0))
+        return receive(self)
+
+    monkeypatch.setattr(ScriptedConnection, "receive_ready", throttled)
+    woken, now = threading.Event(), [100.0]
+    tail = LogTail(KAFKA, LOG, cluster, woken.set, wait_ms=10, now=lambda: now[0])
+    tail.ask()
+    assert woken.wait(WAIT_S)
+    tail.ask()
+    assert tail.take() == []
+    assert not tail.last.caught_up
+    tail.ask()
+    assert tail.ask_at == 102.5
+    assert not tail.is_asking
+    now[0] = 102.5
+    tail.ask()
+    assert tail.take() == []
+    assert tail.last.caught_up
+    first, second = asked
+    assert first is second
+    tail.close()

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from kafka.protocol.consumer import HeartbeatRequest
+from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
 
 from kshare.options import parse_options
 from kshare.testing import FakeCluster
+from kshare.wire.protocol import connection as connection_module
 from kshare.wire.protocol.connection import Connection
+from tests.support.clock import Clock
 
 BODIES = ((7, b"one answer"), (8, b"another one"))
 
@@ -137,3 +139,35 @@ def test_a_request_for_which_there_is_no_room_is_sent_in_parts_and_not_waited_fo
         with pytest.raises(ConnectionError):
             connection.send_ready(large)
         assert connection.fileno() < 0
+
+
+def test_the_time_for_an_answer_counts_from_the_end_of_a_throttle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker reads nothing of a connection that it throttles (KIP-219)."""
+    clock = Clock()
+    monkeypatch.setattr(connection_module, "time", clock)
+    with ExitStack() as stack:
+        connection, _ = connected(stack)
+        answer = HeartbeatResponse(version=3, throttle_time_ms=40_000, error_code=0)
+        body = memoryview(bytes(answer.encode()))
+        connection.decoded(HeartbeatRequest, 3, body)
+        assert connection.throttled_until == clock.now + 40
+        waited = list[float]()
+
+        class Silent:
+            def settimeout(self, seconds: float) -> None:
+                waited.append(seconds)
+                clock.now += seconds
+
+            def recv_into(self, _: object) -> int:
+                raise TimeoutError
+
+            def close(self) -> None: ...
+
+        connection._socket.close()
+        connection._socket = cast("socket.socket", Silent())
+        connection._in_flight.append(7)
+        with pytest.raises(TimeoutError):
+            connection.receive()
+        assert waited == [70.0]

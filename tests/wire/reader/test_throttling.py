@@ -1,4 +1,7 @@
-"""Quotas: a broker that is asked too much tells for how long it wants no further request."""
+"""Quotas: a broker that is asked too much tells for how long it wants no further request.
+
+Since Kafka 2.0 it does so at once, in an answer without partitions (KIP-219).
+"""
 
 import struct
 from collections.abc import Sequence
@@ -46,6 +49,7 @@ class Throttling(ScriptedReplica):
         self._clock, self._throttles, self._answer_seconds = clock, [*throttles_ms], answer_seconds
         self.sent: list[float] = []
         self.received: list[float] = []
+        self.empty: list[int] = []  # throttle times of answers without partitions, that come first
 
     def send(self, request: Any) -> None:
         self.sent.append(self._clock.now)
@@ -55,6 +59,10 @@ class Throttling(ScriptedReplica):
         return self.receive()
 
     def receive(self) -> memoryview:
+        if self.empty:
+            self._waiting.pop(0)
+            self.received.append(self._clock.now)
+            return memoryview(struct.pack(">ihii", self.empty.pop(0), 0, 0, 0))
         body = bytearray(super().receive())
         struct.pack_into(">i", body, 0, self._throttles.pop(0) if self._throttles else 0)
         self._clock.now += self._answer_seconds
@@ -111,3 +119,40 @@ def test_a_throttle_of_one_broker_is_none_of_another() -> None:
     assert read(clock, first, second) == list(range(COUNT))
     assert len(second.sent) == len(LOG)
     assert clock.slept == []
+
+
+@given(st.lists(st.integers(1, 600_000), min_size=1, max_size=20))
+def test_an_answer_without_partitions_is_no_fault(throttles: list[int]) -> None:
+    """It is waited for so long, on the same connection, however long that is; and nothing else."""
+    clock = Clock()
+    leader = Throttling(clock, [])
+    leader.empty = [*throttles]
+    assert read(clock, leader) == list(range(COUNT))
+    assert clock.slept == pytest.approx([ms / 1000 for ms in throttles])
+    assert len(leader.sent) == len(throttles) + len(LOG)
+    assert len(leader.left_in_flight) == 1  # it was given back once, at the end
+
+
+def test_a_fault_behind_a_long_throttle_is_tried_again() -> None:
+    """Time that the broker asked for does not count as time without progress."""
+    clock = Clock()
+    leader = Throttling(clock, [], answers=[6])  # 6: not the leader
+    leader.empty = [600_000]
+    assert read(clock, leader) == list(range(COUNT))
+
+
+def test_a_long_throttle_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    leader = Throttling(clock, [])
+    leader.empty = [29_000, 30_000]
+    read(clock, leader)
+    (record,) = caplog.records
+    assert "throttles what is read: it wants no request for 30 s" in record.getMessage()
+
+
+def test_an_answer_without_partitions_and_without_a_throttle_is_a_fault() -> None:
+    clock = Clock()
+    leader = Throttling(clock, [])
+    leader.empty = [0]
+    assert read(clock, leader) == list(range(COUNT))
+    assert len(leader.left_in_flight) == 2
