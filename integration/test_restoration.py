@@ -53,4 +53,4 @@ def test_what_was_committed_beside_an_open_transaction_is_restored(
     assert values == [b"committed"]
     assert time.monotonic() - began >= 1.0
     # The abort's marker lies beyond what was the high watermark at the call.
-    assert restoration.progress.stable == restoration.end == 3
+    assert restoration.progress.processed.stable == restoration.end == 3

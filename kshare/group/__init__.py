@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kshare.group.metrics import ConsumerHealth, ConsumerMetrics
     from kshare.group.owners import GroupOwners, owner
     from kshare.group.prometheus import MetricsServer, register_metrics, serve_metrics
-    from kshare.group.restoration import restore
+    from kshare.group.restoration import StoreProgress, restore
 
 __all__ = [
     "AsyncKeySharedConsumer",
@@ -33,6 +33,7 @@ __all__ = [
     "Message",
     "MetricsServer",
     "OffsetAndMetadata",
+    "StoreProgress",
     "Transaction",
     "TransactionAbortedError",
     "owner",
@@ -53,6 +54,7 @@ _HOMES = {
     "Message": "kshare.group.message",
     "MetricsServer": "kshare.group.prometheus",
     "OffsetAndMetadata": "kshare.group.log.primary",
+    "StoreProgress": "kshare.group.restoration",
     "Transaction": "kshare.group.consumer.transaction",
     "TransactionAbortedError": "kshare.errors",
     "owner": "kshare.group.owners",

@@ -10,7 +10,7 @@ Cost: one pass over the pending offsets, with the reader of the source: no Pytho
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -28,12 +28,25 @@ from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign
 from kshare.wire.reader.read_slice import read_slice
 
-__all__ = ["Restoration", "restore"]
+__all__ = ["Restoration", "StoreProgress", "restore"]
 
 _log = logging.getLogger("kshare.group")
 
 _AFTER_TIMEOUT_MS: Final = 30_000
 """For so long after its time-out, a transaction may still be open."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreProgress:
+    """What a store has of one partition of a changelog.
+
+    Attributes:
+        partition: The changelog's partition.
+        processed: The offsets and key hashes that the store has.
+    """
+
+    partition: TopicPartition
+    processed: Progress
 
 
 class Restoration(Iterator[pa.RecordBatch]):
@@ -46,15 +59,15 @@ class Restoration(Iterator[pa.RecordBatch]):
         ranges: The key ranges that are restored.
 
     Attributes:
-        progress: What the store has once it has applied the batches that were returned; to be given
-            as ``done`` next time.
+        progress: What the store has of this partition once it has applied the batches that were
+            returned; to be given as ``done`` next time.
         end: The end of the changelog, up to which is read.
     """
 
     def __init__(
         self,
         batches: Iterator[pa.RecordBatch],
-        progress: Progress,
+        progress: StoreProgress,
         end: int,
         ranges: KeyRanges,
     ) -> None:
@@ -75,16 +88,18 @@ class Restoration(Iterator[pa.RecordBatch]):
         return batch
 
     def _reach(self, offset: int) -> None:
-        if offset > self.progress.stable:
-            offsets = OffsetRange(self.progress.stable, offset)
-            self.progress = self.progress.commit(Rectangle(offsets, part) for part in self._ranges)
+        processed = self.progress.processed
+        if offset > processed.stable:
+            offsets = OffsetRange(processed.stable, offset)
+            processed = processed.commit(Rectangle(offsets, part) for part in self._ranges)
+            self.progress = replace(self.progress, processed=processed)
 
 
 def restore(
     changelog: str,
     partition: int,
     ranges: Sequence[Any],
-    done: Progress | None,
+    done: StoreProgress | None,
     config: Mapping[str, Any] | ConsumerConfig | KafkaConfig,
 ) -> Restoration:
     """Read what a store lacks of some key ranges, from its changelog.
@@ -93,7 +108,8 @@ def restore(
         changelog: Topic of the changelog.
         partition: Number of its partition.
         ranges: The key ranges that were gained: ``(lo, hi)``, half-open; none for all.
-        done: What the store has, as :attr:`Restoration.progress` says; None for nothing.
+        done: What the store has of this partition, as :attr:`Restoration.progress` says; None for
+            nothing.
         config: The configuration of a consumer, as :class:`.KeySharedConsumer` takes it. With
             ``transactional.id``, ``isolation.level`` is ``read_committed`` unless it is set.
 
@@ -109,22 +125,27 @@ def restore(
         DataLossError: ``done`` is beyond the end of the changelog, which is another one by now.
         KafkaError: The cluster did not answer in time, or refused; also while batches are taken, as
             when a transaction stays open for ``transaction.timeout.ms`` and 30 s.
-        ValueError: A range is wrong, or two overlap.
+        ValueError: A range is wrong, or two overlap; or ``done`` is that of another partition.
     """
     kafka = _kafka_config(config)
     assignment, _ = parse_assignment({(changelog, partition): ranges}, individual=True)
     ((topic_partition, hashes),) = assignment.items()
+    if done is not None and done.partition != topic_partition:
+        raise ValueError(
+            f"done is what the store has of {done.partition}, and {topic_partition} is restored: "
+            "keep what Restoration.progress says for each partition"
+        )
     first, end = _bounds(kafka, topic_partition)
     if done is not None:
-        _check_done(topic_partition, done, hashes, (first, end))
+        _check_done(topic_partition, done.processed, hashes, (first, end))
     # What was deleted or compacted away below the first offset is not there for anybody.
-    progress = (done or Progress.at(first)).advance(first)
+    progress = (Progress.at(first) if done is None else done.processed).advance(first)
     pending = progress.pending_stripes(end, hashes)
     batches: Iterator[pa.RecordBatch] = iter(())
     if pending:
         options = SourceOptions(topics=Assign(FrozenMapping({})), kafka=kafka, starting=EARLIEST)
         batches = read_slice(Slice(*topic_partition, stripes=pending), options)
-    return Restoration(batches, progress, end, hashes)
+    return Restoration(batches, StoreProgress(topic_partition, progress), end, hashes)
 
 
 def _check_done(
