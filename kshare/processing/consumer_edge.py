@@ -18,9 +18,16 @@ from kshare.core.hashing import key_hash
 from kshare.errors import KafkaError, OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
-from kshare.group.log.retry_log import Remembered
+from kshare.group.log.retry_log import Reason, Remembered, Sequenced
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
-from kshare.processing.core.record import Outcome, Record
+from kshare.processing.core.record import (
+    EarlierFailure,
+    Mark,
+    Outcome,
+    Record,
+    error_name,
+    error_text,
+)
 from kshare.processing.dead_letters import DeadLetters
 from kshare.processing.engine import Engine
 from kshare.processing.policy import DeadLetter, Park
@@ -206,9 +213,10 @@ class ConsumerEdge:
         assert self._letters is not None
         await self._letters.write(record, error, time.time())
 
-    async def begin_sequence(self, record: Record) -> None:
-        """Keep in the group's log that later records of a key follow it."""
-        await self._in_thread(self.retry_log.begin_sequence, record)
+    async def begin_sequence(self, record: Record, error: BaseException | None) -> None:
+        """Keep in the group's log that later records of a key follow it, and why it failed."""
+        reason = Reason() if error is None else Reason(error_name(error), error_text(error))
+        await self._in_thread(self.retry_log.begin_sequence, record, reason)
 
     async def park(self, record: Record, error: BaseException | None) -> None:
         """Park the key of a record, with the error as the reason."""
@@ -317,6 +325,13 @@ class Parker:
                 self._is_used.release()
 
 
+def _mark(sequence: Sequenced) -> Mark:
+    """A mark of the group's log, as the scheduler has it."""
+    reason = sequence.reason
+    error = EarlierFailure(reason.name, reason.text) if reason.name else None
+    return Mark(sequence.offset, error, sequence.failures, sequence.since)
+
+
 class KeptState:
     """Reads attempts and sequences from the group's log, and which keys are parked no more.
 
@@ -345,14 +360,14 @@ class KeptState:
     def read(self) -> None:
         """Read attempts, and the marks of keys whose records follow a dead letter."""
         sequences = self._engine.scheduler.sequences
-        had = set(sequences)  # first: their marks were written before this read
+        had = dict(sequences.marks)  # first: these were written before this read
         known = self._edge.retry_log.read()
         self._remembered = known
         if not self._has_sequences:  # only that policy knows what marks mean
             self._log_unused(len(known.sequences))
             return
-        self._soon(sequences.difference_update, had - known.sequences)
-        self._soon(sequences.update, known.sequences)
+        marks = {key: _mark(sequence) for key, sequence in known.sequences.items()}
+        self._soon(partial(sequences.learn, had), marks)
 
     def _log_unused(self, marks: int) -> None:
         if marks and not self._said_unused:

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException, Producer
 from kshare.cluster.client import Client, kafka_error, kind_of, servers
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
-from kshare.processing.core.record import Record, error_text
+from kshare.processing.core.record import Record, error_name, error_text
 from kshare.produce.config import PROPAGATION
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
@@ -52,8 +52,7 @@ def letter_headers(
         error: Why it failed; None if it only follows an earlier one of its key.
         now: The time, in seconds since 1970.
     """
-    kind = type(error)
-    name = "" if error is None else f"{kind.__module__}.{kind.__qualname__}"
+    name = "" if error is None else error_name(error)
     reason = "an earlier record of its key is a dead letter" if error is None else error_text(error)
     texts = (
         record.topic,

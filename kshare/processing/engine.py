@@ -180,11 +180,18 @@ class Engine:
         now, scheduler = self.loop.now(), self.scheduler
         while self.loop.may_begin() and (call := scheduler.next_call(now)):
             if self._handler.is_async:
-                call.handle = task = self.loop.spawn(self._work(call))
+                call.handle = task = self.loop.spawn(self._begun(call))
                 task.add_done_callback(partial(self._cancelled_unbegun, call))
             else:
                 self._begin_in_thread(call)
         self.settle_soon()
+
+    async def _begun(self, call: Call) -> None:
+        """Work, unless the process was stopped between the call's beginning and this first step."""
+        if self.loop.may_call():
+            await self._work(call)
+        else:
+            self._not_called(call)
 
     async def _work(self, call: Call | None) -> None:
         """Handle a call, and then the next one, as long as there are any."""
@@ -230,6 +237,8 @@ class Engine:
 
     def _begin_in_thread(self, call: Call) -> None:
         def work() -> Callable[[], None]:
+            if not self.loop.may_call():
+                return partial(self.loop.soon_from_thread, partial(self._not_called, call))
             error, result = None, None
             try:
                 result = self._handler.call(call.records)
@@ -239,6 +248,11 @@ class Engine:
             return partial(self.loop.soon_from_thread, answer)
 
         self.loop.threads.run(work)
+
+    def _not_called(self, call: Call) -> None:
+        """A call goes back to its lanes: others may have its records by now."""
+        self.scheduler.not_called(call, self.loop.now())
+        self.pump()
 
     def _ended_in_thread(self, call: Call, result: Any, error: BaseException | None) -> None:
         if call.is_over:
@@ -425,7 +439,7 @@ class Engine:
                 await self._edge.park(record, error)
             else:
                 if effect.begins_sequence:
-                    await self._edge.begin_sequence(record)
+                    await self._edge.begin_sequence(record, error)
                 await self._edge.write_letter(record, error)
         except Exception as fault:
             self._ending_failed(lane, record, fault)

@@ -53,12 +53,21 @@ class EngineLoop:
 
     def may_begin(self) -> bool:
         """True if a handler may be called now; if not, the alarm rings soon, to look again."""
+        if self.may_call():
+            return True
+        self.ring_at(self.now() + _LOOK_SECONDS)
+        return False
+
+    def may_call(self) -> bool:
+        """True if a handler may be called right now; from any thread.
+
+        The process may have been stopped since it was begun (:meth:`may_begin`).
+        """
         now = boot_time()
         if now < self._may_begin_until:
             return True
         left = self._seconds_left()
         if left <= 0:
-            self.ring_at(self.now() + _LOOK_SECONDS)
             return False
         self._may_begin_until = now + min(left, _LOOK_SECONDS)
         return True

@@ -18,7 +18,7 @@ from kshare.cli.connection import is_given, parse_properties, source_options
 from kshare.cluster.parked_keys import PARKED_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError, OptionsError
-from kshare.group.log.retry_log import RetryLog
+from kshare.group.log.retry_log import Reason, RetryLog
 from kshare.group.log.topic import log_table
 from kshare.options import parse_options
 from kshare.testing import FakeCluster
@@ -113,10 +113,13 @@ def test_a_key_is_released_in_all_partitions_and_in_the_log_of_its_group(
     places = [TopicPartition("orders", number) for number in range(2)]
     with closing(RetryLog(log_table(kafka, "own-log", "billing"), "billing")) as log:
         for number, place in enumerate(places):
-            log.begin_sequence(SimpleNamespace(offset=number, raw_key=b"b", topic_partition=place))
+            record = SimpleNamespace(
+                offset=number, raw_key=b"b", topic_partition=place, failures=1, since=None
+            )
+            log.begin_sequence(record, Reason())
         command = ("unpark", "--topic", "orders", "--group", "billing", "--log-topic", "own-log")
         assert run(*command, "b", "x")[1] == "orders b: released\norders x: was not held\n"
-        assert log.read().sequences == set()
+        assert log.read().sequences == {}
 
 
 def test_a_key_of_a_deleted_topic_can_be_unparked(run: Run, cluster: FakeCluster) -> None:

@@ -54,7 +54,7 @@ class MemoryEdge:
             raise fault
         self.letters.append(record)
 
-    async def begin_sequence(self, record: Record) -> None:
+    async def begin_sequence(self, record: Record, error: BaseException | None) -> None:
         self.sequences.append(record)
 
     async def park(self, record: Record, error: BaseException | None) -> None:

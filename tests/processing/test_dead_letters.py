@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.log.retry_log import Remembered, RetryLog
+from kshare.group.log.retry_log import Remembered, RetryLog, Sequenced
 from kshare.processing import DeadLetter, Processor, Record
 from kshare.processing.consumer_edge import ConsumerEdge, records_of
 from kshare.processing.dead_letters import letter_headers
@@ -103,11 +103,12 @@ def test_sequences_of_several_keys_begin_at_once(
     made, both = consumer(), threading.Barrier(2, timeout=20)
     processor = Processor(print, on_failure=DeadLetter("dlq", sequence=True))
     edge = ConsumerEdge(processor, made, lambda: None)
-    edge.retry_log = Mock(begin_sequence=lambda _: both.wait())
+    edge.retry_log = Mock(begin_sequence=lambda *_: both.wait())
     first, second, *_ = records_of(processor, made.consume(2, WAIT_S))
 
     async def begin() -> None:
-        await asyncio.gather(edge.begin_sequence(first), edge.begin_sequence(second))
+        error = OSError("no")
+        await asyncio.gather(*(edge.begin_sequence(each, error) for each in (first, second)))
 
     asyncio.run(begin())
     edge.close()
@@ -123,7 +124,7 @@ def test_marks_of_another_policy_are_said_and_not_obeyed(
     async def handler(record: Record) -> None:
         seen.append(record.offset)
 
-    marks = Remembered(sequences={(ORDERS, b"k3")})
+    marks = Remembered(sequences={(ORDERS, b"k3"): Sequenced(0)})
     monkeypatch.setattr(RetryLog, "read", lambda _: marks)
     run(Processor(handler), consumer(), lambda: len(seen) == RECORDS)
     assert sorted(seen) == list(range(RECORDS))

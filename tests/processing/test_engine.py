@@ -1,6 +1,7 @@
 """Handlers as they are called: in the loop, in threads, late, failing, in batches."""
 
 import asyncio
+import math
 import threading
 from collections import defaultdict
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from kshare.errors import ProcessingError
 from kshare.processing import FILTERED, DeadLetter, Processor, Record, Retry, Status
+from kshare.processing import loop as loop_module
 from kshare.processing.engine import Engine
 from tests.processing.engines import (
     SOON,
@@ -401,3 +403,45 @@ def test_a_time_that_is_over_already_may_be_looked_at_twice_in_a_turn() -> None:
         await engine.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_what_was_begun_before_a_stop_is_not_called_after_it_while_others_may_have_it(
+    monkeypatch: pytest.MonkeyPatch, *, is_plain: bool
+) -> None:
+    """Calls of one turn of the loop, and those that wait for a thread: they go back, in order."""
+    edge, called, clock = MemoryEdge(), list[int](), Clock()
+    monkeypatch.setattr(loop_module, "boot_time", clock.monotonic)
+
+    def work(record: Record) -> None:
+        called.append(record.offset)
+        if edge.left > 0 and len(called) == 2:  # stopped amid the second call, for long
+            clock.now += 100
+            edge.left = -1.0
+
+    async def in_loop(record: Record) -> None:
+        work(record)
+
+    def in_thread(record: Record) -> None:
+        with one_at_a_time:
+            work(record)
+
+    one_at_a_time = threading.Lock()
+    processor = Processor(in_thread if is_plain else in_loop, concurrency=1 if is_plain else 64)
+    keys = [b"%d" % at for at in range(20)]
+
+    async def run() -> None:
+        engine = processor.engine(edge)
+        engine.offer(records_of(processor, keys))
+        await comes(lambda: edge.left < 0)
+        for _ in range(5):  # turns of the loop, and looks at the right
+            await asyncio.sleep(0.02)
+        assert called == [0, 1]
+        assert edge.offsets() == [0, 1]
+        edge.left = math.inf
+        await engine.loop.wait(lambda: engine.is_idle, WAIT_S)
+        await engine.close()
+
+    asyncio.run(run())
+    assert called == list(range(20))
+    assert sorted(edge.offsets()) == list(range(20))

@@ -15,6 +15,7 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Attempts, Remembered
 from kshare.processing import DeadLetter, Park, Processor, Record, consumer_edge
 from kshare.processing.consumer_edge import ConsumerEdge, KeptState, Parker, records_of
+from kshare.processing.core.sequences import Sequences
 from kshare.processing.policy import FailurePolicy
 from kshare.testing import FakeCluster
 from tests.processing.engines import comes
@@ -73,7 +74,7 @@ def test_an_unparked_record_has_all_its_attempts_though_some_were_known_at_the_s
 
     engine.loop.soon_from_thread = let_go
     engine.scheduler.parked_lanes = {b"k7": Mock()}
-    engine.scheduler.sequences = set()
+    engine.scheduler.sequences = Sequences()
     edge.unparked.return_value = [b"k7"]
     edge.retry_log.read.return_value = Remembered()  # it was forgotten when it was parked
     state.look_for_unparked()
@@ -185,7 +186,7 @@ def test_keys_end_while_calls_of_handlers_hang_in_the_threads_of_asyncio(
                 if isinstance(policy, Park):
                     await edge.park(record, None)
                 else:
-                    await edge.begin_sequence(record)
+                    await edge.begin_sequence(record, None)
         finally:
             release.set()
             await hanging

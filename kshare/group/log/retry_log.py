@@ -10,7 +10,8 @@ no text, so whatever reads the log passes over it, earlier versions too. By kind
   ``since_ms``, ``due_ms`` and, of released ones, the ``hash`` of its key. A tombstone says that its
   outcome is committed, or that it is parked.
 - ``sequence``: detail is the key in hexadecimal; the value has the first ``offset`` that went to
-  the dead-letter topic; those after it follow. A tombstone releases the key.
+  the dead-letter topic, and why (``error``, ``text``, ``failures``, ``since_ms``); those after it
+  follow, those before it do not. A tombstone releases the key.
 
 Guarantees: a mark of a sequence is on the brokers before its first dead letter is. Attempts are
 written behind: a crash may forget the last one, never add one.
@@ -31,12 +32,13 @@ from kshare.cluster.topic_table import json_bytes
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
-__all__ = ["Attempted", "Attempts", "Keyed", "Remembered", "RetryLog"]
+__all__ = ["Attempted", "Attempts", "Keyed", "Reason", "Remembered", "RetryLog", "Sequenced"]
 
 _log = logging.getLogger("kshare.processing")
 
 _MARK: Final = "kshare.processing of group"
 _ROWS_MAX: Final = 10_000  # of one write; librdkafka queues 100,000
+_REASON_MAX: Final = 1_000
 _CLOSE_SECONDS: Final = 30.0
 _GRACE_SECONDS: Final = 0.5
 """Time for the last write to say why it has failed."""
@@ -79,11 +81,41 @@ class Attempts(NamedTuple):
     point: int | None = None
 
 
+class Reason(NamedTuple):
+    """An error, as it is kept.
+
+    Attributes:
+        name: Module and name of its class; empty if there is none.
+        text: Its text.
+    """
+
+    name: str = ""
+    text: str = ""
+
+
+class Sequenced(NamedTuple):
+    """The record that began a sequence.
+
+    Attributes:
+        offset: Its offset.
+        reason: Why it failed.
+        failures: How often it was tried and failed.
+        since: When it failed first, in seconds since 1970; None if it was not kept.
+    """
+
+    offset: int
+    reason: Reason = Reason()
+    failures: int = 0
+    since: float | None = None
+
+
 class Keyed(Protocol):
     """A record with a key."""
 
     offset: int
     raw_key: bytes | None
+    failures: int
+    since: float | None
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -96,11 +128,12 @@ class Remembered:
 
     Attributes:
         attempts: Those of records, by partition and offset.
-        sequences: Partitions and keys whose records go to the dead-letter topic.
+        sequences: The records that began sequences, by partition and key: they and those behind
+            them go to the dead-letter topic.
     """
 
     attempts: dict[tuple[TopicPartition, int], Attempts] = field(default_factory=dict)
-    sequences: set[tuple[TopicPartition, bytes]] = field(default_factory=set)
+    sequences: dict[tuple[TopicPartition, bytes], Sequenced] = field(default_factory=dict)
 
     def recall(self, record: Attempted) -> None:
         """Tell a record what is known of it."""
@@ -140,7 +173,7 @@ class RetryLog:
                 self._known = Remembered()
             for row in changes.rows:
                 self._apply(row.key or b"", row.value)
-            return Remembered(dict(self._known.attempts), set(self._known.sequences))
+            return Remembered(dict(self._known.attempts), dict(self._known.sequences))
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
         if _MARK.encode() not in key:
@@ -153,9 +186,10 @@ class RetryLog:
             fields: Mapping[str, Any] = {} if value is None else json.loads(value)
             if kind == "sequence":
                 entry = partition, bytes.fromhex(detail)
-                (self._known.sequences.discard if value is None else self._known.sequences.add)(
-                    entry
-                )
+                if value is None:
+                    self._known.sequences.pop(entry, None)
+                else:
+                    self._known.sequences[entry] = _sequenced(fields)
             elif kind == "attempt" and value is None:
                 self._known.attempts.pop((partition, detail), None)
             elif kind == "attempt":
@@ -167,8 +201,12 @@ class RetryLog:
 
     # -- writing ----------------------------------------------------------------------------
 
-    def begin_sequence(self, record: Keyed) -> None:
-        """Later records of a key go to the dead-letter topic; return when the brokers have it.
+    def begin_sequence(self, record: Keyed, reason: Reason) -> None:
+        """This and later records of a key go to the dead letters; return when brokers have it.
+
+        Args:
+            record: The record that has failed.
+            reason: Why.
 
         Raises:
             KshareError: They have not.
@@ -176,8 +214,16 @@ class RetryLog:
         """
         if record.raw_key is None:
             raise ValueError("a record without a key has no sequence")
-        value = json_bytes({"offset": record.offset})
-        self._write([(self._key("sequence", record.topic_partition, record.raw_key.hex()), value)])
+        fields = {
+            "offset": record.offset,
+            "error": reason.name[:_REASON_MAX],
+            "text": reason.text[:_REASON_MAX],
+            "failures": record.failures,
+        }
+        if record.since is not None:
+            fields["since_ms"] = round(record.since * 1000)
+        key = self._key("sequence", record.topic_partition, record.raw_key.hex())
+        self._write([(key, json_bytes(fields))])
 
     def end_sequence(self, partition: TopicPartition, key: bytes) -> None:
         """Let a key's records be handled again.
@@ -262,3 +308,14 @@ class RetryLog:
 
     def _key(self, kind: str, partition: TopicPartition, detail: str | int) -> bytes:
         return json_bytes([1, {_MARK: self._group}, kind, *partition, detail])
+
+
+def _sequenced(fields: Mapping[str, Any]) -> Sequenced:
+    """A mark; one of an earlier version has the offset alone."""
+    since = fields.get("since_ms")
+    return Sequenced(
+        int(fields["offset"]),
+        Reason(str(fields.get("error", "")), str(fields.get("text", ""))),
+        int(fields.get("failures", 0)),
+        None if since is None else since / 1000,
+    )

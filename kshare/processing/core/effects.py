@@ -125,8 +125,8 @@ class Edge(Protocol):
             Exception: It has not; it is tried again.
         """
 
-    async def begin_sequence(self, record: Record) -> None:
-        """Keep in mind that later records of a key go to the dead-letter topic unhandled.
+    async def begin_sequence(self, record: Record, error: BaseException | None) -> None:
+        """Keep in mind that this and later records of a key go to the dead-letter topic unhandled.
 
         Raises:
             Exception: It is not kept; it is tried again.

@@ -9,7 +9,17 @@ from typing import Any, NamedTuple, Protocol
 
 from kshare.core.progress import TopicPartition
 
-__all__ = ["FILTERED", "Outcome", "Record", "Source", "Status", "error_text"]
+__all__ = [
+    "FILTERED",
+    "EarlierFailure",
+    "Mark",
+    "Outcome",
+    "Record",
+    "Source",
+    "Status",
+    "error_name",
+    "error_text",
+]
 
 
 class Source(Protocol):
@@ -162,6 +172,43 @@ class Status(StrEnum):
 
 
 _FINAL = frozenset((Status.DONE, Status.FILTERED, Status.DEAD_LETTERED))
+
+
+class EarlierFailure(Exception):  # noqa: N818 - it stands for another error
+    """An error of an earlier run, of which name and text were kept.
+
+    Args:
+        name: Module and name of its class.
+        text: Its text.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
+class Mark(NamedTuple):
+    """The begin of a sequence: from this record on, those of its key go to the dead letters.
+
+    Attributes:
+        offset: Offset of the record that failed.
+        error: Why; None if it was not kept.
+        failures: How often it was tried.
+        since: When it failed first, in seconds since 1970; None if it was not kept.
+    """
+
+    offset: int
+    error: EarlierFailure | None = None
+    failures: int = 0
+    since: float | None = None
+
+
+def error_name(error: BaseException) -> str:
+    """The module and name of an error's class."""
+    if isinstance(error, EarlierFailure):
+        return error.name
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def error_text(error: BaseException) -> str:

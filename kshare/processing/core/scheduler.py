@@ -47,6 +47,7 @@ from kshare.processing.core.lane import (
 )
 from kshare.processing.core.record import Outcome, Record, Status
 from kshare.processing.core.running_calls import RunningCalls
+from kshare.processing.core.sequences import Sequences
 from kshare.processing.core.settings import OnFailure, Settings
 
 __all__ = ["Scheduler"]
@@ -65,15 +66,14 @@ class Scheduler:
         concurrency: Maximum number of calls at a time; may be changed at any time.
         effects: What the driver is to do; it empties the list.
         outcomes: What became of records, in each lane's order; the driver empties the list.
-        sequences: Lanes whose records go to the dead-letter topic, unhandled; the driver may change
-            it.
+        sequences: Keys whose records go to the dead-letter topic, unhandled, and from where on.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.concurrency = settings.concurrency
         self.effects: list[Effect] = []
         self.outcomes: list[Outcome] = []
-        self.sequences: set[Hashable] = set()
+        self.sequences = Sequences()
         self._settings = settings
         self._running = RunningCalls(settings)
         self._parked: dict[Hashable, Record] = {}  # lanes, and the record that each was parked with
@@ -173,6 +173,14 @@ class Scheduler:
             call = Call([lane], [lane.records[0]], now)
         self._running.begin(call)
         return call
+
+    def not_called(self, call: Call, now: float) -> None:
+        """A call was begun, and its handler may not be called now: its lanes wait for another."""
+        if self._running.end(call):
+            for lane in call.lanes:
+                lane.running = 0
+                if not self._is_others(lane, now):
+                    self._held.set_ready(lane)
 
     # -- answers of handlers ----------------------------------------------------------------
 
@@ -337,7 +345,11 @@ class Scheduler:
         self._limit(lane)
         if settings.on_failure is OnFailure.DEAD_LETTER:
             keyed = record.raw_key is not None  # none follows one without a key
-            begins = settings.sequence and keyed and lane.key not in self.sequences
+            follows = self.sequences.follows(record)
+            if follows and error is None:
+                error = self.sequences.reason_of(record)
+                lane.trouble = lane.trouble._replace(error=error)
+            begins = settings.sequence and keyed and not follows
             self.effects.append(WriteLetter(lane, record, error, begins))
         elif settings.on_failure is OnFailure.PARK:
             self.effects.append(ParkKey(lane, record, error))
@@ -359,9 +371,8 @@ class Scheduler:
         if lane.state is not State.ENDING:
             return
         # Its key may be unparked while one that follows is under way.
-        begins = lane.trouble.is_exhausted
-        if self._settings.sequence and begins and lane.records[0].raw_key is not None:
-            self.sequences.add(lane.key)
+        if self._settings.sequence and lane.trouble.is_exhausted:
+            self.sequences.begin(lane.records[0])
         self._finish(lane, Status.DEAD_LETTERED, None)
         if not lane.records or not self._is_others(lane, now):  # what was in its batch may be
             self._advance(lane, now)
@@ -430,7 +441,7 @@ class Scheduler:
                 self.effects.append(Abandon(call))
                 self.failed(call, TimeoutError(), now)
         while not self._phase and (lane := self._held.take_due(now)):
-            if lane.trouble.is_exhausted or lane.key in self.sequences:
+            if lane.trouble.is_exhausted or self.sequences.follows(lane.records[0]):
                 self._exhausted(lane, lane.trouble.error)
             else:
                 self._held.set_ready(lane)
@@ -513,7 +524,7 @@ class Scheduler:
             if lane.given_back is not None:
                 self.effects.append(TakeAgain(lane.given_back))
             return
-        if self._phase is not Phase.CLOSING and self.sequences and lane.key in self.sequences:
+        if self._phase is not Phase.CLOSING and self.sequences.follows(lane.records[0]):
             self._exhausted(lane, None)
         elif lane.records[0].due > now:
             held.wait(lane, lane.records[0].due)

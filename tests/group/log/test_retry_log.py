@@ -9,7 +9,7 @@ import pytest
 
 from kshare.cluster.compacted_topic import Changes, CompactedTopic, Row
 from kshare.core.progress import TopicPartition
-from kshare.group.log.retry_log import RetryLog
+from kshare.group.log.retry_log import Reason, RetryLog, Sequenced
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.record_codec import GroupReader
 from kshare.processing import Processor
@@ -60,12 +60,14 @@ def test_attempts_and_sequences_are_known_after_a_restart_until_they_are_over() 
     first.failures, first.since, first.due = 3, 1000.5, 1030.25
     before = log_of(log, "billing")
     before.remember(first)
-    before.begin_sequence(second)
+    second.failures, second.since = 2, 1001.5
+    before.begin_sequence(second, Reason("builtins.OSError", "no"))
     before.close()
 
     after, other = log_of(log, "billing"), log_of(log, "audit")
     known = after.read()
-    assert known.sequences == {(PARTITION, b"b")}
+    mark = Sequenced(second.offset, Reason("builtins.OSError", "no"), 2, 1001.5)
+    assert known.sequences == {(PARTITION, b"b"): mark}
     (again, _) = records_of(Processor(print), [b"a", b"b"])
     known.recall(again)
     assert (again.failures, again.since, again.due) == (3, 1000.5, 1030.25)
@@ -85,7 +87,7 @@ def test_whoever_reads_the_groups_log_passes_over_them() -> None:
         (record,) = records_of(Processor(print), [b"a"])
         retry_log = log_of(log, group)
         retry_log.remember(record)
-        retry_log.begin_sequence(record)
+        retry_log.begin_sequence(record, Reason())
         retry_log.close()
         for reader_of in ("billing", "orders", "attempt", "sequence", group):
             reader = GroupReader(LOG, GroupLog(reader_of), keeps_keys=True)

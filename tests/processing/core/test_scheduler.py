@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kshare.processing.core.effects import Abandon, Cancel, WriteLetter
 from kshare.processing.core.lane import Lane, Phase
-from kshare.processing.core.record import Outcome, Record, Status
+from kshare.processing.core.record import EarlierFailure, Mark, Outcome, Record, Status
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import OnFailure, RetryPlan, Settings
 from tests.processing.core.simulation import Attempt, Simulation, record_of
@@ -183,13 +183,51 @@ def test_a_sequence_that_is_released_amid_its_letters_is_not_begun_by_one_that_f
     """An operator ends it: of a long backlog of its key, the next one is handled."""
     scheduler, lane = sequence_begun()
     scheduler.letter_written(lane, 0.0)
-    assert scheduler.sequences == {lane.key}
+    assert scheduler.sequences.marks == {lane.key: Mark(0)}
     assert scheduler.next_call(0.0) is None  # the second follows
-    scheduler.sequences.clear()
+    scheduler.sequences.learn(dict(scheduler.sequences.marks), {})
     scheduler.letter_written(lane, 0.0)
     call = scheduler.next_call(0.0)
     assert call is not None
     assert call.records[0].offset == 2
+
+
+@given(RECORDS, st.integers(0, 60), st.integers(0, 4))
+def test_after_a_restart_what_lies_before_a_mark_is_handled_and_the_rest_follows_it(
+    records: list[Record], offset: int, key: int
+) -> None:
+    """Nothing was committed before the processor was killed: all of it comes again."""
+    settings = Settings(on_failure=OnFailure.DEAD_LETTER, sequence=True)
+    run = Simulation(settings, script({}))
+    lane = str(key).encode()
+    reason = EarlierFailure("builtins.OSError", "no")
+    run.scheduler.sequences.learn({}, {lane: Mark(offset, reason, failures=3, since=7.0)})
+    run.run(records)
+    for other in range(5):
+        produced = [r.offset for r in records if r.lane == str(other).encode()]
+        first = offset if other == key else 1_000
+        assert run.of_key(other, Status.DONE) == [at for at in produced if at < first]
+        assert run.of_key(other, Status.DEAD_LETTERED) == [at for at in produced if at >= first]
+    for outcome in run.outcomes:
+        if outcome.status is Status.DEAD_LETTERED:
+            is_first = outcome.record.offset == offset
+            assert (outcome.error is reason, outcome.attempts) == (is_first, 3 * is_first)
+            assert outcome.record.since == (7.0 if is_first else None)
+
+
+def test_a_record_before_a_mark_that_fails_has_a_mark_of_its_own() -> None:
+    scheduler, lane = sequence_begun()
+    scheduler.sequences.learn({}, {lane.key: Mark(2)})
+    scheduler.letter_written(lane, 0.0)
+    assert scheduler.sequences.marks == {lane.key: Mark(0)}
+
+
+def test_a_mark_that_was_set_amid_a_look_is_kept() -> None:
+    scheduler, lane = sequence_begun()
+    had = dict(scheduler.sequences.marks)
+    scheduler.letter_written(lane, 0.0)
+    scheduler.sequences.learn(had, {lane.key: Mark(2)})
+    assert scheduler.sequences.marks == {lane.key: Mark(0)}
 
 
 @given(RECORDS, SCRIPTS, st.integers(0, 3))
