@@ -1,10 +1,12 @@
 """A processor on a real broker, killed with retries and dead letters under way."""
 
+import asyncio
 import json
+import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,15 @@ from integration.transactions import read_to_end
 from kshare.cli import main as kshare_command
 from kshare.cluster.parked_keys import ParkedKeys
 from kshare.core.progress import TopicPartition as Place
+from kshare.group import KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.log.topic import log_table
 from kshare.group.offsets import list_offsets
-from kshare.processing import replay
+from kshare.processing import DeadLetter, Processor, Record, Retry, replay
 from kshare.processing.dead_letters import HEADERS
+from kshare.processing.runner import Runner
 from tests.support import shown
 
 KEYS = [f"k{number}" for number in range(20)]
@@ -368,3 +372,47 @@ def values(broker: KafkaBroker, topic: str) -> list[tuple[Any, Any, Any]]:
     found = [(row.key(), row.value(), row.headers() or []) for row in read_to_end(reader)]
     reader.close()
     return found
+
+
+def test_an_attempt_that_fails_while_its_key_is_handed_over_counts(
+    broker: KafkaBroker, topic: str
+) -> None:
+    """A member joins while handlers run: whoever gets their records knows how they have ended."""
+    letters = f"{topic}-dlq"
+    broker.create_topic(letters)
+    broker.produce(topic, [(f"k{at}", "v") for at in range(40)], partition=0)
+    calls = Counter[int]()
+
+    async def handler(record: Record) -> None:
+        calls[record.offset] += 1
+        await asyncio.sleep(4.0)
+        raise ValueError("no")
+
+    def processor() -> Processor:
+        retry = Retry(attempts=2, first=0.5, most=0.5)
+        return Processor(handler, retry=retry, on_failure=DeadLetter(letters))
+
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": topic,
+        "auto.offset.reset": "earliest",
+        "acknowledgement.mode": "explicit",
+        "heartbeat.interval.ms": 300,
+    }
+    with ExitStack() as stack:
+        runners = [
+            Runner(processor(), stack.enter_context(KeySharedConsumer(config)), [topic])
+            for _ in range(2)
+        ]
+        threads = [threading.Thread(target=asyncio.run, args=(each.run(),)) for each in runners]
+        threads[0].start()
+        eventually(lambda: len(calls) == 40)
+        threads[1].start()
+        try:
+            eventually(lambda: len(set(read(broker, letters))) == 40)
+        finally:
+            for each in runners:
+                each.stop()
+            for thread in threads:
+                thread.join()
+    assert set(calls.values()) == {2}

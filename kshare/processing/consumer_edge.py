@@ -257,6 +257,10 @@ class ConsumerEdge:
         """Keep failures and due time in the group's log."""
         self.retry_log.remember(record)
 
+    async def keep_attempts(self) -> None:
+        """Wait, for some seconds, until the group's log has all failures that were remembered."""
+        await _in_own_thread(partial(self.retry_log.flush, _CLOSE_SECONDS))
+
     def forget(self, record: Record, *, is_parked: bool) -> None:
         """Forget a record's attempts when its commit is answered; at once if it is parked."""
         if is_parked:

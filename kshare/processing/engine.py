@@ -130,10 +130,15 @@ class Engine:
             for _ in range(taken):
                 self._offered.popleft()
 
-    def revoke(self, is_gone: Callable[[Record], bool]) -> None:
-        """Drop some records, except those that a handler has now."""
+    def revoke(self, is_gone: Callable[[Record], bool], *, in_order: bool = False) -> None:
+        """Drop some records, except those that a handler has now.
+
+        Args:
+            is_gone: Whether others get a record.
+            in_order: Whether they get it only after what is under way has ended.
+        """
         self._offered = deque(record for record in self._offered if not is_gone(record))
-        self.scheduler.revoke(is_gone)
+        self.scheduler.revoke(is_gone, in_order=in_order)
         self.settle_soon()
 
     def _give_back(self, record: Record) -> None:

@@ -1,7 +1,8 @@
 """The engine's intake: how records get from the reader's thread into the event loop, and out again.
 
 Guarantees: a record counts as held from when it is sent. When :meth:`Intake.give_up` and
-:meth:`Intake.drop` return, what others get is acknowledged, or held no more.
+:meth:`Intake.drop` return, what others get is acknowledged, or held no more; of what was given up,
+failed attempts are in the group's log.
 """
 
 import asyncio
@@ -90,7 +91,7 @@ class Intake:
 
     async def _give_up(self, is_gone: Callable[[Record], bool]) -> None:
         engine = self.engine
-        engine.revoke(is_gone)
+        engine.revoke(is_gone, in_order=True)
         if not await engine.loop.wait(
             lambda: not engine.scheduler.is_running(is_gone), self._drain_seconds
         ):
@@ -99,3 +100,4 @@ class Intake:
                 engine.handler_name,
             )
         engine.settle()  # acknowledge now: the caller commits next
+        await self.edge.keep_attempts()  # before the claim goes: others read them next

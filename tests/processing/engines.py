@@ -69,6 +69,9 @@ class MemoryEdge:
     def remember(self, record: Record) -> None:
         self.remembered[record.offset] = record.failures
 
+    async def keep_attempts(self) -> None:
+        pass
+
     def forget(self, record: Record, *, is_parked: bool) -> None:
         self.remembered.pop(record.offset, None)
 

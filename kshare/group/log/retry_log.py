@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topic_table import json_bytes
@@ -40,6 +40,7 @@ _MARK: Final = "kshare.processing of group"
 _ROWS_MAX: Final = 10_000  # of one write; librdkafka queues 100,000
 _REASON_MAX: Final = 1_000
 _CLOSE_SECONDS: Final = 30.0
+_Row: TypeAlias = tuple[bytes, bytes | None]
 _GRACE_SECONDS: Final = 0.5
 """Time for the last write to say why it has failed."""
 _LOST: Final = "a restart does not know of them, and may try those records more often, and sooner"
@@ -155,7 +156,7 @@ class RetryLog:
         self._group = group
         self._known = Remembered()
         self._lock = threading.Lock()
-        self._queue: SimpleQueue[tuple[bytes, bytes | None] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Row | threading.Event | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()  # not the other one: a read takes long
         self._until = float("inf")  # the end of the last write
@@ -252,6 +253,24 @@ class RetryLog:
         """A record comes no more, or has all its attempts again; written behind."""
         self._behind(record, None)
 
+    def flush(self, seconds: float) -> None:
+        """Wait until what was to be written behind is written, or a warning says why it is not.
+
+        Args:
+            seconds: Maximum time; a warning says that it was not enough.
+        """
+        with self._starting:
+            if self._thread is None:
+                return
+        written = threading.Event()
+        self._queue.put(written)
+        if not written.wait(seconds):
+            _log.warning(
+                "attempts were not written within %g s: whoever gets these records "
+                "may try them more often, and sooner",
+                seconds,
+            )
+
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
         """Write what is still to be written, and close the connections.
 
@@ -285,13 +304,17 @@ class RetryLog:
     def _write_behind(self) -> None:
         is_open = True
         while is_open:
-            first = self._queue.get()
-            rows, is_open = ({} if first is None else {first[0]: first[1]}), first is not None
-            while not self._queue.empty() and len(rows) < _ROWS_MAX:
-                row = self._queue.get()
-                is_open = is_open and row is not None
-                if row is not None:
-                    rows[row[0]] = row[1]
+            rows, waiting = dict[bytes, bytes | None](), list[threading.Event]()
+            while is_open and ((not rows and not waiting) or not self._queue.empty()):
+                entry = self._queue.get()
+                if entry is None:
+                    is_open = False
+                elif isinstance(entry, threading.Event):
+                    waiting.append(entry)
+                else:
+                    rows[entry[0]] = entry[1]
+                if len(rows) >= _ROWS_MAX:
+                    break
             seconds = self._until - time.monotonic()
             if seconds <= 0:  # who closes says it
                 self._is_cut = bool(rows) or is_open
@@ -300,6 +323,8 @@ class RetryLog:
                 self._write(list(rows.items()), seconds)
             except KshareError as error:
                 _log.warning("attempts were not written: %s: %s", error, _LOST)
+            for written in waiting:
+                written.set()
 
     def _write(self, rows: list[tuple[bytes, bytes | None]], seconds: float = float("inf")) -> None:
         if rows:

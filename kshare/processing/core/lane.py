@@ -1,7 +1,7 @@
 """Lanes, whose records are processed one after another, and calls: a scheduler holds them."""
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -55,8 +55,8 @@ class Lane:
         size: Size of its records in bytes.
         given_back: The first of its records that was given back; None if none was. No later ones
             come before it comes again.
-        revoked: Those that are under way, and that others got meanwhile. One that comes back to
-            this process comes as another record.
+        revoked: Those that are under way, and that others got meanwhile; and whether these are
+            told of failed attempts. One that comes back to this process comes as another record.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Lane:
         self.trouble = NO_TROUBLE
         self.size = record.size
         self.given_back: Record | None = None
-        self.revoked: AbstractSet[Record] = frozenset()
+        self.revoked: Mapping[Record, bool] = {}
 
 
 class Call:
@@ -246,14 +246,20 @@ class HeldLanes:
             self.less((first,))
         return first
 
-    def revoke(self, lane: Lane, is_gone: Callable[[Record], bool]) -> None:
-        """Hold no more of some records of a lane than what is under way."""
+    def revoke(self, lane: Lane, is_gone: Callable[[Record], bool], *, in_order: bool) -> None:
+        """Hold no more of some records of a lane than what is under way.
+
+        Args:
+            lane: The lane.
+            is_gone: Whether others get a record.
+            in_order: Whether they get it once what is under way has ended.
+        """
         under_way = set(islice(lane.records, 1 if lane.state is State.ENDING else lane.running))
         gone = set(filter(is_gone, lane.records))
         if not gone:
             return
         first, lane.given_back = lane.records[0], None
-        lane.revoked |= gone & under_way
+        lane.revoked = {**lane.revoked, **dict.fromkeys(gone & under_way, in_order)}
         self.drop(lane, gone - under_way)
         if not lane.records:
             self.remove(lane)

@@ -328,16 +328,16 @@ class Scheduler:
     def _wait(
         self, lane: Lane, error: BaseException, now: float, due: float, *, remembers: bool = True
     ) -> None:
-        if self._is_others(lane, now):
-            return
         record = lane.records[0]
         record.since = now if record.since is None else record.since
         record.due = due
+        if remembers and lane.revoked.get(record, True):  # also for others, who get it in order
+            self.effects.append(Remember(record))
+        if self._is_others(lane, now):
+            return
         lane.trouble, lane.running = lane.trouble._replace(error=error), 0
         self._held.wait(lane, due)
         self._limit(lane)
-        if remembers:
-            self.effects.append(Remember(record))
 
     def _exhausted(self, lane: Lane, error: BaseException | None) -> None:
         lane.state = State.ENDING
@@ -456,21 +456,26 @@ class Scheduler:
         """Take no more records, and handle only those that a phase says."""
         self._phase = max(self._phase, phase)
 
-    def revoke(self, is_gone: Callable[[Record], bool]) -> None:
+    def revoke(self, is_gone: Callable[[Record], bool], *, in_order: bool = False) -> None:
         """Hold no more of some lanes than what a handler has now: others get their records.
 
         If these lanes come back, they are read anew, so they are parked no more.
+
+        Args:
+            is_gone: Whether others get a record.
+            in_order: Whether they get it once what is under way has ended: they are told of its
+                failed attempts then. Otherwise they may have it already, and know better.
         """
         self._parked = {key: first for key, first in self._parked.items() if not is_gone(first)}
         for lane in list(self._held.lanes.values()):
-            self._held.revoke(lane, is_gone)
+            self._held.revoke(lane, is_gone, in_order=in_order)
 
     def _is_others(self, lane: Lane, now: float) -> bool:
         """Drop what others got of a lane while it was under way; True if its first one was that."""
         if not lane.revoked:
             return False
         first, gone = lane.records[0], [each for each in lane.records if each in lane.revoked]
-        lane.revoked = frozenset()
+        lane.revoked = {}
         for record in gone:
             self._leave_over(record)
         self._held.drop(lane, set(gone))
@@ -517,7 +522,7 @@ class Scheduler:
 
     def _advance(self, lane: Lane, now: float) -> None:
         """Begin with the record that is the first of its lane now."""
-        lane.running, lane.revoked, held = 0, frozenset(), self._held
+        lane.running, lane.revoked, held = 0, {}, self._held
         if not lane.records:
             if held.lanes.get(lane.key) is lane:
                 del held.lanes[lane.key]

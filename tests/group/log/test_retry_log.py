@@ -97,6 +97,36 @@ def test_whoever_reads_the_groups_log_passes_over_them() -> None:
             assert not reader.keys
 
 
+def test_what_is_flushed_is_in_the_log_before_it_is_closed() -> None:
+    log = list[Row]()
+    retry_log = log_of(log, "billing")
+    retry_log.flush(WAIT_S)  # nothing was to be written
+    for record in records_of(Processor(print), [b"%d" % i for i in range(30)]):
+        record.failures = 1
+        retry_log.remember(record)
+    retry_log.flush(WAIT_S)
+    assert len(log_of(log, "billing").read().attempts) == 30
+    retry_log.close()
+
+
+def test_a_flush_that_takes_too_long_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    table, may_write = MemoryTable([]), threading.Event()
+    write = table.write
+
+    def waits(*given: Any) -> None:
+        assert may_write.wait(WAIT_S)
+        write(*given)
+
+    table.write = waits  # type: ignore[method-assign]
+    retry_log = RetryLog(cast("CompactedTopic", table), "billing")
+    (record,) = records_of(Processor(print), [b"a"])
+    retry_log.remember(record)
+    retry_log.flush(0.01)
+    assert "were not written within 0.01 s" in caplog.text
+    may_write.set()
+    retry_log.close()
+
+
 def test_many_attempts_are_written_in_parts() -> None:
     """As librdkafka queues no more than 100,000 messages."""
     log, sizes = list[Row](), list[int]()

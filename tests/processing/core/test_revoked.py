@@ -2,6 +2,7 @@
 
 import pytest
 
+from kshare.processing.core.effects import Remember
 from kshare.processing.core.record import Record, Status
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import OnFailure, RetryPlan, Settings
@@ -36,6 +37,37 @@ def test_a_record_that_fails_when_others_have_it_is_not_tried_again() -> None:
     assert scheduler.next_call(100.0) is None
     assert [each.status for each in scheduler.outcomes] == [Status.LEFT_OVER]
     assert scheduler.figures().records == 0
+
+
+@pytest.mark.parametrize("after", [None, 7.0])
+def test_whoever_gets_a_record_in_order_is_told_of_the_attempt_that_fails_meanwhile(
+    after: float | None,
+) -> None:
+    """Of one that is lost, others may know more by now: nothing is said of it."""
+    for in_order in (True, False):
+        scheduler = Scheduler(Settings(retry=RETRY))
+        scheduler.add([record_of(0, 0)], 0.0)
+        call = scheduler.next_call(0.0)
+        assert call is not None
+        scheduler.revoke(is_of, in_order=in_order)
+        scheduler.failed(call, ERROR, 0.1, after=after)
+        record = call.records[0]
+        told = [effect.record for effect in scheduler.effects if isinstance(effect, Remember)]
+        assert told == ([record] if in_order else [])
+        assert record.failures == (0 if after else 1)
+        assert record.due == 0.1 + (after or 0.2)
+        assert [each.status for each in scheduler.outcomes] == [Status.LEFT_OVER]
+
+
+def test_what_was_given_up_in_order_and_is_lost_then_is_not_told_of() -> None:
+    scheduler = Scheduler(Settings(retry=RETRY))
+    scheduler.add([record_of(0, 0)], 0.0)
+    call = scheduler.next_call(0.0)
+    assert call is not None
+    scheduler.revoke(is_of, in_order=True)
+    scheduler.revoke(is_of)
+    scheduler.failed(call, ERROR, 0.1)
+    assert not scheduler.effects
 
 
 @pytest.mark.parametrize("then", ["kept record", "other key"])
