@@ -298,7 +298,7 @@ class _Task:
         assert self._letters is not None
         await self._letters.write(record, error, self.engine.loop.now())
 
-    async def begin_sequence(self, record: Record) -> None:
+    async def begin_sequence(self, record: Record, error: BaseException | None) -> None:
         raise NotImplementedError  # refused by process_by_key
 
     async def park(self, record: Record, error: BaseException | None) -> None:

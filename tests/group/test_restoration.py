@@ -150,7 +150,8 @@ def test_the_example_restores_all_of_two_partitions() -> None:
         def apply(self, batch: pa.RecordBatch) -> None:
             self.keys.update(batch.column("key").to_pylist())
 
-    (text,) = (each.text for each in examples_of("docs/consumer.md") if "restore_gained" in each.text)
+    blocks = examples_of("docs/consumer.md")
+    (text,) = (each.text for each in blocks if "restore_gained" in each.text)
     names: dict[str, Any] = {}
     exec(text, names)
     counts, store = (100, 150), Store()

@@ -116,9 +116,9 @@ def test_what_is_lost_is_held_no_more_before_its_keys_may_come_back(
             seen.append("lost")
             has_lost.set()
 
-        def revoke(is_gone: Callable[[Record], bool]) -> None:
+        def revoke(is_gone: Callable[[Record], bool], *, in_order: bool = False) -> None:
             has_lost.wait(0.1)  # who does not wait for this goes on first
-            scheduler.revoke(is_gone)
+            scheduler.revoke(is_gone, in_order=in_order)
             engine.settle_soon()
 
         scheduler = engine.scheduler

@@ -113,9 +113,11 @@ def test_a_flush_that_takes_too_long_says_so(caplog: pytest.LogCaptureFixture) -
     table, may_write = MemoryTable([]), threading.Event()
     write = table.write
 
-    def waits(*given: Any) -> None:
+    def waits(
+        rows: Collection[tuple[bytes, bytes | None]], partition: int = -1, seconds: float = 0.0
+    ) -> None:
         assert may_write.wait(WAIT_S)
-        write(*given)
+        write(rows, partition)
 
     table.write = waits  # type: ignore[method-assign]
     retry_log = RetryLog(cast("CompactedTopic", table), "billing")
