@@ -21,6 +21,7 @@ class FakeConnection:
         self._cluster, self._address = cluster, address
         self.broker = f"{address[0]}:{address[1]}"
         self.idle = True
+        self.throttled_until = 0.0
         self.closed = False
 
     def version(self, request: type[Any], lowest: int, highest: int) -> int:

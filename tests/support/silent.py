@@ -15,6 +15,7 @@ class SilentConnection:
     """A connection of which the other side takes requests, and answers when the test says so."""
 
     broker: str = "one:1"
+    throttled_until: float = 0.0
     room: int = 100  # for the bytes of a request, which are 100
     framed: list[Any] = field(default_factory=list)
     sent: list[Any] = field(default_factory=list)

@@ -55,8 +55,8 @@ class Lane:
         size: Size of its records in bytes.
         given_back: The first of its records that was given back; None if none was. No later ones
             come before it comes again.
-        revoked: Those that are under way, and that others got meanwhile; and whether these are
-            told of failed attempts. One that comes back to this process comes as another record.
+        revoked: Those that are under way, and that others got meanwhile; True if failed attempts
+            are kept for these. One that comes back to this process comes as another record.
     """
 
     __slots__ = (

@@ -463,8 +463,8 @@ class Scheduler:
 
         Args:
             is_gone: Whether others get a record.
-            in_order: Whether they get it once what is under way has ended: they are told of its
-                failed attempts then. Otherwise they may have it already, and know better.
+            in_order: Whether they get it once what is under way has ended: its failed attempts are
+                kept for them then. Otherwise they may have it already, and know more.
         """
         self._parked = {key: first for key, first in self._parked.items() if not is_gone(first)}
         for lane in list(self._held.lanes.values()):
