@@ -100,7 +100,14 @@ def test_a_quick_run_looks_less_deep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_failure_with_new_examples_is_printed_with_what_repeats_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_ci", [False, True])
+def test_a_failure_with_new_examples_is_printed_with_what_repeats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_ci: bool
+) -> None:
+    """Hypothesis has other defaults where CI is set."""
+    monkeypatch.delenv("CI", raising=False)
+    if is_ci:
+        monkeypatch.setenv("CI", "true")
     file, kept = tmp_path / "test_laws.py", tmp_path / "results.json"
     file.write_text(LAWS)
     pytest_ = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", "pyproject.toml"]
