@@ -129,18 +129,17 @@ class KafkaStreamsAssignment:
 
 
 def _milliseconds(deadline: Any) -> int | None:
-    """A deadline in ms since 1970."""
+    """A deadline in ms since 1970; 0, which is at once, for one before."""
     if callable(getattr(deadline, "timestamp", None)):  # this package knows no clock's module
         if deadline.tzinfo is None:
             raise ValueError(f"the deadline {deadline} has no time zone, as datetime.now(UTC) has")
-        milliseconds: int = math.floor(deadline.timestamp() * 1000)
-        return milliseconds
+        return max(math.floor(deadline.timestamp() * 1000), 0)
     if deadline is None:
         return None
     if isinstance(deadline, bool) or not isinstance(deadline, int | float):
         wanted = "ms since 1970, or a datetime"
         raise TypeError(f"the deadline of a follow-up rebalance is {deadline!r}; wanted {wanted}")
-    return math.floor(deadline)
+    return max(math.floor(deadline), 0)
 
 
 @dataclass(frozen=True, slots=True)

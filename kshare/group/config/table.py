@@ -249,8 +249,8 @@ class ConsumerConfig:
         "cooperative.lease.timeout.ms",
         integer(1, INT_MAX),
         "With `consumption.order=none`: time after which what a member has taken comes again, if "
-        "nothing more of it was committed, although the member lives. Default: "
-        "`session.timeout.ms`.",
+        "nothing more of it was committed, although the member lives. Default: the longer one of "
+        "`session.timeout.ms` and `max.poll.interval.ms`.",
     )
     columns: tuple[str, ...] = config(
         (), "columns", _of_source("columns"), "The columns of `consume_batch`, separated by commas."
@@ -399,7 +399,8 @@ class ConsumerConfig:
     @property
     def lease_seconds(self) -> float:
         """Time after which a lease is given up of which nothing more was committed."""
-        return (self.lease_timeout_ms or self.session_timeout_ms) / 1000
+        longest = max(self.session_timeout_ms, self.max_poll_interval_ms)
+        return (self.lease_timeout_ms or longest) / 1000
 
 
 CONFIGS: Final = {

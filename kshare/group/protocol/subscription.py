@@ -260,7 +260,11 @@ def _followup(followup_ms: int | None) -> dict[str, int]:
 
 
 def _followup_of(fields: Mapping[str, Any]) -> int | None:
-    return count_of(fields["followup"]) if "followup" in fields else None
+    """When the leader wants to plan again; one that is no time costs nobody its membership."""
+    try:
+        return count_of(fields["followup"]) if "followup" in fields else None
+    except _DAMAGE:
+        return None
 
 
 def _target(target: Assignment | None) -> dict[str, Any]:

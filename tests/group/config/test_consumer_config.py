@@ -70,6 +70,22 @@ def test_times_of_a_member() -> None:
     assert "group.instance.id" in empty
 
 
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({}, 300.0),
+        ({"session.timeout.ms": 400_000, "max.poll.interval.ms": 400_000}, 400.0),
+        ({"session.timeout.ms": 30_000, "max.poll.interval.ms": 60_000}, 60.0),
+        ({"cooperative.lease.timeout.ms": 5_000}, 5.0),
+    ],
+)
+def test_a_lease_lasts_as_long_as_kafka_allows_between_two_polls(
+    given: dict[str, int], seconds: float
+) -> None:
+    base = {"bootstrap.servers": "b:9092", "group.id": "g", "consumption.order": "none"}
+    assert consumer_config({**base, **given}).lease_seconds == seconds
+
+
 def test_each_configuration_is_taken_under_each_of_its_names() -> None:
     values: dict[str, tuple[str, Any]] = {
         "acknowledgement.mode": ("Explicit", True),

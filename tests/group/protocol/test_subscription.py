@@ -208,3 +208,10 @@ def test_damaged_bytes_are_read_or_refused(at: int, byte: int) -> None:
     except ForeignMemberError:
         return
     assert decode_subscription(encode_subscription(read), "m") == read
+
+
+@pytest.mark.parametrize("followup", [-1, -62_135_596_800_000])
+def test_a_time_that_is_none_costs_nobody_its_membership(followup: int) -> None:
+    """A leader of an earlier version has sent what an assignor wanted at once."""
+    sent = replace(ASSIGNMENT, followup_ms=followup)
+    assert decode_assignment(encode_assignment(sent)).followup_ms is None
