@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedKey
+from kshare.cluster.topics import is_internal
 from kshare.core.hashing import ALL_HASHES, KeyRanges, key_hash
 from kshare.core.listing import ParkedCount
 from kshare.core.progress import Progress, Slice, TopicPartition
@@ -75,7 +76,8 @@ def letter_of(message: Message, to: str | None) -> Letter:
         to: Where to put it; None: where it came from.
 
     Raises:
-        KshareError: Its headers do not say where it came from, and ``to`` is None.
+        KshareError: Its headers do not say where it came from, and ``to`` is None; or they name a
+            topic of Kafka's or kshare's own, to which nothing is put back.
     """
     headers = dict(message.headers() or ())
     texts = [(headers.get(name) or b"").decode(errors="replace") for name in HEADERS]
@@ -88,6 +90,12 @@ def letter_of(message: Message, to: str | None) -> Letter:
             f"({', '.join(HEADERS[:3])}) do not say where it came from. Say where to put it: --to"
         )
     topic = place[0] if to is None and place is not None else to or ""
+    if is_internal(topic):
+        raise KshareError(
+            f"{message.topic_partition} offset {message.offset()} would be put back to topic "
+            f"{topic!r}, which is Kafka's or kshare's own: none of its records becomes a dead "
+            "letter, so somebody has made this one up. --to names another topic"
+        )
     partition = place[1] if place is not None and place[0] == topic else -1
     return Letter(message.key(), place, topic, partition, f"{texts[3]}: {texts[4]}".strip(": "))
 

@@ -1,13 +1,15 @@
 """Dead letters that are put back, on the mock cluster."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kshare.cluster.parked_keys import ParkWatch
+from kshare.cluster.topics import PARKED_TOPIC, POLICIES_TOPIC
 from kshare.core.hashing import ALL_HASHES
-from kshare.errors import TransactionAbortedError
+from kshare.errors import KshareError, TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.ownership import Work
@@ -45,6 +47,22 @@ def replay_of(cluster: FakeCluster, *keys: bytes) -> Replay:
     }
     kafka = consumer_config({**given, "group.id": group_of("dlq")}).kafka
     return Replay(kafka, given, "dlq", keys=keys)
+
+
+@pytest.mark.parametrize("topic", [POLICIES_TOPIC, PARKED_TOPIC, LOG, "__consumer_offsets"])
+def test_nothing_is_put_back_to_a_topic_of_kafka_or_kshare(
+    cluster: FakeCluster, topic: str
+) -> None:
+    """Who may write dead letters could write there by the rights of whoever puts them back."""
+    forged = Record(
+        b"k", b"v", headers=[*letter(0).headers[1:], ("__connect.errors.topic", topic.encode())]
+    )
+    cluster.produce("dlq", [forged], partition=0)
+    for replay in (replay_of(cluster), replace(replay_of(cluster), to=topic)):
+        with pytest.raises(KshareError, match=rf"would be put back to topic '{topic}'"):
+            list(replay.look())
+        with pytest.raises(KshareError, match=rf"would be put back to topic '{topic}'"):
+            replay.run()
 
 
 def test_a_look_at_the_letters_writes_nothing_and_sees_what_is_left(cluster: FakeCluster) -> None:

@@ -39,7 +39,10 @@ _log = logging.getLogger("kshare.processing")
 _MARK: Final = "kshare.processing of group"
 _ROWS_MAX: Final = 10_000  # of one write; librdkafka queues 100,000
 _REASON_MAX: Final = 1_000
+_RECORD_MAX: Final = 2 << 20  # a key in hexadecimal of 1 MB, which is what brokers take
+_YEAR_10000_MS: Final = 253_402_300_800_000
 _CLOSE_SECONDS: Final = 30.0
+_DAMAGE: Final = (ValueError, KeyError, TypeError, RecursionError, OverflowError)
 _Row: TypeAlias = tuple[bytes, bytes | None]
 _GRACE_SECONDS: Final = 0.5
 """Time for the last write to say why it has failed."""
@@ -154,6 +157,8 @@ class RetryLog:
     def __init__(self, table: CompactedTopic, group: str) -> None:
         self._table = table
         self._group = group
+        # Of this group alone: a record of others cannot do any harm.
+        self._begins = json_bytes([1, {_MARK: group}])[:-1] + b","
         self._known = Remembered()
         self._lock = threading.Lock()
         self._queue: SimpleQueue[_Row | threading.Event | None] = SimpleQueue()
@@ -177,28 +182,35 @@ class RetryLog:
             return Remembered(dict(self._known.attempts), dict(self._known.sequences))
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
-        if _MARK.encode() not in key:
+        """Take a record; one of this group that cannot be read costs only what it speaks of."""
+        if not key.startswith(self._begins):
             return
         try:
-            version, of, kind, topic, number, detail = json.loads(key)
-            if version != 1 or of != {_MARK: self._group}:
-                return
-            partition = TopicPartition(topic, number)
-            fields: Mapping[str, Any] = {} if value is None else json.loads(value)
-            if kind == "sequence":
-                entry = partition, bytes.fromhex(detail)
-                if value is None:
-                    self._known.sequences.pop(entry, None)
-                else:
-                    self._known.sequences[entry] = _sequenced(fields)
-            elif kind == "attempt" and value is None:
-                self._known.attempts.pop((partition, detail), None)
-            elif kind == "attempt":
-                times = fields["since_ms"] / 1000, fields["due_ms"] / 1000
-                attempts = Attempts(fields["failures"], *times, fields.get("hash"))
-                self._known.attempts[partition, detail] = attempts
-        except (ValueError, KeyError, TypeError) as fault:
-            _log.warning("%r is no record of a processor, and is passed over: %r", key, fault)
+            if len(key) + len(value or b"") > _RECORD_MAX:
+                raise ValueError(f"{len(key) + len(value or b'')} bytes")
+            _, _, kind, topic, number, detail = json.loads(key)
+            fields = None if value is None else dict(json.loads(value))
+            self._keep(kind, TopicPartition(str(topic), int(number)), detail, fields)
+        except _DAMAGE as fault:
+            _log.warning(
+                "%.200r is no record of a processor, and is passed over: %.200r", key, fault
+            )
+
+    def _keep(
+        self, kind: str, partition: TopicPartition, detail: Any, fields: Mapping[str, Any] | None
+    ) -> None:
+        """Keep what a record says, by its fields; None is a tombstone."""
+        if kind == "sequence":
+            entry = partition, bytes.fromhex(detail)
+            if fields is None:
+                self._known.sequences.pop(entry, None)
+            else:
+                self._known.sequences[entry] = _sequenced(fields)
+        elif kind == "attempt":
+            if fields is None:
+                self._known.attempts.pop((partition, int(detail)), None)
+            else:
+                self._known.attempts[partition, int(detail)] = _attempts(fields)
 
     # -- writing ----------------------------------------------------------------------------
 
@@ -337,10 +349,32 @@ class RetryLog:
 
 def _sequenced(fields: Mapping[str, Any]) -> Sequenced:
     """A mark; one of an earlier version has the offset alone."""
-    since = fields.get("since_ms")
     return Sequenced(
-        int(fields["offset"]),
+        _count(fields["offset"]),
         Reason(str(fields.get("error", "")), str(fields.get("text", ""))),
-        int(fields.get("failures", 0)),
-        None if since is None else since / 1000,
+        _count(fields.get("failures", 0)),
+        None if fields.get("since_ms") is None else _seconds(fields["since_ms"]),
     )
+
+
+def _attempts(fields: Mapping[str, Any]) -> Attempts:
+    point = fields.get("hash")
+    return Attempts(
+        _count(fields["failures"]),
+        _seconds(fields["since_ms"]),
+        _seconds(fields["due_ms"]),
+        None if point is None else _count(point),
+    )
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _seconds(milliseconds: Any) -> float:
+    """Seconds since 1970, before the year 10000, of milliseconds."""
+    if _count(milliseconds) >= _YEAR_10000_MS:
+        raise ValueError(f"{milliseconds} ms is no time")
+    return _count(milliseconds) / 1000

@@ -246,3 +246,56 @@ def test_the_last_write_has_the_time_that_is_left() -> None:
     assert limit == WAIT_S
     assert 0 < last < WAIT_S
     assert len(table.rows) == 10_001
+
+
+POISON = [
+    b"[" * 100_000,
+    b'{"failures":"x","since_ms":1,"due_ms":1}',
+    b'{"failures":-1,"since_ms":1,"due_ms":1}',
+    b'{"failures":1,"since_ms":1' + b"0" * 400 + b',"due_ms":1}',
+    b'{"failures":1,"since_ms":1,"due_ms":9223372036854775807}',
+    b'{"failures":1,"since_ms":1,"due_ms":1e999}',
+    b'{"failures":true,"since_ms":1,"due_ms":NaN}',
+    b'{"failures":1,"since_ms":1,"due_ms":1,"hash":"x"}',
+    b"[]",
+    b"7",
+    b" " * (3 << 20),
+    b"\xff",
+]
+
+
+@pytest.mark.parametrize("value", POISON, ids=lambda value: repr(value[:30]))
+def test_a_record_that_cannot_be_read_costs_what_it_speaks_of(
+    value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever may write to the log has written it: the group goes on without it."""
+    log = list[Row]()
+    first, second = records_of(Processor(print), [b"a", b"b"])
+    first.failures = second.failures = 2
+    before = log_of(log, "billing")
+    before.remember(first)
+    before.remember(second)
+    before.close()
+    poisoned = log[-1]
+    log.append(poisoned._replace(offset=poisoned.offset + 1, value=value))
+    known = log_of(log, "billing").read()
+    assert set(known.attempts) >= {(PARTITION, first.offset)}
+    assert "is no record of a processor, and is passed over" in caplog.text
+    assert len(caplog.text) < 2_000
+
+
+@pytest.mark.parametrize(
+    "rest", [b'"attempt",' + b"[" * 100_000, b'"attempt","orders",1e999,0]', b'"attempt"]', b""]
+)
+@pytest.mark.parametrize("of", ["billing", "audit"])
+def test_a_key_that_cannot_be_read_costs_nobody_its_start(rest: bytes, of: str) -> None:
+    """Of another group, it is not even parsed."""
+    key = b'[1,{"kshare.processing of group":"%s"},' % of.encode() + rest
+    log = list[Row]()
+    (record,) = records_of(Processor(print), [b"a"])
+    before = log_of(log, "billing")
+    before.remember(record)
+    before.close()
+    for value in (b"{}", None):  # a tombstone has the same key
+        log.append(log[-1]._replace(offset=log[-1].offset + 1, key=key, value=value))
+    assert len(log_of(log, "billing").read().attempts) == 1
