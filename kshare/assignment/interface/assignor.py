@@ -133,7 +133,8 @@ def _milliseconds(deadline: Any) -> int | None:
     if callable(getattr(deadline, "timestamp", None)):  # this package knows no clock's module
         if deadline.tzinfo is None:
             raise ValueError(f"the deadline {deadline} has no time zone, as datetime.now(UTC) has")
-        return max(math.floor(deadline.timestamp() * 1000), 0)
+        milliseconds: int = math.floor(deadline.timestamp() * 1000)
+        return max(milliseconds, 0)
     if deadline is None:
         return None
     if isinstance(deadline, bool) or not isinstance(deadline, int | float):
