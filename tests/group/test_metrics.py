@@ -1,8 +1,6 @@
 """A consumer's metrics, and what Prometheus gets of them."""
 
 import gc
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -338,21 +336,3 @@ def test_a_consumer_in_prometheus(make: Make) -> None:
     assert registry.get_sample_value("kshare_consumer_lag_offsets", labels) == 100
     consumer.close()
     assert registry.get_sample_value("kshare_consumer_lag_offsets", labels) is None
-
-
-def test_without_the_extra() -> None:
-    """In a process of its own, as modules stay imported."""
-    script = """
-import sys
-sys.modules["prometheus_client"] = None
-from kshare.group import KeySharedConsumer
-from kshare.group import register_metrics
-try:
-    register_metrics(None)
-except ModuleNotFoundError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert "pip install 'kshare[prometheus]'" in done.stdout

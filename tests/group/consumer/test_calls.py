@@ -110,25 +110,6 @@ def test_a_fence_amid_a_call_is_raised_and_nothing_is_returned(
     assert offsets(consumer.consume(RECORDS, WAIT_S)) == list(range(RECORDS))
 
 
-@pytest.mark.parametrize("mode", ["implicit", "explicit"])
-def test_a_right_that_has_lapsed_by_the_end_of_a_call_returns_nothing(
-    group: FakeSessions, make: Callable[..., KeySharedConsumer], clock: Ahead, mode: str
-) -> None:
-    consumer = make(acknowledgement__mode=mode)
-    consumer.assign([ORDERS])
-    call = Call(consumer)
-    group.members[0].can_deliver = False
-    assert call.at_its_end(clock) == []
-    assert consumer.position() == {ORDERS: 0}
-    assert consumer.commit() == {ORDERS: 0}
-    group.members[0].can_deliver = True
-    again = consumer.consume(RECORDS, WAIT_S)
-    assert offsets(again) == list(range(RECORDS))
-    for message in again:
-        consumer.acknowledge(message)
-    assert consumer.commit() == {ORDERS: RECORDS}
-
-
 def test_a_right_that_is_there_again_by_the_end_of_a_call_loses_nothing(
     cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
 ) -> None:
@@ -176,17 +157,6 @@ def test_a_signal_handler_that_closes_amid_a_call_lets_nothing_out(
         signal.signal(signal.SIGUSR1, before)
     assert consumer.is_closed
     assert group.done.get(ORDERS, Progress.at(0)) == Progress.at(0)
-
-
-def test_offsets_that_are_reset_amid_a_call_count_from_the_new_start(
-    group: FakeSessions, make: Callable[..., KeySharedConsumer], clock: Ahead
-) -> None:
-    consumer = make()
-    consumer.assign([ORDERS])
-    call = Call(consumer)
-    group.members[0].restart(ORDERS, Progress.at(2))
-    call.collects(2)
-    assert call.at_its_end(clock) == [2, 3]
 
 
 @pytest.mark.parametrize("looks", range(6))

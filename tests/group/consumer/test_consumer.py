@@ -282,16 +282,6 @@ def test_poll_consume_and_iteration_go_on_where_the_other_stopped(
     assert consumer.consume_batch(0.05) is None
 
 
-def test_what_is_committed_is_not_delivered(
-    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
-) -> None:
-    fill(cluster, 100)
-    group.done[ORDERS] = Progress.at(10).commit(list(Progress.at(50).minus(Progress.at(30))))
-    consumer = make()
-    consumer.assign({("orders", 0): []})
-    assert offsets(take(consumer, 70)) == [*range(10, 30), *range(50, 100)]
-
-
 # -- faults ---------------------------------------------------------------------------------------
 
 

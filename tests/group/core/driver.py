@@ -52,7 +52,6 @@ class Driver:
         self.parked: left_out.ParkedHashes | None = {}
         self.now = 0.0
         self.reading: dict[TopicPartition, tuple[tuple[Stripe, ...], int]] = {}
-        self.begun: list[TopicPartition] = []  # whose reading began anew, in order
         self.state = Deliveries(LeftOut(most), explicit=explicit, is_transactional=is_transactional)
         self.out = HandingOut(self.state, explicit=explicit)
 
@@ -72,7 +71,6 @@ class Driver:
             self.reading.pop(partition, None)
             if wanted:
                 self.reading[partition] = wanted, 0
-            self.begun.append(partition)
             del self.state.hand.anew[partition]
 
     def fetch(self) -> bool:

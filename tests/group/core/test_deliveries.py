@@ -5,7 +5,6 @@ import pytest
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import Progress
 from kshare.group.core import key_limit
-from kshare.group.message import Message
 from tests.group.core.driver import HIGH, LOW, MIXED, OF_HIGH, Driver, point
 from tests.support.groups import LOWER, T0, T1, UPPER
 
@@ -25,16 +24,6 @@ def test_nothing_is_read_before_it_has_started_and_nothing_after_it_is_given_up(
     driver.read_anew()
     assert driver.reading.keys() == driver.state.by_partition.keys() == {T1}
     assert driver.state.stops == 1
-
-
-def test_a_start_that_is_another_object_begins_again() -> None:
-    """As after an abort, or offsets that were reset."""
-    driver = Driver(MIXED)
-    driver.start(WHOLE)
-    assert driver.offsets(5) == [0, 1, 2, 3, 4]
-    driver.started[T0] = Progress.at(0)
-    driver.look()
-    assert driver.offsets() == list(range(12))
 
 
 def test_hashes_that_stay_are_read_on_and_what_is_in_hand_of_the_others_is_not_handed_out() -> None:
@@ -101,52 +90,6 @@ def test_a_seek_before_the_start_holds_and_one_for_other_hashes_does_not() -> No
     assert driver.offsets() == OF_HIGH
 
 
-def test_a_seek_drops_what_is_in_hand_and_reads_anew_once() -> None:
-    driver = Driver(MIXED)
-    driver.start(WHOLE)
-    assert driver.offsets(1) == [0]
-    driver.begun.clear()
-    driver.state.seek(T0, 10, driver.started)
-    driver.look()
-    assert driver.begun == [T0]
-    assert driver.offsets() == [10, 11]
-
-
-def test_a_seek_leaves_what_is_parked_and_not_acknowledged_pending() -> None:
-    """It is not handed out again by the seek; so its records count once they are acknowledged."""
-    driver = Driver([LOW[0], HIGH[0]] * 3, explicit=True)
-    driver.start(WHOLE)
-    first, *_ = driver.take(4)
-    driver.park(LOW[0])
-    driver.look()
-    driver.state.seek(T0, 0, driver.started)
-    driver.look()
-    for message in driver.take():
-        driver.acknowledge(message)
-    driver.acknowledge(first)
-    processed = driver.state.by_partition[T0].processed(is_batch=True)
-    pieces = processed.pending_of(6, (HashRange.of(point(LOW[0])),))
-    assert [at for at in (0, 2, 4) if any(at in piece.offsets for piece in pieces)] == [2, 4]
-
-
-def test_what_a_seek_hands_out_again_counts_for_nothing_once_its_key_is_parked() -> None:
-    """Also of a delivery that has taken over from another one."""
-    driver = Driver([LOW[0], HIGH[0]] * 3, explicit=True)
-    driver.start(WHOLE)
-    assert driver.offsets(4) == [0, 1, 2, 3]
-    driver.park(HIGH[0])
-    driver.look()
-    driver.park()
-    driver.look()
-    driver.state.seek(T0, 0, driver.started)
-    driver.look()
-    driver.park(LOW[0])
-    driver.look()
-    processed = driver.state.by_partition[T0].processed(is_batch=True)
-    pieces = processed.pending_of(6, (HashRange.of(point(LOW[0])),))
-    assert all(any(at in piece.offsets for piece in pieces) for at in (0, 2, 4))
-
-
 def test_a_paused_partition_is_given_up_and_read_on() -> None:
     driver = Driver(MIXED, MIXED)
     driver.start(WHOLE)
@@ -161,19 +104,6 @@ def test_a_paused_partition_is_given_up_and_read_on() -> None:
     assert driver.offsets() == list(range(1, 12))
 
 
-def test_what_a_call_collected_and_does_not_return_comes_again() -> None:
-    driver = Driver(MIXED)
-    driver.start(WHOLE)
-    assert driver.offsets(1) == [0]
-    assert driver.fetch()
-    delivery = driver.out.delivery
-    messages: list[Message] = []
-    driver.out.collect(2, messages)
-    driver.state.take_back(T0, messages)
-    assert delivery.returned == 1
-    assert driver.offsets() == list(range(1, 12))
-
-
 def test_nothing_begins_before_it_is_known_which_keys_are_parked() -> None:
     driver = Driver(MIXED)
     driver.parked = None
@@ -182,21 +112,6 @@ def test_nothing_begins_before_it_is_known_which_keys_are_parked() -> None:
     driver.park(LOW[0])
     driver.look()
     assert driver.offsets() == [at for at in range(12) if at % 4]
-
-
-def test_a_key_that_is_parked_amid_a_chunk_comes_from_there_once_it_is_unparked() -> None:
-    driver = Driver(MIXED)
-    driver.start(WHOLE)
-    assert driver.offsets(5) == [0, 1, 2, 3, 4]
-    driver.park(LOW[0])
-    driver.look()
-    assert driver.offsets() == [5, 6, 7, 9, 10, 11]
-    driver.begun.clear()
-    driver.look()
-    assert driver.begun == []  # nothing has changed
-    driver.park()
-    driver.look()
-    assert driver.offsets() == [8]
 
 
 def test_a_released_key_is_left_out_until_it_is_due() -> None:

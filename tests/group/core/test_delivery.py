@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges, split
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
 from kshare.core.slice_end import Cursor
@@ -222,88 +222,6 @@ def test_processed_is_what_was_returned_and_is_acknowledged(
         waiting = delivery.unacknowledged_ranges
         assert waiting <= delivery.unacknowledged
         assert len(delivery.ranges) in {waiting, max(waiting - 1, 0)}
-
-
-def test_what_is_passed_over_by_a_seek_is_pending_and_what_was_processed_stays_so() -> None:
-    delivery = Delivery(ORDERS, Progress.at(0), KeyRanges([HALF]), explicit=True)
-    messages = list(delivery.begin(chunk_of(list(range(10))), 10).messages)
-    for message in messages[:4]:
-        message[0].acknowledged[message[1]] = 1
-    delivery.seek(20)
-    assert [stripe.bounds for stripe in delivery.wanted(30)] == [(20, 30)]
-    again = list(delivery.begin(chunk_of([20, 21]), 25).messages)
-    again[0][0].acknowledged[0] = 1
-    progress = delivery.processed(is_batch=False)
-    done = [piece.offsets for piece in progress.individual_commits]
-    assert [(part.start, part.end) for part in done] == [(0, 4), (20, 21), (22, 25)]
-
-
-def test_seeks_of_different_hashes_are_told_apart() -> None:
-    """Hashes come after a seek, more of them after the next one, and some of all go."""
-    quarters = split(WHOLE, 4)
-
-    def ranges(delivery: Delivery) -> set[tuple[int, int, int]]:
-        wanted = delivery.wanted(100)
-        return {
-            (n, start, end)
-            for n, part in enumerate(quarters)
-            for stripe in wanted
-            for start, end in zip(stripe.bounds[::2], stripe.bounds[1::2], strict=True)
-            if stripe.hashes.intersect(part) is not None
-        }
-
-    def following(delivery: Delivery, *parts: HashRange) -> Delivery:
-        hashes = KeyRanges(parts)
-        carried = delivery.carry(hashes)
-        return Delivery(ORDERS, Progress.at(10), hashes, explicit=False, carried=carried)
-
-    one = Delivery(ORDERS, Progress.at(10), KeyRanges(quarters[:1]), explicit=False)
-    one.hand_out(chunk_of([10, 11]), 20)
-    one.settle()
-    one.seek(40)
-    two = following(one, *quarters[:2])
-    assert ranges(two) == {(0, 40, 100), (1, 10, 100)}
-    two.hand_out(chunk_of([12]), 30)
-    two.settle()
-    two.seek(60)
-    assert ranges(two) == {(0, 60, 100), (1, 60, 100)}
-    three = following(two, *quarters[1:3])
-    assert ranges(three) == {(1, 60, 100), (2, 10, 100)}
-    three.hand_out(chunk_of([12]), 70)
-    three.settle()
-    done = three.processed(is_batch=True)
-    left = {(n, str(p.offsets)) for n in (1, 2) for p in done.pending_of(90, quarters[n : n + 1])}
-    assert left == {(1, "[30,60)"), (1, "[70,90)"), (2, "[70,90)")}
-
-
-@pytest.mark.parametrize("explicit", [False, True])
-def test_what_was_handed_out_of_hashes_that_stay_is_processed_also_ahead_of_the_others(
-    explicit: bool,
-) -> None:
-    """Hashes come that are behind: until they have caught up, nothing is forgotten."""
-    lower, upper = split(WHOLE, 2)
-    one = Delivery(ORDERS, Progress.at(10), KeyRanges([upper]), explicit=explicit)
-    one.hand_out(chunk_of([30, 31, 40]), 45)
-    one.acknowledge(np.array([30, 31]))
-    one.settle()
-    carried = one.carry(ALL_HASHES)
-    two = Delivery(ORDERS, Progress.at(10), ALL_HASHES, explicit=explicit, carried=carried)
-    two.hand_out(chunk_of([12]), 20)
-    two.acknowledge(np.array([12]))
-    two.settle()
-
-    def left(half: HashRange) -> list[str]:
-        done = two.processed(is_batch=False)
-        return [str(piece.offsets) for piece in done.pending_of(90, (half,))]
-
-    assert two.position == 20
-    assert left(lower) == ["[20,90)"]
-    assert left(upper) == (["[40,41)", "[45,90)"] if explicit else ["[45,90)"])
-    two.acknowledge(np.array([40]))
-    assert left(upper) == ["[45,90)"]
-    two.hand_out(chunk_of([50]), 60)
-    two.settle()
-    assert left(lower) == left(upper) == (["[50,51)", "[60,90)"] if explicit else ["[60,90)"])
 
 
 def test_a_gap_is_no_object_on_its_way_from_the_log_to_the_scan() -> None:
