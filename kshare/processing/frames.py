@@ -112,15 +112,7 @@ def process_by_key(
             fault is listed.
         ImportError: The driver has no pandas, or an old one.
     """
-    problems: list[str] = []
-    if key not in frame.columns:
-        problems.append(f"key={key!r} is no column; there are {', '.join(frame.columns)}")
-    taken = [name for name in OUTCOME_COLUMNS if name in frame.columns]
-    if taken:
-        problems.append(f"rename the columns {', '.join(taken)}: outcomes have these names")
-    if result is not None and result not in RESULT_TYPES:
-        problems.append(f"result={result!r}; wanted {', '.join(RESULT_TYPES)}, or None")
-    problems += _unsuitable(processor, options)
+    problems = [*_wrong_columns(frame, key, result), *_unsuitable(processor, options)]
     dumps = spark_dumps()
     if dumps is not None:
         problems += unpicklable(processor.handler.parts, dumps)
@@ -143,6 +135,19 @@ def process_by_key(
             "process_by_key uses mapInArrow, for which PySpark wants pandas on the driver: "
             f"pip install 'kshare[pandas]' ({error})"
         ) from error
+
+
+def _wrong_columns(frame: Frame, key: str, result: str | None) -> list[str]:
+    """Faults of the columns that a frame has, or shall get."""
+    problems: list[str] = []
+    if key not in frame.columns:
+        problems.append(f"key={key!r} is no column; there are {', '.join(frame.columns)}")
+    taken = [name for name in OUTCOME_COLUMNS if name in frame.columns]
+    if taken:
+        problems.append(f"rename the columns {', '.join(taken)}: outcomes have these names")
+    if result is not None and result not in RESULT_TYPES:
+        problems.append(f"result={result!r}; wanted {', '.join(RESULT_TYPES)}, or None")
+    return problems
 
 
 def run_batch(
