@@ -5,10 +5,10 @@ says what is wrong, and what would be right where that is not obvious; all fault
 together.
 """
 
-import difflib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from kshare.core.listing import nearest
 from kshare.errors import OptionsError
 from kshare.options.frozen import HIDDEN, Properties
 from kshare.options.kafka_table import PROPERTIES, SECRET, Property
@@ -18,8 +18,6 @@ from kshare.options.table import OPTIONS, Option, canonical
 __all__ = ["Faults", "RawOptions", "RawProperties"]
 
 _SHOWN_MAX = 120
-_NEAR_MIN = 0.75
-"""How alike a known name must be to be named: 1 is equal (difflib's ratio)."""
 
 
 class Faults:
@@ -81,11 +79,10 @@ class Faults:
             known: The names that are known, without the prefix.
             prefix: What the user writes in front of all of them.
         """
-        by_lower_case = {known_name.lower(): known_name for known_name in known}
-        near = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=_NEAR_MIN)
+        near = nearest(name, known)
         why = f"no such {what} is known"
-        if near:
-            why += f"; the nearest known one is {prefix}{by_lower_case[near[0]]}"
+        if near is not None:
+            why += f"; the nearest known one is {prefix}{near}"
         self.warn_ignored(f"{prefix}{name}", why)
 
     def raise_if_any(self) -> None:

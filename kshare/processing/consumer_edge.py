@@ -18,7 +18,7 @@ from kshare.core.hashing import key_hash
 from kshare.errors import KafkaError, OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
-from kshare.group.log.retry_log import Reason, Remembered, Sequenced
+from kshare.group.log.retry_log import YEAR_10000_MS, Reason, Remembered, Sequenced
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
 from kshare.processing.core.record import (
     EarlierFailure,
@@ -43,7 +43,6 @@ _WRITES_AT_ONCE = 8
 _LOOK_SECONDS: Final = 2.0
 _CLOSE_SECONDS: Final = 5.0
 _NOT_BEFORE: Final = "not-before"
-_YEAR_10000_MS: Final = 253_402_300_800_000
 
 
 def check_consumer(
@@ -152,7 +151,7 @@ def not_before(record: Record) -> float:
         if name == _NOT_BEFORE:
             with suppress(ValueError):
                 milliseconds = int(value or b"")
-                return milliseconds / 1000 if 0 <= milliseconds < _YEAR_10000_MS else 0.0
+                return milliseconds / 1000 if 0 <= milliseconds < YEAR_10000_MS else 0.0
     return 0.0
 
 

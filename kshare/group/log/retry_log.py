@@ -32,7 +32,16 @@ from kshare.cluster.topic_table import json_bytes
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
-__all__ = ["Attempted", "Attempts", "Keyed", "Reason", "Remembered", "RetryLog", "Sequenced"]
+__all__ = [
+    "YEAR_10000_MS",
+    "Attempted",
+    "Attempts",
+    "Keyed",
+    "Reason",
+    "Remembered",
+    "RetryLog",
+    "Sequenced",
+]
 
 _log = logging.getLogger("kshare.processing")
 
@@ -40,7 +49,8 @@ _MARK: Final = "kshare.processing of group"
 _ROWS_MAX: Final = 10_000  # of one write; librdkafka queues 100,000
 _REASON_MAX: Final = 1_000
 _RECORD_MAX: Final = 2 << 20  # a key in hexadecimal of 1 MB, which is what brokers take
-_YEAR_10000_MS: Final = 253_402_300_800_000
+YEAR_10000_MS: Final = 253_402_300_800_000
+"""Milliseconds from 1970 to the year 10000: a time is before it."""
 _CLOSE_SECONDS: Final = 30.0
 _DAMAGE: Final = (ValueError, KeyError, TypeError, RecursionError, OverflowError)
 _Row: TypeAlias = tuple[bytes, bytes | None]
@@ -375,6 +385,6 @@ def _count(value: Any) -> int:
 
 def _seconds(milliseconds: Any) -> float:
     """Seconds since 1970, before the year 10000, of milliseconds."""
-    if _count(milliseconds) >= _YEAR_10000_MS:
+    if _count(milliseconds) >= YEAR_10000_MS:
         raise ValueError(f"{milliseconds} ms is no time")
     return _count(milliseconds) / 1000
