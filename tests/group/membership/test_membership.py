@@ -215,7 +215,7 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(cluster: FakeCluster)
         assert consumer._receiver.subscriber is not None
         member = consumer._receiver.subscriber.member
         member.liveness.polled_at -= 60.0  # it does not come back for so long
-        eventually(lambda: member.has_change)
+        eventually(lambda: member.is_lost)
         assert member.liveness.seconds_to_deliver(boot_time()) < 0
         assert told == []
         eventually(lambda: consumer.poll(0.2) is not None)
@@ -251,7 +251,7 @@ def test_what_is_lost_may_be_committed_until_another_member_has_claimed_it(
         assert slow._receiver.subscriber is not None
         member = slow._receiver.subscriber.member
         member.liveness.polled_at -= 60.0  # it does not come back for so long
-        eventually(lambda: member.has_change)
+        eventually(lambda: member.is_lost)
         other = start(enable_auto_commit=False) if taken else None
         eventually(lambda: other is None or len(other.offsets) >= RECORDS)
         while not said:
