@@ -310,7 +310,7 @@ def _placed(case: Case, state: ApplicationState) -> Outcome:
         return _raises(case, error if is_ours else f"{type(error).__name__}: {error}")
     assignment = {
         str(entry.process_id): {"active": _names(entry.active), "standby": _names(entry.standby)}
-        for entry in after.assignment
+        for entry in after.by_process.values()
     }
     answer = {"id": case.id, "assignment": assignment, "followup": after.wants_followup}
     return Outcome(answer, state, before, after)

@@ -1,18 +1,27 @@
 """Task assignors by name: loaded and configured, and asked for a valid answer.
 
 Guarantees: a name leads to one configured assignor, or to an error that says why not. An assignor
-that fails (an exception, an invalid answer) is asked again at once, once. It learns what became of
-each answer, and an exception there changes nothing. No error and no text shows a config's value (of
-four characters or more), since it may be a secret.
+that fails (an exception, an invalid answer) is asked again at once, once. A usable answer has one
+entry for each process, and each task is active once. The assignor learns what became of each answer
+(in :func:`ask` of those that are asked for again, by :func:`notify` of the last one), and an
+exception there changes nothing. No error and no text shows a config's value (of four characters or
+more), since it may be a secret.
 Cost: an import.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kshare.assignment.interface.application import ApplicationState
-from kshare.assignment.interface.assignor import AssignmentError, TaskAssignment, TaskAssignor
+from kshare.assignment.interface.assignor import (
+    AssignmentError,
+    GroupAssignment,
+    GroupSubscription,
+    TaskAssignment,
+    TaskAssignor,
+)
+from kshare.assignment.interface.task_id import TaskId
 from kshare.assignment.utils import (
     group_assignment,
     group_subscription,
@@ -25,8 +34,10 @@ __all__ = [
     "DEFAULT_TASK_ASSIGNOR",
     "TASK_ASSIGNORS",
     "Answer",
+    "Outcome",
     "ask",
     "load_task_assignor",
+    "notify",
     "shown_error",
 ]
 
@@ -123,12 +134,16 @@ class Answer:
     """The answer of a task assignor.
 
     Attributes:
-        assignment: The answer, if it is valid; None if there is none.
+        assignment: The answer, if it can be used, with one entry for each process; else None.
         faults: What went wrong, in words that follow the assignor's name.
+        error: What is wrong with the last answer that it gave; None if it gave none.
+        assignor: The assignor that gave it; None if it gave none.
     """
 
     assignment: TaskAssignment | None
     faults: tuple[str, ...] = ()
+    error: AssignmentError | None = None
+    assignor: TaskAssignor | None = None
 
     @property
     def followup_ms(self) -> int | None:
@@ -141,7 +156,7 @@ class Answer:
 def ask(
     load: Callable[[], TaskAssignor], state: ApplicationState, configs: Mapping[str, Any]
 ) -> Answer:
-    """Ask a task assignor.
+    """Ask a task assignor. It has yet to learn what becomes of its last answer (:func:`notify`).
 
     Args:
         load: Returns the assignor; may raise.
@@ -149,36 +164,69 @@ def ask(
         configs: Its configs, of which no text shows a value.
     """
     faults: list[str] = []
-    for _ in range(_ATTEMPTS):
+    error: AssignmentError | None = None
+    asked: TaskAssignor | None = None
+    for attempt in range(_ATTEMPTS):
         try:
             assignor = load()
             answer = assignor.assign(state)
-            error = validate_task_assignment(state, answer)
+            found, what = _fault(state, answer)
         except Exception as fault:
             kind = "cannot answer" if isinstance(fault, TaskAssignmentException) else "failed"
             faults.append(f" {kind}: {shown_error(fault, configs)[0]}")
             continue
-        faults += _notify(assignor, state, answer, error, configs)
+        error, asked = found, assignor
         if error is AssignmentError.NONE:
-            return Answer(answer, tuple(faults))
-        faults.append(f" gave an invalid answer: {error.value}")
-    return Answer(None, tuple(faults))
+            usable = TaskAssignment(tuple(answer.by_process.values()))
+            return Answer(usable, tuple(faults), error, assignor)
+        if attempt + 1 < _ATTEMPTS:
+            faults += notify(assignor, _outcome(state, answer, error), error, configs)
+        faults.append(f" gave an invalid answer: {what}")
+    return Answer(None, tuple(faults), error, asked)
 
 
-def _notify(
-    assignor: TaskAssignor,
-    state: ApplicationState,
-    answer: TaskAssignment,
-    error: AssignmentError,
-    configs: Mapping[str, Any],
+def _fault(state: ApplicationState, answer: TaskAssignment) -> tuple[AssignmentError, str]:
+    """What is wrong with an answer, and how it is said."""
+    error = validate_task_assignment(state, answer)
+    if error is not AssignmentError.NONE:
+        return error, error.value
+    active = frozenset[TaskId]().union(*(entry.active for entry in answer.assignment))
+    # Kafka passes over such a task, and nobody reads its partition.
+    if missing := state.all_tasks.keys() - active:
+        error = AssignmentError.UNKNOWN_TASK_ID
+        return error, f"no member gets task {min(missing)} ({error.value})"
+    return error, error.value
+
+
+Outcome: TypeAlias = Callable[[], tuple[GroupAssignment, GroupSubscription]]
+"""Makes what an assignor learns: what members get, and what they have said."""
+
+
+def _outcome(state: ApplicationState, answer: TaskAssignment, error: AssignmentError) -> Outcome:
+    return lambda: (group_assignment(state, answer, error), group_subscription(state))
+
+
+def notify(
+    assignor: TaskAssignor, outcome: Outcome, error: AssignmentError, configs: Mapping[str, Any]
 ) -> list[str]:
-    """Tell the assignor what became of its answer. An exception there changes nothing."""
-    notify = getattr(assignor, "on_assignment_computed", None)
-    # Those that inherit the method that does nothing need not be told.
-    if not notify or getattr(notify, "__func__", None) is TaskAssignor.on_assignment_computed:
+    """Call ``on_assignment_computed`` with what is done. An exception there changes nothing.
+
+    Args:
+        assignor: The assignor.
+        outcome: Makes what it learns; not called if it does not listen.
+        error: Why its answer is not used; NONE if it is.
+        configs: Its configs, of which no text shows a value.
+
+    Returns:
+        What went wrong, in words that follow the assignor's name.
+    """
+    call = getattr(assignor, "on_assignment_computed", None)
+    # Those that inherit the method that does nothing need not be called.
+    if not call or getattr(call, "__func__", None) is TaskAssignor.on_assignment_computed:
         return []
+    assignment, subscription = outcome()
     try:
-        notify(group_assignment(state, answer, error), group_subscription(state), error)
+        call(assignment, subscription, error)
     except Exception as fault:
         shown, _ = shown_error(fault, configs)
         return [f": on_assignment_computed failed, which changes nothing: {shown}"]

@@ -342,7 +342,7 @@ def group_assignment(
     task_assignment: TaskAssignment,
     error: AssignmentError,
 ) -> GroupAssignment:
-    """Return what each member of the group gets, for ``on_assignment_computed``.
+    """Return what each member of the group would get by an answer.
 
     The tasks of a process are dealt to its members in turn.
 
@@ -357,9 +357,12 @@ def group_assignment(
     if error in (AssignmentError.UNKNOWN_PROCESS_ID, AssignmentError.UNKNOWN_TASK_ID):
         return GroupAssignment()
     inputs = _inputs(application_state)
+    by_process: dict[ProcessId, list[KafkaStreamsAssignment]] = {}
+    for entry in task_assignment.assignment:  # an invalid one may have a task in two roles
+        by_process.setdefault(entry.process_id, []).append(entry)
     assignments: dict[str, Assignment] = {}
     for process, one in application_state.states.items():
-        entries = [entry for entry in task_assignment.assignment if entry.process_id == process]
+        entries = by_process.get(process, ())
         active = sorted(task for entry in entries for task in entry.active)
         standby = sorted(task for entry in entries for task in entry.standby)
         members = _members(one)

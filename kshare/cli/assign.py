@@ -158,7 +158,7 @@ class _Explained:
         self._state = state
         nothing = {process: KafkaStreamsAssignment(process) for process in state.states}
         self._before = {**nothing, **before}
-        self._after = {**nothing, **{entry.process_id: entry for entry in after.assignment}}
+        self._after = {**nothing, **after.by_process}
         self._names = _short_names([*self._before, *self._after])
         self._owner = {
             task: process for process, had in self._before.items() for task in had.active

@@ -8,20 +8,28 @@ This imports :mod:`kshare.assignment` (15 ms), so it is imported once executors 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Final
 
 from kshare.assignment import (
     ApplicationState,
     AssignmentConfigs,
+    AssignmentError,
+    GroupAssignment,
+    GroupSubscription,
+    KafkaStreamsAssignment,
     KafkaStreamsState,
     ProcessId,
+    TaskAssignment,
     TaskAssignor,
     TaskId,
     TaskInfo,
     TaskTopicPartition,
+    group_assignment,
+    group_subscription,
 )
-from kshare.assignment.loading import DEFAULT_TASK_ASSIGNOR, ask, load_task_assignor
+from kshare.assignment.loading import DEFAULT_TASK_ASSIGNOR, ask, load_task_assignor, notify
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.tasks import Task
 from kshare.options import SourceOptions
@@ -98,12 +106,18 @@ class TaskGroups:
             tasks: The tasks.
             slots: The number of task slots of each executor.
         """
-        answer = ask(self._load, self._state(ids, tasks, slots), self._configs)
-        for fault in answer.faults:
-            _log.warning("task assignor %s%s", self._shown, fault)
+        state = self._state(ids, tasks, slots)
+        answer = ask(self._load, state, self._configs)
         if answer.assignment is not None:
             entries = answer.assignment.assignment
             self._groups = {entry.process_id: entry.active for entry in entries}
+        faults = list(answer.faults)
+        if answer.assignor is not None and answer.error is not None:
+            outcome = partial(self._outcome, state)
+            faults += notify(answer.assignor, outcome, answer.error, self._configs)
+        for fault in faults:
+            _log.warning("task assignor %s%s", self._shown, fault)
+        if answer.assignment is not None:
             return self._groups, answer.followup_ms, True
         _log.warning(
             "the last assignment of tasks stays, and task assignor %s is asked again at the next "
@@ -111,6 +125,16 @@ class TaskGroups:
             self._shown,
         )
         return self._groups, None, False
+
+    def _outcome(self, state: ApplicationState) -> tuple[GroupAssignment, GroupSubscription]:
+        """What each executor gets, as far as that can be steered; and what it had."""
+        known = state.all_tasks.keys()
+        groups = [
+            KafkaStreamsAssignment(process, self._groups.get(process, frozenset()) & known)
+            for process in state.states
+        ]
+        assignment = group_assignment(state, TaskAssignment(tuple(groups)), AssignmentError.NONE)
+        return assignment, group_subscription(state)
 
     def _load(self) -> TaskAssignor:
         if self._assignor is None:

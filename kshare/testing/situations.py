@@ -303,7 +303,7 @@ def answer_of(assignor: TaskAssignor, state: ApplicationState) -> TaskAssignment
 
 def placement_of(answer: TaskAssignment) -> Placement:
     """The placement of an answer."""
-    return {entry.process_id: (entry.active, entry.standby) for entry in answer.assignment}
+    return {at: (entry.active, entry.standby) for at, entry in answer.by_process.items()}
 
 
 def check_equal(law: str, state: ApplicationState, before: Placement, after: Placement) -> None:

@@ -1,11 +1,13 @@
 """KIP-924's values: names, order, limits, what cannot be built."""
 
+import math
 import pickle
 import traceback
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,6 +114,23 @@ def test_a_follow_up_leaves_the_tasks_alone() -> None:
     assert later.assignment == entry.assignment == {AssignedTask(TaskId(0, 0), TaskType.ACTIVE)}
     assert not TaskAssignment((entry,)).wants_followup
     assert TaskAssignment((entry, later)).wants_followup
+
+
+def test_entries_of_one_process_are_one() -> None:
+    one, two, other = (TaskId(0, number) for number in range(3))
+    answer = TaskAssignment(
+        (
+            KafkaStreamsAssignment(ProcessId("a"), frozenset([one]), frozenset([other])),
+            KafkaStreamsAssignment(ProcessId("b"), frozenset([other])),
+            KafkaStreamsAssignment(ProcessId("a"), frozenset([two]), followup_rebalance_deadline=9),
+            KafkaStreamsAssignment(ProcessId("a"), followup_rebalance_deadline=5),
+        )
+    )
+    a, b = ProcessId("a"), ProcessId("b")
+    assert answer.by_process == {
+        a: KafkaStreamsAssignment(a, frozenset([one, two]), frozenset([other]), 5),
+        b: answer.assignment[1],
+    }
 
 
 def test_configs_come_under_kafkas_names_as_text_or_values() -> None:
@@ -300,6 +319,15 @@ def test_a_deadline_is_a_time() -> None:
     assert given.followup_rebalance_deadline == 5
     with pytest.raises(ValueError, match="has no time zone"):
         entry.with_followup_rebalance(when.replace(tzinfo=None))
+    with pytest.raises(ValueError, match="not a number"):
+        entry.with_followup_rebalance(math.nan)  # type: ignore[arg-type]
+    for far in (10**400, math.inf, 2**63):
+        later = entry.with_followup_rebalance(far)  # type: ignore[arg-type]
+        assert later.followup_rebalance_deadline == 2**63 - 1
+    latest = entry.with_followup_rebalance(datetime.max.replace(tzinfo=UTC))
+    assert latest.followup_rebalance_deadline == 253_402_300_800_000
+    counted = entry.with_followup_rebalance(np.int64(1_800_000_000_001))  # type: ignore[arg-type]
+    assert counted.followup_rebalance_deadline == 1_800_000_000_001
     for wrong in ("soon", True, timedelta(minutes=5)):
         with pytest.raises(TypeError, match="wanted ms since 1970, or a datetime"):
             entry.with_followup_rebalance(wrong)  # type: ignore[arg-type]

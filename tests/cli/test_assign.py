@@ -157,9 +157,11 @@ class Upside(TaskAssignor):
             raise KeyError("one")
         if len(application_state.all_tasks) == 2:
             return TaskAssignment(())
-        entries = [KafkaStreamsAssignment(one) for one in others]
-        held = frozenset(application_state.all_tasks)
-        return TaskAssignment((*entries, KafkaStreamsAssignment(last, held)))
+        # Entries of one process count together.
+        held = [
+            KafkaStreamsAssignment(last, frozenset([task])) for task in application_state.all_tasks
+        ]
+        return TaskAssignment((*map(KafkaStreamsAssignment, others), *held))
 
 
 UPSIDE = ("--assignor", f"{__name__}:Upside")
@@ -173,6 +175,8 @@ def test_another_assignor_answers_instead_and_its_faults_are_answers(run: Run) -
     assert len(whole["assignment"]["2"]["active"]) == 4
     assert raised["raises"] == "KeyError: 'one'"
     assert "MISSING_PROCESS_ID" in invalid["raises"]
+    _, out, _ = run(*UPSIDE, "--explain", given=json.dumps(CASE))
+    assert "0 -> 4" in out
 
 
 def test_an_assignor_that_is_not_there_is_a_wrong_argument(run: Run) -> None:

@@ -19,6 +19,7 @@ from kshare.assignment import (
     KafkaStreamsAssignment,
     TaskAssignment,
     TaskAssignor,
+    TaskId,
 )
 from kshare.core.hashing import WHOLE, split
 from kshare.core.offsets import OffsetRange
@@ -147,6 +148,7 @@ class Recorder(TaskAssignor):
 
     def on_assignment_computed(self, assignment: Any, subscription: Any, error: Any) -> None:
         self.told.append(error)
+        self.sent = {name: each.active_tasks for name, each in assignment.assignments.items()}
 
     def configure(self, configs: Any) -> None:
         self.configs = dict(configs)
@@ -287,6 +289,11 @@ def test_a_faulty_assignor_loses_nothing(
     assert kept == [task for task in before if task in more]
     assert recorder.asked == 2
     assert recorder.told == told * 2
+    if told:  # what stays, as far as it is still there
+        assert {name: set(had) for name, had in recorder.sent.items()} == {
+            "1@a": set(recorder.state.all_tasks) - {TaskId(0, 2, part) for part in split(WHOLE, 2)},
+            "2@a": set(),
+        }
     assert said in caplog.text
     assert "hunter22" not in caplog.text
     assert "an_assignor.made" in caplog.text
@@ -295,9 +302,29 @@ def test_a_faulty_assignor_loses_nothing(
     assert recorder.asked == 3
 
 
+def test_entries_of_one_executor_count_together(
+    recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the assignor is told what is done."""
+
+    def one_by_one(state: ApplicationState) -> TaskAssignment:
+        first, second = state.states
+        entries = [KafkaStreamsAssignment(first, frozenset([task])) for task in state.all_tasks]
+        return TaskAssignment((*entries, KafkaStreamsAssignment(second)))
+
+    recorder.answer = one_by_one
+    planned = tasks(2, 2)
+    order = placed_by(recorder, planned)
+    assert order.order(planned) == planned  # all of them are the first executor's
+    assert recorder.told == [AssignmentError.NONE]
+    assert recorder.sent == {"1@a": tuple(recorder.state.all_tasks), "2@a": ()}
+    assert caplog.messages == []
+
+
 def test_what_an_assignor_leaves_out_is_read_all_the_same(
     recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It is told that such an answer is not used."""
     recorder.answer = lambda state: TaskAssignment(
         tuple(KafkaStreamsAssignment(process) for process in state.states)
     )
@@ -305,6 +332,9 @@ def test_what_an_assignor_leaves_out_is_read_all_the_same(
     order = placed_by(recorder, planned)
     assert Counter(order.order(planned)) == Counter(planned)
     assert "left out 4 tasks" in caplog.text
+    assert "no member gets task 0_0-[0," in caplog.text
+    assert recorder.told == [AssignmentError.UNKNOWN_TASK_ID] * 2
+    assert recorder.sent == {"1@a": (), "2@a": ()}
 
 
 def test_whom_tasks_tell_where_they_run() -> None:

@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from numbers import Real
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from kshare.assignment.interface.application import ApplicationState
 from kshare.assignment.interface.task_id import ProcessId, TaskId
@@ -26,6 +27,10 @@ __all__ = [
     "TaskAssignor",
     "TaskType",
 ]
+
+
+_LATEST_MS: Final = 2**63 - 1
+"""Of Java's ``long``."""
 
 
 class Instant(Protocol):
@@ -62,11 +67,13 @@ class KafkaStreamsAssignment:
         active: The tasks that it processes.
         standby: The tasks whose state it keeps warm, warm-ups among them.
         followup_rebalance_deadline: When this process asks for another rebalance, in ms since 1970;
-            0 for as soon as possible, None for no follow-up. A datetime is converted.
+            0 for as soon as possible, None for no follow-up. A datetime is converted. One before
+            1970 is 0, and one that Java's ``long`` cannot hold is the latest that it can.
 
     Raises:
         TypeError: The deadline is no time.
-        ValueError: A task is both active and standby, or a datetime has no time zone.
+        ValueError: A task is both active and standby, a datetime has no time zone, or the deadline
+            is not a number.
     """
 
     process_id: ProcessId
@@ -129,18 +136,25 @@ class KafkaStreamsAssignment:
 
 
 def _milliseconds(deadline: Any) -> int | None:
-    """A deadline in ms since 1970; 0, which is at once, for one before."""
+    """A deadline in ms since 1970, from 0, which is at once, to the last that others can read."""
     if callable(getattr(deadline, "timestamp", None)):  # this package knows no clock's module
         if deadline.tzinfo is None:
             raise ValueError(f"the deadline {deadline} has no time zone, as datetime.now(UTC) has")
-        milliseconds: int = math.floor(deadline.timestamp() * 1000)
-        return max(milliseconds, 0)
+        return _bounded(deadline.timestamp() * 1000)
     if deadline is None:
         return None
-    if isinstance(deadline, bool) or not isinstance(deadline, int | float):
+    if isinstance(deadline, bool) or not isinstance(deadline, Real):
         wanted = "ms since 1970, or a datetime"
         raise TypeError(f"the deadline of a follow-up rebalance is {deadline!r}; wanted {wanted}")
-    return max(math.floor(deadline), 0)
+    return _bounded(deadline)
+
+
+def _bounded(milliseconds: Any) -> int:
+    if milliseconds != milliseconds:  # noqa: PLR0124 - isnan fails for whole numbers beyond floats
+        raise ValueError("the deadline of a follow-up rebalance is not a number")
+    # Infinity has no floor, so it is compared before.
+    bounded: int = math.floor(min(max(milliseconds, 0), _LATEST_MS))
+    return bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +162,8 @@ class TaskAssignment:
     """An assignor's answer.
 
     Attributes:
-        assignment: An entry for each process. Their order matters only for validation.
+        assignment: An entry for each process. Their order matters only for validation. Two entries
+            of one process count together.
     """
 
     assignment: tuple[KafkaStreamsAssignment, ...]
@@ -157,13 +172,39 @@ class TaskAssignment:
         object.__setattr__(self, "assignment", tuple(self.assignment))
 
     @property
+    def by_process(self) -> dict[ProcessId, KafkaStreamsAssignment]:
+        """What each process gets, by the entries of it together; the earliest deadline counts.
+
+        Raises:
+            ValueError: A process has a task both as active and as standby, in two entries.
+        """
+        joined: dict[ProcessId, KafkaStreamsAssignment] = {}
+        for entry in self.assignment:
+            before = joined.get(entry.process_id)
+            joined[entry.process_id] = entry if before is None else _together(before, entry)
+        return joined
+
+    @property
     def wants_followup(self) -> bool:
         """True if any process asks for another rebalance."""
         return any(entry.followup_rebalance_deadline is not None for entry in self.assignment)
 
 
+def _together(one: KafkaStreamsAssignment, other: KafkaStreamsAssignment) -> KafkaStreamsAssignment:
+    """Two entries of a process as one."""
+    deadlines = (one.followup_rebalance_deadline, other.followup_rebalance_deadline)
+    earliest = min((ms for ms in deadlines if ms is not None), default=None)
+    return KafkaStreamsAssignment(
+        one.process_id, one.active | other.active, one.standby | other.standby, earliest
+    )
+
+
 class AssignmentError(Enum):
-    """Faults of an answer; found by ``validate_task_assignment``."""
+    """Faults of an answer; found by ``validate_task_assignment``.
+
+    A task that nobody gets is none in Kafka. Such an answer is not used here, and the assignor
+    hears UNKNOWN_TASK_ID: its tasks are not those that are to be assigned.
+    """
 
     NONE = "NONE"
     ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES = "ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES"
@@ -182,7 +223,8 @@ class Assignment:
 
     Attributes:
         partitions: The partitions it reads, ascending, also those it shares with other members.
-        active_tasks: Its active tasks, ascending.
+        active_tasks: Its active tasks, ascending. Of a task that it gets in part, since others have
+            still to give up the rest, the key ranges that it gets.
         standby_tasks: Its standby tasks, ascending.
     """
 
@@ -193,7 +235,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
-    """The assignments of all members; empty if the answer has an unknown task or process."""
+    """The assignments of all members."""
 
     assignments: Mapping[str, Assignment] = field(default_factory=dict)
 
@@ -244,11 +286,15 @@ class TaskAssignor(Protocol):
     ) -> None:
         """Receive the outcome of an answer. An exception here is logged and changes nothing.
 
+        It is called once it is known what is done: with what members are sent, in each round of a
+        rebalance, whether the answer could be used or not. Of an answer that cannot be used, and
+        that is asked for again at once, it is called before that, too.
+
         Args:
-            assignment: What each member gets; empty if ``error`` is UNKNOWN_PROCESS_ID or
-                UNKNOWN_TASK_ID.
+            assignment: What each member gets. Of an answer that is asked for again: what it says,
+                or nothing if ``error`` is UNKNOWN_PROCESS_ID or UNKNOWN_TASK_ID.
             subscription: What each member brought to the rebalance.
-            error: What is wrong with the answer; NONE if it is valid.
+            error: Why the answer was not used; NONE if it was, or if there was none.
         """
         return  # an empty body would make it abstract to type checkers
 

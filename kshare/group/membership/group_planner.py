@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from kshare.assignment import TaskAssignor, load_task_assignor
 from kshare.cluster.cluster import Cluster
+from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
@@ -140,11 +141,13 @@ class _LastPlan(NamedTuple):
         target: What each member was to have.
         followup_ms: When to plan again, in ms since 1970; None for not before something changes.
         has_failed: Whether the task assignor gave no answer that could be used.
+        cuts: The ranges that the task assignor dealt out, of each partition.
     """
 
     target: Mapping[str, Assigned] = {}
     followup_ms: int | None = None
     has_failed: bool = False
+    cuts: Mapping[TopicPartition, tuple[HashRange, ...]] = {}
 
 
 class GroupPlanner:
@@ -225,6 +228,8 @@ class GroupPlanner:
             choose_deal=choose_deal,
         )
         for sharing in made:
+            if isinstance(sharing, TaskSharing):
+                sharing.notify(generation.plan)
             for fault in sharing.faults:
                 kind = fault.partition(": ")[0]
                 if kind not in self._logged_faults:
@@ -232,8 +237,10 @@ class GroupPlanner:
                     self._warn(f"{fault}; members keep what they have, or get equal parts")
         target = generation.plan.target
         followup_ms = self._next_followup(made[0], target) if made else None
-        has_failed = any(each.has_failed for each in made if isinstance(each, TaskSharing))
-        self._last = _LastPlan(target, followup_ms, has_failed)
+        by_tasks = [each for each in made if isinstance(each, TaskSharing)]
+        has_failed = any(each.has_failed for each in by_tasks)
+        cuts = by_tasks[0].cuts if by_tasks else {}
+        self._last = _LastPlan(target, followup_ms, has_failed, cuts)
         return replace(generation, followup_ms=followup_ms)
 
     @property
@@ -288,6 +295,7 @@ class GroupPlanner:
             probing_ms=config.probing_interval_ms,
             now_ms=int(1000 * self._wall_clock()),
             racks=racks,
+            cuts=self._last.cuts,
         )
         return TaskSharing(subscriptions, planning)
 

@@ -262,7 +262,8 @@ def _followup(followup_ms: int | None) -> dict[str, int]:
 def _followup_of(fields: Mapping[str, Any]) -> int | None:
     """When the leader wants to plan again; one that is no time costs nobody its membership."""
     try:
-        return count_of(fields["followup"]) if "followup" in fields else None
+        # No later than Java's clock: what floats cannot hold would end the plan that counts on it.
+        return min(count_of(fields["followup"]), 2**63 - 1) if "followup" in fields else None
     except _DAMAGE:
         return None
 

@@ -13,18 +13,23 @@ Laws: the ranges of a partition tile its hash space, and each has one member. An
 wrong (an exception, a task that is missing or there twice, an unknown process) is reported, and
 members keep what they have; what nobody has any more goes to one of those that have some of its
 partition. A round in which members give hashes up is finished before the assignor is asked again,
-so it is the last one.
+so it is the last one. The assignor learns what members are sent, once for each round, whatever
+becomes of its answer (:meth:`TaskSharing.notify`).
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import TypeAlias
 
 from kshare.assignment import (
     ApplicationState,
     AssignmentConfigs,
+    AssignmentError,
+    GroupAssignment,
+    GroupSubscription,
     HostInfo,
     KafkaStreamsState,
     ProcessId,
@@ -33,14 +38,16 @@ from kshare.assignment import (
     TaskInfo,
     TaskTopicPartition,
 )
-from kshare.assignment.loading import ask
+from kshare.assignment import Assignment as TasksOfMember
+from kshare.assignment import Subscription as MemberSubscription
+from kshare.assignment.loading import ask, notify
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeAssignor, plan_ranges
-from kshare.group.protocol.group_plan import Dealt, HeldHashes, deal
+from kshare.group.protocol.group_plan import Dealt, GroupPlan, HeldHashes, deal
 from kshare.group.protocol.load_sharing import partition_load, unfinished
 from kshare.group.protocol.range_parts import shared_width, tiles
-from kshare.group.protocol.subscription import Subscription
+from kshare.group.protocol.subscription import Assigned, Subscription
 from kshare.ranges import round_robin
 
 __all__ = ["TaskPlanning", "TaskSharing"]
@@ -66,6 +73,7 @@ class TaskPlanning:
         probing_ms: Milliseconds until a follow-up rebalance, as an assignor gets it.
         now_ms: Milliseconds since 1970.
         racks: The rack of each broker that has a replica of a partition, None for one without.
+        cuts: The ranges that partitions were cut into by the last plan.
     """
 
     assignor: TaskAssignor
@@ -77,6 +85,7 @@ class TaskPlanning:
     probing_ms: int = _PROBING_MS_MIN
     now_ms: int = 0
     racks: Mapping[TopicPartition, tuple[str | None, ...]] = field(default_factory=dict)
+    cuts: "Mapping[TopicPartition, _Ranges]" = field(default_factory=dict)
 
 
 class TaskSharing:
@@ -93,6 +102,7 @@ class TaskSharing:
         has_failed: Whether the assignor gave no answer that can be used.
         is_unfinished: Whether a round is finished as it was planned before, so that the assignor
             was not asked.
+        cuts: The ranges that each partition is cut into, as far as is known.
     """
 
     def __init__(self, subscriptions: Mapping[str, Subscription], planning: TaskPlanning) -> None:
@@ -100,8 +110,12 @@ class TaskSharing:
         self.followup_ms: int | None = None
         self.has_failed = False
         self.is_unfinished = False
+        self.cuts: dict[TopicPartition, _Ranges] = {}
+        self._error: AssignmentError | None = None  # of its answers; None: it gave none
         self._subscriptions = subscriptions
         self._planning = planning
+        topics = sorted({topic for said in subscriptions.values() for topic in said.topics})
+        self._subtopologies = {topic: number for number, topic in enumerate(topics)}
 
     def deal(
         self,
@@ -113,6 +127,8 @@ class TaskSharing:
         """Who gets what of partitions that have the same subscribers, as :func:`.deal`."""
         if not partitions:
             return
+        cuts = self._planning.cuts
+        self.cuts |= {partition: cuts[partition] for partition in partitions if partition in cuts}
         under_way = unfinished(partitions, members, sharers, self._subscriptions)
         if under_way is not None:
             self.is_unfinished = True
@@ -125,6 +141,7 @@ class TaskSharing:
         except Exception as fault:  # the range assignor may be the user's
             self.faults.append(f"rangeAssignor: {fault!r}")
             ranges = dict.fromkeys(partitions, ALL_HASHES)
+        self.cuts |= ranges
         assigned = self._assigned(ranges, members, holdings)
         if assigned is None:
             self.has_failed = True
@@ -134,6 +151,36 @@ class TaskSharing:
         for member, parts in assigned.items():
             for partition, hashes in parts.items():
                 yield member, partition, KeyRanges(hashes)
+
+    def notify(self, plan: GroupPlan) -> None:
+        """Let the assignor know what members are sent in this round; what it raises is a fault."""
+        planning, error = self._planning, self._error or AssignmentError.NONE
+        if self.cuts or self.is_unfinished:
+            outcome = partial(self._outcome, plan)
+            faults = notify(planning.assignor, outcome, error, planning.configs)
+            self.faults += [f"taskAssignor {planning.name}{fault}" for fault in faults]
+
+    def _outcome(self, plan: GroupPlan) -> tuple[GroupAssignment, GroupSubscription]:
+        """What each member gets in this round, and what it has said."""
+        subscriptions = {
+            member: MemberSubscription(
+                tuple(sorted(said.topics)), tuple(sorted(tp for tp, _ in said.owned)), said.rack
+            )
+            for member, said in self._subscriptions.items()
+        }
+        sent = {member: self._tasks_of(assigned) for member, assigned in plan.now.items()}
+        return GroupAssignment(sent), GroupSubscription(subscriptions)
+
+    def _tasks_of(self, assigned: Assigned) -> TasksOfMember:
+        """What a member is sent, as tasks; a task of which it gets a part is this part."""
+        tasks: list[TaskId] = []
+        for (topic, number), hashes in assigned.items():
+            cut = self.cuts.get(TopicPartition(topic, number), ())
+            parts = [both for part in cut for both in hashes & (part,)]
+            if sum(part.width for part in parts) != hashes.width:  # another leader has cut it
+                parts = list(hashes)
+            tasks += (TaskId(self._subtopologies[topic], number, part) for part in parts)
+        return TasksOfMember(tuple(sorted(assigned)), tuple(sorted(tasks)))
 
     def _want(self, followup_ms: int | None) -> None:
         deadlines = [ms for ms in (self.followup_ms, followup_ms) if ms is not None]
@@ -179,21 +226,18 @@ class TaskSharing:
         """The ranges of each member; None if there is no answer that can be used."""
         planning = self._planning
         try:
-            tasks = _tasks(ranges)
+            tasks = self._tasks(ranges)
             state = self._state(tasks, members, holdings)
         except ValueError as fault:
             self.faults.append(f"taskAssignor {planning.name}: {fault}")
             return None
         answer = ask(lambda: planning.assignor, state, planning.configs)
         self.faults += [f"taskAssignor {planning.name}{fault}" for fault in answer.faults]
+        if self._error in (None, AssignmentError.NONE):
+            self._error = answer.error
         if answer.assignment is None:
             return None
         by_process = {entry.process_id: entry.active for entry in answer.assignment.assignment}
-        missing = tasks.keys() - frozenset[TaskId]().union(*by_process.values())
-        if missing:
-            wrong = f"no member gets task {min(missing)}"
-            self.faults.append(f"taskAssignor {planning.name} gave an invalid answer: {wrong}")
-            return None
         self._want(answer.followup_ms)
         assigned: dict[str, dict[TopicPartition, list[HashRange]]] = {}
         for member in members:
@@ -203,6 +247,19 @@ class TaskSharing:
                 parts[partition].append(hashes)
             assigned[member] = parts
         return assigned
+
+    def _tasks(
+        self, ranges: Mapping[TopicPartition, _Ranges]
+    ) -> dict[TaskId, tuple[TopicPartition, HashRange]]:
+        """The partition and the hashes of each task: topics are the subtopologies, in order."""
+        return {
+            TaskId(self._subtopologies[partition.topic], partition.partition, hashes): (
+                partition,
+                hashes,
+            )
+            for partition, parts in ranges.items()
+            for hashes in parts
+        }
 
     def _state(
         self,
@@ -292,18 +349,6 @@ def _as_cut(
     if is_known or len(cut) != count or not tiles(parts):
         return load
     return replace(load, fixed_ranges=cut)
-
-
-def _tasks(
-    ranges: Mapping[TopicPartition, _Ranges],
-) -> dict[TaskId, tuple[TopicPartition, HashRange]]:
-    """The partition and the hashes of each task: topics are the subtopologies, in order."""
-    topics = {name: i for i, name in enumerate(sorted({partition.topic for partition in ranges}))}
-    return {
-        TaskId(topics[partition.topic], partition.partition, hashes): (partition, hashes)
-        for partition, parts in ranges.items()
-        for hashes in parts
-    }
 
 
 def _previous(

@@ -210,6 +210,12 @@ def test_damaged_bytes_are_read_or_refused(at: int, byte: int) -> None:
     assert decode_subscription(encode_subscription(read), "m") == read
 
 
+def test_a_time_that_no_clock_reaches_is_the_last_one() -> None:
+    """It would end each plan that counts on it: a float cannot hold it."""
+    sent = encode_assignment(replace(ASSIGNMENT, followup_ms=10**400))
+    assert decode_assignment(sent).followup_ms == 2**63 - 1
+
+
 @pytest.mark.parametrize("followup", [-1, -62_135_596_800_000])
 def test_a_time_that_is_none_costs_nobody_its_membership(followup: int) -> None:
     """A leader of an earlier version has sent what an assignor wanted at once."""

@@ -24,7 +24,7 @@ from kshare.assignment import (
     TaskAssignor,
     TaskId,
 )
-from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, KeyRanges, split
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, NO_HASHES, WHOLE, KeyRanges, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import TaskAssignmentException
 from kshare.group.protocol.group_plan import GroupPlan, plan_group
@@ -52,7 +52,9 @@ def plan(
     group: Group, partitions: Mapping[str, int], planning: TaskPlanning = STICKY, **given: Any
 ) -> tuple[GroupPlan, TaskSharing]:
     sharing = TaskSharing(group, planning)
-    return plan_group(group, partitions, deal_shared=sharing.deal, **given), sharing
+    planned = plan_group(group, partitions, deal_shared=sharing.deal, **given)
+    sharing.notify(planned)
+    return planned, sharing
 
 
 def settled(group: Group, planned: GroupPlan, epoch: int) -> Group:
@@ -79,6 +81,7 @@ class Recorder(TaskAssignor):
         self.answer = answer
         self.states: list[ApplicationState] = []
         self.told: list[AssignmentError] = []
+        self.outcomes: list[tuple[GroupAssignment, GroupSubscription]] = []
 
     def assign(self, application_state: ApplicationState) -> TaskAssignment:
         self.states.append(application_state)
@@ -91,6 +94,7 @@ class Recorder(TaskAssignor):
         error: AssignmentError,
     ) -> None:
         self.told.append(error)
+        self.outcomes.append((assignment, subscription))
 
 
 def to_the_first(state: ApplicationState) -> TaskAssignment:
@@ -99,6 +103,33 @@ def to_the_first(state: ApplicationState) -> TaskAssignment:
     return TaskAssignment(
         (KafkaStreamsAssignment(first, tasks), *map(KafkaStreamsAssignment, others))
     )
+
+
+def in_turn(
+    *answers: Callable[[ApplicationState], TaskAssignment],
+) -> Callable[[ApplicationState], TaskAssignment]:
+    """One answer after the other."""
+    left = list(answers)
+
+    def answer(state: ApplicationState) -> TaskAssignment:
+        return left.pop(0)(state)
+
+    return answer
+
+
+def hashes_told(recorder: Recorder, *topics: str) -> dict[str, Assigned]:
+    """What the assignor was told last that members get, by its tasks."""
+    assignment, _ = recorder.outcomes[-1]
+    got: dict[str, Assigned] = {}
+    for member, each in assignment.assignments.items():
+        parts: dict[TopicPartition, KeyRanges] = {}
+        for task in each.active_tasks:
+            partition = tp(task.partition, topics[task.subtopology])
+            parts[partition] = parts.get(partition, NO_HASHES) | [task.key_range or WHOLE]
+        assert each.partitions == tuple(sorted(parts))
+        assert list(each.active_tasks) == sorted(set(each.active_tasks))
+        got[member] = parts
+    return got
 
 
 assignors = st.sampled_from(
@@ -243,16 +274,34 @@ def test_what_an_assignor_sees_of_members() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"),
+    ("answer", "text", "told"),
     [
-        ("raises", "failed: LookupError('no idea')"),
-        ("misses", "gave an invalid answer: no member gets task 0_0-[0,"),
-        ("unknown process", "gave an invalid answer: UNKNOWN_PROCESS_ID"),
-        ("missing process", "gave an invalid answer: MISSING_PROCESS_ID"),
-        ("twice", "gave an invalid answer: ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES"),
+        ("raises", "failed: LookupError('no idea')", [AssignmentError.NONE]),
+        (
+            "misses",
+            "gave an invalid answer: no member gets task 0_0-[0,",
+            [AssignmentError.UNKNOWN_TASK_ID] * 2,
+        ),
+        (
+            "unknown process",
+            "gave an invalid answer: UNKNOWN_PROCESS_ID",
+            [AssignmentError.UNKNOWN_PROCESS_ID] * 2,
+        ),
+        (
+            "missing process",
+            "gave an invalid answer: MISSING_PROCESS_ID",
+            [AssignmentError.MISSING_PROCESS_ID] * 2,
+        ),
+        (
+            "twice",
+            "gave an invalid answer: ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES",
+            [AssignmentError.ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES] * 2,
+        ),
     ],
 )
-def test_a_wrong_answer_is_told_and_the_plan_is_that_of_always(answer: str, text: str) -> None:
+def test_a_wrong_answer_is_told_and_the_plan_is_that_of_always(
+    answer: str, text: str, told: list[AssignmentError]
+) -> None:
     def wrong(state: ApplicationState) -> TaskAssignment:
         right = to_the_first(state).assignment
         tasks = frozenset(state.all_tasks)
@@ -267,11 +316,112 @@ def test_a_wrong_answer_is_told_and_the_plan_is_that_of_always(answer: str, text
         return TaskAssignment(tuple(wrong[answer]))
 
     group = group_of(["a", "b", "c"])
-    planned, sharing = plan(group, {"t": 1}, TaskPlanning(Recorder(wrong), "mine", round_robin))
+    recorder = Recorder(wrong)
+    planned, sharing = plan(group, {"t": 1}, TaskPlanning(recorder, "mine", round_robin))
     assert planned == plan_group(group, {"t": 1})
+    assert recorder.told == told  # of each answer; who gives none hears what is sent
+    assert hashes_told(recorder, "t") == planned.now
     assert set(sharing.faults) == {sharing.faults[0]}
     assert sharing.faults[0].startswith(f"taskAssignor mine {text}")
     assert sharing.has_failed
+
+
+def in_two_entries(state: ApplicationState) -> TaskAssignment:
+    """All tasks to the first process, one by one, the last of them first."""
+    first, *others = state.states
+    entries = [
+        KafkaStreamsAssignment(first, frozenset([task])).with_followup_rebalance(1_000 + number)
+        for number, task in enumerate(reversed(list(state.all_tasks)))
+    ]
+    return TaskAssignment((*entries, *map(KafkaStreamsAssignment, others)))
+
+
+def test_entries_of_one_process_count_together() -> None:
+    recorder = Recorder(in_two_entries)
+    group = group_of(["a", "b", "c"])
+    planned, sharing = plan(group, {"t": 1}, replace(STICKY, assignor=recorder))
+    assert sharing.faults == []
+    assert recorder.told == [AssignmentError.NONE]
+    assert sharing.followup_ms == 1_000
+    assert planned.target == {"a": {tp(0): ALL_HASHES}, "b": {}, "c": {}}
+    assert hashes_told(recorder, "t") == planned.now
+    tasks = recorder.outcomes[0][0].assignments["a"].active_tasks
+    assert tasks == tuple(recorder.states[0].all_tasks)
+
+
+def test_of_two_answers_each_is_told() -> None:
+    """The wrong one at once, so that the assignor may give another one."""
+    recorder = Recorder(in_turn(leaves_out, to_the_first))
+    planned, sharing = plan(group_of(["a", "b"]), {"t": 1}, replace(STICKY, assignor=recorder))
+    assert recorder.told == [AssignmentError.UNKNOWN_TASK_ID, AssignmentError.NONE]
+    assert recorder.outcomes[0][0].assignments == {}
+    assert hashes_told(recorder, "t") == planned.now
+    assert not sharing.has_failed
+    assert len(sharing.faults) == 1
+
+
+def test_an_assignor_is_told_what_is_sent_in_each_round() -> None:
+    """First what nobody else has, then, without another question, the rest."""
+    recorder = Recorder(StickyTaskAssignor().assign)
+    planning = replace(STICKY, assignor=recorder, min_ranges=8)
+    first, sharing = plan(group_of(["a"]), {"t": 1}, planning)
+    said = settled(group_of(["a"]), first, 1)
+    group = {**said, **group_of(["b"])}
+    first, sharing = plan(group, {"t": 1}, planning)
+    assert first.now != first.target
+    assert hashes_told(recorder, "t") == first.now
+    _, subscription = recorder.outcomes[-1]
+    assert subscription.subscriptions["a"].owned_partitions == (tp(0),)
+    assert subscription.subscriptions["b"].owned_partitions == ()
+    assert subscription.subscriptions["b"].topics == ("t",)
+    group = given_up(joined(group, first, 2), first)
+    second, sharing = plan(group, {"t": 1}, replace(planning, cuts=sharing.cuts))
+    assert sharing.is_unfinished
+    assert (len(recorder.states), len(recorder.told)) == (2, 3)
+    assert hashes_told(recorder, "t") == second.now == first.target
+    tasks = recorder.outcomes[-1][0].assignments["b"].active_tasks
+    assert set(tasks) < set(recorder.states[-1].all_tasks)
+    another, _ = plan(group, {"t": 1}, planning)  # a leader that has not cut the partition
+    assert hashes_told(recorder, "t") == another.now
+
+
+def test_an_assignor_is_told_once_of_all_topics() -> None:
+    """Whatever members have subscribed to, and though it is asked for each such set of topics."""
+    group = {"a": Subscription("a", ("t", "u")), "b": Subscription("b", ("u",))}
+    recorder = Recorder(in_turn(to_the_first, leaves_out, leaves_out))
+    planned, _ = plan(group, {"t": 2, "u": 1}, TaskPlanning(recorder, "mine", round_robin))
+    assert recorder.told == [AssignmentError.UNKNOWN_TASK_ID] * 2
+    assert hashes_told(recorder, "t", "u") == planned.now
+    assert recorder.outcomes[-1][1].subscriptions.keys() == {"a", "b"}
+
+
+def test_who_is_not_asked_is_told_nothing() -> None:
+    recorder = Recorder(to_the_first)
+    plan(group_of(["a"]), {}, replace(STICKY, assignor=recorder))
+    assert recorder.told == []
+
+
+@given(
+    st.sampled_from(["sticky", "first", "wrong"]),
+    st.integers(1, 3),
+    st.none() | st.integers(1, 12),
+    st.lists(st.sets(st.sampled_from("abcdefg"), min_size=1), min_size=1, max_size=5),
+)
+def test_what_is_told_is_what_is_sent(
+    how: str, number: int, min_ranges: int | None, generations: list[set[str]]
+) -> None:
+    answers = {"sticky": StickyTaskAssignor().assign, "first": to_the_first, "wrong": leaves_out}
+    recorder = Recorder(answers[how])
+    planning = replace(STICKY, assignor=recorder, min_ranges=min_ranges)
+    said: Group = {}
+    for epoch, names in enumerate(generations):
+        group = {name: said.get(name, group_of([name])[name]) for name in sorted(names)}
+        planned, sharing = plan(group, {"t": number}, planning)
+        assert hashes_told(recorder, "t") == planned.now
+        second = given_up(joined(group, planned, 2 * epoch), planned)
+        after, _ = plan(second, {"t": number}, replace(planning, cuts=sharing.cuts))
+        assert hashes_told(recorder, "t") == after.now
+        said = settled(group, after, 2 * epoch + 1)
 
 
 def fails(_: ApplicationState) -> TaskAssignment:
