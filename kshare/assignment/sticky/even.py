@@ -67,7 +67,8 @@ class _Actives:
         for process, had in enumerate(previous.active):
             own = sorted(task for task in had if owner[task] < 0)
             if not keep_all and len(own) > limits[process]:
-                own.sort(key=lambda task: (task in welcome, task))
+                away = self._siblings_elsewhere(own)  # what is left of a partition moves first
+                own.sort(key=lambda task: (task in welcome, away.get(task, 0), task))
                 own = self._mixed(own)[: limits[process]]
             for task in own:
                 self._give(process, task)
@@ -119,6 +120,16 @@ class _Actives:
             order.append((first.setdefault(id_[:2], rank), task))
             ranks[id_[0]] += 1
         return [task for _, task in sorted(order)]
+
+    def _siblings_elsewhere(self, own: Iterable[int]) -> dict[int, int]:
+        """How many siblings of each shared task are not among some tasks, if any is."""
+        shared = self._indexed.shared
+        counts = Counter(shared.partitions[task] for task in own if task in shared.tasks)
+        return {
+            task: len(shared.siblings[task]) - counts[shared.partitions[task]]
+            for task in own
+            if task in shared.tasks
+        }
 
     def _has_sibling(self, process: int, task: int) -> bool:
         owner = self._placement.owner

@@ -335,7 +335,8 @@ class ConsumerConfig:
         "group.instance.host",
         TEXT,
         "Members that name the same one are an instance: parts of a partition meet there "
-        "(`subscribe`). Default: the host of `application.server`, or the host's name.",
+        "(`subscribe`), and a task assignor sees one process. Default: the host of "
+        "`application.server`, or the host's name.",
     )
     range_assignor: str = config(
         ROUND_ROBIN,

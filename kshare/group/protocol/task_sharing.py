@@ -6,8 +6,10 @@
                                                     +--> task assignor --> members' ranges
     members: tags, racks, what they had, lags ------+
 
-Each member is a process with one thread; its previous tasks are the ranges that it had most of.
-Topics with the same subscribers are one application, each topic a subtopology of it.
+Members that share state, as they are on one instance, are a process with a thread for each; which
+of them gets which of its tasks is decided here (:func:`dealt_to_threads`), as in Kafka Streams. Any
+other member is a process with one thread. A member's previous tasks are the ranges that it had most
+of. Topics with the same subscribers are one application, each topic a subtopology of it.
 
 Laws: the ranges of a partition tile its hash space, and each has one member. An answer that is
 wrong (an exception, a task that is missing or there twice, an unknown process) is reported, and
@@ -22,7 +24,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kshare.assignment import (
     ApplicationState,
@@ -44,13 +46,13 @@ from kshare.assignment.loading import ask, notify
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeAssignor, plan_ranges
-from kshare.group.protocol.group_plan import Dealt, GroupPlan, HeldHashes, deal
+from kshare.group.protocol.group_plan import Dealt, GroupPlan, HeldHashes, deal, instances_of
 from kshare.group.protocol.load_sharing import partition_load, unfinished
 from kshare.group.protocol.range_parts import shared_width, tiles
 from kshare.group.protocol.subscription import Assigned, Subscription
 from kshare.ranges import round_robin
 
-__all__ = ["TaskPlanning", "TaskSharing"]
+__all__ = ["TaskPlanning", "TaskSharing", "dealt_to_threads"]
 
 _Ranges: TypeAlias = tuple[HashRange, ...]
 """The ranges that a partition is cut into, ascending."""
@@ -227,7 +229,9 @@ class TaskSharing:
         planning = self._planning
         try:
             tasks = self._tasks(ranges)
-            state = self._state(tasks, members, holdings)
+            previous = _previous(tasks, members, holdings)
+            processes = self._processes(members)
+            state = self._state(tasks, processes, previous)
         except ValueError as fault:
             self.faults.append(f"taskAssignor {planning.name}: {fault}")
             return None
@@ -237,16 +241,35 @@ class TaskSharing:
             self._error = answer.error
         if answer.assignment is None:
             return None
-        by_process = {entry.process_id: entry.active for entry in answer.assignment.assignment}
         self._want(answer.followup_ms)
         assigned: dict[str, dict[TopicPartition, list[HashRange]]] = {}
-        for member in members:
-            parts: dict[TopicPartition, list[HashRange]] = defaultdict(list)
-            for task in sorted(by_process[ProcessId(self._subscriptions[member].name)]):
-                partition, hashes = tasks[task]
-                parts[partition].append(hashes)
-            assigned[member] = parts
+        for entry in answer.assignment.assignment:
+            threads = {member: previous[member] for member in processes[entry.process_id]}
+            for member, own in dealt_to_threads(entry.active, threads).items():
+                parts: dict[TopicPartition, list[HashRange]] = defaultdict(list)
+                for task in own:
+                    partition, hashes = tasks[task]
+                    parts[partition].append(hashes)
+                assigned[member] = parts
         return assigned
+
+    def _processes(self, members: Sequence[str]) -> dict[ProcessId, list[str]]:
+        """The members of each process, which has the name of the first one.
+
+        A process has one rack and the same tags, so members with others are processes of their own.
+        """
+        said = self._subscriptions
+        # Without state, parts of a partition have no reason to meet, unless members say that they
+        # are one: two consumers on a host are two processes in Kafka Streams, too.
+        instances = {member: each.instance for member, each in said.items() if each.instance}
+        if self._planning.stateful:
+            instances = instances_of(said)
+        together: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+        for member in members:
+            alike = said[member].report.tags, said[member].rack
+            is_one = member in instances
+            together[(instances[member], *alike) if is_one else (member,)].append(member)
+        return {ProcessId(said[own[0]].name): own for own in together.values()}
 
     def _tasks(
         self, ranges: Mapping[TopicPartition, _Ranges]
@@ -264,8 +287,8 @@ class TaskSharing:
     def _state(
         self,
         tasks: Mapping[TaskId, tuple[TopicPartition, HashRange]],
-        members: Sequence[str],
-        holdings: HeldHashes,
+        processes: Mapping[ProcessId, Sequence[str]],
+        previous: Mapping[str, Sequence[TaskId]],
     ) -> ApplicationState:
         planning = self._planning
         infos = [
@@ -278,34 +301,61 @@ class TaskSharing:
             )
             for task, (partition, _) in tasks.items()
         ]
-        previous = _previous(tasks, members, holdings)
-        processes = [
-            self._process(member, frozenset(previous[member]), tasks) for member in members
+        states = [
+            self._process(process, {member: frozenset(previous[member]) for member in own}, tasks)
+            for process, own in processes.items()
         ]
         probing = {"probing.rebalance.interval.ms": max(planning.probing_ms, _PROBING_MS_MIN)}
         configs = AssignmentConfigs.from_configs({**probing, **planning.configs})
-        return ApplicationState.of(infos, processes, configs, now_ms=planning.now_ms)
+        return ApplicationState.of(infos, states, configs, now_ms=planning.now_ms)
 
     def _process(
         self,
-        member: str,
-        previous: frozenset[TaskId],
+        process: ProcessId,
+        previous: Mapping[str, frozenset[TaskId]],
         tasks: Mapping[TaskId, tuple[TopicPartition, HashRange]],
     ) -> KafkaStreamsState:
-        said = self._subscriptions[member]
-        lags = dict(said.report.lags)
+        said = self._subscriptions[next(iter(previous))]
+        lags: dict[TaskId, int] = {}
+        for member, own in previous.items():
+            known = dict(self._subscriptions[member].report.lags)
+            lags |= {task: known[tasks[task][0]] for task in sorted(own) if tasks[task][0] in known}
         return KafkaStreamsState(
-            ProcessId(said.name),
-            consumer_client_ids=(member,),
-            previous_active_tasks=previous,
+            process,
+            num_processing_threads=len(previous),
+            consumer_client_ids=tuple(sorted(previous)),
+            previous_active_tasks=frozenset[TaskId]().union(*previous.values()),
             client_tags=dict(said.report.tags),
             rack_id=said.rack,
             host_info=_host_info(said.host),
-            task_lags={
-                task: lags[tasks[task][0]] for task in sorted(previous) if tasks[task][0] in lags
-            },
-            tasks_by_consumer={member: previous},
+            task_lags=lags,
+            tasks_by_consumer=previous,
         )
+
+
+def dealt_to_threads(
+    tasks: Collection[TaskId], threads: Mapping[str, Sequence[TaskId]]
+) -> dict[str, list[TaskId]]:
+    """The tasks of each member of a process: evenly many, and as far as that goes those it had.
+
+    Args:
+        tasks: The tasks of the process.
+        threads: The previous tasks of each member.
+    """
+    least, extra = divmod(len(tasks), len(threads))
+    wanted, dealt = set(tasks), dict[str, list[TaskId]]()
+    had = {member: [task for task in own if task in wanted] for member, own in threads.items()}
+    for member in sorted(threads, key=lambda member: -len(had[member])):  # sorting is stable
+        dealt[member] = had[member][: least + (extra > 0)]
+        extra -= len(dealt[member]) > least
+    kept = {task for own in dealt.values() for task in own}
+    rest = [task for task in sorted(tasks) if task not in kept]
+    for member in threads:  # next to each other, so that few of them share a partition
+        count = max(least + (extra > 0) - len(dealt[member]), 0)
+        extra -= len(dealt[member]) <= least < len(dealt[member]) + count
+        dealt[member] = sorted([*dealt[member], *rest[:count]])
+        del rest[:count]
+    return dealt
 
 
 def _kept(

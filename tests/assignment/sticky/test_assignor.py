@@ -279,6 +279,17 @@ def test_shared_tasks_of_a_partition_are_side_by_side() -> None:
     assert [{task[1] for task in entry.active} for entry in entries] == [{0}, {1}]
 
 
+def test_of_too_many_shared_tasks_the_rest_of_a_partition_moves() -> None:
+    """So a process that had a whole partition keeps its store, and no other one needs it."""
+    low, high = split(WHOLE, 2)
+    of_first, of_second = [TaskId(0, 0, high)], [TaskId(0, 1, part) for part in (low, high)]
+    had = " ".join(map(str, [*of_first, *of_second]))
+    tasks = dict.fromkeys([TaskId(0, 0, low), *of_first, *of_second], True)
+    state = app(tasks, {"1": (2, str(TaskId(0, 0, low)), ""), "2": (2, had, "")})
+    entries = StickyTaskAssignor().assign(state).assignment
+    assert [{task[1] for task in entry.active} for entry in entries] == [{0}, {1}]
+
+
 @given(seeds)
 @quick
 def test_shared_tasks_are_placed_in_our_way_only(seed: int) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -30,9 +31,11 @@ from kshare.errors import TaskAssignmentException
 from kshare.group.protocol.group_plan import GroupPlan, plan_group
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Assigned, Subscription, in_order
-from kshare.group.protocol.task_sharing import TaskPlanning, TaskSharing
+from kshare.group.protocol.task_sharing import TaskPlanning, TaskSharing, dealt_to_threads
 from kshare.ranges import adaptive, round_robin
 from tests.group.protocol.test_group_plan import (
+    LOWER,
+    UPPER,
     Group,
     both,
     check_no_overlap,
@@ -40,9 +43,11 @@ from tests.group.protocol.test_group_plan import (
     given_up,
     group_of,
     joined,
+    on_host,
     tp,
     width,
 )
+from tests.group.protocol.test_group_plan import stores as stores_of_instances
 from tests.group.protocol.test_load_sharing import ADAPTIVE, POINTS, Load
 
 STICKY = TaskPlanning(StickyTaskAssignor(), "StickyTaskAssignor", round_robin)
@@ -525,6 +530,137 @@ def test_ranges_by_load_and_members_by_an_assignor() -> None:
         for member, each in settled(group, planned, 3).items()
     }
     assert plan(quiet, {"t": 1}, planning)[0].target == planned.target
+
+
+# -- members of an instance ------------------------------------------------------------------------
+
+
+def test_members_of_an_instance_are_a_process_with_a_thread_for_each() -> None:
+    """Unless they have other tags or racks, or neither state nor a name in common."""
+    group = {
+        "id-a": replace(on_host("a", "x:80"), owned=((tp(0), KeyRanges([LOWER])),), epoch=1),
+        "id-b": replace(on_host("b", "x:81"), owned=((tp(0), KeyRanges([UPPER])),), epoch=1),
+        "id-c": replace(on_host("c", "pod-c"), instance="x"),
+        "id-d": replace(on_host("d", "x"), rack="r"),
+        "id-e": Subscription("e", ("t",)),
+        "id-f": Subscription("f", ("t",), instance="x"),
+    }
+    group["id-b"] = replace(group["id-b"], report=MemberReport(lags=((tp(0), 7),)))
+    recorder = Recorder(to_the_first)
+    planning = replace(STICKY, assignor=recorder, stateful=True)
+    planned, sharing = plan(group, {"t": 1}, planning)
+    assert sharing.faults == []
+    (state,) = recorder.states
+    threads = {str(at): one.num_processing_threads for at, one in state.states.items()}
+    assert threads == {"a": 4, "d": 1, "e": 1}
+    process = state.states[ProcessId("a")]
+    assert process.consumer_client_ids == ("id-a", "id-b", "id-c", "id-f")
+    assert len(process.previous_active_tasks) == 6
+    assert set(process.stateful_tasks_to_lag_sums().values()) == {7}
+    assert [len(process.tasks_by_consumer[f"id-{m}"]) for m in "abcf"] == [3, 3, 0, 0]
+    shares = [round(width(planned.target[f"id-{m}"]) * 6 / HASH_SPACE) for m in "abcdef"]
+    assert shares == [2, 2, 1, 0, 0, 1]
+    assert hashes_told(recorder, "t") == planned.now
+    plan(group, {"t": 1}, replace(planning, stateful=False))
+    stateless = recorder.states[-1].states
+    assert {str(at): one.num_processing_threads for at, one in stateless.items()} == {
+        "a": 1, "b": 1, "c": 2, "d": 1, "e": 1,
+    }  # fmt: skip
+
+
+OF_STATE = st.sampled_from([StickyTaskAssignor, HighAvailabilityTaskAssignor])
+
+
+@pytest.mark.parametrize("assignor", [StickyTaskAssignor, HighAvailabilityTaskAssignor])
+@pytest.mark.parametrize("names", list(permutations(["a1", "a2", "b1", "b2"])))
+def test_parts_of_a_partition_meet_on_an_instance(
+    assignor: Callable[[], TaskAssignor], names: tuple[str, ...]
+) -> None:
+    """The proposal's example, whoever joins first, and whatever the names: two stores, not four."""
+    for least in (None, 2, 4, 7, 8, 12):
+        planning = replace(STICKY, assignor=assignor(), stateful=True, min_ranges=least)
+        group: Group = {}
+        for epoch, (host, name) in enumerate(zip(names, sorted(names), strict=True)):
+            group[name] = group.get(name, on_host(name, host[0]))
+            planned, sharing = plan(group, {"t": 2}, planning)
+            assert sharing.faults == []
+            group = settled(group, planned, epoch)
+        # An odd number of ranges cannot be even and meet.
+        assert len(stores_of_instances(group, planned)) <= 2 + (least == 7)
+
+
+@given(
+    OF_STATE,
+    st.integers(1, 5),
+    st.none() | st.integers(1, 24),
+    st.dictionaries(st.sampled_from("abcdefghi"), st.sampled_from("wxyz"), min_size=1),
+)
+def test_instances_and_partitions_are_a_forest(
+    assignor: Callable[[], TaskAssignor],
+    number: int,
+    min_ranges: int | None,
+    hosts: dict[str, str],
+) -> None:
+    group = {name: on_host(name, host) for name, host in hosts.items()}
+    planning = replace(STICKY, assignor=assignor(), stateful=True, min_ranges=min_ranges)
+    planned, _ = plan(group, {"t": number}, planning)
+    check_tiles(planned.target, {"t": number})
+    assert len(stores_of_instances(group, planned)) <= len(set(hosts.values())) + number - 1
+
+
+@given(
+    assignors,
+    st.booleans(),
+    st.integers(1, 3),
+    st.none() | st.integers(1, 12),
+    st.lists(
+        st.dictionaries(st.sampled_from("abcdefg"), st.sampled_from(["x", "y", ""]), min_size=1),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_laws_of_instances_while_members_come_and_go(
+    assignor: Callable[[], TaskAssignor],
+    is_named: bool,
+    number: int,
+    min_ranges: int | None,
+    generations: list[dict[str, str]],
+) -> None:
+    planning = TaskPlanning(
+        assignor(), "an assignor", round_robin, min_ranges=min_ranges, stateful=not is_named
+    )
+    partitions = {"t": number}
+    said: Group = {}
+    for epoch, hosts in enumerate(generations):
+        group = {
+            name: replace(said.get(name, on_host(name, host)), host=host, instance=is_named * host)
+            for name, host in sorted(hosts.items())
+        }
+        planned, sharing = plan(group, partitions, planning)
+        assert sharing.faults == []
+        check_tiles(planned.target, partitions)
+        check_no_overlap(group, planned)
+        said = settled(group, planned, epoch)
+        assert plan(said, partitions, planning)[0].target == planned.target
+
+
+@given(st.sets(st.integers(0, 20)), st.lists(st.sets(st.integers(0, 20)), min_size=1, max_size=5))
+def test_members_of_a_process_have_evenly_many_tasks_and_what_they_had(
+    numbers: set[int], before: list[set[int]]
+) -> None:
+    tasks = {TaskId(0, number) for number in numbers}
+    names = [f"m{i}" for i in range(len(before))]
+    previous = {
+        name: [TaskId(0, n) for n in sorted(own - set[int]().union(*before[:i]))]
+        for i, (name, own) in enumerate(zip(names, before, strict=True))
+    }
+    dealt = dealt_to_threads(tasks, previous)
+    assert sorted(task for own in dealt.values() for task in own) == sorted(tasks)
+    least = len(tasks) // len(names)
+    for name, own in dealt.items():
+        assert least <= len(own) <= least + (len(tasks) % len(names) > 0)
+        had = tasks & set(previous[name])
+        assert len(had & set(own)) >= min(len(had), least)
 
 
 def test_topics_with_other_subscribers_are_another_application() -> None:
