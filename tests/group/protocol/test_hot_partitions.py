@@ -23,6 +23,7 @@ from tests.group.protocol.test_group_plan import (
     given_up,
     group_of,
     joined,
+    stores,
     tp,
     width,
 )
@@ -110,6 +111,41 @@ def moved(one: GroupPlan, other: GroupPlan) -> bool:
     return one.target != other.target
 
 
+def on_hosts(group: Group, hosts: str) -> Group:
+    """The members on a host each, in order; a dot is none."""
+    return {
+        member: replace(said, host="" if host == "." else host)
+        for (member, said), host in zip(group.items(), hosts, strict=True)
+    }
+
+
+@pytest.mark.parametrize("hosts", ["xxyy", "xyxy", "xyyx"])
+def test_parts_of_hot_partitions_meet_on_an_instance(hosts: str) -> None:
+    """Two hot ones of four: each instance has one of them, whoever had them before."""
+    traffic = Traffic([10.0, 10.0, 0.2, 0.2])
+    group = on_hosts(group_of(["a", "b", "c", "d"]), hosts)
+    whole = plan(group, traffic.topics)
+    said = settled(group, whole, 1, traffic)
+    planned = plan(said, traffic.topics)
+    check_tiles(planned.target, traffic.topics)
+    hot = {pair for pair in stores(group, planned) if pair[1] in {tp(0), tp(1)}}
+    assert is_cut(planned, 0)
+    assert is_cut(planned, 1)
+    assert len(hot) == 2
+    apart = plan(on_hosts(said, "...."), traffic.topics)
+    assert traffic.busiest(planned) <= 1.1 * traffic.busiest(apart)
+
+
+def test_even_work_comes_before_meeting() -> None:
+    """A part may not meet another one where its instance has no room for its work."""
+    traffic = Traffic([10.0, 4.0, 4.0, 4.0])
+    group = on_hosts(group_of(["a", "b", "c", "d"]), "xxyy")
+    said = settled(group, plan(group, traffic.topics), 1, traffic)
+    planned = plan(said, traffic.topics)
+    apart = plan(on_hosts(said, "...."), traffic.topics)
+    assert traffic.busiest(planned) <= max(traffic.busiest(apart), 1.1 * 22 / 4)
+
+
 WORKS = st.lists(st.sampled_from([0.0, 0.1, 1.0, 2.0, 5.0, 20.0, 60.0]), min_size=2, max_size=7)
 
 
@@ -124,6 +160,8 @@ def test_it_tiles_is_no_worse_than_whole_and_comes_to_rest(
     single = tuple(data.draw(numbers))
     traffic = Traffic(works, single, dict.fromkeys(data.draw(numbers), 3.0))
     group = group_of([f"m{i}" for i in range(members)])
+    hosts = data.draw(st.text("xy.", min_size=members, max_size=members))
+    group = on_hosts(group, hosts)
     whole = plan_group(group, traffic.topics)
     planned = plan(group, traffic.topics)
     assert planned == whole
@@ -142,6 +180,23 @@ def test_it_tiles_is_no_worse_than_whole_and_comes_to_rest(
     assert not moved(plans[-1], plans[-2])
     assert not moved(plans[-1], plans[-3])
     assert traffic.busiest(planned) <= traffic.busiest(whole) * 1.001
+
+
+@given(WORKS, st.data())
+@examples(100)
+def test_instances_need_no_more_state_and_no_more_work(
+    works: list[float], data: st.DataObject
+) -> None:
+    members = data.draw(st.integers(2, len(works)))
+    traffic = Traffic(works)
+    group = group_of([f"m{i}" for i in range(members)])
+    said = settled(group, plan(group, traffic.topics), 1, traffic)
+    hosts = data.draw(st.text("xy.", min_size=members, max_size=members))
+    here = on_hosts(said, hosts)
+    planned, apart = plan(here, traffic.topics), plan(on_hosts(said, "." * members), traffic.topics)
+    assert len(stores(here, planned)) <= len(stores(here, apart))
+    mean = sum(works) / members
+    assert traffic.busiest(planned) <= max(traffic.busiest(apart), 1.1 * mean) * 1.001
 
 
 @given(st.integers(2, 6), st.integers(0, 4), st.data())
