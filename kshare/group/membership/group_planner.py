@@ -243,6 +243,14 @@ class GroupPlanner:
         self._last = _LastPlan(target, followup_ms, has_failed, cuts)
         return replace(generation, followup_ms=followup_ms)
 
+    def lead_on(self, followup_ms: int | None) -> None:
+        """Go on with what was planned before this static member was started again.
+
+        Args:
+            followup_ms: When to plan again, in ms since 1970; None: that is not known.
+        """
+        self._last = _LastPlan(followup_ms=followup_ms)
+
     @property
     def followup_seconds(self) -> float | None:
         """Seconds until to plan again, after the last plan; None: not before something changes."""

@@ -27,6 +27,7 @@ from kshare.group.protocol.generation import (
     Generation,
     RangePlan,
     fits_topics,
+    followup_of,
     plan_range,
     topics_of,
     topics_of_all,
@@ -149,8 +150,11 @@ class GroupLeader:
         if self._membership.standing.number != joins:  # that has its own leader, and its own plan
             return
         self._topics.lead(seen)
-        probing = self._config.probing_interval_ms / 1000  # when it was to be is not known
-        self._follow_up(probing if self._config.measures_load else None)
+        self._planner.lead_on(followup_of(assigned))
+        # Leaders of older versions did not say it.
+        probing = self._config.probing_interval_ms / 1000 if self._config.measures_load else None
+        seconds = self._planner.followup_seconds
+        self._follow_up(probing if seconds is None else seconds)
         if not fits_topics(assigned, seen.counts, seen.whole):
             self._membership.rebalance()
 

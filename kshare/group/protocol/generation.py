@@ -42,6 +42,7 @@ __all__ = [
     "Generation",
     "RangePlan",
     "fits_topics",
+    "followup_of",
     "plan_generation",
     "plan_range",
     "range_assignment",
@@ -64,7 +65,8 @@ class Generation:
         denied: The topics of members that the leader may not describe, by the members' ids.
         compressed: Whether all members read compressed user data.
         followup_ms: When to plan again, in ms since 1970; None for not before something changes.
-            Members learn it while another round follows: its leader may be another one.
+            Members learn it: another one may lead the next round, and a static leader that is
+            started again leads this one on.
     """
 
     epoch: Epoch
@@ -98,7 +100,7 @@ class Generation:
                 topic_id,
                 denied=denied,
                 compressed=self.compressed,
-                followup_ms=self.followup_ms if is_more else None,
+                followup_ms=self.followup_ms,
             )
             sent[member] = encode_assignment(assignment)
         return sent
@@ -182,6 +184,17 @@ def fits_topics(
     }
     is_shared = any(count > 1 and tp.topic in whole_topics for tp, count in owners.items())
     return owners.keys() == there and not is_shared
+
+
+def followup_of(assignments: Iterable[bytes]) -> int | None:
+    """When the leader wanted to plan again that sent these, in ms since 1970; None: not said.
+
+    Raises:
+        ForeignMemberError: They cannot be read.
+    """
+    received = [decode_assignment(data, is_plain_allowed=True) for data in assignments]
+    said = (each.followup_ms for each in received)
+    return min((ms for ms in said if ms is not None), default=None)
 
 
 def _read(members: Mapping[str, bytes]) -> tuple[dict[str, Subscription], dict[str, str]]:

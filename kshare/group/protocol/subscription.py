@@ -114,8 +114,8 @@ class MemberAssignment:
         is_plain: Whether another client wrote it, which knows no key ranges.
         denied: Topics of its subscription that the leader may not describe; nobody has them.
         compressed: Whether all members of the generation read compressed user data.
-        followup_ms: When the leader wants to plan again, in ms since 1970; said while another round
-            follows.
+        followup_ms: When the leader wants to plan again, in ms since 1970; None: not before
+            something changes.
     """
 
     assigned: Assignment

@@ -20,7 +20,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation, RangeRequest
 from kshare.errors import TaskAssignmentException
 from kshare.group.membership.group_planner import GroupPlanner, SeenTopics
-from kshare.group.protocol.generation import Generation
+from kshare.group.protocol.generation import Generation, followup_of
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.requests import PlanRequest
 from kshare.group.protocol.subscription import (
@@ -201,6 +201,25 @@ def test_the_deadline_survives_a_change_of_the_leader_between_two_rounds() -> No
     second.clock.sleep(2.0)
     assert second.plan().plan.target == planned.plan.target
     assert second.planner.followup_seconds == 3.0
+
+
+def test_the_deadline_is_said_in_every_round() -> None:
+    """The broker keeps what members were sent: a static leader that is started again reads it."""
+    global DEADLINES  # noqa: PLW0603 - the assignor is found by its path
+    DEADLINES = iter([5_000])
+    leader = Leader("a", "b", taskAssignor=f"{__name__}:Asking")
+    sent = leader.plan().assignments(7, "log")
+    again = Leader("a", "b", taskAssignor=f"{__name__}:Asking")
+    again.planner.lead_on(followup_of(sent.values()))
+    again.clock.sleep(2.0)
+    assert again.planner.followup_seconds == 3.0
+    leader = Leader("a", "b", taskAssignor=Failing)
+    for Failing.is_down in (False, True):
+        sent = leader.plan().assignments(7, "log")
+    again.planner.lead_on(followup_of(sent.values()))
+    assert again.planner.followup_seconds == 0.0
+    again.planner.lead_on(followup_of([]))
+    assert again.planner.followup_seconds is None
 
 
 def test_a_leader_with_adaptive_looks_again_at_whole_partitions_by_its_interval() -> None:

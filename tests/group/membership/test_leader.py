@@ -1,6 +1,7 @@
 """A leader's plans that are late, or about topics that it may not describe; what it logs once."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from kshare.cluster.cluster import Cluster
 from kshare.core.backoff import Backoff
+from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError
 from kshare.group import KeySharedConsumer
@@ -20,7 +22,13 @@ from kshare.group.protocol.generation import Generation
 from kshare.group.protocol.membership_state import Membership, Standing, State
 from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.requests import Join, PlanRequest, Sync
-from kshare.group.protocol.subscription import PROTOCOL, Subscription, encode_subscription
+from kshare.group.protocol.subscription import (
+    PROTOCOL,
+    MemberAssignment,
+    Subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.background import Beside
 from tests.support.clock import WAIT_S, until
@@ -146,6 +154,33 @@ def test_what_cannot_be_read_of_the_former_assignment_is_planned_anew(
     beside.take()
     assert isinstance(core.action(), Join)
     assert "assignment cannot be read" in member.notices[-1].text
+
+
+@pytest.mark.parametrize(("hours", "is_now"), [(1.0, False), (-1.0, True)])
+def test_a_static_leader_that_is_started_again_keeps_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, hours: float, *, is_now: bool
+) -> None:
+    """A task assignor's, also one that has passed meanwhile, or was at once as it had failed."""
+    core = Membership(
+        "g", Subscription("a", ("t",)), state=State.STABLE, standing=Standing(number=1)
+    )
+    monkeypatch.setattr(PlannedTopics, "look", lambda *_: SEEN)
+    monkeypatch.setattr(PlannedTopics, "have_changed", lambda _: False)
+    beside, config = Beside(lambda: None), group_config("localhost:1", taskAssignor=STICKY)
+    leader = GroupLeader(
+        config, member_of(core), beside, lambda *_: None, lambda _: frozenset(), lambda: 5.0
+    )
+    ms = int(1000 * (time.time() + 3600 * hours))
+    said = MemberAssignment(((TopicPartition("t", 0), ALL_HASHES),), 7, followup_ms=ms)
+    sent = encode_assignment(said)
+    leader.lead_on({"a": encode_subscription(core.said)}, PROTOCOL, [sent])
+    until(lambda: beside.has_events)
+    beside.take()
+    for seconds, is_due in ((0.0, is_now), (3000.0, is_now), (3601.0, True)):
+        leader.look(5.0 + seconds)
+        assert isinstance(core.action(), Join) is is_due
+        if is_due:
+            break
 
 
 def member_of(core: Membership) -> GroupMember:
