@@ -14,7 +14,7 @@ from kshare._version import __version__
 from kshare.lazy import names_of
 
 if TYPE_CHECKING:
-    from kshare.core.hashing import WHOLE, HashRange, key_hash
+    from kshare.core.hashing import WHOLE, HashRange, hash_ranges, key_hash
     from kshare.core.offsets import OffsetRange
     from kshare.core.progress import Progress, Slice, TopicPartition
     from kshare.core.region import Rectangle
@@ -31,6 +31,7 @@ __all__ = [
     "Slice",
     "TopicPartition",
     "__version__",
+    "hash_ranges",
     "key_hash",
     "read_slice",
 ]
@@ -44,6 +45,7 @@ _HOMES = {
     "Rectangle": "kshare.core.region",
     "Slice": "kshare.core.progress",
     "TopicPartition": "kshare.core.progress",
+    "hash_ranges": "kshare.core.hashing",
     "key_hash": "kshare.core.hashing",
     "read_slice": "kshare.wire.reader.read_slice",
 }

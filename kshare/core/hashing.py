@@ -23,6 +23,7 @@ __all__ = [
     "WHOLE",
     "HashRange",
     "KeyRanges",
+    "hash_ranges",
     "key_hash",
     "split",
 ]
@@ -264,3 +265,25 @@ def split(hashes: HashRange, parts: int) -> tuple[HashRange, ...]:
         raise ValueError(f"cannot cut {hashes} into {parts} parts")
     cuts = [hashes.lo + hashes.width * i // parts for i in range(parts + 1)]
     return tuple(HashRange(cuts[i], cuts[i + 1]) for i in range(parts))
+
+
+def hash_ranges(number: int) -> tuple[HashRange, ...]:
+    """Divide the hashes of all keys, for processes that claim their key ranges themselves.
+
+    Process ``i`` of ``n`` claims ``hash_ranges(n)[i]`` of each partition::
+
+        consumer.assign({("orders", 0): [kshare.hash_ranges(4)[0]]})
+
+    Args:
+        number: Number of ranges; at least 1.
+
+    Returns:
+        Half-open ranges ``[lo, hi)`` of hashes, ascending. They tile all hashes, and their widths
+        differ by one at most.
+
+    Raises:
+        ValueError: There cannot be that number of ranges.
+    """
+    if not 1 <= number <= HASH_SPACE:
+        raise ValueError(f"found {number} hash ranges; wanted at least 1, and no more than hashes")
+    return split(WHOLE, number)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kshare
 from kshare.core.hashing import (
     ALL_HASHES,
     HASH_SPACE,
@@ -202,3 +203,17 @@ def test_what_is_in_a_set_is_asked_in_no_other_way(sought: Any) -> None:
 def test_ranges_that_are_no_set_as_they_stand(ranges: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match="wanted ascending hash ranges with gaps between them"):
         KeyRanges.checked(HashRange(lo, hi) for lo, hi in ranges)
+
+
+@given(st.integers(1, 300))
+def test_the_hash_ranges_of_processes_tile_all_hashes(number: int) -> None:
+    parts = kshare.hash_ranges(number)
+    assert len(parts) == number
+    assert KeyRanges(parts) == ALL_HASHES
+    assert parts == split(WHOLE, number)
+
+
+@pytest.mark.parametrize("number", [0, -1, HASH_SPACE + 1])
+def test_there_is_at_least_one_hash_range(number: int) -> None:
+    with pytest.raises(ValueError, match=f"found {number} hash ranges; wanted at least 1"):
+        kshare.hash_ranges(number)

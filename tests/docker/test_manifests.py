@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import tomllib
 import zipfile
+from collections import Counter
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,14 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+import kshare
 from kshare._version import __version__
+from kshare.group import KeySharedConsumer
+from kshare.testing import FakeCluster
 from tests.docker.dashboard import alerts, dashboard, labels, metrics, targets
+from tests.support.clock import WAIT_S
 from tests.support.documents import ROOT, documents
+from tests.support.groups import quick_settings
 
 DOCKER = ROOT / "docker"
 SCHEMAS = ROOT / "tests/docker/schemas"
@@ -206,6 +213,53 @@ def test_what_manifests_name_is_there() -> None:
         f'"group.id": "{trigger["metadata"]["consumerGroup"]}"'
         in (DOCKER / "demo/consumer.py").read_text()
     )
+
+
+def test_pods_with_ranges_know_their_number_and_how_many_they_are() -> None:
+    (stateful,) = (each for each in manifests() if each["kind"] == "StatefulSet")
+    spec = stateful["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    env = {each["name"]: each for each in container["env"]}
+    assert env["PODS"]["value"] == str(spec["replicas"])
+    assert env["POD"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
+    python, script, *_, partitions, pod, pods, _ = container["args"]
+    assert [partitions, pod, pods] == ["$(PARTITIONS)", "$(POD)", "$(PODS)"]
+    assert (python, script.rpartition("/")[2] in DEMO) == ("python", True)
+    assert container["image"].endswith(f":{__version__}")
+    labels = spec["template"]["metadata"]["labels"]
+    (service,) = (each for each in manifests() if each["kind"] == "Service")
+    assert (service["metadata"]["name"], service["spec"]["selector"]) == (
+        spec["serviceName"],
+        labels,
+    )
+    budgets = [each for each in manifests() if each["kind"] == "PodDisruptionBudget"]
+    assert labels in [each["spec"]["selector"]["matchLabels"] for each in budgets]
+    # Pods that divide the hashes otherwise must not run beside each other for long.
+    assert spec["updateStrategy"] == {"type": "OnDelete"}
+
+
+def test_pods_with_ranges_have_each_record_once() -> None:
+    demo = runpy.run_path(str(DOCKER / "demo/ranges.py"))
+    with FakeCluster(topics={"orders": 2}) as cluster:
+        for partition in range(2):
+            cluster.produce("orders", [(f"k{i}", f"{i}") for i in range(60)], partition=partition)
+        got: Counter[tuple[int, int]] = Counter()
+        for number in range(3):
+            config = quick_settings(cluster.bootstrap_servers)
+            assigned = demo["assignment"]("orders", 2, f"shipping-{number}", 3)
+            with KeySharedConsumer(config) as consumer:
+                consumer.assign(assigned)
+                wanted = sum(
+                    kshare.key_hash(f"k{i}".encode(), i) in part
+                    for i in range(60)
+                    for ranges in assigned.values()
+                    for part in ranges
+                )
+                messages = consumer.consume(wanted, WAIT_S)
+                got.update((message.partition(), message.offset()) for message in messages)
+        assert got == {(partition, offset): 1 for partition in range(2) for offset in range(60)}
+    with pytest.raises(SystemExit, match="for 3 pods"):
+        demo["assignment"]("orders", 2, "shipping-3", 3)
 
 
 # -- the dashboard and the alerts ------------------------------------------------------------------
