@@ -261,11 +261,16 @@ class KafkaStreamsState:
         """Return how many offsets of a task's state the process lacks, or one of the marks.
 
         Raises:
-            LookupError: Lags were not computed, or the task has no changelog.
+            LookupError: Lags were not computed, or there is none of this task: it has no changelog,
+                or, in a group, no member of the process had it.
         """
         lags = self.stateful_tasks_to_lag_sums()
         if task not in lags:
-            raise LookupError(f"there is no lag for task {task}: it has no changelog")
+            raise LookupError(
+                f"there is no lag for task {task} of process {self.process_id}: the task has no "
+                "changelog, or (in a group) no member of the process had it before; "
+                "stateful_tasks_to_lag_sums() has those that are known"
+            )
         return lags[task]
 
     def stateful_tasks_to_lag_sums(self) -> Mapping[TaskId, int]:

@@ -273,7 +273,7 @@ def test_what_an_assignor_sees_of_members() -> None:
         HostInfo("::1", 9),
     ]
     assert one.lag_for(low) == 70
-    with pytest.raises(LookupError):
+    with pytest.raises(LookupError, match="no member of the process had it before"):
         one.lag_for(high)
     assert planned.target["id-a"] == {tp(0): ALL_HASHES, tp(0, "u"): ALL_HASHES}
 
