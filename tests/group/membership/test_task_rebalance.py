@@ -8,11 +8,15 @@ import pytest
 
 from kshare.assignment import (
     ApplicationState,
+    AssignmentError,
+    GroupAssignment,
+    GroupSubscription,
     ProcessId,
     StickyTaskAssignor,
     TaskAssignment,
     TaskAssignor,
 )
+from kshare.core.hashing import HASH_SPACE
 from kshare.testing import FakeCluster
 from tests.group.membership.test_load_rebalance import Worker, check_orders, cluster, produce, start
 from tests.support.groups import eventually
@@ -20,6 +24,7 @@ from tests.support.groups import eventually
 __all__ = ["cluster", "start"]
 
 STATES: list[ApplicationState] = []
+SENT: list[GroupAssignment] = []
 LOCK = threading.Lock()
 
 
@@ -33,6 +38,17 @@ class Watched(TaskAssignor):
         return TaskAssignment(
             (first.with_followup_rebalance(application_state.now_ms + 1_000), *others)
         )
+
+    def on_assignment_computed(
+        self,
+        assignment: GroupAssignment,
+        subscription: GroupSubscription,
+        error: AssignmentError,
+    ) -> None:
+        assert error is AssignmentError.NONE
+        assert assignment.assignments.keys() == subscription.subscriptions.keys()
+        with LOCK:
+            SENT.append(assignment)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +74,7 @@ def test_an_assignor_of_the_users_sees_members_and_is_asked_again(
     cluster: FakeCluster, start: Callable[..., Worker]
 ) -> None:
     STATES.clear()
+    SENT.clear()
     config = {
         "rangeAssignor": "round-robin",
         "taskAssignor": f"{__name__}:Watched",
@@ -88,3 +105,11 @@ def test_an_assignor_of_the_users_sees_members_and_is_asked_again(
     (task,) = one.previous_active_tasks
     assert one.lag_for(task) == 0
     assert first.shares() == second.shares() == 0.5
+
+    def sent() -> bool:
+        """What was sent last is all that there is, half of it to each."""
+        tasks = [each.active_tasks for each in SENT[-1].assignments.values()]
+        ranges = [task.key_range for own in tasks for task in own if task.key_range]
+        return len(tasks) == 2 and all(tasks) and sum(each.width for each in ranges) == HASH_SPACE
+
+    eventually(sent)
