@@ -159,3 +159,35 @@ def test_spare_members_help_while_others_are_behind(group: Group) -> None:
     eventually(lambda: have_shares(group, 1 / 2, 1 / 2, 0))
     end_all(group)
     group.check({0: produced})
+
+
+@pytest.mark.long
+def test_a_static_leader_that_is_started_again_asks_its_assignor_again(group: Group) -> None:
+    """At the deadline that it had set before: the spare member helps, though nobody has joined."""
+    config = {
+        "taskAssignor": "integration.lag_assignor:SpareAssignor",
+        "minPartitions": 6,
+        "pause": 0.003,
+        "probing.rebalance.interval.ms": 3_600_000,
+        "session.timeout.ms": 60_000,
+    }
+    static = {**config, "group.instance.id": "a", "client.tag.role": "worker"}
+    fill(group, 0, 200)
+    leader = group.start(**static)
+    eventually(lambda: abs(leader.share() - 1) < 0.01)
+    worker, spare = (group.start(**config, **{"client.tag.role": r}) for r in ("worker", "spare"))
+
+    def have(*wanted: float) -> bool:
+        members = zip((leader, worker, spare), wanted, strict=True)
+        return all(abs(member.share() - share) < 0.01 for member, share in members)
+
+    eventually(lambda: have(1 / 2, 1 / 2, 0))
+    leader.signal(signal.SIGKILL)
+    leader.process.wait()
+    leader = group.start(**static)
+    eventually(lambda: have(1 / 2, 1 / 2, 0))
+    produced = fill_until(
+        lambda: have(1 / 3, 1 / 3, 1 / 3) and spare.records(), group, 200, least=3_000, write=fill
+    )
+    eventually(lambda: len(group.delivered()) == produced)
+    end_all(group)
