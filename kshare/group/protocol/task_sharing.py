@@ -257,6 +257,9 @@ class TaskSharing:
         """The members of each process, which has the name of the first one.
 
         A process has one rack and the same tags, so members with others are processes of their own.
+
+        Raises:
+            ValueError: Two processes would have the same name.
         """
         said = self._subscriptions
         # Without state, parts of a partition have no reason to meet, unless members say that they
@@ -269,7 +272,10 @@ class TaskSharing:
             alike = said[member].report.tags, said[member].rack
             is_one = member in instances
             together[(instances[member], *alike) if is_one else (member,)].append(member)
-        return {ProcessId(said[own[0]].name): own for own in together.values()}
+        processes = {ProcessId(said[own[0]].name): own for own in together.values()}
+        if len(processes) < len(together):
+            raise ValueError("two members have the same session's id")
+        return processes
 
     def _tasks(
         self, ranges: Mapping[TopicPartition, _Ranges]

@@ -568,6 +568,15 @@ def test_members_of_an_instance_are_a_process_with_a_thread_for_each() -> None:
     }  # fmt: skip
 
 
+def test_members_of_one_name_are_a_fault_and_keep_what_they_have() -> None:
+    """A process would hide the other one."""
+    group = {"id-a": Subscription("a", ("t",)), "id-b": Subscription("a", ("t",))}
+    planned, sharing = plan(group, {"t": 1}, STICKY)
+    assert sharing.has_failed
+    assert "the same session's id" in sharing.faults[0]
+    check_tiles(planned.target, {"t": 1})
+
+
 OF_STATE = st.sampled_from([StickyTaskAssignor, HighAvailabilityTaskAssignor])
 
 
