@@ -35,7 +35,6 @@ __all__ = [
     "PLAIN",
     "PROTOCOL_TYPE",
     "check_fields",
-    "count_of",
     "decode_partitions",
     "decode_topics",
     "dumps",
@@ -43,8 +42,6 @@ __all__ = [
     "encode_topics",
     "encoded",
     "fields_of",
-    "flag_of",
-    "text_of",
 ]
 
 PROTOCOL_TYPE: Final = "consumer"
@@ -154,43 +151,6 @@ def _int32s(numbers: Sequence[int]) -> bytes:
 def dumps(value: Any) -> bytes:
     """A value as compact JSON in UTF-8."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def text_of(value: Any) -> str:
-    """A field that is a text.
-
-    Raises:
-        TypeError: It is something else.
-    """
-    return str(_of_type(value, str))
-
-
-def flag_of(value: Any) -> bool:
-    """A field that is true or false.
-
-    Raises:
-        TypeError: It is something else.
-    """
-    return bool(_of_type(value, bool))
-
-
-def count_of(value: Any) -> int:
-    """A field that is 0 or more.
-
-    Raises:
-        TypeError: It is no whole number.
-        ValueError: It is negative.
-    """
-    count = int(_of_type(value, int))
-    if count < 0:
-        raise ValueError(f"found {count}; wanted 0 or more")
-    return count
-
-
-def _of_type(value: Any, kind: type) -> Any:
-    if type(value) is not kind:  # true is no number
-        raise TypeError(f"found {value!r:.100}; wanted {kind.__name__}")
-    return value
 
 
 PLAIN: Final = 1

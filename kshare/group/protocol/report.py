@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from kshare.core.bounded_json import count_of, text_of
 from kshare.core.hashing import HASH_SPACE, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
-from kshare.group.protocol.consumer_protocol import count_of, text_of
 
 __all__ = ["NO_REPORT", "ROUND_ROBIN", "Loads", "MemberReport", "bounded", "by_range",
            "report_of", "report_value"]  # fmt: skip
@@ -176,7 +176,7 @@ def _observation_of(value: Iterable[Any]) -> RangeObservation:
     if any(not 0 <= hashed < HASH_SPACE for hashed in sample) or list(sample) != sorted(sample):
         raise ValueError("a sample holds what is no key hash, or is not ascending")
     return RangeObservation(
-        HashRange(count_of(lo), count_of(hi)),
+        HashRange(count_of(lo), count_of(hi, HASH_SPACE)),
         count_of(records),
         count_of(offsets),
         None if seconds is None else _seconds_of(seconds),

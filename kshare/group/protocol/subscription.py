@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from kshare.core.bounded_json import DAMAGE, count_of, flag_of, text_of
 from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError, KshareError
@@ -19,15 +20,12 @@ from kshare.group.protocol.consumer_protocol import (
     COMPRESSED,
     PLAIN,
     check_fields,
-    count_of,
     decode_partitions,
     decode_topics,
     encode_partitions,
     encode_topics,
     encoded,
     fields_of,
-    flag_of,
-    text_of,
 )
 from kshare.group.protocol.record_codec import assignment_of, assignment_value
 from kshare.group.protocol.report import NO_REPORT, MemberReport, report_of, report_value
@@ -54,7 +52,7 @@ PROTOCOL: Final = "kshare-range-v1"
 RANGE: Final = "range"
 """The name of Kafka's range assignor, for groups with members that are not kshare consumers."""
 
-_DAMAGE: Final = (KeyError, TypeError, ValueError, RecursionError, zlib.error, KshareError)
+_DAMAGE: Final = (*DAMAGE, RecursionError, zlib.error, KshareError)
 
 Assigned: TypeAlias = Mapping[TopicPartition, KeyRanges]
 """Key hashes of each partition."""

@@ -1,0 +1,193 @@
+"""JSON that others may have written, read within bounds, and its fields by their types.
+
+Guarantees: whatever the bytes are, :func:`read_json` and :func:`inflated` return a value or raise
+:class:`ValueError`; and what takes more bytes, levels or containers than the bounds allow is
+refused before it is parsed, so that memory and time are bounded, too. With :data:`BOUNDS` that is
+about 200 MiB and a second or two.
+
+JSON is taken as :rfc:`8259` has it: UTF-8, no ``NaN``, no number beyond a double, no name twice in
+an object, no half of a surrogate pair.
+
+A decoder reads the fields with the functions of this module, and catches :data:`DAMAGE`.
+"""
+
+import json
+import math
+import re
+import zlib
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NoReturn
+
+__all__ = [
+    "BOUNDS",
+    "COUNT_MAX",
+    "DAMAGE",
+    "JsonBounds",
+    "count_of",
+    "flag_of",
+    "inflated",
+    "read_json",
+    "read_object",
+    "text_of",
+]
+
+DAMAGE: Final = (ValueError, KeyError, TypeError, OverflowError)
+"""What reading the fields of a damaged value raises: a field is missing, or is something else."""
+
+COUNT_MAX: Final = 2**63 - 1
+"""The highest count, offset or number of milliseconds, as Kafka has them in 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonBounds:
+    """What is read at most.
+
+    Attributes:
+        size: Bytes of the text, and bytes that a compressed text may have inflated.
+        depth: Arrays and objects inside each other.
+        containers: Arrays and objects in all. They cost up to 250 bytes each.
+    """
+
+    size: int = 8 << 20
+    depth: int = 16
+    containers: int = 1 << 19
+
+
+BOUNDS: Final = JsonBounds()
+"""For a record or a message. Brokers take 1 MB unless configured otherwise, perhaps compressed."""
+
+_LEVELS: Final = str.maketrans("{}", "[]")
+_TEXTS: Final = re.compile(r'"[^"]*"?')
+_NO_BRACKETS: Final = re.compile(r"[^\[\]]+")
+
+
+def read_json(data: bytes | str, bounds: JsonBounds = BOUNDS) -> Any:
+    """Parse a JSON text.
+
+    Args:
+        data: The text.
+        bounds: What is read at most.
+
+    Raises:
+        ValueError: It is no JSON, or exceeds the bounds; the text says what is wrong.
+    """
+    if len(data) > bounds.size:
+        raise ValueError(f"it has {len(data)} bytes; at most {bounds.size} are read")
+    text = data if isinstance(data, str) else data.decode()
+    containers = text.count("[") + text.count("{")  # in texts, too: a bound is enough
+    if containers > bounds.containers:
+        raise ValueError(
+            f"it has about {containers} arrays and objects; at most {bounds.containers} are read"
+        )
+    if containers > bounds.depth and _is_deeper(text, bounds.depth):
+        raise ValueError(f"it is nested more than {bounds.depth} levels deep")
+    value = json.loads(
+        text, object_pairs_hook=_no_doubles, parse_constant=_no_constant, parse_float=_finite
+    )
+    if "\\ud" in text or "\\uD" in text:  # halves of a pair are texts that nobody can send on
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def read_object(data: bytes | str, bounds: JsonBounds = BOUNDS) -> dict[str, Any]:
+    """Parse a JSON object; see :func:`read_json`.
+
+    Raises:
+        ValueError: It is no JSON object, or exceeds the bounds.
+    """
+    value = read_json(data, bounds)
+    if not isinstance(value, dict):
+        raise ValueError(f"found {value!r:.100}; wanted a JSON object")  # noqa: TRY004
+    return value
+
+
+def inflated(data: bytes, bounds: JsonBounds = BOUNDS, *, dictionary: bytes = b"") -> bytes:
+    """Decompress what zlib has compressed.
+
+    Args:
+        data: All of the compressed bytes.
+        bounds: How many bytes it may have inflated.
+        dictionary: The dictionary that it was compressed with.
+
+    Raises:
+        ValueError: It is damaged, cut short, or longer.
+    """
+    inflater = zlib.decompressobj(zdict=dictionary) if dictionary else zlib.decompressobj()
+    try:
+        plain = inflater.decompress(data, bounds.size)
+    except zlib.error as error:
+        raise ValueError(f"it cannot be decompressed: {error}") from None
+    if not inflater.eof:
+        raise ValueError(f"it is cut short, or longer than {bounds.size} bytes decompressed")
+    return plain
+
+
+def text_of(value: Any) -> str:
+    """A field that is a text.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    return str(_of_type(value, str))
+
+
+def flag_of(value: Any) -> bool:
+    """A field that is true or false.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    return bool(_of_type(value, bool))
+
+
+def count_of(value: Any, most: int = COUNT_MAX) -> int:
+    """A field that is a whole number, 0 or more.
+
+    Args:
+        value: The field.
+        most: Its highest value.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is negative, or too high.
+    """
+    count = int(_of_type(value, int))
+    if not 0 <= count <= most:
+        raise ValueError(f"found {count!r:.100}; wanted 0 to {most}")
+    return count
+
+
+def _of_type(value: Any, kind: type) -> Any:
+    if type(value) is not kind:  # true is no number
+        raise TypeError(f"found {value!r:.100}; wanted {kind.__name__}")
+    return value
+
+
+def _is_deeper(text: str, depth: int) -> bool:
+    """True if a text is nested deeper, or its brackets do not match. Linear in its length."""
+    outside = _TEXTS.sub("", text.replace("\\\\", "").replace('\\"', ""))
+    brackets = _NO_BRACKETS.sub("", outside.translate(_LEVELS))
+    for _ in range(depth):  # each turn takes the innermost level away
+        brackets = brackets.replace("[]", "")
+    return bool(brackets)
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = sorted(name for name, _ in pairs)
+        double = next(a for a, b in pairwise(names) if a == b)
+        raise ValueError(f"it has {double!r:.100} twice in one object")
+    return fields
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"it has {name}, which is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"it has {digits:.30}, which is beyond a double")
+    return number
