@@ -7,8 +7,9 @@ import numpy as np
 from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.protocol.commit import blocks_to_write
+from kshare.group.protocol.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.record_codec import GroupReader, encode
+from kshare.group.protocol.record_codec import encode
 from kshare.group.protocol.records import Claim, Record
 
 GAPS = 1_000_000
@@ -47,6 +48,7 @@ def _restored(records: list[tuple[bytes, bytes]], done: Progress) -> float:
     reader = GroupReader(TopicPartition("__individual_commit_offsets", 0), log)
     for offset, (key, value) in enumerate(records):
         reader.apply(offset, key, value)
+    reader.settle()
     progress = log.of(_PARTITION).progress(done.stable)
     seconds = time.perf_counter() - began
     assert progress == done

@@ -18,8 +18,9 @@
     ├── FencedError             another member of the group has taken key hashes
     ├── PolicyError             a policy of operators forbids it
     ├── CommitLogError          a record of the individual commit log cannot be read
-    │   └── LaterVersionError        written by a later kshare
-    ├── ForeignMemberError      a member of the group is of another client, version or key hash
+    │   ├── LaterVersionError        written by a later kshare
+    │   └── OtherHashError           key hashes of another hash function
+    ├── ForeignMemberError      a member is of another client, version, key hash or settings
     ├── GroupAliveError         offsets cannot be changed while a member is alive
     ├── UnknownGroupError       the group does not exist
     ├── NoOffsetError           no committed offset, and auto.offset.reset is error
@@ -63,6 +64,7 @@ __all__ = [
     "Location",
     "NoOffsetError",
     "OptionsError",
+    "OtherHashError",
     "PlanError",
     "PlotError",
     "PolicyError",
@@ -275,8 +277,12 @@ class LaterVersionError(CommitLogError):
     """A later version of kshare has written the record."""
 
 
+class OtherHashError(CommitLogError):
+    """The record's key hashes are those of another hash function."""
+
+
 class ForeignMemberError(KshareError):
-    """A member of the group shares key ranges in another way, or not at all."""
+    """A member of the group shares key ranges in another way, other settings, or shares none."""
 
 
 class GroupAliveError(KshareError):

@@ -166,7 +166,8 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
         "offset (all below it is processed), what is processed above it, and the lag. `reset` "
         "lets the group start elsewhere, and voids its individual commits. `drop` deletes the "
         "group's records from the log, if they cannot be read any more; the stable offsets stay. "
-        "Both are refused while a member is alive. The options of `reset` have the names and "
+        "Both are refused while a member is alive. `drop --damaged` is not: it deletes only the "
+        "records that cannot be read. The options of `reset` have the names and "
         "meanings of kafka-consumer-groups --reset-offsets.",
     )
     offsets.add_argument(
@@ -204,6 +205,11 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
         "--dry-run",
         action="store_true",
         help="for reset and drop: say what would be done, and change nothing",
+    )
+    offsets.add_argument(
+        "--damaged",
+        action="store_true",
+        help="for drop: only the records that cannot be read; members may be alive",
     )
     offsets.add_argument("--json", action="store_true", help="for programs")
     _add_plot(offsets)

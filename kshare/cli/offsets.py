@@ -1,6 +1,7 @@
 """``kshare offsets``: what a key-shared consumer group has committed; reset, drop.
 
-Guarantees: nothing is changed while a member of the group is alive. The targets of a reset are
+Guarantees: nothing is changed while a member of the group is alive, but for records that nobody can
+read. The targets of a reset are
 given in the words of Kafka's own tool.
 """
 
@@ -45,6 +46,8 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit code."""
     if arguments.dry_run and arguments.action == "list":
         parser.error("only reset and drop take --dry-run")
+    if arguments.damaged and arguments.action != "drop":
+        parser.error("only drop takes --damaged")
     to = reset_target(parser, arguments, datetime.now(UTC))
     if isinstance(to, Mapping) and arguments.topic is not None:
         parser.error("argument --topic: --to names topics itself")
@@ -83,7 +86,8 @@ def _reset(arguments: argparse.Namespace, offsets: GroupOffsets, to: ResetTo) ->
 
 
 def _drop(arguments: argparse.Namespace, offsets: GroupOffsets) -> None:
-    count = offsets.drop(topic=arguments.topic, is_dry_run=arguments.dry_run)
+    drop = offsets.drop_damaged if arguments.damaged else offsets.drop
+    count = drop(topic=arguments.topic, is_dry_run=arguments.dry_run)
     if arguments.json:
         print_json({"group": arguments.group, "records": count, "dry_run": arguments.dry_run})
         return

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 
 __all__ = [
     "OFFSET_MAX",
+    "START_MAX",
     "Bounds",
     "OffsetRange",
     "complement",
@@ -193,6 +194,8 @@ def length(bounds: Bounds) -> int:
 
 
 OFFSET_MAX: Final = 2**63 - 1
+START_MAX: Final = 2**62
+"""No log is so long: whoever waited there for a record would wait for ever."""
 """The highest offset that Kafka can express."""
 
 _VARINT_MAX: Final = 9  # bytes: 63 bits

@@ -1,10 +1,12 @@
 """Committed offsets of a group: listed, reset, dropped from anywhere, without joining or claiming.
 
-Guarantees: nothing is changed while a member of the group is alive. What is listed is true at the
+Guarantees: nothing is changed while a member of the group is alive, but for records that nobody can
+read. What is listed is true at the
 end of the log and for the primary offsets that were read before it. No group is reset to an offset
 outside of a partition's log.
 """
 
+import logging
 import time
 from collections.abc import Collection, Mapping
 from contextlib import closing
@@ -34,14 +36,17 @@ from kshare.group.log.primary import (
     committed_offset,
 )
 from kshare.group.log.topic import LogTopic, LogWriter, log_table
+from kshare.group.protocol.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog, members_seen
-from kshare.group.protocol.record_codec import LIFE_SECONDS, GroupReader, decode_key, encode
+from kshare.group.protocol.record_codec import LIFE_SECONDS, decode_key, encode
 from kshare.group.protocol.records import Reset
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.options import KafkaConfig, Subscribe
 from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["GroupOffsets", "GroupSnapshot", "ResetTo", "ShiftBy", "list_offsets", "reset_offsets"]
+
+_log = logging.getLogger("kshare.group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +320,30 @@ class GroupOffsets:
             self._append([(key, None) for key in keys], known.partition)
         return len(keys)
 
+    def drop_damaged(self, *, topic: str | None = None, is_dry_run: bool = False) -> int:
+        """Delete the records of the group that cannot be read, and no others.
+
+        Members may be alive. One that had stopped at such a record can be started again.
+
+        Args:
+            topic: Only the records that speak of partitions of this topic.
+            is_dry_run: Whether to change nothing.
+
+        Returns:
+            The number of records that were deleted.
+
+        Raises:
+            UnknownGroupError: Nobody knows the group.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        known = self._read()
+        keys = [key for key in known.reader.damaged if topic in {None, _topic_of(key)}]
+        if not keys:
+            self.check_known(known)
+        elif not is_dry_run:
+            self._append([(key, None) for key in keys], known.partition)
+        return len(keys)
+
     def check_known(self, known: GroupSnapshot) -> None:
         """Refuse a group that nobody knows.
 
@@ -372,6 +401,9 @@ class GroupOffsets:
             self._reader = GroupReader(partition, GroupLog(self._group), keeps_keys=True)
         for row in changes.rows:
             self._reader.apply(row.offset, row.key or b"", row.value)
+        self._reader.settle()
+        for warning in self._reader.take_warnings():
+            _log.warning("%s", warning)
         return self._reader
 
     def _append(self, records: list[tuple[bytes, bytes | None]], partition: TopicPartition) -> int:

@@ -7,6 +7,7 @@ Cost: the first look reads the group's log, later ones what is new of it; and ea
 coordinator who is alive. The number of a topic's partitions is asked for once.
 """
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -21,6 +22,7 @@ from kshare.group.config.consumer_config import cluster_and_log
 from kshare.group.description import GroupDescriber, GroupDescription
 from kshare.group.log.topic import log_table
 from kshare.group.protocol.cooperator import LeaseShare
+from kshare.group.protocol.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import (
     LivingMember,
@@ -31,12 +33,14 @@ from kshare.group.protocol.range_owners import (
     range_owners,
     whole_owners,
 )
-from kshare.group.protocol.record_codec import LIFE_SECONDS, GroupReader
+from kshare.group.protocol.record_codec import LIFE_SECONDS
 from kshare.kafka_python import murmur2
 from kshare.options import KafkaConfig, Subscribe
 from kshare.options.kinds import host_and_port
 
 __all__ = ["GroupOwners", "OwnerTable", "host_info", "owner", "partition_of"]
+
+_log = logging.getLogger("kshare.group")
 
 
 def owner(
@@ -165,6 +169,8 @@ class GroupOwners:
         for row in changes.rows:
             self._log.apply(row.offset, row.key or b"", row.value)
         self._log.check()
+        for warning in self._log.take_warnings():
+            _log.warning("%s", warning)
         described = self._describer.describe([self._group])
         return OwnerTable.of(self._log.log, described[self._group])
 

@@ -250,6 +250,13 @@ def test_a_drop(run: Run) -> None:
     assert (shown["offset"], shown["individual_commits"]) == (10, [])
 
 
+def test_a_drop_of_damaged_records_while_a_member_lives(cluster: FakeCluster, run: Run) -> None:
+    with member(cluster.bootstrap_servers) as session:
+        commit(session, rectangle(0, 5))
+        assert run("drop", "--damaged")[:2] == (0, f"0 records of group {GROUP} deleted\n")
+        session.check()
+
+
 @pytest.mark.usefixtures("committed")
 def test_a_drop_for_programs(run: Run) -> None:
     code, out, _ = run("drop", "--json", "--dry-run")
@@ -358,6 +365,8 @@ def test_offsets_of_a_log_that_is_gone_can_be_reset(
         ("reset", "--by-duration", "P"),
         ("reset", "--by-duration", "10"),
         ("drop", "--shift-by", "1"),
+        ("list", "--damaged"),
+        ("reset", "--to", "latest", "--damaged"),
         ("list", "--dry-run"),
     ],
 )

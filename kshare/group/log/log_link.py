@@ -9,8 +9,9 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.group.log.tail import LogTail
 from kshare.group.log.topic import LogWriter
+from kshare.group.protocol.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.record_codec import GroupReader, encode
+from kshare.group.protocol.record_codec import encode
 from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.takeover import dropped_ids
 from kshare.wire.protocol.error_codes import Kind

@@ -26,6 +26,7 @@ from base64 import b85decode, b85encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from kshare.core.bounded_json import inflated, read_json, read_object
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError
 
@@ -170,8 +171,6 @@ _WORDS: Final = (
 )
 """What is in all of them. Part of version 2: another text would be another version."""
 
-_INFLATED_MAX: Final = 64 << 20
-
 
 def encoded(fields: Mapping[str, Any], *, compressed: bool) -> bytes:
     """The user data that say some fields."""
@@ -187,21 +186,18 @@ def fields_of(data: bytes) -> dict[str, Any] | None:
     """The fields of user data, decompressed; None if they are not kshare's.
 
     Raises:
-        ValueError, KeyError, TypeError, zlib.error: They are damaged.
+        ValueError, KeyError, TypeError: They are damaged.
     """
     try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError):
+        fields = read_json(data)
+    except ValueError:
         return None
     if not isinstance(fields, dict) or "kshare" not in fields:
         return None
     if fields["kshare"] != COMPRESSED:
         return fields
-    inflater = zlib.decompressobj(zdict=_WORDS)
-    plain = inflater.decompress(b85decode(fields["z"]), _INFLATED_MAX)
-    if not inflater.eof:
-        raise ValueError(f"it is cut short, or longer than {_INFLATED_MAX} bytes")
-    return {**json.loads(plain), "kshare": COMPRESSED}
+    plain = inflated(b85decode(fields["z"]), dictionary=_WORDS)
+    return {**read_object(plain), "kshare": COMPRESSED}
 
 
 def check_fields(fields: Mapping[str, Any], member: str) -> None:

@@ -25,9 +25,18 @@ from kshare.group.protocol.records import (
     Stable,
 )
 
-__all__ = ["BlockKey", "GroupLog", "LeaseKey", "PartitionLog", "PlacedClaim", "PlacedLease"]
+__all__ = [
+    "EPOCHS_MAX",
+    "BlockKey",
+    "GroupLog",
+    "LeaseKey",
+    "PartitionLog",
+    "PlacedClaim",
+    "PlacedLease",
+]
 
-_EPOCHS_MAX: Final = 8
+EPOCHS_MAX: Final = 8
+"""Epochs that are known: a claim may be of an older one."""
 
 BlockKey: TypeAlias = tuple[str, HashRange, int]
 """Author, key hashes and stretch of a block."""
@@ -313,6 +322,8 @@ class GroupLog:
                 log.withdraw(key.detail[0])
             return
         if key.incarnation > log.incarnation:
+            if record is None:  # of what cannot be read: else deleting it would void the facts
+                return
             _begin_incarnation(log, key)
         if key.incarnation < log.incarnation:
             (log.outdated.discard if record is None else log.outdated.add)(key)
@@ -325,7 +336,7 @@ class GroupLog:
         match record:
             case Epoch():
                 self.epochs[position] = record
-                for oldest in list(self.epochs)[:-_EPOCHS_MAX]:
+                for oldest in list(self.epochs)[:-EPOCHS_MAX]:
                     del self.epochs[oldest]
             case Member():
                 self.members[record.session_id] = record
@@ -394,3 +405,14 @@ def members_forgotten(log: GroupLog, own: str, now_ms: int, age_ms: int) -> set[
 def members_seen(log: GroupLog, since_ms: int) -> Mapping[str, Member]:
     """The sessions that have given a sign of life since some time."""
     return {name: beat for name, beat in log.members.items() if beat.seen_ms >= since_ms}
+
+
+def version_read_by_all(log: GroupLog, own: int, since_ms: int) -> int:
+    """The latest version of records that all members read which lived since some time.
+
+    Args:
+        log: What the log says.
+        own: What the member reads that asks.
+        since_ms: The time, in ms since 1970.
+    """
+    return min([own, *(beat.reads for beat in members_seen(log, since_ms).values())])

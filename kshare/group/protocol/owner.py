@@ -36,7 +36,9 @@ from enum import Enum
 
 from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
+from kshare.core.offsets import START_MAX
 from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.errors import CommitLogError
 from kshare.group.protocol.actions import (
     Action,
     Delete,
@@ -371,6 +373,11 @@ class Owner:
 
     def _begin(self, log: PartitionLog, start: Start) -> tuple[Action, ...]:
         """Go on from a start."""
+        if start.progress.stable > START_MAX:
+            raise CommitLogError(
+                f"{self.partition}: the group's committed offset {start.progress.stable} is behind "
+                f"the end of every log; kshare offsets reset sets another one"
+            )
         if start.reason is Reason.LOST_LOG and not self._takeover.has_waited:
             self.phase = Phase.WAITING
             self._takeover = replace(self._takeover, waits=True)

@@ -5,19 +5,26 @@ bytes. What is no record of this log is an error that says why; it is never half
 keys and values is that of :mod:`kshare.group.protocol.records`.
 """
 
-import json
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges
-from kshare.core.offsets import OFFSET_MAX, OffsetRange, pack, unpack
+from kshare.core.bounded_json import (
+    DAMAGE,
+    JsonBounds,
+    count_of,
+    inflated,
+    read_json,
+    read_object,
+)
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, HashRange, KeyRanges
+from kshare.core.offsets import OFFSET_MAX, START_MAX, OffsetRange, pack, unpack
 from kshare.core.progress import TopicPartition
-from kshare.errors import CommitLogError, LaterVersionError
-from kshare.group.protocol.consumer_protocol import dumps
-from kshare.group.protocol.log import GroupLog
+from kshare.errors import CommitLogError, LaterVersionError, OtherHashError
+from kshare.group.protocol.consumer_protocol import HASH, dumps
 from kshare.group.protocol.records import (
+    OPTIONAL,
     STRETCH,
     VERSION,
     Block,
@@ -32,10 +39,10 @@ from kshare.group.protocol.records import (
     Stable,
     key_of,
 )
+from kshare.group.protocol.shared_settings import settings_of, settings_value
 
 __all__ = [
     "LIFE_SECONDS",
-    "GroupReader",
     "assignment_of",
     "assignment_value",
     "decode",
@@ -49,7 +56,8 @@ LIFE_SECONDS: Final = 30.0
 
 _HASHES_MAX: Final = 1 << 16
 _PLAIN_MAX: Final = 256 << 10
-_INFLATED_MAX: Final = 64 << 20
+_PACKED_MAX: Final = 4 * STRETCH
+_KEY_BOUNDS: Final = JsonBounds(size=1 << 20, depth=4, containers=1 << 10)
 
 
 def encode(group: str, record: Record) -> tuple[bytes, bytes]:
@@ -63,6 +71,8 @@ def encode(group: str, record: Record) -> tuple[bytes, bytes]:
         value, parsed = dumps(fields), decode_key(key)[1]
         if not isinstance(record, Block):  # whose offsets cost as much again to unpack
             _VALUES[parsed.kind](parsed, fields)
+        if len(value) > _PLAIN_MAX:
+            read_object(value)
     except (TypeError, ValueError) as error:
         raise CommitLogError(f"{record!r:.300} is no record of the log: {error}") from error
     if len(value) > _PLAIN_MAX:  # an epoch of many members; 1 MB is the brokers' limit
@@ -80,14 +90,15 @@ def encode_key(group: str, key: Key) -> bytes:
 def decode_key(key: bytes) -> tuple[str, Key]:
     """The group and the key that some bytes say.
 
+    Of a kind that may be passed over (:data:`.OPTIONAL`) and is not known, only the kind.
+
     Raises:
         LaterVersionError: A later version of kshare has written them.
         CommitLogError: They are no key of this log.
     """
     try:
-        parts = json.loads(key)
-        version, group, incarnation, kind, *rest = parts
-    except (ValueError, TypeError, RecursionError):
+        version, group, incarnation, kind, *rest = read_json(key, _KEY_BOUNDS)
+    except (ValueError, TypeError):
         raise CommitLogError(f"not a key of an individual commit log: {key[:100]!r}") from None
     if type(version) is int and version > VERSION:
         raise LaterVersionError(
@@ -99,7 +110,9 @@ def decode_key(key: bytes) -> tuple[str, Key]:
     _check(_is_offset(incarnation), "incarnation", incarnation)
     read = _DETAILS.get(kind) if isinstance(kind, str) else None
     if read is None:
-        raise CommitLogError(f"not a kind of record of an individual commit log: {kind!r}")
+        if isinstance(kind, str) and kind.endswith(OPTIONAL):
+            return group, Key(incarnation, kind, None)
+        raise CommitLogError(f"not a kind of record of an individual commit log: {kind!r:.100}")
     partition = None
     if kind not in _OF_GROUPS:
         _check(len(rest) >= 2 and _is_partition(*rest[:2]), "partition", rest[:2])
@@ -113,32 +126,23 @@ def decode(key: bytes, value: bytes) -> tuple[str, Record]:
 
     Raises:
         LaterVersionError: A later version of kshare has written them.
+        OtherHashError: Their key hashes are those of another hash function.
         CommitLogError: They are no record of this log; the text says why.
     """
     group, parsed = decode_key(key)
     try:
-        fields = json.loads(value)
-    except (ValueError, RecursionError):
-        raise CommitLogError(f"the value of {key[:200]!r} is not JSON") from None
-    if not isinstance(fields, dict):
-        raise CommitLogError(f"the value of {key[:200]!r} is not a JSON object")
-    try:
-        return group, _VALUES[parsed.kind](parsed, _plain(fields))
-    except (KeyError, TypeError, ValueError, RecursionError, zlib.error) as error:
-        raise CommitLogError(f"the value of {key[:200]!r} cannot be read: {error!r}") from error
+        return group, _VALUES[parsed.kind](parsed, _plain(read_object(value)))
+    except DAMAGE as error:
+        raise CommitLogError(
+            f"the value of {key[:200]!r} cannot be read: {error!r:.300}"
+        ) from error
 
 
 def _plain(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of a value, also if it is compressed."""
     if fields.keys() != {"z"}:
         return fields
-    inflater = zlib.decompressobj()
-    value = inflater.decompress(b64decode(fields["z"], validate=True), _INFLATED_MAX)
-    if not inflater.eof:
-        raise ValueError(f"it is cut short, or longer than {_INFLATED_MAX} bytes")
-    inflated = json.loads(value)
-    _check(isinstance(inflated, dict), "compressed value", inflated)
-    return dict(inflated)
+    return read_object(inflated(b64decode(fields["z"], validate=True)))
 
 
 # -- values --------------------------------------------------------------------------------------
@@ -148,6 +152,7 @@ def _value_of(record: Record) -> dict[str, Any]:  # noqa: PLR0911
     match record:
         case Claim():
             return {
+                "hash": HASH,
                 "hashes": record.hashes.pairs,
                 "epoch": record.epoch,
                 "transactional_id": record.transactional_id,
@@ -166,9 +171,14 @@ def _value_of(record: Record) -> dict[str, Any]:  # noqa: PLR0911
                 "metadata": record.metadata,
             }
         case Reset():
-            return {"offset": record.offset}
+            return {"hash": HASH, "offset": record.offset}
         case Member():
-            return {"host": record.host, "seen_ms": record.seen_ms}
+            return {
+                "host": record.host,
+                "seen_ms": record.seen_ms,
+                **({} if record.reads == VERSION else {"reads": record.reads}),
+                **settings_value(record.settings),
+            }
         case Epoch():
             return {
                 "generation": record.generation,
@@ -181,6 +191,7 @@ def _value_of(record: Record) -> dict[str, Any]:  # noqa: PLR0911
 
 
 def _claim(key: Key, fields: Mapping[str, Any]) -> Claim:
+    _check_hash(key, fields)
     hashes = _hashes_of(fields["hashes"])
     _check(len(hashes) <= _HASHES_MAX, "number of hash ranges", len(hashes))
     epoch, transactional_id = fields["epoch"], fields["transactional_id"]
@@ -194,6 +205,16 @@ def _claim(key: Key, fields: Mapping[str, Any]) -> Claim:
     return Claim(key.partition, key.detail[0], hashes, epoch, transactional_id, fences, shares)
 
 
+def _check_hash(key: Key, fields: Mapping[str, Any]) -> None:
+    """Refuse hashes of another hash function; records of earlier versions do not name theirs."""
+    hash_ = fields.get("hash", HASH)
+    if hash_ != HASH:
+        raise OtherHashError(
+            f"{key.partition}: its {key.kind} is of key hashes by {hash_!r:.100}, and this kshare "
+            f"hashes keys by {HASH!r}"
+        )
+
+
 def _lease(key: Key, fields: Mapping[str, Any]) -> Lease:
     start, end = fields["offsets"]
     _check(_is_offset(start) and _is_offset(end) and start < end, "offsets", [start, end])
@@ -205,7 +226,10 @@ def _lease(key: Key, fields: Mapping[str, Any]) -> Lease:
 def _block(key: Key, fields: Mapping[str, Any]) -> Block:
     author, hashes, stretch = key.detail
     first = stretch * STRETCH
-    bounds = unpack(b64decode(fields["o"], validate=True), first)
+    packed = b64decode(fields["o"], validate=True)
+    if len(packed) > _PACKED_MAX:
+        raise ValueError(f"offsets in {len(packed)} bytes; wanted at most {_PACKED_MAX}")
+    bounds = unpack(packed, first)
     if bounds[-1] > first + STRETCH:
         raise ValueError(f"offset {bounds[-1]} is behind the end of stretch {stretch}")
     assert key.partition is not None
@@ -214,7 +238,7 @@ def _block(key: Key, fields: Mapping[str, Any]) -> Block:
 
 def _stable(key: Key, fields: Mapping[str, Any]) -> Stable:
     offset, leader_epoch, metadata = fields["offset"], fields["leader_epoch"], fields["metadata"]
-    _check(_is_offset(offset), "offset", offset)
+    _check(_is_offset(offset) and offset <= START_MAX, "offset", offset)
     _check(leader_epoch is None or _is_offset(leader_epoch), "leader_epoch", leader_epoch)
     _check(isinstance(metadata, str), "metadata", metadata)
     assert key.partition is not None
@@ -222,8 +246,9 @@ def _stable(key: Key, fields: Mapping[str, Any]) -> Stable:
 
 
 def _reset(key: Key, fields: Mapping[str, Any]) -> Reset:
+    _check_hash(key, fields)
     offset = fields["offset"]
-    _check(_is_offset(offset), "offset", offset)
+    _check(_is_offset(offset) and offset <= START_MAX, "offset", offset)
     assert key.partition is not None
     return Reset(key.partition, key.incarnation, offset, *key.detail)
 
@@ -232,7 +257,9 @@ def _member(key: Key, fields: Mapping[str, Any]) -> Member:
     host, seen_ms = fields["host"], fields["seen_ms"]
     _check(isinstance(host, str), "host", host)
     _check(_is_offset(seen_ms), "seen_ms", seen_ms)
-    return Member(key.detail[0], host, seen_ms)
+    reads = fields.get("reads", VERSION)
+    _check(_is_offset(reads), "reads", reads)
+    return Member(key.detail[0], host, seen_ms, reads, settings_of(fields))
 
 
 def _epoch(_: Key, fields: Mapping[str, Any]) -> Epoch:
@@ -272,7 +299,7 @@ def assignment_of(value: Any) -> tuple[tuple[TopicPartition, KeyRanges], ...]:
 
 
 def _hashes_of(pairs: Any) -> KeyRanges:
-    return KeyRanges.checked(HashRange(lo, hi) for lo, hi in pairs)
+    return KeyRanges.checked(HashRange(count_of(lo), count_of(hi, HASH_SPACE)) for lo, hi in pairs)
 
 
 _VALUES: Final[dict[str, Callable[[Key, Mapping[str, Any]], Record]]] = {
@@ -341,63 +368,3 @@ def _is_partition(topic: Any, number: Any) -> bool:
 def _check(fits: bool, what: str, found: Any) -> None:
     if not fits:
         raise CommitLogError(f"{what} of an individual commit log's record: found {found!r:.100}")
-
-
-class GroupReader:
-    """Applies the records of one group; others in the same partition are passed over.
-
-    A record that cannot be read may be deleted by a tombstone that follows: compaction takes its
-    time. So it is a fault only at the end of the log.
-
-    Args:
-        partition: The log's partition.
-        log: Takes the records.
-        keeps_keys: Whether to know the keys of all records, for who deletes them.
-    """
-
-    def __init__(
-        self, partition: TopicPartition, log: GroupLog, *, keeps_keys: bool = False
-    ) -> None:
-        self.log = log
-        self._partition = partition
-        # Every key begins with version, group and incarnation, whatever the version.
-        self._mark = f",{json.dumps(log.group, ensure_ascii=False)},".encode()
-        self._damaged: dict[bytes, CommitLogError] = {}
-        self._keeps_keys = keeps_keys
-        self._keys: dict[bytes, None] = {}
-
-    @property
-    def keys(self) -> list[bytes]:
-        """The keys of all records that are not deleted, if it keeps them."""
-        return list(self._keys)
-
-    def apply(self, offset: int, key: bytes, value: bytes | None) -> None:
-        """Apply a record if it is one of the group's."""
-        if self._mark not in key[: len(self._mark) + 24]:
-            return
-        self._damaged.pop(key, None)
-        if value is None:
-            self._keys.pop(key, None)
-        elif self._keeps_keys:
-            self._keys[key] = None
-        try:
-            group, parsed = decode_key(key)
-            if group == self.log.group:
-                record = None if value is None else decode(key, value)[1]
-                self.log.apply(offset, parsed, record)
-        except CommitLogError as error:
-            if value is not None:
-                self._damaged[key] = type(error)(
-                    f"{self._partition}, offset {offset}, group {self.log.group}: {error}; if it "
-                    f"is damaged, kshare offsets drop --group {self.log.group} deletes the "
-                    "group's records"
-                )
-
-    def check(self) -> None:
-        """Raise the fault of a record that cannot be read, at the end of the log.
-
-        Raises:
-            CommitLogError: It cannot be read.
-        """
-        for error in self._damaged.values():
-            raise error

@@ -7,14 +7,16 @@ value (a tombstone) deletes its key. A value is a JSON object.
 ========= ============================================= ================================ ===========
 record    key, after version, group, incarnation        value                            written by
 ========= ============================================= ================================ ===========
-`Claim`   "claim", topic, partition, name               hashes, epoch, transactional id  a new owner
+`Claim`   "claim", topic, partition, name               key hash, hashes, epoch,         a new owner
+                                                        transactional id
 `Lease`   "lease", topic, partition, author, number     offsets                          who shares
 `Block`   "block", topic, partition, author, [lo, hi],  processed offsets, packed        an owner
           stretch
 `Stable`  "stable", topic, partition, author            offset, leader epoch, metadata   the lead
-`Reset`   "reset", topic, partition, author, number     offset                           who starts
+`Reset`   "reset", topic, partition, author, number     key hash, offset                 who starts
                                                                                          a partition
-`Member`  "member", session id                          host, time                       each member
+`Member`  "member", session id                          host, time, version that it      each member
+                                                        reads, settings
 `Epoch`   "epoch"                                       generation, leader, members with the group's
                                                         what each is assigned            leader
 ========= ============================================= ================================ ===========
@@ -29,6 +31,20 @@ stable offsets of an older one do not count. Kafka's own tools reset offsets for
 so a number for each group would void the individual commits of all of its partitions. Claims,
 members and epochs have incarnation 0: they outlive a reset.
 
+A claim, and the reset that begins an incarnation, name the key hash. Records of another one are
+refused: their facts are true of other keys.
+
+How a later version changes records, while members of both versions run:
+
+- It adds a field to a value. A member passes over fields that it does not know, and reads a record
+  without the field as before. So a field may only say what an older member need not know.
+- It adds a kind of record whose name ends with :data:`OPTIONAL`. A member that reads version 2
+  passes over such kinds if it does not know them.
+- It changes what older members must not misread: the version in the key rises, and they stop at it.
+
+The last two are written only while :func:`~kshare.group.protocol.log.version_read_by_all` says that
+all living members read them.
+
 Of several leases with the same offsets, and of several resets, the first one counts. Such a record
 is never written again under another key or with other offsets, and its author takes another number
 after a failure. So compaction, which keeps the last record of a key, keeps the first, too.
@@ -40,8 +56,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from kshare.core.hashing import HashRange, KeyRanges
 from kshare.core.offsets import Bounds, OffsetRange
 from kshare.core.progress import TopicPartition
+from kshare.group.protocol.shared_settings import Settings
 
 __all__ = [
+    "OPTIONAL",
+    "READS",
     "STRETCH",
     "VERSION",
     "Block",
@@ -58,7 +77,14 @@ __all__ = [
 ]
 
 VERSION: Final = 1
-"""The version of the records that this code writes, and the highest one that it reads."""
+"""The version in the keys of records: what this code writes, and the highest one that it reads."""
+
+READS: Final = 2
+"""What this code reads, as its beats say: version 1 is the table above; version 2 may have unknown
+kinds of records that are :data:`OPTIONAL`."""
+
+OPTIONAL: Final = "?"
+"""The last character of the name of a kind of record that may be passed over."""
 
 STRETCH: Final = 1 << 16
 """Offsets of one block: a commit writes the blocks that have changed, so a block is short."""
@@ -195,11 +221,15 @@ class Member:
         session_id: Id of the session, ``host-pid-uuid``: the names of its claims begin with it.
         host: Where it runs: ``application.server``, or the host's name.
         seen_ms: When it wrote this, by its clock; milliseconds since the epoch.
+        reads: The latest version of records that it reads; :data:`VERSION` if it does not say.
+        settings: What all members must share.
     """
 
     session_id: str
     host: str
     seen_ms: int
+    reads: int = VERSION
+    settings: Settings = ()
 
 
 @dataclass(frozen=True, slots=True)

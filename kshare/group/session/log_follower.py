@@ -26,8 +26,8 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.log.log_link import DENIED, LogLink
 from kshare.group.log.tail import LogLostError, LogTail
 from kshare.group.log.topic import LOG_CLIENT, LogTopic, LogWriter
+from kshare.group.protocol.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.record_codec import GroupReader
 from kshare.group.session.shared import Shared
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.background import begin
@@ -154,6 +154,9 @@ class LogFollower:
         with self._shared.changed:
             for row in rows:
                 link.reader.apply(*row)
+            if link.tail.last.caught_up:
+                link.reader.settle()
+            self._shared.ownerships.warnings += link.reader.take_warnings()
             log = link.reader.log
             log.end = max(log.end, link.tail.position or 0)
             oldest = self._shared.ownerships.oldest_claim()

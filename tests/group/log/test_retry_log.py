@@ -10,8 +10,8 @@ import pytest
 from kshare.cluster.compacted_topic import Changes, CompactedTopic, Row
 from kshare.core.progress import TopicPartition
 from kshare.group.log.retry_log import Reason, RetryLog, Sequenced
+from kshare.group.protocol.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.record_codec import GroupReader
 from kshare.processing import Processor
 from tests.processing.engines import PARTITION, records_of
 from tests.support.clock import WAIT_S

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, NO_HASHES, WHOLE, HashRange, KeyRanges
-from kshare.core.offsets import OFFSET_MAX, OffsetRange, from_pairs
+from kshare.core.offsets import OFFSET_MAX, START_MAX, OffsetRange, from_pairs
 from kshare.core.progress import TopicPartition
-from kshare.errors import CommitLogError, LaterVersionError
+from kshare.errors import CommitLogError, LaterVersionError, OtherHashError
+from kshare.group.protocol.consumer_protocol import HASH
+from kshare.group.protocol.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.record_codec import GroupReader, decode, decode_key, encode, encode_key
+from kshare.group.protocol.record_codec import decode, decode_key, encode, encode_key
 from kshare.group.protocol.records import (
+    READS,
     STRETCH,
     Block,
     Claim,
@@ -31,6 +34,8 @@ from kshare.group.protocol.records import (
 from tests.support.groups import T0
 
 GOLDEN = Path(__file__).parent / "golden" / "records.json"
+EARLIER = GOLDEN.with_name("earlier_records.json")
+"""Of the versions that named no key hash, and said neither what they read nor settings."""
 HALF = HashRange(0, HASH_SPACE // 2)
 EXAMPLES: dict[str, Record] = {
     "claim": Claim(T0, "m-1", KeyRanges([HashRange(0, 10), HashRange(20, HASH_SPACE)])),
@@ -41,6 +46,9 @@ EXAMPLES: dict[str, Record] = {
     "stable": Stable(T0, 1, 10_432, 4, "by hand", "m-1"),
     "reset": Reset(T0, 2, 40, "m-1", 1),
     "member": Member("m-1", "pod-3", 1_767_323_045_000),
+    "member that says what it reads and its settings": Member(
+        "m-1", "pod-3", 1_767_323_045_000, READS, (("claim.timeout.ms", "3000"), ("keys", "all"))
+    ),
     "claim of a member that fences itself": Claim(
         T0, "m-1", KeyRanges([HALF]), 7, self_fencing=True
     ),
@@ -60,7 +68,9 @@ EXAMPLES: dict[str, Record] = {
 
 topics = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
+json_values = st.none() | st.booleans() | st.integers() | st.lists(st.text("ab", max_size=2))
 offsets = st.integers(0, OFFSET_MAX)
+starts = st.integers(0, START_MAX)
 cuts = st.lists(st.integers(0, HASH_SPACE), min_size=2, max_size=6, unique=True).map(sorted)
 
 
@@ -113,9 +123,16 @@ records = st.one_of(
     st.builds(Lease, partitions, offsets, topics, offsets, spans),
     st.builds(Epoch, offsets, topics, st.lists(epoch_members, max_size=3).map(tuple)),
     blocks(),
-    st.builds(Stable, partitions, offsets, offsets, st.none() | offsets, topics, topics),
-    st.builds(Reset, partitions, offsets, offsets, topics, offsets),
-    st.builds(Member, topics, topics, offsets),
+    st.builds(Stable, partitions, offsets, starts, st.none() | offsets, topics, topics),
+    st.builds(Reset, partitions, offsets, starts, topics, offsets),
+    st.builds(
+        Member,
+        topics,
+        topics,
+        offsets,
+        offsets,
+        st.dictionaries(topics, topics).map(lambda said: tuple(sorted(said.items()))),
+    ),
 )
 
 
@@ -141,6 +158,33 @@ def test_the_bytes_stay() -> None:
     assert written == golden
     for name, (key, value) in golden.items():
         assert decode(key.encode(), value.encode()) == ("billing", EXAMPLES[name])
+
+
+def test_records_of_earlier_versions_are_read_as_before() -> None:
+    earlier = json.loads(EARLIER.read_text(encoding="utf-8"))
+    assert len(earlier) == 10
+    for name, (key, value) in earlier.items():
+        assert decode(key.encode(), value.encode()) == ("billing", EXAMPLES[name])
+
+
+@given(topics, records, st.dictionaries(st.text("xyz", min_size=1, max_size=3), json_values))
+def test_fields_of_a_later_version_are_passed_over(
+    group: str, record: Record, more: dict[str, Any]
+) -> None:
+    """That is how a later version says more, while members of this one run."""
+    key, value = encode(group, record)
+    assert decode(key, json.dumps({**json.loads(value), **more}).encode()) == (group, record)
+
+
+@pytest.mark.parametrize("name", ["claim", "claim of a member that shares", "reset"])
+@pytest.mark.parametrize("other", ["murmur3-x64-128/3", "", None, 2, ["murmur3-x64-128/2"]])
+def test_hashes_of_another_function_are_refused(name: str, other: Any) -> None:
+    key, value = encode("g", EXAMPLES[name])
+    fields = json.loads(value)
+    assert fields["hash"] == HASH
+    changed = json.dumps({**fields, "hash": other}).encode()
+    with pytest.raises(OtherHashError, match=r"orders-0: .* key hashes by .* and this kshare"):
+        decode(key, changed)
 
 
 def test_a_gap_costs_three_bytes_at_most() -> None:
@@ -228,6 +272,18 @@ def test_what_is_no_key(key: bytes) -> None:
         ("block", b'{"o":"AIGABA=="}'),
         ("stable", b'{"offset":-1,"leader_epoch":null,"metadata":""}'),
         ("stable", b'{"offset":1.0,"leader_epoch":null,"metadata":""}'),
+        ("stable", b'{"offset":9223372036854775807,"leader_epoch":null,"metadata":""}'),
+        ("reset", b'{"offset":9223372036854775806}'),
+        ("member", b'{"host":"h","seen_ms":1,"reads":"2"}'),
+        ("member", b'{"host":"h","seen_ms":1,"settings":{"keys":1}}'),
+        ("member", b'{"host":"h","seen_ms":1,"settings":[["keys","all"]]}'),
+        ("claim", b'{"hashes":[[0,5.0]],"epoch":null,"transactional_id":null}'),
+        ("claim", b'{"hashes":[[false,5]],"epoch":null,"transactional_id":null}'),
+        ("claim", b'{"hashes":[[0,1e400]],"epoch":null,"transactional_id":null}'),
+        ("claim", b'{"hashes":[[0,1%s]],"epoch":null,"transactional_id":null}' % (b"0" * 400)),
+        ("claim", b'{"hashes":%s,"epoch":null}' % (b"[" * 10_000 + b"]" * 10_000)),
+        ("block", b'{"o":"%s"}' % (b"AQEB" * 100_000)),
+        ("epoch", b'{"z":"eJyrVgIAAPkAfQ=="}'),
         ("stable", b'{"offset":1,"leader_epoch":null,"metadata":null}'),
         ("reset", b"{}"),
         ("member", b'{"host":1,"seen_ms":1}'),
@@ -288,6 +344,7 @@ def test_keys_are_kept_for_those_alone_who_delete_records(keeps_keys: bool) -> N
     reader = GroupReader(TopicPartition("log", 0), GroupLog("g"), keeps_keys=keeps_keys)
     key, value = encode("g", claim)
     reader.apply(0, key, value)
+    reader.settle()
     assert list(reader.log.of(T0).claims) == ["m1"]
     assert reader.keys == [key] * keeps_keys
     reader.apply(1, key, None)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -17,6 +17,7 @@ from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import (
     AuthorizationError,
+    CommitLogError,
     FencedError,
     FetchTimeoutError,
     KshareError,
@@ -304,6 +305,41 @@ def test_a_record_of_a_later_version(servers: str) -> None:
         assert not session.may_deliver()
         with pytest.raises(LaterVersionError):
             commit(session, rectangle(0, 1))
+
+
+def test_what_cannot_be_read_is_deleted_alone_while_members_live(
+    servers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fact = f'[1,"{GROUP}",1,"block","orders",0,"m",[0,8],0]'.encode()
+    claim = f'[1,"{GROUP}",0,"claim","orders",0,"typo"]'.encode()
+    with member(servers) as session, closing(offsets(servers)) as outside:
+        write(servers, fact, b"junk")
+        eventually(lambda: "it is passed over" in caplog.text)
+        assert commit(session, rectangle(0, 4), rectangle(6, 8)) == 4
+        assert outside.drop_damaged(is_dry_run=True) == outside.drop_damaged() == 1
+        assert outside.drop_damaged() == 0
+        write(servers, claim, b"{}")  # who might own what: nobody goes on
+        with pytest.raises(CommitLogError, match=rf"{LOG}-{NUMBER}, offset \d+, .*--damaged"):
+            eventually(session.check)
+    with pytest.raises(CommitLogError), member(servers):
+        pass
+    with closing(offsets(servers)) as outside:
+        assert outside.drop_damaged(topic="audit") == 0
+        assert outside.drop_damaged(topic="orders") == 1
+    with member(servers) as session:
+        assert start_of(session) == Progress.of(4, [rectangle(6, 8)])  # nothing else was given up
+
+
+@pytest.mark.parametrize("offset", [2**63 - 1, 2**63 - 2, 2**62 + 1])
+def test_an_offset_behind_each_log_is_refused(servers: str, offset: int) -> None:
+    """Members would wait there for ever, and say nothing."""
+    plain = Consumer({"bootstrap.servers": servers, "group.id": GROUP})
+    with closing(plain):
+        plain.commit(offsets=[RdTopicPartition(*T0, offset)], asynchronous=False)
+    with closing_session(GroupSession(group_config(servers))) as session:
+        session.claim({T0: ALL_HASHES})
+        with pytest.raises(CommitLogError, match=rf"orders-0: .* offset {offset} is behind"):
+            eventually(session.check)
 
 
 def test_records_of_other_groups_do_not_matter(servers: str) -> None:

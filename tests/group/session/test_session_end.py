@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import Progress
 from kshare.errors import (
+    CommitLogError,
     ConsumerClosedError,
     GroupAliveError,
-    KshareError,
 )
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
@@ -101,9 +101,9 @@ def test_metadata_are_those_of_other_clients(servers: str) -> None:
 def test_a_damaged_log_is_dropped(servers: str) -> None:
     with member(servers) as session:
         commit(session, rectangle(0, 10), rectangle(20, 30))
-    write(servers, f'[1,"{GROUP}",1,"block","orders",0,"m",[0,8],0]'.encode(), b"junk")
+    write(servers, f'[1,"{GROUP}",1,"lease","orders",0,"m",1]'.encode(), b"junk")
     with closing(offsets(servers)) as outside:
-        with pytest.raises(KshareError, match=f"kshare offsets drop --group {GROUP}"):
+        with pytest.raises(CommitLogError, match=f"kshare offsets drop --group {GROUP}"):
             outside.committed()
         assert outside.drop() > 2
         assert outside.committed()[T0].offset == 10
