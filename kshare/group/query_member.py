@@ -72,6 +72,7 @@ class QueryMember:
             group=group,
             log_topic=log_topic or INDIVIDUAL_COMMITS_TOPIC,
             offset_reset=self._initial_offset,
+            is_query=True,
         )
         self._hashes = hashes
         self._clock = clock

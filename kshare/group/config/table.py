@@ -164,6 +164,7 @@ class ConsumerConfig:
         client_id: Name of the client in the brokers' logs (``client.id``).
         task_assignor_configs: Configs of the task assignor (``taskAssignor.NAME``), by name.
         client_tags: Names and values of client tags (``client.tag.NAME``), by name.
+        is_query: Whether it is a query's planner, which has a claim timeout of its own.
         on_commit: Called with the error (or None) and the stable offsets after each commit that
             no one waits for (``on_commit``); from ``poll``.
     """
@@ -377,6 +378,7 @@ class ConsumerConfig:
         "With `taskAssignor`: tell it that members keep state by key range.",
     )
     client_tags: tuple[tuple[str, str], ...] = ()
+    is_query: bool = False
     on_commit: Callable[[Exception | None, Any], None] | None = None
 
     @property

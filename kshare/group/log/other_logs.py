@@ -13,7 +13,7 @@ from typing import Final
 from kshare.cluster.cluster import Cluster
 from kshare.core.listing import join_names
 from kshare.core.progress import TopicPartition
-from kshare.errors import KshareError
+from kshare.errors import ForeignMemberError, KshareError
 from kshare.options import Subscribe
 
 __all__ = ["OtherLogs"]
@@ -50,19 +50,47 @@ class OtherLogs:
             KafkaError: The cluster did not answer, or refused.
         """
         new = set(anchored.values()) - self._found.keys()
-        if new:
-            self._find(new)
-        homes = {tp: name for tp, id_ in anchored.items() if (name := self._found[id_])}
+        homes = self.homes(anchored)
         refused = {tp: name for tp, name in homes.items() if tp in needed}
         if refused:
-            raise KshareError(f"{self._text(refused)}: name it with --log-topic")
+            raise KshareError(f"{self._text(refused)}, which was read: name it with --log-topic")
         if new and homes:
-            _log.warning("%s; what is shown of these may be wrong", self._text(homes))
+            text = self._text(homes)
+            _log.warning("%s, which was read; what is shown of these may be wrong", text)
         elif new:
             _log.warning(
                 "offsets of group %s (%s) belong to a log that is gone, or that this user may not "
                 "see; if the group has another one than %s, name it with --log-topic",
                 *(self._group, join_names(anchored), self._name),
+            )
+
+    def homes(self, anchored: Mapping[TopicPartition, str]) -> dict[TopicPartition, str]:
+        """The names of the other logs that exist, by partition.
+
+        Raises:
+            KafkaError: The cluster did not answer, or refused.
+        """
+        new = set(anchored.values()) - self._found.keys()
+        if new:
+            self._find(new)
+        return {tp: name for tp, id_ in anchored.items() if (name := self._found[id_])}
+
+    def refuse_member(self, anchored: Mapping[TopicPartition, str]) -> None:
+        """Refuse to be a member with this log, if another one exists that has the group's commits.
+
+        Members of two logs do not hear each other: both would own the same hashes.
+
+        Raises:
+            ForeignMemberError: Another log exists in which an offset is anchored.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        homes = self.homes(anchored)
+        if homes:
+            (name, *_) = sorted(homes.values())
+            raise ForeignMemberError(
+                f"{self._text(homes)}: give all members the same individual.commit.topic. To go on "
+                f"with {self._name}, stop all members, and run kshare offsets drop --group "
+                f"{self._group} --log-topic {name}"
             )
 
     def _find(self, ids: Collection[str]) -> None:
@@ -77,5 +105,5 @@ class OtherLogs:
         names = join_names(sorted(set(homes.values())))
         return (
             f"offsets of group {self._group} ({join_names(homes)}) belong to the log {names}, not "
-            f"to {self._name}, which was read"
+            f"to {self._name}"
         )

@@ -17,6 +17,7 @@ from typing import Any, Final
 from kshare.cluster.committer import CommittedOffsets
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KshareError
+from kshare.group.config.shared_settings import shared_settings
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import GroupMember, MemberSchedule
 from kshare.group.core.right import Liveness
@@ -80,6 +81,7 @@ class MemberHandle:
             report=config.report,
             reads=COMPRESSED,
             instance=config.instance_host or "",
+            settings=shared_settings(config),
         )
         self.is_closing = self.is_closed = False
         self.lock = lock

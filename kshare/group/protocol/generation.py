@@ -26,6 +26,7 @@ from kshare.errors import ForeignMemberError
 from kshare.group.protocol.consumer_protocol import COMPRESSED, decode_topics, encode_partitions
 from kshare.group.protocol.group_plan import Deal, GroupPlan, plan_group
 from kshare.group.protocol.records import Epoch, EpochMember
+from kshare.group.protocol.shared_settings import difference
 from kshare.group.protocol.subscription import (
     MemberAssignment,
     Subscription,
@@ -129,6 +130,7 @@ def plan_generation(
     """
     subscriptions, refusals = _read(members)
     refusals |= _refuse_other_orders(subscriptions)
+    refusals |= _refuse_other_settings(subscriptions, leader)
     deal_shared = None if choose_deal is None else choose_deal(subscriptions)
     plan = plan_group(subscriptions, partitions, whole_topics=whole_topics, deal_shared=deal_shared)
     listed = tuple(
@@ -160,6 +162,32 @@ def _refuse_other_orders(subscriptions: dict[str, Subscription]) -> dict[str, st
     for member in others:
         del subscriptions[member]
     return dict.fromkeys(others, why)
+
+
+def _refuse_other_settings(
+    subscriptions: dict[str, Subscription], leader: str = ""
+) -> dict[str, str]:
+    """Take out the members whose settings differ where all must share them; return why.
+
+    Those that own something are right; without any, the leader. Who does not say a setting is of
+    an earlier version, and is not compared by it.
+    """
+    by_rank = sorted(
+        subscriptions.items(), key=lambda pair: (not pair[1].owned, pair[1].name != leader, pair[0])
+    )
+    right: dict[str, str] = {}
+    for _, said in by_rank:
+        if not difference(tuple(right.items()), said.settings):
+            right |= said.settings
+    refusals = {}
+    for member, said in by_rank:
+        if differs := difference(said.settings, tuple(right.items())):
+            del subscriptions[member]
+            refusals[member] = (
+                f"member {said.name} has other settings than the group's members: {differs}; give "
+                "all members of a group the same, or stop all members first"
+            )
+    return refusals
 
 
 def topics_of(members: Mapping[str, bytes]) -> set[str]:
@@ -277,17 +305,21 @@ def plan_range(
         denied: Topics that the leader may not describe; they have no partitions.
     """
     topics: dict[str, Collection[str]] = {}
-    plain, refusals = [], {}
+    plain, refusals = [], dict[str, str]()
+    subscriptions: dict[str, Subscription] = {}
     for member, data in members.items():
         try:
             names, user_data = decode_topics(data)
             if is_of_kshare(user_data):
-                decode_subscription(data, member)
+                subscriptions[member] = decode_subscription(data, member)
             else:
                 plain.append(member)
             topics[member] = set(names)
         except (ForeignMemberError, ValueError) as error:
             refusals[member] = str(error)
+    others = _refuse_other_settings(subscriptions)
+    refusals |= others
+    topics = {member: names for member, names in topics.items() if member not in others}
     sent = {
         member: encode_assignment(MemberAssignment((), None, refusal=refusal))
         for member, refusal in refusals.items()

@@ -7,7 +7,6 @@ empty: brokers would otherwise convert the group to one that assigns whole parti
 ``decode_x(encode_x(value)) == value``, and equal values have equal bytes.
 """
 
-import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -29,6 +28,7 @@ from kshare.group.protocol.consumer_protocol import (
 )
 from kshare.group.protocol.record_codec import assignment_of, assignment_value
 from kshare.group.protocol.report import NO_REPORT, MemberReport, report_of, report_value
+from kshare.group.protocol.shared_settings import Settings, settings_of, settings_value
 
 __all__ = [
     "PROTOCOL",
@@ -52,7 +52,7 @@ PROTOCOL: Final = "kshare-range-v1"
 RANGE: Final = "range"
 """The name of Kafka's range assignor, for groups with members that are not kshare consumers."""
 
-_DAMAGE: Final = (*DAMAGE, RecursionError, zlib.error, KshareError)
+_DAMAGE: Final = (*DAMAGE, KshareError)
 
 Assigned: TypeAlias = Mapping[TopicPartition, KeyRanges]
 """Key hashes of each partition."""
@@ -82,6 +82,7 @@ class Subscription:
             said so.
         instance: Members with the same value count as one host (``group.instance.host``); empty:
             its own host.
+        settings: What all members must share.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Subscription:
     reads: int = PLAIN
     followup_ms: int | None = None
     instance: str = ""
+    settings: Settings = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ def encode_subscription(subscription: Subscription, *, compressed: bool = False)
         **({} if subscription.reads == PLAIN else {"reads": subscription.reads}),
         **_followup(subscription.followup_ms),
         **({"instance": subscription.instance} if subscription.instance else {}),
+        **settings_value(subscription.settings),
     }
     return encode_topics(subscription.topics, encoded(user_data, compressed=compressed))
 
@@ -185,6 +188,7 @@ def decode_subscription(data: bytes, member: str) -> Subscription:
             count_of(fields.get("reads", PLAIN)),
             _followup_of(fields),
             text_of(fields.get("instance", "")),
+            settings_of(fields),
         )
     except _DAMAGE as error:
         if isinstance(error, ForeignMemberError):

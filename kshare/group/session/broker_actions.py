@@ -11,15 +11,18 @@ Guarantees: nothing here waits for brokers in the session's thread; an answer to
 owner no longer waits for is dropped. What several partitions want at a time is one question.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
+from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership
 from kshare.group.log.log_link import DENIED, LogLink
+from kshare.group.log.other_logs import OtherLogs
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.protocol.actions import (
     Action,
@@ -78,6 +81,7 @@ class BrokerActions:
     ) -> None:
         self.primary = PrimaryOffsets(brief, config.group)
         self._config = config
+        self._brief = brief
         self._shared = shared
         self._follower = follower
         self._now = now
@@ -126,7 +130,7 @@ class BrokerActions:
             fenced = partial(self._fence, ids)
             self._ask(fenced, lambda _, each: each.owner.former_fenced(), fencing)
         if fetches:
-            self._fetch(fetches, link.partition)
+            self._fetch(fetches, link.partition, link.topic_id)
         if initials:
             self._resolve(initials)
         if offsets:
@@ -180,11 +184,28 @@ class BrokerActions:
         value = None if record is None else encode(self._config.group, record)[1]
         link.writer.append(link.partition, encode_key(self._config.group, key), value, failed)
 
-    def _fetch(self, askers: Askers, log: TopicPartition) -> None:
+    def _check_log(
+        self, name: str, topic_id: str, stored: Mapping[TopicPartition, StoredOffset]
+    ) -> None:
+        """Refuse a log that is not the one in which the group's offsets are anchored."""
+        anchors = {tp: each.primary.anchor for tp, each in stored.items()}
+        own = {"", topic_id}
+        elsewhere = {
+            tp: anchor.topic_id
+            for tp, anchor in anchors.items()
+            if anchor is not None and topic_id and anchor.topic_id not in own
+        }
+        if elsewhere:
+            with closing(Cluster(self._brief)) as cluster:
+                OtherLogs(cluster, self._config.group, name).refuse_member(elsewhere)
+
+    def _fetch(self, askers: Askers, log: TopicPartition, topic_id: str) -> None:
         partitions = [ownership.owner.partition for ownership, _ in askers]
 
         def work() -> tuple[dict[TopicPartition, StoredOffset], tuple[int, int]]:
-            return self.primary.fetch(partitions), self.primary.log_bounds(log)
+            stored, bounds = self.primary.fetch(partitions), self.primary.log_bounds(log)
+            self._check_log(log.topic, topic_id, stored)
+            return stored, bounds
 
         def read(
             answer: tuple[dict[TopicPartition, StoredOffset], tuple[int, int]], each: Ownership

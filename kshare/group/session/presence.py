@@ -8,15 +8,17 @@ from typing import Final
 
 from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError
+from kshare.errors import ForeignMemberError, KafkaError
+from kshare.group.config.shared_settings import shared_settings
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
 from kshare.group.log.log_link import LogLink
-from kshare.group.protocol.log import members_forgotten, members_seen
+from kshare.group.protocol.log import GroupLog, members_forgotten, members_seen
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.record_codec import LIFE_SECONDS, encode
-from kshare.group.protocol.records import Key, Member
+from kshare.group.protocol.records import READS, Key, Member
+from kshare.group.protocol.shared_settings import difference
 from kshare.group.protocol.takeover import session_of
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.shared import Shared
@@ -68,12 +70,21 @@ class Presence:
         self._actions = actions
         self._now = now
         self._watchdog = Watchdog(shared.ownerships)
+        self._settings = shared_settings(config)
+        self._has_compared = False
         self._beat_at = self._look_at = 0.0
 
     @property
     def next_time(self) -> float:
         """When something is to be done next, once the log is followed."""
         return 0.0 if self.right.beats.wants_proof else min(self._beat_at, self._look_at)
+
+    def may_act(self, link: LogLink) -> bool:
+        """Whether something may be claimed: not before settings were compared.
+
+        Else a member that is refused would have fenced those that are right.
+        """
+        return self._has_compared or link.denied is not None or self._shared.member is not None
 
     def beat(self, link: LogLink) -> None:
         """Say that this member is alive, if it is time to, or the log's present is in doubt."""
@@ -88,7 +99,7 @@ class Presence:
             self._beat_at = now + (beats.pause if beats.is_on else _BEAT_SECONDS)
             beats.sent(wall_ms, now)
             host = self._config.application_server or socket.gethostname()
-            alive = Member(self.session_id, host, wall_ms)
+            alive = Member(self.session_id, host, wall_ms, READS, self._settings)
             failed = partial(self._not_alive, link, wall_ms)
             link.writer.append(link.partition, *encode(self._config.group, alive), failed)
 
@@ -120,6 +131,7 @@ class Presence:
             if beats.take_lapse(now):
                 ownerships.renew("the log was not reached for claim.timeout.ms")
             beats.read(ownerships.log)
+            self._compare(ownerships.log)
             if self._config.lease_records is None:
                 return
             ownerships.stay(None if member is None else member.epoch)
@@ -127,6 +139,29 @@ class Presence:
                 read_at = link.tail.last.read_at
                 ownerships.deem_silent(
                     beats.silent(ownerships.log, ownerships.sharers(), now=now, read_at=read_at)
+                )
+
+    def _compare(self, log: GroupLog) -> None:
+        """Refuse to go on beside members of other settings that live already.
+
+        Once, with the first own beat; before, nothing is claimed. Of two that start at the same
+        moment, both may be refused. Where a coordinator has members, their leader compares.
+
+        Raises:
+            ForeignMemberError: The settings of another member differ.
+        """
+        if self._has_compared or self.session_id not in log.members:
+            return
+        self._has_compared = True
+        if self._shared.member is not None:
+            return
+        since_ms = int((time.time() - LIFE_SECONDS) * 1000)
+        for name, beat in sorted(members_seen(log, since_ms).items()):
+            if differs := difference(self._settings, beat.settings):
+                raise ForeignMemberError(
+                    f"group {log.group}: member {name} on {beat.host} has other settings: "
+                    f"{differs}; give all members of a group the same, or stop that one first. One "
+                    f"that was killed counts as alive for {LIFE_SECONDS:g} s"
                 )
 
     def _not_alive(self, link: LogLink, wall_ms: int, error: KafkaError, kind: Kind) -> None:

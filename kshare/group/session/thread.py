@@ -191,7 +191,8 @@ class SessionThread:
                     self.shared.ownerships.deny(link.denied)
             self.presence.beat(link)
             self.presence.look_at_signs(link)
-            self.actions.act(link)
+            if self.presence.may_act(link):
+                self.actions.act(link)
             self._serve_epochs(link)
         self._serve_members(ready)
         # Last: by now owners have acted upon what was read.
@@ -234,9 +235,11 @@ class SessionThread:
     def _wait(self) -> list[int]:
         """Wait for something to do; return the sockets that are ready."""
         until = self._follower.next_time
-        if self._follower.sound_link is not None:
-            with self.shared.changed:
-                until = min(until, self.shared.ownerships.next_time())
+        link = self._follower.sound_link
+        if link is not None:
+            if self.presence.may_act(link):
+                with self.shared.changed:
+                    until = min(until, self.shared.ownerships.next_time())
             until = min(until, self.presence.next_time, self.epochs.retry_at)
         seconds = 0.0 if self.beside.has_events else until - self._now()
         answer = self._follower.fileno

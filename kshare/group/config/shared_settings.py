@@ -1,0 +1,33 @@
+"""What a member says of the settings that all members of its group must share."""
+
+import hashlib
+
+from kshare.group.config.table import ConsumerConfig
+from kshare.group.protocol.shared_settings import Settings
+
+__all__ = ["shared_settings"]
+
+
+def shared_settings(config: ConsumerConfig) -> Settings:
+    """The settings of a consumer that all members must share, each as a text.
+
+    Which they are, and why others are not: the table of ``docs/groups.md``.
+    """
+    said = {
+        "consumption.order": config.order,
+        "individual.commit.topic": config.log_topic,
+        "keys": _keys_text(config.keys),
+    }
+    if not config.is_query:
+        said["claim.timeout.ms"] = str(config.claim_timeout_ms)
+    return tuple(sorted(said.items()))
+
+
+def _keys_text(keys: tuple[bytes, ...] | None) -> str:
+    """Keys as their number and a digest: they are data, and may be long."""
+    if keys is None:
+        return "all"
+    digest = hashlib.sha256()
+    for key in sorted(set(keys)):
+        digest.update(len(key).to_bytes(8, "big") + key)
+    return f"{len(set(keys))} ({digest.hexdigest()[:12]})"
