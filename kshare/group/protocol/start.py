@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from kshare.core.bounded_json import DAMAGE, JsonBounds, count_of, read_object, text_of
 from kshare.core.hashing import KeyRanges
 from kshare.core.progress import Progress
 from kshare.group.protocol.log import PartitionLog
@@ -26,6 +27,7 @@ __all__ = [
 
 _NAME = "kshare"
 _VERSION = 1
+_BOUNDS: Final = JsonBounds(size=1 << 20, depth=4, containers=1 << 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +58,13 @@ class Anchor:
     def decode(cls, metadata: str | None) -> "Anchor | None":
         """The anchor that some metadata hold; None if they hold none."""
         try:
-            fields = json.loads(metadata or "")
-        except (ValueError, RecursionError):
+            fields = read_object(metadata or "", _BOUNDS)
+            if fields.get(_NAME) != _VERSION:
+                return None
+            incarnation, position = count_of(fields["incarnation"]), count_of(fields["position"])
+            return cls(incarnation, position, text_of(fields["topic_id"]))
+        except DAMAGE:
             return None
-        if not isinstance(fields, dict) or fields.get(_NAME) != _VERSION:
-            return None
-        incarnation, position = fields.get("incarnation"), fields.get("position")
-        topic_id = fields.get("topic_id")
-        if type(incarnation) is int and type(position) is int and isinstance(topic_id, str):
-            return cls(incarnation, position, topic_id)
-        return None
 
 
 @dataclass(frozen=True, slots=True)
