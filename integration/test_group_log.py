@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,11 @@ from integration.group_member import FENCED
 from integration.kafka import KafkaBroker
 from integration.members import eventually
 from integration.processes import PythonProcess
+from kshare.cli import main
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.errors import ForeignMemberError
 from kshare.group import KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
@@ -324,6 +327,24 @@ def test_a_log_that_was_deleted_while_nobody_lived(
     (said,) = [text for text in caplog.messages if "deleted or truncated" in text]
     assert str(at) in said
     assert "offset 10" in said
+
+
+def test_a_member_with_another_log_is_refused(broker: KafkaBroker, at: TopicPartition) -> None:
+    """Each would hand out all records; once the other log is left, the group goes on."""
+    settings = config(broker.bootstrap_servers, unique("group"), unique("log"))
+    moved = replace(settings, log_topic=unique("log"))
+    with session(settings, at) as member:
+        assert member.commit({at: [rectangle(0, 10), rectangle(20, 30)]}, SECONDS) == {at: 10}
+        other = GroupSession(moved)
+        other.claim({at: ALL_HASHES})
+        with pytest.raises(ForeignMemberError, match=f"belong to the log {settings.log_topic}"):
+            eventually(other.check)
+        other.close(10)
+        member.check()
+    drop = ["offsets", "drop", "--group", settings.group, "--log-topic", settings.log_topic]
+    assert main([*drop, "--bootstrap-servers", broker.bootstrap_servers]) == 0
+    with session(moved, at) as member:
+        assert member.started()[at] == Progress.at(10)
 
 
 def test_a_log_that_is_compacted_under_way(broker: KafkaBroker, at: TopicPartition) -> None:
