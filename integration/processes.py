@@ -20,6 +20,7 @@ _MODULES = [
     "integration.group_member",
     "integration.member_process",
     "integration.plain_process",
+    "integration.query_process",
     "integration.releasing_process",
     "integration.transaction_process",
     "integration.verifiable_process",

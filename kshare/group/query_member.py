@@ -25,6 +25,7 @@ from kshare.core.hashing import KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.query_starts import QueryStarts
 from kshare.group.offsets import GroupOffsets
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
@@ -162,7 +163,7 @@ class QueryMember:
                 return
             answer, self._answer = self._answer, None
             self._take(answer.exception())
-        self._claims.raise_fence()
+        self._claims.raise_fence(self._wanted)
         now = self._clock()
         is_said = _are_same(self._sent, self._wanted)
         if not self._wanted or now < (self._pace.again_at if is_said else self._pace.retry_at):
@@ -192,6 +193,7 @@ class QueryMember:
         while True:
             started = session.started()
             if all(tp in started for tp in partitions):
+                self._claims.raise_if_passed_by(self._wanted)
                 return {tp: started[tp] for tp in partitions}
             session.commit(dict.fromkeys(partitions, Progress.at(0)), self._seconds)
 
@@ -245,6 +247,7 @@ class _Claims:
         self._make = make
         self._session: GroupSession | None = None
         self._claimed: dict[TopicPartition, KeyRanges] = {}
+        self._starts = QueryStarts()  # also of sessions before: a fault may have ended one
 
     def claim(self, partitions: Collection[TopicPartition], timeout_ms: int) -> GroupSession:
         """The session, with what the query reads of these partitions claimed."""
@@ -258,17 +261,60 @@ class _Claims:
             self._claimed = wanted
         return self._session
 
-    def raise_fence(self) -> None:
-        """Raise if another member has claimed some of it; other faults are those of commits."""
+    def raise_fence(self, processed: Mapping[TopicPartition, Progress]) -> None:
+        """Raise if another member has claimed some of it; other faults are those of commits.
+
+        Args:
+            processed: What the query has processed of each partition, in total.
+
+        Raises:
+            FencedError: Another member has, or has committed what the query is to read.
+        """
         session = self._session
         if session is None:
             return
         try:
             session.check()
+            self.raise_if_passed_by(processed)
         except FencedError:
             raise
         except Exception as error:  # the next commit reports it
             _log.debug("%s", error)
+
+    def raise_if_passed_by(self, processed: Mapping[TopicPartition, Progress]) -> None:
+        """Raise if others have worked in the place of the query, and left no claim.
+
+        Args:
+            processed: What the query has processed of each partition, in total.
+
+        Raises:
+            FencedError: They have committed what the query has not processed.
+        """
+        session = self._session
+        if session is None:
+            return
+        for partition, start in session.started().items():
+            hashes = self._hashes(partition)
+            passed = self._starts.passed_by(
+                partition,
+                start,
+                session.incarnation(partition),
+                hashes=hashes,
+                processed=processed.get(partition, start),
+            )
+            if passed:
+                first = passed[0].offsets.start
+                raise FencedError(
+                    f"{partition}: another member of group {self._config.group} has committed "
+                    f"offset {first}, which this query has not processed, while the query did not "
+                    "read the group's log for longer than others wait: two have read the same. "
+                    "Start the query again once only one reads these key hashes: it goes on from "
+                    "its checkpoint",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    hashes=tuple((part.lo, part.hi) for part in hashes),
+                    other=None,
+                )
 
     def close(self, seconds: float) -> None:
         """End the session; a later claim makes another one."""

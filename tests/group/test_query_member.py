@@ -242,6 +242,49 @@ def test_a_fence_is_an_error_and_nothing_is_claimed_back() -> None:
     assert sessions.done == {T0: Progress.at(5)}
 
 
+@pytest.mark.parametrize(
+    ("start", "error"),
+    [
+        (Progress.at(5), None),
+        (Progress.of(5, [rectangle(6, 8, UPPER)]), None),
+        (Progress.of(5, [rectangle(6, 8, LOWER)]), "has committed offset 7"),
+        (Progress.at(9), "has committed offset 5"),
+    ],
+)
+def test_a_start_behind_what_others_have_committed_in_its_place_is_a_fence(
+    start: Progress, error: str | None
+) -> None:
+    """Its claims were in doubt, and the session has claimed anew: the query cannot go on there."""
+    sessions = Sessions()
+    spark = fake_query(sessions, LOWER)
+    spark.commit({T0: Progress.of(5, [rectangle(6, 7, LOWER)])})
+    spark.flush(SECONDS)
+    (session,) = sessions.members
+    session.restart(T0, start)
+    for _ in range(2):
+        if error is None:
+            spark.commit({T0: Progress.of(5, [rectangle(6, 7, LOWER)])})
+        else:
+            with pytest.raises(FencedError, match=f"orders-0: another .* {error}, which") as raised:
+                spark.commit({T0: Progress.of(5, [rectangle(6, 7, LOWER)])})
+            assert raised.value.hashes == ((LOWER.lo, LOWER.hi),)
+    spark.close()
+
+
+def test_a_reset_of_the_groups_offsets_is_no_fence_of_a_query() -> None:
+    sessions = Sessions()
+    with closing(fake_query(sessions)) as spark:
+        spark.commit({T0: Progress.at(5)})
+        spark.flush(SECONDS)
+        (session,) = sessions.members
+        session.incarnations[T0] = 1
+        session.restart(T0, Progress.at(50))
+        spark.commit({T0: Progress.at(6)})
+        spark.flush(SECONDS)
+        session.restart(T0, Progress.at(50))  # it was ahead of the query when it was reset
+        spark.commit({T0: Progress.at(7)})
+
+
 def test_closing_publishes_what_is_left() -> None:
     sessions = Sessions()
     spark = fake_query(sessions)

@@ -37,6 +37,7 @@ class FakeSession:
         self.is_closed = False
         self.commits_before_close: int | None = None
         self.waiting: set[TopicPartition] = set()  # whose claims are not in place
+        self.incarnations: dict[TopicPartition, int] = {}
         self._group = group
         self._on_change = on_change
         self._started: dict[TopicPartition, Progress] = {}
@@ -74,6 +75,9 @@ class FakeSession:
         if self._group.holds_back:
             return {}
         return {tp: start for tp, start in self._started.items() if tp not in self.waiting}
+
+    def incarnation(self, partition: TopicPartition) -> int:
+        return self.incarnations.get(partition, 0)
 
     def restart(self, tp: TopicPartition, start: Progress) -> None:
         self._group.done[tp] = self._started[tp] = start

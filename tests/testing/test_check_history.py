@@ -91,6 +91,15 @@ LEGAL = {
         "a": member(assigned(0), got(1, 0), got(9, 1), revoked(10), resumed=(8,)),
         "b": member(assigned(3), got(4, 1), got(5, 2), got(11, 3)),
     },
+    "others came and went while one was stopped": {
+        "a": Events(
+            [got(1, 0), got(2, 1), got(9, 2), got(10, 1), got(11, 3)], (8,), has_callbacks=False
+        ),
+        "b": plain(got(4, 0)),
+    },
+    "a member that was stopped begins anew": {
+        "a": member(assigned(0), got(1, 0), got(2, 1), got(9, 2), got(10, 1), resumed=(8,)),
+    },
     "the record in hand of one that was closed": {
         "a": member(assigned(0), got(1, 0), revoked(3), got(4, 1), closing=(2,)),
         "b": member(assigned(5), got(6, 1)),
@@ -148,6 +157,22 @@ ILLEGAL = {
     "backwards at one process, after a skip": ({"a": plain(got(1, 1), got(2, 0))}, 2),
     "backwards at the successor": (
         {"a": plain(got(1, 0), got(2, 1)), "b": plain(got(3, 1), got(4, 0))},
+        1,
+    ),
+    "goes on after it was stopped, and so does another": (
+        {
+            "a": Events([got(1, 0), got(9, 1), got(10, 2)], (8,), has_callbacks=False),
+            "b": plain(got(4, 1), got(11, 3)),
+        },
+        1,
+    ),
+    "begins anew twice after it was stopped once": (
+        {
+            "a": member(
+                *(assigned(0), got(1, 0), got(2, 1), got(9, 2), got(10, 1), got(11, 1)),
+                resumed=(8,),
+            )
+        },
         1,
     ),
     "a second record after it was stopped": ({"a": STOPPED, "b": SUCCESSOR}, 1),

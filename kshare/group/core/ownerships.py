@@ -234,6 +234,28 @@ class Ownerships:
             f"group {self.log.group}, {owner.partition}: {why}: what {owner.claim_name} has leased "
             "and not committed is delivered again"
         )
+        self._claim_under_another_name(owner)
+
+    def look_anew(self) -> None:
+        """Claims may have come and gone unseen: own all under other names, from what the log says.
+
+        What was handed out before counts no more. What others have taken and still have is not
+        taken back.
+        """
+        for partition, each in list(self.by_partition.items()):
+            owner = each.owner
+            owner.look(self.log.of(partition))
+            if owner.phase is not Phase.FENCED:
+                self._claim_under_another_name(owner)
+                self.warnings.append(
+                    f"group {self.log.group}, {partition}: the log was not read for "
+                    "claim.timeout.ms, and records are missing that others have written since: "
+                    f"they may have had key hashes of {owner.claim_name}. It claims them anew; "
+                    "what it has handed out and nobody has committed is delivered again"
+                )
+
+    def _claim_under_another_name(self, owner: Owner) -> None:
+        """Give up a claim, and claim the same again: nothing of before counts."""
         self._claimant.rename()
         claim = self._claimant.claim(owner.partition, owner.hashes)
         self._claim_again(replace(claim, epoch=owner.epoch, self_fencing=owner.claim.self_fencing))

@@ -237,6 +237,20 @@ class Right:
             self.beats.lapsed(sent_at)
         self.read_at = max(self.read_at, sent_at)
 
+    def has_missed(self, sent_at: float, *, has_holes: bool) -> bool:
+        """True if claims may have come and gone that this member has not seen. Before `log_read`.
+
+        Who takes over waits for as long as a member may go without the log. So what has come and
+        gone within that time was never acted upon. What has come and gone later is seen, as long as
+        all records are there: a claim that was given up is one that compaction deletes, and later
+        it deletes the tombstone, too.
+
+        Args:
+            sent_at: When the log was asked for that is read to its end now.
+            has_holes: Whether records are missing since it was read to its end before.
+        """
+        return has_holes and _NEVER < self.read_at < sent_at - self._seconds
+
     def ended(self) -> None:
         """The session cannot go on."""
         self.read_at = _NEVER

@@ -60,12 +60,15 @@ class LastAnswer(NamedTuple):
         log_start: The first offset of the log.
         bounds: The last stable offset and the high watermark.
         read_at: When it was asked for; minus infinity before there was one.
+        has_holes: Whether offsets that were never seen lie behind the last answer that came to the
+            end: compaction has deleted records, or they are markers of transactions.
     """
 
     caught_up: bool = False
     log_start: int = 0
     bounds: tuple[int, int] = (0, 0)
     read_at: float = float("-inf")
+    has_holes: bool = False
 
 
 class LogLostError(OSError):
@@ -133,6 +136,7 @@ class LogTail:
         self._leader = _Leader(partition, brokers, wake, now, retry_backoff(kafka))
         self._request: _Request | None = None
         self._throttled_until = float("-inf")
+        self._was_at_end = False
 
     @property
     def fileno(self) -> int | None:
@@ -204,11 +208,13 @@ class LogTail:
                 return []
         if answer is None:
             raise OSError(f"broker {connection.broker} answered without {self._partition}")
+        before = self.position
         rows = list(self._rows(answer))
+        has_holes = self._has_holes(len(rows), self.position - before)
         end, stable = answer.high_watermark, answer.last_stable_offset
         stable = stable if stable >= 0 else end
         is_end = self.position >= stable
-        self.last = LastAnswer(is_end, answer.log_start, (stable, end), request.sent_at)
+        self.last = LastAnswer(is_end, answer.log_start, (stable, end), request.sent_at, has_holes)
         self._leader.backoff.reset()
         return rows
 
@@ -235,6 +241,19 @@ class LogTail:
         if index.next_offset is not None:
             self.position = index.next_offset
         return rows
+
+    def _has_holes(self, rows: int, offsets: int) -> bool:
+        """Whether offsets are missing since the log was read to its end, now that there are more.
+
+        Args:
+            rows: Number of records that the answer has.
+            offsets: Number of offsets that it spans.
+        """
+        last = self.last
+        self._was_at_end |= last.caught_up
+        had_holes = last.has_holes and not last.caught_up
+        # Before it was ever read to its end, nobody has relied upon what it said.
+        return self._was_at_end and (had_holes or rows < offsets)
 
     def _refuse(self, code: int) -> None:
         topic, number = self._partition

@@ -132,6 +132,9 @@ class Presence:
                 ownerships.renew("the log was not reached for claim.timeout.ms")
             beats.read(ownerships.log)
             self._compare(ownerships.log)
+            last = link.tail.last
+            if last.caught_up and self.right.has_missed(last.read_at, has_holes=last.has_holes):
+                ownerships.look_anew()  # before owners act upon what was read
             if self._config.lease_records is None:
                 return
             ownerships.stay(None if member is None else member.epoch)

@@ -175,6 +175,13 @@ class GroupSession:
         with self._shared.changed:
             return self._shared.ownerships.started()
 
+    def incarnation(self, partition: TopicPartition) -> int:
+        """How often the offsets of a partition were reset before its start; 0 if it has none."""
+        with self._shared.changed:
+            each = self._shared.ownerships.by_partition.get(partition)
+            resolved = None if each is None else each.owner.resolved
+            return 0 if resolved is None else resolved.incarnation
+
     def check(self) -> None:
         """Raise the fault of the session, if there is one.
 

@@ -127,8 +127,9 @@ class Polls:
         if row.delivery.offset > last:
             return None
         now.begun_again[row.process] += 1
-        resets = sum(reset < row.delivery.time for reset in self._resets[row.process])
-        if now.begun_again[row.process] <= resets:
+        resumed = self._history.processes[row.process].resumed
+        excuses = [*self._resets[row.process], *resumed]
+        if now.begun_again[row.process] <= sum(time < row.delivery.time for time in excuses):
             return None
         kind: Kind = "duplicate" if is_again else "non-monotonic poll"
         return Anomaly(kind, f"{row}, after offset {last}")
@@ -179,9 +180,17 @@ def _holdings(name: str, events: Events) -> Iterator[_Held]:
             since.clear()
         elif isinstance(line, Delivery):
             key = line.partition, line.key
+            if not events.has_callbacks:
+                # While it was stopped, others may have come and gone.
+                yield _Held(line, name, _last_before(events.resumed, line.time), line in in_hand)
+                continue
             if key not in since or not line.key:
-                since[key] = _since(changes, line) if events.has_callbacks else _ALWAYS
+                since[key] = _since(changes, line)
             yield _Held(line, name, since[key], line in in_hand)
+
+
+def _last_before(times: Sequence[int], time: int) -> int:
+    return max((each for each in times if each < time), default=_ALWAYS)
 
 
 def _in_hand(events: Events) -> set[Delivery]:

@@ -146,7 +146,8 @@ class Events:
 
     Attributes:
         lines: What it has written, in its own order.
-        resumed: When it went on after it was stopped.
+        resumed: When it went on after it was stopped: from then on it may begin each key once
+            again, in order, as others may have come and gone meanwhile.
         closing: When a signal handler began to close it, amid its loop.
         has_callbacks: Whether it writes what it is assigned; else it was given all at its start.
         is_plain: Whether it is a plain consumer in a group of kshare's: it starts at the stable

@@ -274,3 +274,37 @@ def test_a_later_claim_is_seen_in_the_pause_after_a_fault(lease_records: int | N
     assert each.owner.phase is Phase.FENCED
     assert owned.started() == {}
     assert owned.share(T0) is None
+
+
+def test_who_looks_anew_claims_under_another_name_and_counts_nothing_of_before() -> None:
+    owned = ownerships()
+    owned.claim({T0: ALL_HASHES})
+    run(owned)
+    before = owned.by_partition[T0]
+    start, name = before.start, before.owner.claim_name
+    assert start is not None
+    owned.look_anew()
+    after = owned.by_partition[T0]
+    assert after is not before
+    assert before.is_replaced
+    assert after.start is None
+    assert after.owner.claim_name != name
+    assert owned.give_up() == [Key(0, "claim", T0, (name,))]
+    assert not after.processed_since(start, Progress.at(5))
+    warning = owned.warnings[-1]
+    assert f"they may have had key hashes of {name}. It claims them anew" in warning
+
+
+def test_who_looks_anew_takes_nothing_back_from_who_still_has_it() -> None:
+    owned = ownerships()
+    owned.claim({T0: ALL_HASHES})
+    run(owned)
+    each = owned.by_partition[T0]
+    write(owned, Claim(T0, "other#1", KeyRanges([UPPER])))
+    owned.look_anew()
+    assert owned.by_partition[T0] is each
+    assert each.owner.phase is Phase.FENCED
+    error = owned.fenced()
+    assert error is not None
+    assert error.other == "other"
+    assert not any("claims them anew" in text for text in owned.warnings)

@@ -8,6 +8,7 @@ import pytest
 from kshare.core.progress import TopicPartition
 from kshare.group.log.tail import LogTail
 from kshare.options import KafkaConfig
+from tests.support.batches import Rec, batch_of
 from tests.support.clock import WAIT_S
 from tests.support.scripted_cluster import Log, ScriptedCluster, ScriptedConnection
 
@@ -148,4 +149,39 @@ def test_a_throttled_answer_is_no_fault(
     assert (before.caught_up, tail.last.caught_up) == (False, True)
     first, second = asked
     assert first is second
+    tail.close()
+
+
+def test_records_that_are_missing_since_the_log_was_read_to_its_end_are_said() -> None:
+    """Of what was read before that nobody has relied upon anything."""
+
+    def batch(*offsets: int) -> bytes:
+        rows = [Rec(b"k", b"v", at - offsets[0]) for at in offsets]
+        return batch_of(rows, base=offsets[0]).encode()
+
+    batches = [batch(0, 2), batch(3, 4)]
+    cluster = ScriptedCluster({LOG: Log(batches)})
+    woken, seen = threading.Event(), list[tuple[list[int], bool, bool]]()
+    tail = LogTail(KAFKA, LOG, cluster, woken.set, wait_ms=0)
+
+    def read() -> None:
+        tail.ask()
+        rows = tail.take()
+        assert rows is not None
+        seen.append(([row.offset for row in rows], tail.last.caught_up, tail.last.has_holes))
+
+    tail.ask()
+    assert woken.wait(WAIT_S)
+    read()
+    cluster.logs[LOG] = Log([*batches, batch(5, 6)])
+    read()
+    cluster.logs[LOG] = Log([*batches, batch(5, 6), batch(9, 10)])
+    read()
+    read()
+    assert seen == [
+        ([0, 2, 3, 4], True, False),
+        ([5, 6], True, False),
+        ([9, 10], True, True),
+        ([], True, False),
+    ]
     tail.close()

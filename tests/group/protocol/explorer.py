@@ -80,11 +80,14 @@ def random_steps(
         limits: How much may happen.
         length: Maximum number of steps.
         seed: Of the random numbers.
-        slow: A process that does little meanwhile.
+        slow: A process that does little meanwhile. Where others leave, it is suspended until they
+            have, and the log's cleaner has come since.
     """
     draw = random.Random(seed)
     for _ in range(length):
         possible = steps(world, limits)
+        if slow is not None and limits.leaves and not world.cleaned_after:
+            possible = [step for step in possible if step[1] != slow] or possible
         if not possible:
             break
         if slow is not None and slow in world.processes and world.processes[slow].in_flight:
@@ -95,12 +98,13 @@ def random_steps(
             yield draw.choice(possible)
 
 
-def finish(world: World, until: int | None = None) -> None:
+def finish(world: World, until: int | None = None, *, without: str | None = None) -> None:
     """Let no more go wrong: everyone reads, acts, waits and processes all there is, and commits.
 
     Args:
         world: The world.
         until: No record from this offset on is handed out; None for all.
+        without: A process that is suspended meanwhile.
     """
     limits = Limits(processes=0, commits=1_000, in_flight=1_000, crashes=0, compactions=0)
     for _ in range(20):
@@ -109,7 +113,7 @@ def finish(world: World, until: int | None = None) -> None:
             if until is not None and verb in {"deliver", "acknowledge", "commit"}:
                 continue
             for step in steps(world, limits):
-                if step[0].split()[0] == verb:
+                if step[0].split()[0] == verb and step[1] != without:
                     take(world, step)
                     is_done = False
         if is_done:  # nothing has changed, and nothing will
@@ -121,6 +125,14 @@ def first_world(*, records: int = 4, running: bool = False) -> World:
     world = new_world(records)
     if running:
         finish(world, until=0)
+    return world
+
+
+def suspended_world() -> World:
+    """A member is suspended while it has a record in hand, and another takes a part of its keys."""
+    world = first_world(running=True)
+    take(world, ("deliver", "m0"))
+    take(world, ("take a part", "m0"))
     return world
 
 

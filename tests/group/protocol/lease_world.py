@@ -85,9 +85,8 @@ class History(Log):
 
     def compact_for(self, read_to: int) -> None:
         """Compact; tombstones stay that some member has not read (``delete.retention.ms``)."""
-        unread = [r for r in self.records if r[2] is None and r[0] >= read_to]
         self.compact()
-        self.records = sorted([*self.records, *unread], key=lambda r: r[0])
+        self.delete_tombstones(read_to)
 
     def all_said(self) -> GroupLog:
         """What it would say if nothing had been deleted."""
@@ -101,6 +100,7 @@ class History(Log):
         """What it would say if it was compacted now."""
         log = Log(list(self.records), self.end)
         log.compact()
+        log.delete_tombstones()
         return log.said()
 
     def clone(self) -> Self:

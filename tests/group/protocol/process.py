@@ -63,12 +63,38 @@ class Log:
         self.version += 1
         self._mark = None
 
+    @property
+    def has_tombstones(self) -> bool:
+        return any(record is None for _, _, record in self.records)
+
     def compact(self) -> None:
+        """Delete what later records of the same key replace; their tombstones stay for a while."""
         last = {key: offset for offset, key, _ in self.records}
-        self.records = [r for r in self.records if last[r[1]] == r[0] and r[2] is not None]
+        self._keep([r for r in self.records if last[r[1]] == r[0]])
+
+    def delete_tombstones(self, below: int | None = None) -> None:
+        """``delete.retention.ms`` is over of those that have nothing left to delete.
+
+        Args:
+            below: Only of those below this offset; None for all.
+        """
+        first = {key: offset for offset, key, _ in reversed(self.records)}
+        end = self.end if below is None else below
+        self._keep(
+            [r for r in self.records if r[2] is not None or first[r[1]] < r[0] or r[0] >= end]
+        )
+
+    def _keep(self, records: list[tuple[int, Key, Record | None]]) -> None:
+        self.records = records
         self._said, self._is_shared = GroupLog("g"), False
         self.version += 1
         self._mark, self._marks = None, ()
+
+    def has_holes(self, start: int) -> bool:
+        """Whether a reader that goes on at an offset, up to the end, misses some."""
+        return len(self.records) - bisect_left(self.records, start, key=itemgetter(0)) < (
+            self.end - start
+        )
 
     def said(self) -> GroupLog:
         """What it says to one that reads all of it now.
@@ -318,8 +344,17 @@ class Process:
         if owned.topic_id != log.topic_id:
             owned.lost(log.topic_id, "it was deleted")
             self.wanted, self.shares_log = [], False  # its writer is closed
+        before, was_late = self.log.end, not self.is_current
         replay(log, self.own_log())
+        if was_late and before and log.has_holes(before):
+            self.look_anew()
         self.is_current = True
+
+    def look_anew(self) -> None:
+        """Claims may have come and gone while it did not read the log."""
+        before = self.ownership
+        self.ownerships.look_anew()
+        self.forget(before)
 
     def own_log(self) -> GroupLog:
         """What it has read, to be read on."""

@@ -12,6 +12,7 @@ import pytest
 from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.core.ownership import CommitCounter, Ownership
+from kshare.group.core.ownerships import Ownerships
 from kshare.group.protocol import commit, log, owner, start
 from kshare.group.protocol.actions import Delete, WritePrimary
 from kshare.group.protocol.owner import Owner
@@ -23,6 +24,7 @@ from tests.group.protocol.explorer import (
     first_world,
     new_world,
     random_steps,
+    suspended_world,
     walk,
 )
 from tests.group.protocol.interleavings import Broken, seeds
@@ -37,6 +39,7 @@ WALKS, LENGTH = 200, 160
 LIMITS = Limits(processes=4, commits=3, in_flight=2, compactions=2)
 FAILING = replace(LIMITS, failures=3)
 LOST = replace(FAILING, lost_logs=1)
+PARTS = replace(LIMITS, leaves=2, compactions=8)
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -83,6 +86,36 @@ def test_random_walks_with_failures() -> None:
     half = WALKS // 2
     no_law_is_broken(lambda seed: walk(FAILING, LENGTH, seed, run, slow="m0"), walks(half))
     no_law_is_broken(lambda seed: walk(FAILING, LENGTH, seed), walks(half, after=half))
+
+
+def test_random_walks_of_a_member_that_is_suspended_while_others_come_and_go() -> None:
+    start = suspended_world()
+    no_law_is_broken(lambda seed: walk(PARTS, LENGTH, seed, start, slow="m0"), walks(WALKS))
+
+
+@pytest.mark.parametrize("keeps_tombstone", [True, False])
+def test_a_suspended_member_looks_anew_although_compaction_left_no_trace(
+    keeps_tombstone: bool,
+) -> None:
+    """Another takes a part of its hashes, commits and leaves; then the log's cleaner comes."""
+    world = suspended_world()
+    finish(world, without="m0")
+    assert world.promised >= {0, 2}
+    take(world, ("leave", "m2"))
+    take(world, ("compact", ""))
+    if not keeps_tombstone:
+        take(world, ("delete tombstones", ""))
+    assert "m2#1" not in {
+        key.detail[0] for _, key, record in world.log.records if key.kind == "claim" and record
+    }
+    take(world, ("read", "m0"))
+    suspended = world.processes["m0"]
+    assert suspended.start is None
+    assert suspended.in_flight == []
+    finish(world)
+    assert suspended.owner.phase is owner.Phase.RUNNING
+    assert suspended.owner.claim_name != "m0#1"
+    assert not any(is_pending(suspended.owner.done, offset, world.keys[0]) for offset in (0, 2))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -323,6 +356,11 @@ def forgets_facts_that_were_not_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Owner, "failed", failed)
 
 
+def looks_not_anew_after_a_lapse(patch: pytest.MonkeyPatch) -> None:
+    """Who was away trusts its claim, although others may have come and gone."""
+    patch.setattr(Ownerships, "look_anew", lambda _: None)
+
+
 def deletes_claims_that_others_wait_for(patch: pytest.MonkeyPatch) -> None:
     def greedy(at: TopicPartition, said: log.PartitionLog, member: str) -> list[Key]:
         gone = [other for other in said.claims if not said.owned_by(other)]
@@ -390,6 +428,15 @@ def test_a_fault_is_found_by_every_interleaving(
     fault(monkeypatch)
     limits = Limits(processes=3, lost_logs=1, failures=1)
     assert is_found(isinstance(explore(limits, 6, running=True)[1], Broken))
+
+
+def test_that_a_suspended_member_trusts_its_claim_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks_not_anew_after_a_lapse(monkeypatch)
+    start = suspended_world()
+    ways = (walk(PARTS, LENGTH, seed, start, slow="m0") for seed in seeds(2_000, 38))
+    assert is_found(any(isinstance(found, Broken) for found in ways))
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_RUNNING_MEMBERS, ids=lambda fault: fault.__name__)

@@ -28,6 +28,7 @@ def said(*records: Record | Key, compacted: bool = False) -> PartitionLog:
             log.append(key_of(each), each)
     if compacted:
         log.compact()
+        log.delete_tombstones()
     group = GroupLog("g")
     replay(log, group)
     return group.of(T0)

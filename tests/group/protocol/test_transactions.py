@@ -8,6 +8,7 @@ import pytest
 
 from kshare.core.hashing import NO_HASHES
 from kshare.core.progress import Progress
+from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.transaction_state import Outlook, Stage, TransactionState
 from kshare.group.protocol import actions, commit, owner
 from kshare.group.protocol.commit import (
@@ -30,6 +31,7 @@ from tests.group.protocol.transactional_explorer import (
     go,
     let_run,
     new_world,
+    suspended_world,
     walk,
 )
 from tests.group.protocol.transactional_member import Member
@@ -44,6 +46,7 @@ LENGTH = 160
 LIMITS = Limits()
 NARROW = Limits(members=3, in_flight=1)
 LATE = Limits(late=True)
+PARTS = Limits(members=3, parts=2, compactions=8)
 
 # -- the world -------------------------------------------------------------------------------------
 
@@ -109,6 +112,21 @@ def a_zombie_whose_successor_has_gone() -> str | None:
 def test_a_zombie_whose_successor_has_gone_writes_nothing() -> None:
     """Of the successor's claim, the log says no more than that there was one."""
     assert a_zombie_whose_successor_has_gone() is None
+
+
+def test_a_member_is_suspended_amid_a_transaction_while_others_come_and_go() -> None:
+    """They take a part of its hashes, commit and leave, and compaction deletes their claims."""
+    start = suspended_world()
+    no_law_is_broken(lambda seed: walk(PARTS, LENGTH, seed, start), walks(60))
+
+
+def test_that_a_suspended_member_trusts_its_claim_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its id was fenced, but its producer gets another epoch: only its claim would say no."""
+    monkeypatch.setattr(Ownerships, "look_anew", lambda _: None)
+    start = suspended_world()
+    assert is_found(any(walk(PARTS, LENGTH, seed, start) for seed in seeds(200, 1)))
 
 
 @pytest.mark.parametrize("first", range(0, 120, 30))

@@ -68,6 +68,14 @@ def first_world(*, shares_ids: bool = False, running: bool = True) -> Transactio
     return world
 
 
+def suspended_world() -> TransactionalWorld:
+    """A member is suspended amid a transaction, and another takes a part of its keys."""
+    world = first_world()
+    take(world, ("deliver", "m0"))
+    take(world, ("take a part", "m0"))
+    return world
+
+
 def walk(
     limits: Limits,
     length: int,
@@ -94,6 +102,8 @@ def walk(
     try:
         for number in range(length):
             possible = steps(world, limits)
+            if limits.parts and not world.cleaned_after:  # the first one is suspended until then
+                possible = [step for step in possible if step[1] != "m0"]
             if not possible:
                 break
             busy = [name for name, member in world.members.items() if member.in_flight]
@@ -138,7 +148,8 @@ def finish_all(world: TransactionalWorld) -> None:
             world.start(number)
     finish(world)
     missing = set(range(len(world.keys))) - set(world.outputs)
-    if missing:
+    # Who has a part without records passes over it: grouped_world's members do, these do not.
+    if missing and not world.parts:
         raise LawBrokenError(f"no output of {sorted(missing)}")
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Self
 
-from kshare.core.hashing import ALL_HASHES, KeyRanges
+from kshare.core.hashing import ALL_HASHES, KeyRanges, split
 from kshare.core.progress import Progress
 from kshare.group.core.transaction_state import ProducerEpoch, Stage, TransactionAction
 from kshare.group.protocol import commit
@@ -65,7 +65,10 @@ class TransactionalWorld:
     highest_stable: int = 0
     started: int = 0
     compactions: int = 0
+    cleaned_after: int = 0  # how many had left when the log was last compacted
     expired: int = 0
+    left: int = 0
+    parts: int = 0
     shares_ids: bool = False
     per_call: int = 1  # records that a call returns, if there are as many
     _known: tuple[object, Progress] | None = None  # by what, and what is known
@@ -84,6 +87,13 @@ class TransactionalWorld:
         self.members[name] = member = Member(name, owned, transactional_id=transactional_id)
         member.claim({T0: KeyRanges([HALVES[half]])})
         self.transactions.epochs.setdefault(transactional_id, 0)
+
+    def take_a_part(self, half: int) -> None:
+        """Another member claims the lower part of a half, where its keys are."""
+        self.start(half)
+        self.parts += 1
+        part = KeyRanges([split(HALVES[half], 2)[0]])
+        list(self.members.values())[-1].claim({T0: part})
 
     def known(self) -> Progress:
         """What is processed by all facts that are committed, also behind an open transaction."""
@@ -154,6 +164,8 @@ class TransactionalWorld:
             self.started,
             self.compactions,
             self.expired,
+            self.left,
+            self.parts,
         )
 
 
@@ -170,6 +182,7 @@ class Limits:
     expired: int = 1
     doubts: bool = True
     late: bool = False  # whether requests arrive late, and outputs are written before facts
+    parts: int = 0  # members that take a part of what another has, and leave without a successor
 
 
 def next_record(world: TransactionalWorld, member: Member) -> int | None:
@@ -190,6 +203,12 @@ def steps(world: TransactionalWorld, limits: Limits) -> list[Step]:
         verbs = log_verbs(world, limits, member, end)
         if world.started < limits.members:
             verbs += ("replace", "crash", "leave")
+        is_half = member.hashes[0] in HALVES
+        if world.parts < limits.parts and is_half:
+            verbs.append("take a part")
+        has_worked = any(is_own(member, world.keys[offset]) for offset in world.outputs)
+        if not is_half and has_worked and member.state.is_settled:
+            verbs.append("leave for good")
         verbs += transactional_verbs(limits, member)
         possible += [(verb, name) for verb in verbs]
     return possible + broker_steps(world, limits)
@@ -266,6 +285,7 @@ def take(world: TransactionalWorld, step: Step) -> None:
         case "compact":
             world.log.compact(read_to(world))
             world.compactions += 1
+            world.cleaned_after = world.left
         case "mark":
             current = world.transactions.open.pop(name)
             if current.state == "aborting":
@@ -277,6 +297,12 @@ def take(world: TransactionalWorld, step: Step) -> None:
         case "expire":
             world.transactions.fence(name)
             world.expired += 1
+        case "take a part":
+            world.take_a_part(half_of(world.members[name]))
+        case "leave for good":
+            close(world, world.own(name))
+            del world.members[name]
+            world.left += 1
         case _:
             _happen(world, world.own(name), what)
     world.check()
@@ -304,7 +330,7 @@ def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
                 close(world, member)
             if what != "replace":
                 del world.members[member.name]
-            world.start(HALVES.index(member.hashes[0]))
+            world.start(half_of(member))
             return
         case _:
             globals()[what](world, member)  # looked up late: a fault may be in its place
@@ -313,13 +339,22 @@ def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
     world.check_settled(member)
 
 
+def half_of(member: Member) -> int:
+    """The half of the hash space that a member has, or has a part of."""
+    return int(member.hashes[0].lo >= HALVES[1].lo)
+
+
 def read(world: TransactionalWorld, member: Member) -> None:
     end = read_to(world)
-    log = member.own_log()
-    for at, key, record, number in world.log.between(member.log.end, end):
+    log, was_late = member.own_log(), not member.is_current
+    records, offsets = world.log.between(log.end, end), end - log.end
+    for at, key, record, number in records:
         if is_visible(world.log, number):
             log.apply(at, key, record)
+    has_holes = log.end > 0 and len(records) < offsets
     log.end = max(log.end, end)
+    if was_late and has_holes:
+        member.look_anew()
     member.is_current = True
     member.is_read = member.state.epoch is not None
 

@@ -78,7 +78,10 @@ class World:
     started: int = 0  # processes, ever
     lost_logs: int = 0
     compactions: int = 0
+    expired: int = 0  # how often tombstones were deleted
     failures: int = 0
+    left: int = 0
+    cleaned_after: int = 0  # how many had left when records were last deleted
     per_call: int = 1  # records that a call returns, if there are as many
     _checked: tuple[object, ...] = ()  # what held at the last check
     _shared: set[str] = field(default_factory=set)  # processes that copies have, too
@@ -99,6 +102,13 @@ class World:
     def crash(self, name: str) -> None:
         """Kill -9: what it has in flight is forgotten."""
         del self.processes[name]
+
+    def leave(self, name: str) -> None:
+        """An orderly end: it gives up what it claims."""
+        process = self.processes.pop(name)
+        self.left += 1
+        for key in [*process.ownerships.give_up(), *process.ownerships.claims()]:
+            self.delete(process, key)
 
     # -- laws ----------------------------------------------------------------------------------
 
@@ -213,7 +223,9 @@ class World:
             self.late_facts,
             self.lost_logs,
             self.compactions,
+            self.expired,
             self.failures,
+            self.left,
             self.started,
         )
 
@@ -279,6 +291,7 @@ class Limits:
     compactions: int = 1
     lost_logs: int = 0
     failures: int = 0
+    leaves: int = 0  # members that give up what they claim; others take a part of what one has
 
 
 Step = tuple[str, str]
@@ -292,10 +305,23 @@ def steps(world: World, limits: Limits) -> list[Step]:
         possible += log_steps(world, process, limits)
         if world.started < limits.processes:
             possible += (("replace", name), ("crash", name))
-    if world.compactions < limits.compactions and world.log.records:
-        possible.append(("compact", ""))
+            if limits.leaves:
+                possible.append(("take a part", name))
+        if world.left < limits.leaves and process.commits and process.asked is None:
+            possible.append(("leave", name))
+    possible += cleaner_steps(world, limits)
     if world.lost_logs < limits.lost_logs and world.log.records:
         possible.append(("lose the log", ""))
+    return possible
+
+
+def cleaner_steps(world: World, limits: Limits) -> list[Step]:
+    """What the log's cleaner can do: records that later ones replace go first, then tombstones."""
+    possible: list[Step] = []
+    if world.compactions < limits.compactions and world.log.records:
+        possible.append(("compact", ""))
+    if world.expired < world.compactions and world.log.has_tombstones:
+        possible.append(("delete tombstones", ""))
     return possible
 
 
@@ -333,6 +359,12 @@ def take(world: World, step: Step) -> None:
     if what == "compact":
         world.log.compact()
         world.compactions += 1
+        world.cleaned_after = world.left
+    elif what == "delete tombstones":
+        world.log.delete_tombstones()
+        world.expired += 1
+    elif what == "leave":
+        world.leave(name)
     elif what == "lose the log":
         world.log = Log(topic_id=f"lost {world.lost_logs}")
         world.lost_logs += 1
@@ -364,6 +396,9 @@ def _happen(world: World, process: Process, what: str) -> None:
             for other in set(world.processes) - {process.name}:
                 world.own(other).is_current = False
             _decide(world, process, process.waited)
+            return
+        case "take":
+            world.start(KeyRanges([split(process.hashes[0], 2)[0]]))
             return
         case "replace" | "crash":
             if verb == "crash":
