@@ -126,6 +126,47 @@ def joined(world: GroupWorld) -> GroupWorld:
     return world
 
 
+DRAINING = GroupLimits(processes=5, drops=2, in_flight=2, drains=True)
+
+
+def draining() -> GroupWorld:
+    """A third member joins, and the first one waits for its handlers before it revokes."""
+    return next(world for world in _on_the_way(joined(running(DRAINING))) if _drains(world)).clone()
+
+
+def returned(world: GroupWorld) -> GroupWorld:
+    """The third member dies meanwhile: what the first one is to revoke is assigned to it again."""
+    world.crash("m2")
+    world.coordinator.mail.pop("m2", None)
+    (gone,) = (at for at, each in world.coordinator.members.items() if each.process == "m2")
+    member_world.drop(world, gone)
+    *_, last = _on_the_way(world)
+    return last.clone()
+
+
+def _on_the_way(world: GroupWorld) -> Iterator[GroupWorld]:
+    """The worlds on the ordinary way, but that handlers take their time with what is revoked."""
+    verbs = ("drain", *_ORDINARY)
+
+    def ordered(world: GroupWorld) -> list[Step]:
+        possible = group_steps(world, DRAINING)
+        drains = {name for what, name in possible if what == "drain"}
+        return sorted(
+            (
+                step
+                for step in possible
+                if step[0] in verbs and not (step[0] == "poll" and step[1] in drains)
+            ),
+            key=lambda step: verbs.index(step[0]),
+        )
+
+    return ordinary_way(world, ordered, take_group)
+
+
+def _drains(world: GroupWorld) -> bool:
+    return any(member_of(process).draining for process in world.processes.values())
+
+
 def _is_of_the_first(step: Step) -> bool:
     return step[1] == "m0"
 
@@ -236,6 +277,7 @@ def walk_group(
             if name == slow
             or (what == "read" and name == reads_late)
             or what.startswith("acknowledge")
+            or what == "drained"
             else 1
             for what, name in possible
         ]
@@ -260,7 +302,9 @@ def finish_group(world: GroupWorld, until: int | None = None) -> None:
         until: No record from this offset on is handed out; None for all.
     """
     limits = GroupLimits(0, commits=1_000, in_flight=1_000, crashes=0, drops=0, compactions=0)
-    verbs = ("drop", "heartbeat", "member", "mail", "complete", "poll", "read", "act", "wait")
+    verbs = (
+        "drop", "heartbeat", "member", "mail", "complete", "poll", "drained", "read", "act", "wait",
+    )  # fmt: skip
     late = ("deliver", "acknowledge", "commit")
     for _ in range(30):
         is_done = True

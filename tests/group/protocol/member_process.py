@@ -7,6 +7,7 @@ from kshare.core.backoff import Backoff
 from kshare.group.core.member import GroupMember, MemberSchedule
 from kshare.group.core.right import Liveness
 from kshare.group.protocol.generation import Generation
+from kshare.group.protocol.holdings import Change
 from kshare.group.protocol.membership_state import Membership
 from kshare.group.protocol.requests import Code, Heartbeat, MemberAction, PlanRequest, Sync
 from kshare.group.protocol.subscription import PROTOCOL, Subscription
@@ -25,6 +26,7 @@ class MemberProcess(Process):
     now: float = 0.0  # by its clock, which goes on when its requests are late
     late: tuple[tuple[PlanRequest, Generation], ...] = ()  # their epochs are not written yet
     beaten: tuple[Heartbeat, Code | None] | None = None  # whose answer is on its way
+    draining: Change | None = None  # what is taken, and waits for its handlers
     wrote: int = -1  # the number of its last plan whose epoch it has written
 
     @property
@@ -53,6 +55,7 @@ class MemberProcess(Process):
         return (
             *super().fingerprint(),
             print_of_membership(self.membership),
+            self.draining is None,
             self.member.awaits and self.member.schedule.asked_at == self.now,
             self.beaten and (repr(self.beaten), self.beaten[0].sent_at == self.now),
             *late,

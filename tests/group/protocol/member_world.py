@@ -153,13 +153,19 @@ class GroupLimits(Limits):
     failovers: int = 0
     late_plans: int = 0  # at once, of each process
     late_beats: bool = False  # answers to heartbeats take their time, and all else goes on
+    drains: bool = False  # handlers take their time with what is revoked, and all else goes on
 
 
 def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
     """Everything that can happen next."""
     possible: list[Step] = []
     for name, process in world.processes.items():
-        possible += log_steps(world, process, limits)
+        draining = member_of(process).draining
+        of_log = log_steps(world, process, limits)
+        # Who drains polls no records, and commits at the end of it.
+        possible += [each for each in of_log if not (draining and each[0] in {"deliver", "commit"})]
+        if draining is not None:
+            possible.append(("drained", name))
         possible += membership_steps(world, member_of(process))
         possible += _late_plans(member_of(process), limits)
         possible += _late_beats(member_of(process), limits)
@@ -167,6 +173,8 @@ def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
             possible.append(("heartbeat", name))
         if member_of(process).membership.has_change:
             possible.append(("poll", name))
+            if limits.drains and process.in_flight:
+                possible.append(("drain", name))
         if world.started < limits.processes:
             possible.append(("crash", name))
     if world.started < limits.processes:
@@ -273,8 +281,10 @@ def take_group(world: GroupWorld, step: Step) -> None:
             think(world, member_of(world.own(name)))
         case _ if what.startswith("plan "):
             end_plan(world, member_of(world.own(name)), int(what.split()[1]))
-        case "poll":
-            poll(world, member_of(world.own(name)))
+        case "poll" | "drain" | "drained":
+            {"poll": poll, "drain": drain, "drained": drained}[what](
+                world, member_of(world.own(name))
+            )
         case "act" if isinstance(world.processes[name].wanted[0][1], WritePrimary):
             _write_primary(world, member_of(world.own(name)))
         case _:
@@ -363,9 +373,20 @@ def disconnect(process: MemberProcess) -> None:
 
 def poll(world: GroupWorld, process: MemberProcess) -> None:
     """What was returned is processed; then revoke, claim, and say so."""
-    change = process.membership.take()
-    if change is None:
-        return
+    drain(world, process)
+    if process.draining is not None:
+        drained(world, process)
+
+
+def drain(world: GroupWorld, process: MemberProcess) -> None:
+    """The thread that polls is told of a change, and waits for handlers."""
+    process.draining = process.membership.take()
+
+
+def drained(world: GroupWorld, process: MemberProcess) -> None:
+    """Its handlers have ended: revoke, claim, and say so, whatever has been assigned since."""
+    change, process.draining = process.draining, None
+    assert change is not None
     world.acknowledged |= set(process.in_flight)
     process.in_flight = []
     apply_change(world, process, change)

@@ -12,7 +12,7 @@ from kshare.group.core.member import GroupMember
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Liveness
 from kshare.group.protocol import commit, group_plan, owner, takeover
-from kshare.group.protocol.holdings import Change
+from kshare.group.protocol.holdings import Change, Holdings
 from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.membership_state import Membership, Standing, State
 from kshare.group.protocol.records import Block, Claim
@@ -22,15 +22,18 @@ from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.interleavings import seeds
 from tests.group.protocol.member_explorer import (
+    DRAINING,
     WAYS,
     Way,
+    draining,
     explore_group,
     finish_group,
     first_group,
+    returned,
     settled,
     walk_group,
 )
-from tests.group.protocol.member_process import MemberProcess
+from tests.group.protocol.member_process import MemberProcess, member_of
 from tests.group.protocol.member_world import GroupLimits, GroupWorld, new_group, take_group
 from tests.group.protocol.process import T0, replay
 from tests.group.protocol.world import LawBrokenError, is_pending
@@ -114,6 +117,53 @@ def test_every_interleaving_with_heartbeats_that_are_answered_late() -> None:
     explored(seen.states, broken)
     assert broken is None
     assert seen.states > least(5_000)
+
+
+def test_a_hash_returns_to_its_first_owner_while_it_drains() -> None:
+    world = returned(draining())
+    first = member_of(world.processes["m0"])
+    change, received = first.draining, first.membership.holdings.received
+    assert change is not None
+    assert received is not None
+    back = dict(received.assigned)[T0] & change.revoked[T0]
+    assert back
+    assert not change.assigned[T0] & back
+    take_group(world, ("drained", "m0"))
+    finish_group(world)
+    assert settled(world)
+    assert first.name in world.processes
+    assert back == world.processes["m0"].hashes & back
+    assert world.acknowledged == set(range(len(world.keys)))
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_every_interleaving_while_a_member_drains(is_back: bool) -> None:
+    start = returned(draining()) if is_back else draining()
+    seen, broken = explore_group(DRAINING, depth(5), start)
+    explored(seen.states, broken)
+    assert broken is None
+    assert seen.states > least(500)
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_random_walks_while_members_drain(is_back: bool) -> None:
+    start = returned(draining()) if is_back else draining()
+    no_law_is_broken(lambda seed: walk_group(DRAINING, LENGTH, seed, start), walks(40))
+
+
+def test_that_a_member_takes_what_it_has_given_up_for_its_own_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What returned amid its drain is nothing new to it then, and nobody claims it."""
+
+    def applied(self: Holdings) -> Holdings:
+        return replace(self, change=None)
+
+    world = returned(draining())
+    monkeypatch.setattr(Holdings, "applied", applied)
+    take_group(world, ("drained", "m0"))
+    finish_group(world)
+    assert is_found(not settled(world))
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
