@@ -210,3 +210,20 @@ def test_a_processed_outlier_is_looked_behind(broker: KafkaBroker) -> None:
     assert sum(map(len, found)) == 600
     assert late(found, 600_000) == 0
     assert late(list(batches(broker, topic, {**options, "maxTimeAhead": "off"})), 600_000) > 0
+
+
+def test_a_partition_that_waits_for_its_time_and_is_then_empty_holds_nobody(
+    broker: KafkaBroker,
+) -> None:
+    """Retention deletes what it has waited for."""
+    topic = broker.create_topic(partitions=2)
+    broker.produce(topic, spread(300, 0), partition=0)
+    broker.produce(topic, spread(100, 1, BEGIN_MS + SPAN_MS // 2), partition=1)
+    options = {"maxRecordsPerTask": "40", "keyRanges": "2", "failOnDataLoss": "false", **ALIGNED}
+    coming = batches(broker, topic, options)
+    found = [next(coming), next(coming)]
+    assert not any(at.partition for batch in found for at, _ in batch)  # it is held back
+    broker.trim(topic, 1, 100)
+    found += coming
+    assert sum(map(len, found)) == 300
+    assert late(found, 600_000) == 0

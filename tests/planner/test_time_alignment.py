@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
 
-from kshare.core.progress import TopicPartition
+from kshare.core.checkpoint import decode
+from kshare.core.progress import Progress, TopicPartition
 from tests.support.effort import examples
 from tests.support.planner import KEYS, T0, Log, Query
 
@@ -141,6 +142,70 @@ def test_whatever_the_timestamps_are_everything_is_read(
     query = Watermark(log, ahead, maxTimeAhead=f"{ahead}ms", **options)
     query.today = DAY / 1000  # some records are in the future
     query.run_through(max_offsets)
+
+
+@law
+@given(
+    rising,
+    option_sets,
+    st.integers(1, 120),
+    st.integers(1, 4),
+    st.sampled_from(["compaction", "retention", "transactions", "parked keys"]),
+    st.sets(st.sampled_from(KEYS), min_size=1),
+    st.data(),
+)
+def test_what_is_held_back_and_is_empty_then_holds_nobody(
+    partitions: list[tuple[int, list[int]]],
+    options: dict[str, str],
+    ahead: int,
+    when: int,
+    what: str,
+    keys: set[bytes],
+    data: st.DataObject,
+) -> None:
+    """Ranges, or whole partitions, wait for their time, and lose what they have waited for."""
+    log = filled(*(times_of(start, steps) for start, steps in partitions))
+    log.compacted = what == "compaction"
+    more = {"failOnDataLoss": "false", "kafka.isolation.level": "read_committed"}
+    few = {"keyRanges": "2", "maxRecordsPerTask": "3"}  # else little is pending then
+    query = Watermark(log, ahead, maxTimeAhead=f"{ahead}ms", **few | options | more)
+    for _ in range(when):
+        query.trigger()
+    pending = {(tp, at) for tp, rows in log.keys.items() for at in range(len(rows))} - set(
+        query.delivered
+    )
+    of_keys = {at for tp, at in pending if log.keys[tp][at] in keys}
+    match what:
+        case "compaction":
+            log.vanished |= of_keys
+        case "transactions":
+            log.aborted |= of_keys
+        case "parked keys":
+            query.parking.keys |= {("t", key) for key in keys}
+        case "retention":
+            for tp, rows in log.keys.items():
+                log.first[tp] = data.draw(st.integers(0, len(rows)))
+    left = {
+        (tp, at)
+        for tp, at in pending
+        if at not in log.vanished | log.aborted
+        and at >= log.first[tp]
+        and ("t", log.keys[tp][at]) not in query.parking.keys
+    }
+    times = [log.timestamp(*place) for place in pending]
+    if left < pending and max(times) > min(times) + ahead:
+        event("some of what was held back is gone")
+    before = None
+    while before != query.at:
+        before = query.at
+        query.trigger()
+    assert left <= set(query.delivered)
+    assert query.late == []
+    query.check_order()
+    if what != "parked keys":
+        assert decode(query.at).progress == {
+            tp: Progress.at(len(rows)) for tp, rows in log.keys.items()
+        }
 
 
 @law
