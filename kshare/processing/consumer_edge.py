@@ -175,6 +175,7 @@ class ConsumerEdge:
         self._on_room = on_room
         self._releases = consumer.releases
         self._receiver = consumer.receiver
+        self._times_anew = self._receiver.times_anew
         self.has_given_back = False
         self.retry_log = consumer.releases.retry_log()
         kafka = consumer.config.kafka
@@ -188,7 +189,19 @@ class ConsumerEdge:
 
     def seconds_left(self) -> float:
         """Seconds for which the member may deliver, and so have its records handled."""
-        return self._receiver.seconds_to_deliver()
+        return -1.0 if self.is_anew else self._receiver.seconds_to_deliver()
+
+    @property
+    def is_anew(self) -> bool:
+        """True if the consumer has begun anew, and records of before are still held."""
+        return self._times_anew != self._receiver.times_anew
+
+    def begun_anew(self, drop: Callable[[], None]) -> None:
+        """Hold no records of before, if the consumer has begun anew; then handlers are called."""
+        times = self._receiver.times_anew
+        if times != self._times_anew:
+            drop()
+            self._times_anew = times
 
     def settle(self, outcomes: Sequence[Outcome]) -> None:
         """Acknowledge the records whose outcomes are final."""

@@ -104,6 +104,7 @@ class Reader:
                 )
             while not is_stopping():
                 self._kept.look_for_unparked()
+                self._look_for_others()
                 if not room.wait(is_stopping):
                     self._follow(is_stopping)
                 elif messages := self._received(
@@ -124,6 +125,7 @@ class Reader:
         while not until():
             if not self._ending.begun.is_set():
                 self._kept.look_for_unparked()
+            self._look_for_others()
             paused = list(self._consumer.assignment())
             self._consumer.pause(paused)
             try:
@@ -175,7 +177,20 @@ class Reader:
                 _log.warning("cannot read, and try again: %s", error)
                 self._ending.begun.wait(1.0)
 
+    def _look_for_others(self) -> None:
+        """Hold nothing of before if others may have come and gone: it comes again."""
+        try:
+            self._intake.edge.begun_anew(self._begin_anew)
+        except KafkaError as error:  # no handler is called before the next attempt
+            _log.warning("cannot read what others have kept, and try again: %s", error)
+
+    def _begin_anew(self) -> None:
+        self._intake.drop(lambda _: True)
+        self._shares.forget()
+        self._kept.read()
+
     def _send(self, messages: Sequence[Message]) -> None:
+        self._look_for_others()
         records = list(records_of(self._processor, messages))
         self._kept.recall(records)
         self._intake.send(records)

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from kshare.core.hashing import WHOLE, HashRange, key_hash
+from kshare.core.progress import Progress
 from kshare.errors import FencedError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import DeadLetter, Processor, Record, Retry, loop
@@ -22,7 +23,7 @@ from kshare.processing.room import Allotment, Room
 from kshare.processing.runner import Runner
 from tests.processing.engines import MemoryEdge, comes
 from tests.processing.engines import records_of as records_of_keys
-from tests.processing.running import ORDERS
+from tests.processing.running import ORDERS, RECORDS, run
 from tests.support.clock import WAIT_S, Counted
 
 pytestmark = pytest.mark.usefixtures("each_loop")
@@ -205,3 +206,28 @@ def test_what_is_held_is_dropped_when_another_consumer_has_claimed_it(
     with pytest.raises(FencedError):
         asyncio.run(runner.run())
     assert len(seen) == 1
+
+
+def test_what_is_held_is_dropped_when_others_may_have_come_and_gone(
+    consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer goes on behind what they have committed, and so does the processor."""
+    monkeypatch.setattr(loop, "_LOOK_SECONDS", 0.001)
+    made, seen = consumer(), list[int]()
+
+    async def handler(record: Record) -> None:
+        seen.append(record.offset)
+        if len(seen) == 1:
+            session: Any = made._session
+            await comes(lambda: len(runner_lanes()) == 10)
+            session.times_anew += 1
+            session.restart(ORDERS, Progress.at(100))
+            await asyncio.sleep(0.01)  # ten times what was allowed before
+
+    processor = Processor(handler, concurrency=1)
+
+    def runner_lanes() -> list[Any]:
+        return [] if processor.running is None else processor.running.scheduler.lanes()
+
+    run(processor, made, lambda: len(seen) >= 1 + RECORDS - 100)
+    assert sorted(seen) == [0, *range(100, RECORDS)]

@@ -37,6 +37,7 @@ class FakeSession:
         self.is_closed = False
         self.commits_before_close: int | None = None
         self.waiting: set[TopicPartition] = set()  # whose claims are not in place
+        self.times_anew = 0
         self.incarnations: dict[TopicPartition, int] = {}
         self._group = group
         self._on_change = on_change

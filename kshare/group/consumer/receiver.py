@@ -214,6 +214,15 @@ class Receiver:
         subscriber = self.subscriber
         return -1.0 if subscriber is not None and subscriber.member.is_lost else left
 
+    @property
+    def times_anew(self) -> int:
+        """How often a standalone consumer has begun anew, as others may have come and gone.
+
+        What it had returned before comes again, unless others have committed it. A member of a
+        group hears of that by its callbacks.
+        """
+        return self._session.times_anew if self.subscriber is None else 0
+
     def follow_group(self, *, continues: bool) -> bool:
         """Apply a rebalance; False if it has to wait for a call's records, or a transaction."""
         subscriber = self.subscriber

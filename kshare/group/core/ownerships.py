@@ -40,6 +40,7 @@ class Ownerships:
         topic_id: Id of the log's topic; empty if it is not known.
         leader_epochs: Which leaders wrote what was read of a partition.
         warnings: Texts that are to be logged.
+        times_anew: How often claims were made anew, as others may have come and gone.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Ownerships:
         self.topic_id = ""
         self.leader_epochs: Callable[[TopicPartition], LeaderEpochs] = lambda _: NO_EPOCHS
         self.warnings: list[str] = []
+        self.times_anew = 0
         self._claim_timeout = claim_timeout
         self._claimant = Claimant(
             session_id, transactional_id, lease_records, individual=individual, uniform=uniform
@@ -242,6 +244,7 @@ class Ownerships:
         What was handed out before counts no more. What others have taken and still have is not
         taken back.
         """
+        self.times_anew += 1
         for partition, each in list(self.by_partition.items()):
             owner = each.owner
             owner.look(self.log.of(partition))

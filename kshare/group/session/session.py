@@ -175,6 +175,11 @@ class GroupSession:
         with self._shared.changed:
             return self._shared.ownerships.started()
 
+    @property
+    def times_anew(self) -> int:
+        """How often what was handed out before counts no more: others may have come and gone."""
+        return self._shared.ownerships.times_anew
+
     def incarnation(self, partition: TopicPartition) -> int:
         """How often the offsets of a partition were reset before its start; 0 if it has none."""
         with self._shared.changed:
