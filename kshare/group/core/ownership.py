@@ -376,6 +376,7 @@ class Claimant:
         session_id: As given.
         denied: Why nothing may be written to the log; None if it may, as far as it is known.
         self_fencing: Whether the member delivers no more before the coordinator drops it.
+        times_anew: How often all was claimed anew, as others may have come and gone.
     """
 
     def __init__(
@@ -390,6 +391,7 @@ class Claimant:
         self.session_id = session_id
         self.denied: AuthorizationError | None = None
         self.self_fencing = False
+        self.times_anew = 0
         self._transactional_id = transactional_id
         self._lease_records = lease_records
         self._individual = individual

@@ -40,7 +40,6 @@ class Ownerships:
         topic_id: Id of the log's topic; empty if it is not known.
         leader_epochs: Which leaders wrote what was read of a partition.
         warnings: Texts that are to be logged.
-        times_anew: How often claims were made anew, as others may have come and gone.
     """
 
     def __init__(
@@ -60,13 +59,17 @@ class Ownerships:
         self.topic_id = ""
         self.leader_epochs: Callable[[TopicPartition], LeaderEpochs] = lambda _: NO_EPOCHS
         self.warnings: list[str] = []
-        self.times_anew = 0
         self._claim_timeout = claim_timeout
         self._claimant = Claimant(
             session_id, transactional_id, lease_records, individual=individual, uniform=uniform
         )
         self._leases = LeaseClock(lease_timeout)
         self._given_up: list[Key] = []
+
+    @property
+    def times_anew(self) -> int:
+        """How often claims were made anew, as others may have come and gone."""
+        return self._claimant.times_anew
 
     # -- what the consumer wants -------------------------------------------------------------
 
@@ -244,7 +247,7 @@ class Ownerships:
         What was handed out before counts no more. What others have taken and still have is not
         taken back.
         """
-        self.times_anew += 1
+        self._claimant.times_anew += 1
         for partition, each in list(self.by_partition.items()):
             owner = each.owner
             owner.look(self.log.of(partition))

@@ -62,6 +62,7 @@ class LastAnswer(NamedTuple):
         read_at: When it was asked for; minus infinity before there was one.
         has_holes: Whether offsets that were never seen lie behind the last answer that came to the
             end: compaction has deleted records, or they are markers of transactions.
+        is_relied_upon: Whether it, or one before it, came to the end.
     """
 
     caught_up: bool = False
@@ -69,6 +70,7 @@ class LastAnswer(NamedTuple):
     bounds: tuple[int, int] = (0, 0)
     read_at: float = float("-inf")
     has_holes: bool = False
+    is_relied_upon: bool = False
 
 
 class LogLostError(OSError):
@@ -136,7 +138,6 @@ class LogTail:
         self._leader = _Leader(partition, brokers, wake, now, retry_backoff(kafka))
         self._request: _Request | None = None
         self._throttled_until = float("-inf")
-        self._was_at_end = False
 
     @property
     def fileno(self) -> int | None:
@@ -214,7 +215,14 @@ class LogTail:
         end, stable = answer.high_watermark, answer.last_stable_offset
         stable = stable if stable >= 0 else end
         is_end = self.position >= stable
-        self.last = LastAnswer(is_end, answer.log_start, (stable, end), request.sent_at, has_holes)
+        self.last = LastAnswer(
+            is_end,
+            answer.log_start,
+            (stable, end),
+            request.sent_at,
+            has_holes,
+            is_relied_upon=is_end or self.last.is_relied_upon,
+        )
         self._leader.backoff.reset()
         return rows
 
@@ -250,10 +258,9 @@ class LogTail:
             offsets: Number of offsets that it spans.
         """
         last = self.last
-        self._was_at_end |= last.caught_up
         had_holes = last.has_holes and not last.caught_up
         # Before it was ever read to its end, nobody has relied upon what it said.
-        return self._was_at_end and (had_holes or rows < offsets)
+        return last.is_relied_upon and (had_holes or rows < offsets)
 
     def _refuse(self, code: int) -> None:
         topic, number = self._partition
