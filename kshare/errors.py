@@ -16,6 +16,7 @@
     │   ├── RecordRefusedError       a record is too large, or not as its topic wants it
     │   └── FetchTimeoutError        no progress within the stated time
     ├── FencedError             another member of the group has taken key hashes
+    ├── CommitFailedError       what was processed is not this member's to commit any more
     ├── PolicyError             a policy of operators forbids it
     ├── CommitLogError          a record of the individual commit log cannot be read
     │   ├── LaterVersionError        written by a later kshare
@@ -40,7 +41,7 @@ Errors carry their facts as attributes, survive pickling (they cross process bor
 never hold a secret.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "AuthorizationError",
     "CheckpointError",
     "CheckpointVersionError",
+    "CommitFailedError",
     "CommitLogError",
     "ConsumerClosedError",
     "CorruptRecordError",
@@ -253,6 +255,27 @@ class FencedError(KshareError):
         self.partition = partition
         self.hashes = hashes
         self.other = other
+
+
+class CommitFailedError(KshareError):
+    """Some of what was to be committed was not, and will not be; all else is committed.
+
+    It is delivered again, to this member or another one: its partition or its key hashes have gone,
+    or the group's offsets were reset since it was handed out. As Kafka's ``CommitFailedException``.
+
+    Attributes:
+        offsets: The offsets that were processed and are not committed, of each (topic, partition):
+            pairs of start and end, half-open.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        offsets: Mapping[tuple[str, int], tuple[tuple[int, int], ...]],
+    ) -> None:
+        super().__init__(message)
+        self.offsets = dict(offsets)
 
 
 class PolicyError(KshareError):

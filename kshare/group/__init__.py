@@ -10,7 +10,7 @@ from kshare.lazy import names_of
 
 if TYPE_CHECKING:
     from kshare.assignment import HostInfo
-    from kshare.errors import FencedError, TransactionAbortedError
+    from kshare.errors import CommitFailedError, FencedError, TransactionAbortedError
     from kshare.group.consumer.async_consumer import AsyncKeySharedConsumer
     from kshare.group.consumer.consumer import KeySharedConsumer
     from kshare.group.consumer.subscriber import partitions_only
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncKeySharedConsumer",
+    "CommitFailedError",
     "ConsumerHealth",
     "ConsumerMetrics",
     "FencedError",
@@ -45,6 +46,7 @@ __all__ = [
 
 _HOMES = {
     "AsyncKeySharedConsumer": "kshare.group.consumer.async_consumer",
+    "CommitFailedError": "kshare.errors",
     "ConsumerHealth": "kshare.group.metrics",
     "ConsumerMetrics": "kshare.group.metrics",
     "FencedError": "kshare.errors",

@@ -12,8 +12,8 @@ from kshare.core.hashing import ALL_HASHES
 from kshare.errors import KshareError, TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.core.ownership import Work
 from kshare.group.core.transaction_state import TransactionAction, TransactionState
+from kshare.group.core.work import Work
 from kshare.group.message import Message
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.processing.replay import Replay, group_of

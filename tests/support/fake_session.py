@@ -11,6 +11,7 @@ from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.core.work import LateWork
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
@@ -104,7 +105,9 @@ class FakeSession:
         timeout: float,
         *,
         starts: Mapping[TopicPartition, Progress] | None = None,
+        late: Sequence[LateWork] = (),
     ) -> dict[TopicPartition, int]:
+        assert not late  # of consumers with key order there is none
         self.check()
         stable = {}
         with self._group.lock:

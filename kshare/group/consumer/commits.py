@@ -11,12 +11,18 @@ from typing import TypeAlias
 import numpy as np
 
 from kshare.core.progress import TopicPartition
-from kshare.errors import ConsumerClosedError, FencedError, KshareError, PolicyError
+from kshare.errors import (
+    CommitFailedError,
+    ConsumerClosedError,
+    FencedError,
+    KshareError,
+    PolicyError,
+)
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import raise_first
 from kshare.group.consumer.processed import Processed
 from kshare.group.core.handed_out import Offsets
-from kshare.group.core.ownership import Work
+from kshare.group.core.work import Work
 from kshare.group.metrics import Latency
 from kshare.group.session.session import GroupSession
 
@@ -96,13 +102,10 @@ class _CommitRequest:
 
     def includes(self, work: Work) -> bool:
         """Ask for more; False if that has to be another one, as it counts from other starts."""
-        before, starts = self.work.processed, self.work.starts
-        both = before.keys() & work.processed.keys()
-        # A list: as a generator is closed, it would swallow what a signal handler raises.
-        if [tp for tp in both if starts[tp] is not work.starts[tp]]:
+        joined = self.work.joined(work)
+        if joined is None:
             return False
-        joined = {tp: work.processed[tp].union(before[tp]) for tp in both}  # either may be older
-        self.work = Work({**before, **work.processed, **joined}, {**starts, **work.starts})
+        self.work = joined
         self.calls += 1
         return True
 
@@ -141,12 +144,18 @@ class Commits:
 
     def commit(self, work: Work, seconds: float = float("inf")) -> Answer:
         """Commit, and wait for the stable offsets, for so long at most, and :attr:`seconds`."""
-        if not work.processed:
+        if not work.partitions:
             return {}
         with self.latency.measured():
-            allowed = Work(self._processed.allowed(work.processed), work.starts)
+            allowed = self._processed.allowed(work)
             seconds = min(seconds, self.seconds)
-            answer = self._session.commit(allowed.processed, seconds, starts=work.starts)
+            try:
+                answer = self._session.commit(
+                    allowed.processed, seconds, starts=allowed.starts, late=allowed.late
+                )
+            except CommitFailedError:
+                self._processed.forget(self._session.may_count)
+                raise
             self._failure = None  # what policies refused before is accepted now
             self._processed.releases.forget(allowed, self._session.started)
             return answer
@@ -213,7 +222,7 @@ class Commits:
                 pass  # raised to who polls
             elif isinstance(error, ConsumerClosedError):
                 _log.warning("a commit was not done before the end, so some records may come again")
-            elif isinstance(error, FencedError):
+            elif isinstance(error, CommitFailedError | FencedError):
                 _log.warning("a commit was too late, so some records will come again: %s", error)
             elif error is not None:
                 _log.warning("a commit has failed, the next one does it again: %s", error)
@@ -271,7 +280,7 @@ class Commits:
     def begin_last(self) -> "Future[Answer] | None":
         """Commit before key hashes are given up, without waiting; None if there is nothing to."""
         work = self._processed.work()
-        if self._config.auto_commit and work.processed:
+        if self._config.auto_commit and work.partitions:
             self.begin(work)
         return self._asked[-1].answer if self._asked else None
 
@@ -284,7 +293,7 @@ class Commits:
             return
         self._failure = None  # what it refused is over
         try:
-            self.commit(self._processed.work(), seconds)
+            self.commit(self._processed.work(with_given_up=True), seconds)
         except KshareError as error:
             _log.warning("the last commit has failed, so some records will come again: %s", error)
 

@@ -31,7 +31,7 @@ from kshare.group.consumer.processed import Releases, check_releases
 from kshare.group.consumer.receiver import Receiver, wall_time
 from kshare.group.consumer.subscriber import Callbacks, Listener
 from kshare.group.consumer.transaction import Transaction
-from kshare.group.core.ownership import Work
+from kshare.group.core.work import Work
 from kshare.group.delivery.looks import ParkView
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.message import ACKNOWLEDGED, Message

@@ -1,8 +1,8 @@
 """What becomes of records that were handed out: they are processed, or come again."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +14,10 @@ from kshare.group.assignments import rows_by_partition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.restrictions import Restrictions
-from kshare.group.core.deliveries import Starts
+from kshare.group.core.deliveries import MayCount, Starts
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets
-from kshare.group.core.ownership import Work
+from kshare.group.core.work import Work
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.log.retry_log import Attempted, RetryLog
 from kshare.group.log.topic import log_table
@@ -231,19 +231,30 @@ class Processed:
         self._is_subscribed = is_subscribed
         self.releases = releases
 
-    def work(self, partitions: Iterable[TopicPartition] | None = None) -> Work:
-        """What is processed of partitions that have started; of all, if none are given."""
+    def work(
+        self, partitions: Collection[TopicPartition] | None = None, *, with_given_up: bool = False
+    ) -> Work:
+        """What is processed of some partitions.
+
+        Args:
+            partitions: The partitions; None: all that are assigned.
+            with_given_up: Whether those are among all that were assigned before, and of which
+                something was processed since: it can be committed only if they come back.
+        """
         with self._state.lock:
-            deliveries = self._dispatcher.deliveries
-            wanted = deliveries.keys() if partitions is None else partitions
+            deliveries, is_batch = self._dispatcher.deliveries, self._state.is_batch
+            wanted = set(self._dispatcher.assignment if partitions is None else partitions)
+            if with_given_up:
+                wanted |= self._dispatcher.state.late_partitions
             processed = {}
-            for topic_partition in wanted:
+            for topic_partition in [tp for tp in deliveries if tp in wanted]:
                 delivery = deliveries[topic_partition]
-                progress = delivery.processed(is_batch=self._state.is_batch)
+                progress = delivery.processed(is_batch=is_batch)
                 if not self._config.individual:
                     progress = Progress.at(progress.position_of(delivery.owned))
                 processed[topic_partition] = progress
-            return Work(processed, {tp: deliveries[tp].start for tp in processed})
+            late = self._dispatcher.state.late_work(wanted, is_batch=is_batch)
+            return Work(processed, {tp: deliveries[tp].start for tp in processed}, late)
 
     def work_up_to(self, limits: Mapping[TopicPartition, int]) -> Work:
         """What is processed of some partitions, if all that was handed out up to offsets is.
@@ -262,14 +273,20 @@ class Processed:
                 "commit() without arguments"
             )
         with self._state.lock:
-            deliveries = self._dispatcher.deliveries
             for topic_partition, offset in limits.items():
-                if topic_partition not in deliveries:
-                    raise ValueError(f"{topic_partition} is not assigned, or has not started")
-                deliveries[topic_partition].acknowledge_below(offset)
+                self._dispatcher.state.acknowledge_below(topic_partition, offset)
             if not limits:
                 self._dispatcher.state.settle()
-            return self.work(limits.keys() or None)
+            return self.work(limits.keys() or None, with_given_up=not limits)
+
+    def forget(self, may_count: MayCount) -> None:
+        """A commit has said what it did not take: say it once, of what will never be committed.
+
+        Args:
+            may_count: Tells what may still be.
+        """
+        with self._state.lock:
+            self._dispatcher.state.keep_late(may_count)
 
     def acknowledge(self, batch: pa.RecordBatch | pa.Table) -> None:
         """All records of a batch are processed.
@@ -283,9 +300,7 @@ class Processed:
             for topic_partition, offsets, chunks in rows:
                 self._dispatcher.state.acknowledge_rows(topic_partition, offsets, chunks)
 
-    def allowed(
-        self, processed: Mapping[TopicPartition, Progress]
-    ) -> Mapping[TopicPartition, Progress]:
+    def allowed(self, work: Work) -> Work:
         """What policies let be committed.
 
         Raises:
@@ -293,13 +308,14 @@ class Processed:
             KafkaError: The policies cannot be read.
         """
         if self._config.order == "none":
-            self._restrictions.check_shared(tp.topic for tp in processed)
-            return processed
+            self._restrictions.check_shared(tp.topic for tp in work.partitions)
+            return work
         if not self._config.individual:  # one offset of each whole partition, which always may be
-            return processed
-        return self._restrictions.allowed(
-            processed, self._dispatcher.assignment, is_subscribed=self._is_subscribed()
+            return work
+        processed = self._restrictions.allowed(
+            work.processed, self._dispatcher.assignment, is_subscribed=self._is_subscribed()
         )
+        return replace(work, processed=processed)
 
     def ranges(self) -> dict[TopicPartition, Offsets]:
         """The processed ranges of each partition, as :attr:`.Delivery.ranges`."""

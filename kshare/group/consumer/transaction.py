@@ -38,8 +38,8 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.transaction_producer import Headers, TransactionProducer, closed
-from kshare.group.core.ownership import Work
 from kshare.group.core.transaction_state import TransactionAction, TransactionState
+from kshare.group.core.work import Work
 from kshare.group.metrics import Latency
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog

@@ -12,7 +12,7 @@ A partition is listed as to be read anew before anything of it changes, and unti
 begun: after an interrupt at any moment it is read from where delivery is.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -24,13 +24,17 @@ from kshare.group.core.handed_out import Offsets, OpenChunks
 from kshare.group.core.in_hand import InHand
 from kshare.group.core.left_out import LeftOut, ParkedHashes
 from kshare.group.core.scope import Carried, NextDelivery
+from kshare.group.core.work import LateWork
 from kshare.group.message import Message
 from kshare.group.protocol.subscription import Assigned
 
-__all__ = ["Deliveries", "Starts"]
+__all__ = ["Deliveries", "MayCount", "Starts"]
 
 Starts: TypeAlias = Mapping[TopicPartition, Progress]
 """From where each partition is delivered; the object says which start it is."""
+
+MayCount: TypeAlias = Callable[[TopicPartition, Progress], bool]
+"""Tells whether what was handed out of a partition from a start may still be committed."""
 
 
 class Deliveries:
@@ -435,6 +439,38 @@ class Deliveries:
         if known is not None:
             tell = partial(self.left_out.limits.acknowledge, topic_partition)
             known.acknowledge(offsets, chunks, tell)
+
+    def acknowledge_below(self, topic_partition: TopicPartition, offset: int) -> None:
+        """What was returned of a partition below an offset is processed.
+
+        Raises:
+            ValueError: It has not started, or nothing was returned there.
+        """
+        if topic_partition not in self.by_partition:
+            raise ValueError(f"{topic_partition} is not assigned, or has not started")
+        self.by_partition[topic_partition].acknowledge_below(offset)
+
+    @property
+    def late_partitions(self) -> frozenset[TopicPartition]:
+        """The partitions of deliveries that have ended, and are of interest: none."""
+        return frozenset()
+
+    def keep_late(self, may_count: MayCount) -> None:
+        """Forget deliveries that have ended and will never be committed."""
+
+    def late_work(
+        self,
+        partitions: Collection[TopicPartition],  # noqa: ARG002
+        *,
+        is_batch: bool,  # noqa: ARG002
+    ) -> tuple[LateWork, ...]:
+        """What is processed of deliveries that have ended: with key order, that counts no more.
+
+        Args:
+            partitions: The partitions.
+            is_batch: As for :meth:`.Delivery.processed`.
+        """
+        return ()
 
     def release(self, message: Message, due: float | None) -> bool:
         """A record comes again, and all later ones of its key that are not acknowledged.

@@ -204,6 +204,10 @@ class Delivery:
         """Hand out no more of the current chunk: what is left of it is to be read again."""
         self._handed_out.stop()
 
+    def slim(self) -> None:
+        """Keep rows that are not acknowledged without their values."""
+        self._open.slim()
+
     @property
     def is_collected(self) -> bool:
         """True if a call has collected records that it has not returned."""

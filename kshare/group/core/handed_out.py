@@ -380,6 +380,11 @@ class OpenChunks:
         milliseconds = int(chunk.column("timestamp")[row])
         return milliseconds if milliseconds >= 0 else None
 
+    def slim(self) -> None:
+        """Forget the values of all: nobody waits for them soon."""
+        self._sweep()
+        self._chunks = [each if each.is_slim else each.slim for each in self._chunks]
+
     def _sweep(self) -> None:
         """Forget the chunks that are acknowledged, and the values of those that stay for long."""
         chunks = [chunk for chunk in self._chunks if chunk.first_open() >= 0]

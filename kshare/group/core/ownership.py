@@ -1,13 +1,13 @@
 """What a session owns of one partition: an owner, the commits asked of it, and what has failed."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kshare.core.backoff import Backoff, Uniform
 from kshare.core.hashing import NO_HASHES, KeyRanges
-from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError
+from kshare.group.core.work import ProcessedWork
 from kshare.group.protocol.actions import Action, Append, Delete, Unblock
 from kshare.group.protocol.commit import is_read_back
 from kshare.group.protocol.cooperator import Cooperator
@@ -23,34 +23,18 @@ __all__ = [
     "CommitCounter",
     "FollowUps",
     "Ownership",
-    "ProcessedWork",
     "Retries",
-    "Work",
 ]
-
-ProcessedWork = Progress | Sequence[Rectangle]
-"""What has been processed of a partition: the rectangles may overlap, and repeat what is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a session is asked to commit.
-
-    Attributes:
-        processed: What is processed of each partition.
-        starts: The start of each, compared by identity: what belongs to an older one counts no
-            more.
-    """
-
-    processed: Mapping[TopicPartition, Progress]
-    starts: Mapping[TopicPartition, Progress]
-
 
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 2_000
 _COMMIT_SECONDS: Final = 0.2
 """The shortest time between two commits that follow from transactions."""
 _REPEAT_SECONDS: Final = 10.0
 """The shortest time between two repetitions of a primary offset."""
+_FORMER_STARTS: Final = 2
+"""Of how many claims before the deliveries count: one may be one behind."""
+_FORMER_STARTS_SHARED: Final = 64
+"""The same without key order: a record may be worked on while several leases end."""
 
 
 @dataclass(slots=True)
@@ -156,13 +140,14 @@ class Inheritance:
     """What counts of the claims that a claim has replaced: their hashes that stay are read on.
 
     Attributes:
-        starts: Starts of those claims, each with the hashes that were kept since; the last two, as
-            a delivery may be one behind.
+        starts: Starts of those claims, each with the hashes that were kept since; the last ones.
         processed: What was processed before delivery has begun; None if nothing was.
+        incarnation: That of the offsets as delivery began last: the starts are of that one, too.
     """
 
     starts: tuple[tuple[Progress, KeyRanges], ...] = ()
     processed: Progress | None = None
+    incarnation: int | None = None
 
     def kept(self, start: Progress | None) -> KeyRanges:
         """The hashes that were kept since a start."""
@@ -244,14 +229,30 @@ class Ownership:
 
     def succeed(self, former: "Ownership") -> None:
         """Replace another claim of the same session."""
-        self.owner.inherit(former.owner)
-        if former.owner.phase is Phase.FENCED:
-            return
-        starts = former.inherited.starts
-        if former.start is not None:
-            starts = (*starts, (former.start, former.owner.hashes))
-        kept = ((start, hashes & self.owner.hashes) for start, hashes in starts[-2:])
-        self.inherited.starts = tuple((start, hashes) for start, hashes in kept if hashes)
+        if not self.owner.claim.shared:  # there, who has processed something says it
+            self.owner.inherit(former.owner)
+        self.inherit(former.former())
+
+    def former(self) -> Inheritance:
+        """What counts of it once its claim is replaced."""
+        is_shared = self.owner.claim.shared
+        if self.owner.phase is Phase.FENCED and not is_shared:
+            return Inheritance()
+        starts = self.inherited.starts
+        if self.start is not None:
+            starts = (*starts, (self.start, self.owner.hashes))
+        most = _FORMER_STARTS_SHARED if is_shared else _FORMER_STARTS
+        return Inheritance(starts[-most:], incarnation=self.inherited.incarnation)
+
+    def inherit(self, former: Inheritance) -> None:
+        """What was handed out under former claims counts, of the hashes that are kept."""
+        kept = ((start, hashes & self.owner.hashes) for start, hashes in former.starts)
+        starts = tuple((start, hashes) for start, hashes in kept if hashes)
+        self.inherited = Inheritance(starts, incarnation=former.incarnation)
+
+    def takes(self, start: Progress | None) -> KeyRanges:
+        """The hashes of which it counts what was processed since a start."""
+        return self.owner.hashes if start is self.start else self.inherited.kept(start)
 
     def processed_since(self, start: Progress | None, what: ProcessedWork) -> bool:
         """Some records have been processed that were delivered from a start; whether they count.
@@ -275,19 +276,25 @@ class Ownership:
 
     def _begin(self) -> None:
         """Delivery begins."""
-        assert self.owner.resolved is not None
-        self.start = self.owner.done
+        resolved, inherited = self.owner.resolved, self.inherited
+        assert resolved is not None
+        self.start = replace(self.owner.done)  # an object of its own, though equal to one before
         self.retries.backoff.reset()
-        if self.owner.resolved.reason in {Reason.RESET, Reason.EXPIRED}:
+        # Another member may have met the reset: to this one, the group then goes on.
+        is_reset = inherited.incarnation not in {None, resolved.incarnation}
+        if is_reset or resolved.reason in {Reason.RESET, Reason.EXPIRED}:
             self.inherited = Inheritance()
+        self.inherited.incarnation = resolved.incarnation
         if self.inherited.processed is not None:
             self.processed(self.inherited.processed)
             self.inherited.processed = None
 
     def _end(self) -> None:
-        """Nothing is delivered any more; what was delivered counts no more if it had begun."""
+        """Nothing is delivered any more; with key order, what was delivered counts no more."""
         if self.start is not None:
-            self.start, self.inherited = None, Inheritance()
+            # Without, facts are true in any order: they count unless the offsets were reset.
+            self.inherited = self.former() if self.owner.claim.shared else Inheritance()
+            self.start = None
 
     def rewind(self) -> None:
         """Nothing more is delivered, until the log has said what is processed."""

@@ -1,14 +1,18 @@
 """What a session owns: an owner for each partition, and what is new."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from kshare.core.backoff import Uniform
+from kshare.core.hashing import ALL_HASHES, NO_HASHES
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
-from kshare.core.offsets import Bounds
+from kshare.core.offsets import Bounds, union
 from kshare.core.progress import Progress, TopicPartition
+from kshare.core.region import clip
 from kshare.errors import AuthorizationError, FencedError
-from kshare.group.core.ownership import Claimant, Ownership, ProcessedWork
+from kshare.group.core.lease_clock import LeaseClock
+from kshare.group.core.ownership import Claimant, Inheritance, Ownership
+from kshare.group.core.work import LateWork, ProcessedWork
 from kshare.group.protocol.actions import Action
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import GroupLog
@@ -18,7 +22,7 @@ from kshare.group.protocol.start import Reason
 from kshare.group.protocol.subscription import Assigned
 from kshare.group.protocol.takeover import session_of
 
-__all__ = ["LeaseClock", "Ownerships"]
+__all__ = ["Ownerships"]
 
 
 class Ownerships:
@@ -65,6 +69,7 @@ class Ownerships:
         )
         self._leases = LeaseClock(lease_timeout)
         self._given_up: list[Key] = []
+        self._former: dict[TopicPartition, Inheritance] = {}  # of what is shared and given up
 
     @property
     def times_anew(self) -> int:
@@ -98,8 +103,7 @@ class Ownerships:
             owner = self.by_partition[partition].owner
             is_same = assignment.get(partition) == owner.hashes and owner.phase is not Phase.FENCED
             if not is_same:
-                former[partition] = self.by_partition[partition]
-                self._replace(partition)
+                former[partition] = self._replace(partition)
         for partition, hashes in assignment.items():
             if partition not in self.by_partition:
                 claim = self._claimant.claim(partition, hashes)
@@ -108,7 +112,13 @@ class Ownerships:
                 each = self._claimant.ownership(claim, self.topic_id)
                 if partition in former:
                     each.succeed(former[partition])
+                elif partition in self._former:
+                    each.inherit(self._former.pop(partition))
                 self.by_partition[partition] = each
+        for partition, each in former.items():
+            # What is in work there stays true: it counts if the partition comes back.
+            if partition not in assignment and each.owner.claim.shared:
+                self._former[partition] = each.former()
 
     def deny(self, error: AuthorizationError) -> None:
         """Nothing may be written to the log: go on with the offsets of whole partitions alone.
@@ -130,16 +140,18 @@ class Ownerships:
             self._claim_again(self._claimant.claim(partition, hashes))
 
     def _claim_again(self, claim: Claim) -> None:
-        """Give up what is owned of a partition, and own it anew."""
-        self._replace(claim.partition)
+        """Give up what is owned of a partition, and own it anew: others have had nothing of it."""
+        former = self._replace(claim.partition)
         self.by_partition[claim.partition] = self._claimant.ownership(claim, self.topic_id)
+        self.by_partition[claim.partition].succeed(former)
 
-    def _replace(self, partition: TopicPartition) -> None:
-        """Give up what is owned of a partition."""
+    def _replace(self, partition: TopicPartition) -> Ownership:
+        """Give up what is owned of a partition; what that was."""
         each = self.by_partition.pop(partition)
         each.is_replaced = True
         self._leases.forget(partition)
         self._given_up += self._keys(each.owner)
+        return each
 
     def _keys(self, owner: Owner) -> list[Key]:
         """The keys of an owner's claim and leases."""
@@ -163,6 +175,7 @@ class Ownerships:
         self,
         processed: Mapping[TopicPartition, ProcessedWork],
         starts: Mapping[TopicPartition, Progress] | None = None,
+        late: Iterable[LateWork] = (),
     ) -> list[tuple[Ownership, int]]:
         """Ask for commits; the ownerships, and which of their commits it is.
 
@@ -175,8 +188,13 @@ class Ownerships:
             starts: Those from which it was delivered; None: it does not matter. What belongs to
                 another one is passed over, unless the member is fenced, or the claim has been
                 replaced and keeps the hashes: then it is committed once the claim is in place.
+            late: What was processed since its start has ended.
         """
         asked = []
+        for work in late:
+            each = self.by_partition.get(work.partition)
+            if each is not None and each.processed_since(work.start, work.processed):
+                asked.append((each, each.commits.ask()))
         for partition, what in processed.items():
             each = self.by_partition.get(partition)
             if each is None:
@@ -190,6 +208,41 @@ class Ownerships:
                     continue
             asked.append((each, each.commits.ask()))
         return asked
+
+    def refused(
+        self,
+        processed: Mapping[TopicPartition, ProcessedWork],
+        starts: Mapping[TopicPartition, Progress],
+        late: Iterable[LateWork] = (),
+    ) -> dict[TopicPartition, Bounds]:
+        """The offsets that a commit passes over, though the log does not say that they are done.
+
+        What a fenced member has processed is not among them: it has an error of its own.
+
+        Args:
+            processed: As for :meth:`ask_commits`.
+            starts: As for :meth:`ask_commits`.
+            late: As for :meth:`ask_commits`.
+        """
+        given = [(tp, starts[tp], what) for tp, what in processed.items() if tp in starts]
+        found: dict[TopicPartition, Bounds] = {}
+        for tp, start, what in [*given, *((w.partition, w.start, w.processed) for w in late)]:
+            each = self.by_partition.get(tp)
+            if each is not None and each.owner.phase is Phase.FENCED:
+                continue
+            progress = what if isinstance(what, Progress) else Progress.of(0, what)
+            hashes = NO_HASHES if each is None else each.takes(start)
+            known = self.log.of(tp).progress().union(start)
+            pieces = clip(progress.minus(known), ALL_HASHES - hashes)
+            if pieces:
+                bounds = [(piece.offsets.start, piece.offsets.end) for piece in pieces]
+                found[tp] = union([found.get(tp, ()), *bounds])
+        return found
+
+    def may_count(self, partition: TopicPartition, start: Progress) -> bool:
+        """False if what was handed out from a start will never be committed by this session."""
+        each = self.by_partition.get(partition)
+        return each is None or bool(each.takes(start))
 
     # -- partitions without key order ----------------------------------------------------------
 
@@ -386,52 +439,3 @@ class Ownerships:
                 f"group {self.log.group}, {owner.partition}: {start.reason.value}; it goes on from "
                 f"offset {owner.done.stable}: {what}"
             )
-
-
-class LeaseClock:
-    """Since when nothing more of each lease was committed: it is given up, though its member lives.
-
-    The last lease is one ahead, which waits for its turn: it does not count, unless it is the only
-    one.
-
-    Args:
-        timeout: Seconds after which a lease is over.
-    """
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-        self._since: dict[tuple[TopicPartition, str, int], tuple[Bounds, float]] = {}
-
-    def is_over(
-        self, partition: TopicPartition, author: str, leased: Mapping[int, Bounds], now: float
-    ) -> bool:
-        """Return True if some lease of a partition has had its time.
-
-        Args:
-            partition: The partition.
-            author: Name of the claim that has the leases.
-            leased: What each lease has and is not processed, by their numbers, ascending.
-            now: The time.
-        """
-        known = {key: each for key, each in self._since.items() if key[0] == partition}
-        for key in known:
-            del self._since[key]
-        for number in list(leased)[: max(len(leased) - 1, 1)]:
-            key, bounds = (partition, author, number), leased[number]
-            before, since = known.get(key, (bounds, now))
-            self._since[key] = bounds, since if before == bounds else now
-        return any(
-            now - since >= self._timeout
-            for key, (_, since) in self._since.items()
-            if key[0] == partition
-        )
-
-    def forget(self, partition: TopicPartition) -> None:
-        """A partition is leased no more, or by another claim."""
-        self._since = {key: each for key, each in self._since.items() if key[0] != partition}
-
-    def next_time(self) -> float:
-        """When the next lease is over, if nothing happens; infinity if never."""
-        return min((since for _, since in self._since.values()), default=float("inf")) + (
-            self._timeout
-        )

@@ -8,25 +8,26 @@
 A part is what was held and not begun when the part before had been handed out. It is delivered as
 any partition is (:class:`.Delivery`). It is forgotten when the log says that it is processed. No
 I/O, no clock.
+
+When its lease ends, what was returned of it may still be processed, and counts then: its delivery
+ends, and is kept among the late ones (:mod:`.shared_deliveries`).
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges
 from kshare.core.offsets import Bounds, complement, intersect, subtract, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets, Tell
 from kshare.group.core.scope import Carried
 from kshare.group.message import Chunk, Rows
 from kshare.group.protocol.cooperator import Share
 
-__all__ = ["SharedDeliveries", "SharedDelivery"]
+__all__ = ["SharedDelivery"]
 
 
 @dataclass(slots=True)
@@ -78,14 +79,19 @@ class SharedDelivery(Delivery):
 
     # -- what to read -----------------------------------------------------------------------
 
-    def update(self, share: Share) -> None:
-        """Leases have come or gone, or others have processed something."""
+    def update(self, share: Share, known: Bounds = ()) -> None:
+        """Leases have come or gone, or others have processed something.
+
+        Args:
+            share: What may be delivered.
+            known: What is processed and not committed yet of deliveries before this one.
+        """
         self._parts = [
             part
             for part in self._parts
             if not (part.is_counted and not intersect(part.offsets, share.held))
         ]
-        self._new = subtract(share.held, union(part.offsets for part in self._parts))
+        self._new = subtract(share.held, union([known, *(part.offsets for part in self._parts)]))
         self._done = share.done
 
     @property
@@ -127,6 +133,34 @@ class SharedDelivery(Delivery):
     def carry(self, hashes: KeyRanges) -> Carried | None:  # noqa: ARG002
         """Nothing: leases are taken again."""
         return None
+
+    # -- when it has ended --------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Hand out nothing more: what was not returned is no part of it any more."""
+        self.take_back()
+        self.stop()
+        parts = []
+        for part in self._parts:
+            returned = intersect(part.offsets, (0, part.delivery.returned))
+            if returned:
+                part.delivery.slim()
+                parts.append(_Part(returned, part.delivery, part.is_counted))
+        self._parts, self._new = parts, ()
+
+    def forget(self, processed: Bounds) -> None:
+        """Forget the parts that the log says are processed."""
+        self._parts = [part for part in self._parts if subtract(part.offsets, processed)]
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing that it has returned is of interest any more."""
+        return not self._parts
+
+    @property
+    def offsets(self) -> Bounds:
+        """The offsets of its parts."""
+        return union(part.offsets for part in self._parts)
 
     # -- handing out ------------------------------------------------------------------------
 
@@ -206,20 +240,24 @@ class SharedDelivery(Delivery):
         for part in self._parts:
             part.delivery.acknowledge(offsets, chunks, tell)
 
+    @property
+    def furthest(self) -> int:
+        """The offset after the last record that was returned of any part."""
+        return max((part.delivery.returned for part in self._parts), default=self.start.stable)
+
     def acknowledge_below(self, offset: int) -> None:
         """What was returned below an offset is processed.
 
         Raises:
             ValueError: Nothing was returned there.
         """
-        positions = [part.delivery.returned for part in self._parts]
-        if offset > max(positions, default=self.start.stable):
+        if offset > self.furthest:
             raise ValueError(
                 f"{self.topic_partition}: cannot commit offset {offset}: what was returned ends "
-                f"at {max(positions, default=self.start.stable)}"
+                f"at {self.furthest}"
             )
-        for part, position in zip(self._parts, positions, strict=True):
-            part.delivery.acknowledge_below(min(offset, position))
+        for part in self._parts:
+            part.delivery.acknowledge_below(min(offset, part.delivery.returned))
 
     def processed(self, *, is_batch: bool) -> Progress:
         """What is processed, apart from what had been before the start."""
@@ -261,31 +299,3 @@ class SharedDelivery(Delivery):
     def in_flight(self, *, is_batch: bool) -> int:
         """Number of records that are handed out and not processed, as of :class:`.Delivery`."""
         return sum(part.delivery.in_flight(is_batch=is_batch) for part in self._parts)
-
-
-class SharedDeliveries(Deliveries):
-    """The deliveries of partitions without key order.
-
-    Attributes:
-        stopped_parts: Number of parts that were processed of deliveries that have ended.
-    """
-
-    stopped_parts = 0
-
-    def _new_delivery(
-        self,
-        topic_partition: TopicPartition,
-        start: Progress,
-        hashes: KeyRanges,  # noqa: ARG002
-        carried: Carried | None,  # noqa: ARG002
-    ) -> Delivery:
-        return SharedDelivery(topic_partition, start, explicit=self._explicit)
-
-    def _stop(self, topic_partition: TopicPartition) -> None:
-        self.stopped_parts += self.shared[topic_partition].finished
-        super()._stop(topic_partition)
-
-    @property
-    def shared(self) -> dict[TopicPartition, SharedDelivery]:
-        """The deliveries by partition, all of which are shared ones."""
-        return cast("dict[TopicPartition, SharedDelivery]", self.by_partition)

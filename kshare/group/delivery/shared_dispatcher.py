@@ -11,6 +11,7 @@ nothing free waits for records with a long poll where the next ones will be. One
 many leases asks for none before some of them are committed.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -20,7 +21,8 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, Stripe, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.core.shared_delivery import SharedDeliveries, SharedDelivery
+from kshare.group.core.shared_deliveries import SharedDeliveries
+from kshare.group.core.shared_delivery import SharedDelivery
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.protocol.cooperator import Share
@@ -29,6 +31,8 @@ from kshare.wire.protocol.background import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailRecords
 
 __all__ = ["SharedDispatcher"]
+
+_log = logging.getLogger("kshare.group")
 
 _MOST_UNCOMMITTED: Final = 200
 """How many leases of a partition may be processed and not committed."""
@@ -58,10 +62,7 @@ class SharedDispatcher(Dispatcher):
     @property
     def finished_leases(self) -> int:
         """Number of leases that have been processed."""
-        shared = self.state.shared.values()
-        for delivery in shared:
-            delivery.count()
-        return self.state.stopped_parts + sum(delivery.finished for delivery in shared)
+        return self.state.finished
 
     def refresh(self, *, continues: bool = False, begins: bool = False) -> None:
         """Follow the session: start what has started, drop what has not, and go on."""
@@ -69,8 +70,11 @@ class SharedDispatcher(Dispatcher):
         for topic_partition, delivery in list(self.state.shared.items()):
             share = self._session.share(topic_partition)
             if share is not None and topic_partition not in self.state.paused:
-                delivery.update(share)
+                self.state.update(topic_partition, share)
                 self._go_on(topic_partition, delivery, share)
+        warnings = self.state.late.warnings
+        while warnings:
+            _log.warning("group %s, %s", self._config.group, warnings.pop(0))
 
     def seek(self, topic_partition: TopicPartition, offset: int, *, is_batch: bool = True) -> None:  # noqa: ARG002
         """Not possible.

@@ -11,14 +11,18 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Final
 
 from kshare.core.leader_epochs import LeaderEpochs
+from kshare.core.offsets import Bounds
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import ConsumerClosedError, FetchTimeoutError, KshareError
+from kshare.errors import CommitFailedError, ConsumerClosedError, FetchTimeoutError, KshareError
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.core.ownership import Ownership, ProcessedWork
+from kshare.group.core.ownership import Ownership
+from kshare.group.core.work import LateWork, ProcessedWork
 from kshare.group.log.primary import OffsetAndMetadata, committed_offset
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
@@ -239,6 +243,7 @@ class GroupSession:
         timeout: float,
         *,
         starts: Mapping[TopicPartition, Progress] | None = None,
+        late: Sequence[LateWork] = (),
     ) -> dict[TopicPartition, int]:
         """Commit what has been processed, and wait until the log says so.
 
@@ -248,14 +253,17 @@ class GroupSession:
             processed: What has been processed of each partition, in total or since the last commit.
             timeout: Maximum time to wait, in seconds; 0 asks for the commit and does not wait.
             starts: Those from which it was delivered, as :meth:`started` has answered. What
-                belongs to another start (offsets were reset meanwhile) is passed over, unless the
-                member is fenced. What is read on while a claim is replaced waits for the next one.
+                belongs to another start (offsets were reset meanwhile) is passed over, which is an
+                error. What is read on while a claim is replaced waits for the next one.
+            late: What was processed since its start has ended, without key order. It counts unless
+                the offsets were reset.
 
         Returns:
             The stable offset of each partition: true at the log position that was read. With
             timeout 0, those that are known.
 
         Raises:
+            CommitFailedError: Some of it was passed over; all else is committed.
             ConsumerClosedError: The session was closed meanwhile.
             FencedError: As for :meth:`check`; other partitions are committed. What was not
                 committed of the hashes before they were claimed is delivered again.
@@ -265,11 +273,14 @@ class GroupSession:
         deadline = time.monotonic() + timeout
         with self._shared.changed:
             self._raise_fault()
-            asked = self._shared.ownerships.ask_commits(processed, starts)
+            refused, asked = self._ask(processed, starts, late)
         self._thread.wake()
         with self._shared.changed:
             while timeout > 0 and any(map(_is_open, asked)):
-                self._wait(lambda: f"commit{_unclaimed(asked)}", deadline, timeout)
+                self._wait(partial(_commit_of, asked), deadline, timeout)
+                if any(map(_is_renewed, asked)):  # by the next claim, as facts stay true
+                    refused, asked = self._ask(processed, starts, late)
+                    self._thread.wake()
             self._raise_fault()
             for each, number in asked:
                 if each.is_replaced and each.commits.finished < number:
@@ -281,7 +292,42 @@ class GroupSession:
             error = self._shared.ownerships.fenced() if fenced else None
             if error is not None:
                 raise error
-            return self._stable(processed)
+            if refused:
+                raise self._refusal(refused)
+            return self._stable({*processed, *(each.partition for each in late)})
+
+    def _ask(
+        self,
+        processed: Mapping[TopicPartition, ProcessedWork],
+        starts: Mapping[TopicPartition, Progress] | None,
+        late: Sequence[LateWork],
+    ) -> tuple[dict[TopicPartition, Bounds], list[tuple[Ownership, int]]]:
+        """Ask for commits: the offsets that are not taken, and what was asked for."""
+        ownerships = self._shared.ownerships
+        refused = ownerships.refused(processed, starts or {}, late)
+        return refused, ownerships.ask_commits(processed, starts, late)
+
+    def _refusal(self, refused: Mapping[TopicPartition, Bounds]) -> CommitFailedError:
+        owned = self._shared.ownerships.by_partition
+        pairs = {tp: tuple(pairwise(bounds))[::2] for tp, bounds in refused.items()}
+        what = "; ".join(
+            f"{tp}, offsets {', '.join(f'{first} to {end - 1}' for first, end in pairs[tp])}: "
+            + (
+                "its offsets were reset, or these key hashes have gone to others"
+                if tp in owned
+                else "this member does not have the partition now"
+            )
+            for tp in sorted(pairs)
+        )
+        return CommitFailedError(
+            f"group {self._group}: what was processed is not committed, and may come again: {what}",
+            offsets={(tp.topic, tp.partition): some for tp, some in pairs.items()},
+        )
+
+    def may_count(self, partition: TopicPartition, start: Progress) -> bool:
+        """False if what was handed out from a start will never be committed."""
+        with self._shared.changed:
+            return self._shared.ownerships.may_count(partition, start)
 
     def committed(
         self, partitions: Sequence[TopicPartition], timeout: float
@@ -369,22 +415,26 @@ class GroupSession:
             )
         self._shared.changed.wait(min(left, _LOOK_SECONDS))
 
-    def _stable(
-        self, partitions: Mapping[TopicPartition, ProcessedWork]
-    ) -> dict[TopicPartition, int]:
+    def _stable(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         ownerships = self._shared.ownerships
         started = ownerships.started()
         return {tp: ownerships.stable(tp) for tp in partitions if tp in started}
 
 
-def _unclaimed(asked: Sequence[tuple[Ownership, int]]) -> str:
-    """Why commits wait, if claims are not in place."""
+def _commit_of(asked: Sequence[tuple[Ownership, int]]) -> str:
+    """What is waited for: commits, and claims that are not in place."""
     names = sorted(str(each.owner.partition) for each, _ in asked if each.start is None)
-    return f", as the claim of {', '.join(names)} is not in place," if names else ""
+    return f"commit, as the claim of {', '.join(names)} is not in place," if names else "commit"
 
 
 def _is_open(asked: tuple[Ownership, int]) -> bool:
     """True if a commit is neither done nor given up."""
     each, number = asked
     is_over = each.is_replaced or each.owner.phase is Phase.FENCED
-    return each.commits.finished < number and not is_over
+    return _is_renewed(asked) or (each.commits.finished < number and not is_over)
+
+
+def _is_renewed(asked: tuple[Ownership, int]) -> bool:
+    """True if a commit is not done, and its partition without key order was claimed anew."""
+    each, number = asked
+    return each.is_replaced and each.owner.claim.shared and each.commits.finished < number

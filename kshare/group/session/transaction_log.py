@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import TransactionAbortedError
-from kshare.group.core.ownership import Ownership, Work
+from kshare.group.core.ownership import Ownership
 from kshare.group.core.transaction_state import GiveUp, Outlook, TransactionAction, TransactionState
+from kshare.group.core.work import Work
 from kshare.group.protocol.commit import (
     Purgatory,
     PurgatoryState,

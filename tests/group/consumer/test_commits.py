@@ -10,11 +10,17 @@ from typing import Any, cast
 import pytest
 
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import ConsumerClosedError, FencedError, KafkaError, PolicyError
+from kshare.errors import (
+    CommitFailedError,
+    ConsumerClosedError,
+    FencedError,
+    KafkaError,
+    PolicyError,
+)
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.processed import Processed
-from kshare.group.core.ownership import Work
+from kshare.group.core.work import LateWork, Work
 from kshare.group.session.session import GroupSession
 from tests.support.clock import WAIT_S
 from tests.support.groups import LOWER, T0, T1, UPPER, group_config, rectangle
@@ -24,8 +30,9 @@ WORK = Work({T0: Progress.at(5)}, {T0: Progress.at(0)})
 
 def commits_of(config: ConsumerConfig, session: object) -> Commits:
     processed = SimpleNamespace(
-        work=lambda: WORK,
+        work=lambda **_: WORK,
         allowed=lambda work: work,
+        forget=lambda _: None,
         ranges=dict,
         finished_leases=lambda: 0,
         releases=SimpleNamespace(forget=lambda work, started: None),
@@ -39,6 +46,7 @@ class Refusing:
     def __init__(self, error: Exception) -> None:
         self.error = error
         self.wait: Callable[[], object] = lambda: None
+        self.may_count = lambda *_: False
 
     def commit(self, *_: Any, **__: Any) -> None:
         self.wait()
@@ -52,6 +60,10 @@ class Refusing:
         (
             FencedError("taken over", topic="orders", partition=0, hashes=((0, 5),), other="m2"),
             "too late, so some records will come again: taken over",
+        ),
+        (
+            CommitFailedError("reset meanwhile", offsets={}),
+            "too late, so some records will come again: reset meanwhile",
         ),
     ],
 )
@@ -208,6 +220,20 @@ def test_a_commit_that_takes_in_an_older_one_loses_nothing() -> None:
     commits.finish()
     assert session.asked[1:] == [{T0: newer.union(older)}]
     commits.close(9.0)
+
+
+def test_late_work_of_one_start_becomes_one() -> None:
+    first, second = Progress.at(0), Progress.at(0)  # equal, and not the same start
+    newer, older = Progress.of(0, [rectangle(0, 9)]), Progress.of(0, [rectangle(2, 5)])
+    one = Work({}, {}, (LateWork(T0, first, newer),))
+    other = Work({}, {}, (LateWork(T0, second, older), LateWork(T0, first, older)))
+    both = one.joined(other)
+    assert both is not None
+    assert both.partitions == {T0}
+    assert [(each.start is first, each.processed) for each in both.late] == [
+        (True, newer),
+        (False, older),
+    ]
 
 
 def test_commits_that_count_from_other_starts_stay_two() -> None:

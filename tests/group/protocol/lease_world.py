@@ -4,16 +4,21 @@ On top of :mod:`tests.group.protocol.world`. Who is dead is told in one of two w
 the group's coordinator drops members and a record lists who is left; a member stops before
 it is dropped. Without, members fall silent: a silent member stops delivering, and goes on under
 another name if it lives.
+
+With late work, leases of the living end, too, and what a member had in work then is processed and
+committed later. Its laws: a commit takes it, and what it has answered is not forgotten.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Self
 
 from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.offsets import OffsetRange
-from kshare.core.progress import Rectangle
+from kshare.core.progress import Progress, Rectangle
+from kshare.group.core.work import LateWork
 from kshare.group.protocol.actions import Append, Delete
 from kshare.group.protocol.cooperator import Cooperator, holdings, processed_offsets
 from kshare.group.protocol.log import GroupLog
@@ -22,8 +27,27 @@ from kshare.group.protocol.records import Epoch, EpochMember, Key, Record, key_o
 from kshare.group.protocol.takeover import session_of
 from tests.group.protocol import world as base
 from tests.group.protocol.owning import clone_log, new_ownerships
-from tests.group.protocol.process import GONE, T0, Log, Process
+from tests.group.protocol.process import GONE, T0, Asked, Log, Process
 from tests.group.protocol.world import LawBrokenError, Step, World
+
+
+@dataclass(frozen=True)
+class Late:
+    """What was handed out from a start that has ended.
+
+    Attributes:
+        start: The start.
+        taken: All of it.
+        in_flight: What of it is not processed.
+    """
+
+    start: Progress
+    taken: frozenset[int]
+    in_flight: frozenset[int]
+
+    def work(self) -> LateWork:
+        """What of it is to be committed."""
+        return LateWork(T0, self.start, Progress.of(0, _pieces(self.taken - self.in_flight)))
 
 
 @dataclass
@@ -33,10 +57,16 @@ class Sharer(Process):
     Attributes:
         taken: What it has handed out since it began.
         epoch: The last epoch that the coordinator has told it.
+        keeps_late: Whether it remembers what it had in work when its delivery ended.
+        late: That.
+        refused: The offsets that its last commit did not take.
     """
 
     taken: frozenset[int] = frozenset()
     epoch: int | None = None
+    keeps_late: bool = False
+    late: tuple[Late, ...] = ()
+    refused: tuple[int, ...] = ()
 
     @property
     def cooperator(self) -> Cooperator:
@@ -62,13 +92,46 @@ class Sharer(Process):
             frozenset(self.part().leases.items()),
             self.taken,
             self.epoch,
+            tuple((self._takes(each), each.taken, each.in_flight) for each in self.late),
         )
 
+    def _takes(self, late: Late) -> bool:
+        return self.ownerships.may_count(T0, late.start)
+
     def follow(self) -> None:
-        before = self.delivery
+        before, in_flight = self.delivery, frozenset(self.in_flight)
         super().follow()
         if self.delivery is not before:
+            if self.keeps_late and before is not None and self.taken:
+                self.late = (*self.late, Late(before, self.taken, in_flight))
             self.taken = frozenset()
+        if self.late:
+            done = processed_offsets(self.part().progress())
+            self.late = tuple(
+                each for each in self.late if not all(is_in(offset, done) for offset in each.taken)
+            )
+
+    def finish(self, offset: int) -> None:
+        """Some record is processed that it had in work before."""
+        at = next(at for at, each in enumerate(self.late) if offset in each.in_flight)
+        each = self.late[at]
+        each = replace(each, in_flight=each.in_flight - {offset})
+        self.late = (*self.late[:at], each, *self.late[at + 1 :])
+
+    def commit(self, processed: Sequence[Rectangle]) -> None:
+        """Ask for a commit of what was processed, in time and late."""
+        if not self.keeps_late:
+            super().commit(processed)
+            return
+        self.commits += 1
+        starts = {} if self.delivery is None else {T0: self.delivery}
+        late = [each.work() for each in self.late]
+        refused = self.ownerships.refused({T0: processed}, starts, late)
+        self.refused = refused.get(T0, ())
+        what = [each.processed for each in late if not self.ownerships.refused({}, {}, [each])]
+        done = reduce(Progress.union, what, Progress.of(0, processed))
+        for each, number in self.ownerships.ask_commits({T0: processed}, starts, late):
+            self.asked = Asked(number, each.owner.done.union(done))
 
 
 @dataclass
@@ -119,6 +182,8 @@ class LeaseWorld(World):
         epoch: The last epoch: its log offset, and the names of its members.
         delivered: Who has handed out each offset, by names.
         deaths: How often a living member was dropped, or fell silent.
+        keeps_late: Whether members commit what they had in work when their delivery ended.
+        expiries: How often a lease of a living member has ended.
     """
 
     log: Log = field(default_factory=History)
@@ -127,6 +192,8 @@ class LeaseWorld(World):
     epoch: tuple[int, frozenset[str]] = (-1, frozenset())
     delivered: dict[int, frozenset[str]] = field(default_factory=dict)
     deaths: int = 0
+    keeps_late: bool = False
+    expiries: int = 0
     _compared: tuple[str, int] = ("", -1)  # the last log of which it was checked
 
     def share(self) -> None:
@@ -136,7 +203,8 @@ class LeaseWorld(World):
         if self.by_epochs:
             self._write_epoch(self.epoch[1] | {name})
         owned = new_ownerships(name, self.log.topic_id, lease_records=self.chunk)
-        self.processes[name] = process = Sharer(name, owned)
+        process = Sharer(name, owned, keeps_late=self.keeps_late)
+        self.processes[name] = process
         self.claim(process)
 
     def claim(self, process: Sharer) -> None:
@@ -225,6 +293,7 @@ class LeaseWorld(World):
             self.epoch,
             tuple(sorted(self.delivered.items())),
             self.deaths,
+            self.expiries,
         )
 
 
@@ -263,6 +332,7 @@ class LeaseLimits:
     compactions: int = 1
     failures: int = 1
     lost_logs: int = 0
+    expiries: int = 0
 
 
 def lease_steps(world: LeaseWorld, limits: LeaseLimits) -> list[Step]:
@@ -308,8 +378,15 @@ def _own_steps(world: LeaseWorld, process: Sharer, limits: LeaseLimits) -> list[
     if is_wanted and share is not None and share.free < len(world.keys):
         possible.append(("want", name))
     possible += [(f"acknowledge {offset}", name) for offset in process.in_flight]
-    if is_running and owner.commit is None and process.commits < limits.commits:
+    possible += [
+        (f"finish {offset}", name)
+        for offset in sorted({o for each in process.late for o in each.in_flight})
+    ]
+    has_late = any(each.taken - each.in_flight for each in process.late)
+    if (is_running or has_late) and owner.commit is None and process.commits < limits.commits:
         possible.append(("commit", name))
+    if is_running and owner.leased and world.expiries < limits.expiries:
+        possible.append(("expire", name))
     if base.may_settle(process):
         possible.append(("settle", name))
     return possible
@@ -390,12 +467,30 @@ def _happen(world: LeaseWorld, process: Sharer, what: str) -> None:
             return
         case ["renew"]:
             _renew(world, process)
-        case ["commit"]:
-            process.commit(list(processed(process)))
+        case ["commit" | "finish" | "expire", *_]:
+            _work(world, process, what)
         case _:
             base._happen(world, process, what)
             return
     base._decide(world, process)
+
+
+def _work(world: LeaseWorld, process: Sharer, what: str) -> None:
+    """A commit; the lease of a living member ends; what it has in work then is processed later."""
+    verb, *rest = what.split()
+    if verb == "finish":
+        process.finish(int(rest[0]))
+        world.acknowledged.add(int(rest[0]))
+        return
+    if verb == "commit":
+        process.commit(list(processed(process)))
+        if process.refused and not world.lost_logs:
+            raise LawBrokenError(f"a commit of {process.name} refuses what is late")
+        return
+    world.expiries += 1
+    before = process.ownership
+    process.ownerships._renew(process.cooperator, "a lease is over")
+    process.forget(before)
 
 
 def _act(world: LeaseWorld, process: Sharer) -> None:
@@ -433,7 +528,11 @@ def _renew(world: LeaseWorld, process: Sharer) -> None:
 
 def processed(process: Sharer) -> Iterator[Rectangle]:
     """What a process has processed."""
-    for offset in sorted(process.taken - set(process.in_flight)):
+    yield from _pieces(process.taken - set(process.in_flight))
+
+
+def _pieces(offsets: frozenset[int]) -> Iterator[Rectangle]:
+    for offset in sorted(offsets):
         yield Rectangle(OffsetRange(offset, offset + 1), WHOLE)
 
 
@@ -445,8 +544,8 @@ def finish(world: LeaseWorld) -> None:
     """
     limits = LeaseLimits(0, 1_000, 1_000, 0, 0, 0)
     verbs = (
-        "sync", "deem", "renew", "read", "wait", "act", "want", "deliver", "acknowledge", "commit",
-        "settle",
+        "sync", "deem", "renew", "read", "wait", "act", "want", "deliver", "acknowledge", "finish",
+        "commit", "settle",
     )  # fmt: skip
     possible = lease_steps(world, limits)
     for _ in range(40):
@@ -470,5 +569,6 @@ def _has_news(world: LeaseWorld, name: str) -> bool:
     """Whether a process has something to commit."""
     process = sharer(world.processes[name])
     done = processed_offsets(process.part().progress())
-    pieces = [(piece.offsets.start, piece.offsets.end) for piece in processed(process)]
-    return any(not is_in(lo, done) for lo, _ in pieces)
+    late = [each.taken - each.in_flight for each in process.late]
+    offsets = {piece.offsets.start for piece in processed(process)}.union(*late)
+    return any(not is_in(offset, done) for offset in offsets)

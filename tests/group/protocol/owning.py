@@ -69,6 +69,7 @@ def clone_of_ownerships(owned: Ownerships) -> Ownerships:
     copy.warnings, copy._given_up = [], [*owned._given_up]
     copy._claimant, copy._leases = shallow(owned._claimant), shallow(owned._leases)
     copy._leases._since = dict(owned._leases._since)
+    copy._former = dict(owned._former)
     return copy
 
 
@@ -142,4 +143,5 @@ def print_of_ownership(each: Ownership | None, end: int, delivery: object) -> tu
         each.followed_to == end,
         tuple((start is delivery, hashes) for start, hashes in each.inherited.starts),
         each.inherited.processed,
+        each.inherited.incarnation,
     )

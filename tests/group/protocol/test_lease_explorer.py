@@ -1,13 +1,18 @@
 """The laws of leases: interleavings, random walks, seeded faults."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from kshare.core.offsets import Bounds
-from kshare.group.core.ownership import Claimant
+from kshare.core.hashing import WHOLE
+from kshare.core.offsets import Bounds, OffsetRange
+from kshare.core.progress import Progress, Rectangle
+from kshare.group.core.ownership import Claimant, Inheritance, Ownership
 from kshare.group.core.ownerships import Ownerships
+from kshare.group.core.work import LateWork
 from kshare.group.protocol import cooperator
 from kshare.group.protocol.actions import Append
 from kshare.group.protocol.cooperator import Cooperator, counts
@@ -15,8 +20,16 @@ from kshare.group.protocol.log import LeaseKey, PartitionLog
 from kshare.group.protocol.records import Key, Record, Stable, key_of
 from tests.group.protocol import world
 from tests.group.protocol.interleavings import seeds
-from tests.group.protocol.lease_explorer import DEEP, explore, new_world, walk
-from tests.group.protocol.lease_world import LeaseLimits, finish, lease_steps, take_lease
+from tests.group.protocol.lease_explorer import (
+    DEEP,
+    LATE,
+    explore,
+    new_late_world,
+    new_world,
+    walk,
+)
+from tests.group.protocol.lease_world import Late, LeaseLimits, finish, lease_steps, take_lease
+from tests.group.protocol.process import T0
 from tests.group.protocol.world import LawBrokenError
 from tests.support.effort import depth, least, walks
 from tests.support.shown import explored, is_found, no_law_is_broken
@@ -45,6 +58,27 @@ def test_random_walks(by_epochs: bool) -> None:
 def test_random_walks_with_a_lost_log(by_epochs: bool) -> None:
     limits, start = replace(DEEP, lost_logs=1), new_world(by_epochs=by_epochs, records=8)
     no_law_is_broken(lambda seed: walk(limits, LENGTH, seed, start), walks(20))
+
+
+@pytest.mark.parametrize("ends", ["expire", "renew"])
+@pytest.mark.parametrize("by_epochs", [True, False])
+def test_every_interleaving_with_late_work(by_epochs: bool, ends: str) -> None:
+    """What was in work as a lease has ended, is processed later, and committed then."""
+    start = new_late_world(by_epochs=by_epochs, ends=ends)
+    limits = LeaseLimits(processes=2, expiries=2)
+    states, broken = explore(limits, depth(4), by_epochs=by_epochs, start=start)
+    explored(states, broken)
+    assert not broken
+    assert states > least(500)
+
+
+@pytest.mark.parametrize("lost_logs", [0, 1])
+@pytest.mark.parametrize("by_epochs", [True, False])
+def test_random_walks_with_late_work(by_epochs: bool, lost_logs: int) -> None:
+    limits, events = replace(LATE, lost_logs=lost_logs), Counter[str]()
+    start = new_late_world(by_epochs=by_epochs)
+    no_law_is_broken(lambda seed: walk(limits, LENGTH, seed, start, events), walks(20))
+    assert events["finish"] > least(10)
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
@@ -164,6 +198,68 @@ def test_faults_of_sessions_are_found(fault: Patch, monkeypatch: pytest.MonkeyPa
     starts = [new_world(by_epochs=by_epochs, records=8) for by_epochs in (True, False)]
     tried = seeds(1_000, FAULTS_OF_SESSIONS[fault])
     assert is_found(any(walk(DEEP, LENGTH, seed, starts[seed % 2]) for seed in tried))
+
+
+def forgets_the_starts_of_before(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ownership, "former", lambda self: Inheritance())
+
+
+def forgets_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
+    """Of a member that has joined again, which gives up all first."""
+    claim = Ownerships.claim
+
+    def broken(self: Ownerships, *given: Any, **named: Any) -> None:
+        self._former.clear()
+        claim(self, *given, **named)
+
+    patch.setattr(Ownerships, "claim", broken)
+
+
+def answers_and_writes_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A commit of late work is answered as if it was taken."""
+    processed_since = Ownership.processed_since
+
+    def broken(self: Ownership, start: Progress | None, what: Any) -> bool:
+        return processed_since(self, start, what if start is self.start else ())
+
+    patch.setattr(Ownership, "processed_since", broken)
+
+
+def forgets_it_as_delivery_begins(patch: pytest.MonkeyPatch) -> None:
+    """What was committed while the next claim was not in place."""
+    begin = Ownership._begin
+
+    def broken(self: Ownership) -> None:
+        self.inherited.processed = None
+        begin(self)
+
+    patch.setattr(Ownership, "_begin", broken)
+
+
+def counts_all_that_was_handed_out(patch: pytest.MonkeyPatch) -> None:
+    """Also what is still in work."""
+
+    def work(self: Late) -> LateWork:
+        pieces = [Rectangle(OffsetRange(at, at + 1), WHOLE) for at in sorted(self.taken)]
+        return LateWork(T0, self.start, Progress.of(0, pieces))
+
+    patch.setattr(Late, "work", work)
+
+
+FAULTS_OF_LATE_WORK: tuple[Patch, ...] = (
+    forgets_the_starts_of_before,
+    forgets_what_was_given_up,
+    answers_and_writes_nothing,
+    forgets_it_as_delivery_begins,
+    counts_all_that_was_handed_out,
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_LATE_WORK, ids=lambda fault: fault.__name__)
+def test_faults_of_late_work_are_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    starts = [new_late_world(by_epochs=True, ends=ends) for ends in ("expire", "renew")]
+    assert is_found(any(walk(LATE, LENGTH, seed, starts[seed % 2]) for seed in range(100)))
 
 
 def one_stable_offset_for_all(patch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Sessions on the mock cluster: starts, commits, claims, fences, and faults of the log."""
 
 import logging
+import pickle
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,6 +18,7 @@ from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import (
     AuthorizationError,
+    CommitFailedError,
     CommitLogError,
     FencedError,
     FetchTimeoutError,
@@ -121,12 +123,29 @@ def test_a_restart_goes_on_with_its_gaps(servers: str) -> None:
         assert commit(session, rectangle(10, 15)) == 20
 
 
-def test_what_belongs_to_another_start_is_passed_over(servers: str) -> None:
+def test_what_belongs_to_another_start_is_passed_over_which_is_said(servers: str) -> None:
     with member(servers) as session:
         late = {T0: Progress.at(0)}
-        assert session.commit({T0: [rectangle(0, 9)]}, SECONDS, starts=late) == {T0: 0}
+        with pytest.raises(CommitFailedError, match="orders-0, offsets 0 to 8: its offsets") as e:
+            session.commit({T0: [rectangle(0, 9)]}, SECONDS, starts=late)
+        assert e.value.offsets == {("orders", 0): ((0, 9),)}
+        assert pickle.loads(pickle.dumps(e.value)).offsets == e.value.offsets
         starts = session.started()
         assert session.commit({T0: Progress.at(9)}, SECONDS, starts=starts) == {T0: 9}
+
+
+def test_what_is_not_taken_of_one_partition_does_not_keep_another_one(servers: str) -> None:
+    """And of a partition that the member does not have at all."""
+    with member(servers) as session:
+        starts, audit = session.started(), TopicPartition("audit", 0)
+        done = {T0: Progress.at(9), audit: Progress.at(5)}
+        with pytest.raises(
+            CommitFailedError, match="audit-0, offsets 2 to 4: this member does not"
+        ):
+            session.commit(done, SECONDS, starts={**starts, audit: Progress.at(2)})
+        assert session.commit({T0: Progress.at(0)}, SECONDS, starts=starts) == {T0: 9}
+        late = {T0: Progress.at(0)}  # nothing new
+        assert session.commit({T0: [rectangle(0, 9)]}, SECONDS, starts=late) == {T0: 9}
 
 
 def test_a_commit_while_the_next_claim_is_not_in_place(servers: str) -> None:

@@ -11,9 +11,9 @@ from kshare.core.hashing import KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.errors import TransactionAbortedError
-from kshare.group.core.ownership import Work
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.transaction_state import ProducerEpoch, TransactionAction, TransactionState
+from kshare.group.core.work import Work
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.session.shared import Shared
 from kshare.group.session.thread import SessionThread

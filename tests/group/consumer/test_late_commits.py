@@ -1,0 +1,196 @@
+"""Consumers without key order whose jobs outlast their leases: what is processed late counts.
+
+Time is put ahead while a job runs, so that its lease ends without waiting.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kshare.group import KeySharedConsumer, Message
+from kshare.group.offsets import GroupOffsets
+from kshare.group.protocol.cooperator import Cooperator
+from kshare.group.session import log_follower
+from kshare.group.session.session import GroupSession
+from kshare.testing import FakeCluster
+from tests.support.clock import Ahead
+from tests.support.groups import GROUP, LOG, T0, eventually, group_config, quick_settings
+from tests.support.policies import FakePolicies
+
+RECORDS = 6
+TIMEOUT_S = 60.0
+Job = Callable[["Member"], bool]
+"""Takes some records, works on them for longer than the lease, and says so; whether it got some."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 2, LOG: 3}) as running:
+        running.produce("orders", [(None, f"{i}") for i in range(RECORDS)], partition=0)
+        yield running
+
+
+class Member:
+    """A consumer with a clock of its own.
+
+    Attributes:
+        runs: How often each record was worked on.
+        answers: What commits in the background were answered.
+    """
+
+    def __init__(self, servers: str, settings: Mapping[str, Any]) -> None:
+        self.clock = Ahead()
+        self.runs: Counter[int] = Counter()
+        self.answers: list[tuple[Exception | None, Any]] = []
+        base: dict[str, Any] = {
+            **quick_settings(servers, session_timeout_ms=600_000, claim_timeout_ms=600_000),
+            "max.poll.interval.ms": 1_200_000,
+            "cooperative.lease.timeout.ms": int(TIMEOUT_S * 1000),
+            "consumption.order": "none",
+            "cooperative.chunk.records": 2,
+            "auto.commit.interval.ms": 100,
+            "on_commit": lambda error, stable: self.answers.append((error, stable)),
+        }
+        self.consumer = KeySharedConsumer(
+            {**base, **settings},
+            session=partial(GroupSession, now=self.clock.monotonic),
+            policies=FakePolicies(),
+        )
+
+    def begin(self, *, subscribes: bool) -> None:
+        if subscribes:
+            self.consumer.subscribe(["orders"])
+        else:
+            self.consumer.assign({T0: []})
+
+    def leases(self) -> tuple[str, bool, bool]:
+        """The name of its claim, whether it has leased something, and whether that is timed."""
+        owned = self.consumer._session._shared.ownerships
+        each = owned.by_partition.get(T0)
+        if each is None or not isinstance(each.owner, Cooperator):
+            return "", False, False
+        return each.owner.claim_name, bool(each.owner.leased), bool(owned._leases._since)
+
+    def outlasts_its_lease(self) -> None:
+        """A job takes 1.5 time-outs: the session goes on under another name meanwhile.
+
+        But if the log says by then that others have processed all it has leased.
+        """
+        name, *_ = self.leases()
+
+        def is_noted() -> bool:
+            now, has_leased, is_timed = self.leases()
+            return now != name or not has_leased or is_timed
+
+        eventually(is_noted)
+        self.clock.seconds += 1.5 * TIMEOUT_S
+        eventually(lambda: self.leases()[0] != name or not self.leases()[1])
+
+    def works_on(self, messages: list[Message]) -> None:
+        self.runs.update(message.offset() for message in messages)
+        self.outlasts_its_lease()
+
+
+def nothing_more(member: Member) -> bool:
+    message = member.consumer.poll(0.05)
+    if message is not None:
+        member.works_on([message])
+    return message is not None
+
+
+def commits_it(member: Member) -> bool:
+    message = member.consumer.poll(0.05)
+    if message is not None:
+        member.works_on([message])
+        assert member.consumer.commit(message) is not None
+    return message is not None
+
+
+def commits_it_in_the_background(member: Member) -> bool:
+    message = member.consumer.poll(0.05)
+    if message is not None:
+        member.works_on([message])
+        member.consumer.commit(message, asynchronous=True)
+    return message is not None
+
+
+def acknowledges_it(member: Member) -> bool:
+    messages = member.consumer.consume(2, 0.05)
+    if messages:
+        member.works_on(messages)
+        for message in messages:
+            member.consumer.acknowledge(message)
+    return bool(messages)
+
+
+def acknowledges_a_batch(member: Member) -> bool:
+    batch = member.consumer.consume_batch(0.05)
+    if batch is not None:
+        member.runs.update(batch["offset"].to_pylist())
+        member.outlasts_its_lease()
+        member.consumer.acknowledge_batch(batch)
+    return batch is not None
+
+
+EXPLICIT = {"acknowledgement.mode": "explicit"}
+BY_HAND = {"enable.auto.commit": False}
+WAYS: dict[Job, dict[str, Any]] = {
+    nothing_more: {},
+    commits_it: BY_HAND,
+    commits_it_in_the_background: BY_HAND,
+    acknowledges_it: EXPLICIT,
+    acknowledges_a_batch: EXPLICIT,
+}
+
+
+@pytest.fixture
+def start(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Member]]:
+    # The mock cluster answers a fetch of the log late, though there is something.
+    monkeypatch.setattr(log_follower, "_LONGEST_WAIT_MS", 200)
+    with ExitStack() as stack:
+
+        def member(
+            settings: Mapping[str, Any] | None = None, *, subscribes: bool = False
+        ) -> Member:
+            made = Member(cluster.bootstrap_servers, settings or {})
+            stack.callback(made.consumer.close)
+            made.begin(subscribes=subscribes)
+            return made
+
+        yield member
+
+
+@pytest.fixture
+def committed(cluster: FakeCluster) -> Iterator[Callable[[], int]]:
+    kafka = group_config(cluster.bootstrap_servers).kafka
+    with closing(GroupOffsets(kafka, GROUP, LOG)) as offsets:
+
+        def stable() -> int:
+            found = offsets.committed([T0]).get(T0)
+            return 0 if found is None else found.offset
+
+        yield stable
+
+
+@pytest.mark.parametrize("job", WAYS, ids=lambda job: job.__name__)
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_job_of_one_and_a_half_time_outs_is_committed_by_its_second_run(
+    start: Callable[..., Member], committed: Callable[[], int], job: Job, members: int
+) -> None:
+    """Alone by its first one, if what it has processed is known as it leases again."""
+    all_members = [start(WAYS[job]) for _ in range(members)]
+
+    def are_done() -> bool:
+        for member in all_members:
+            job(member)
+        return committed() == RECORDS
+
+    assert eventually(are_done)
+    runs = sum((member.runs for member in all_members), Counter[int]())
+    assert set(runs) == set(range(RECORDS))
+    assert max(runs.values()) <= 2
+    assert not [error for member in all_members for error, _ in member.answers if error]
