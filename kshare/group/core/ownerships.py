@@ -137,13 +137,19 @@ class Ownerships:
             "is delivered again after a restart"
         )
         for partition, hashes in owned.items():
-            self._claim_again(self._claimant.claim(partition, hashes))
+            self._claim_again(self._claimant.claim(partition, hashes), counts=True)
 
-    def _claim_again(self, claim: Claim) -> None:
-        """Give up what is owned of a partition, and own it anew: others have had nothing of it."""
+    def _claim_again(self, claim: Claim, *, counts: bool) -> None:
+        """Give up what is owned of a partition, and own it anew.
+
+        Args:
+            claim: The new claim.
+            counts: Whether what was handed out before still counts.
+        """
         former = self._replace(claim.partition)
         self.by_partition[claim.partition] = self._claimant.ownership(claim, self.topic_id)
-        self.by_partition[claim.partition].succeed(former)
+        if counts:
+            self.by_partition[claim.partition].succeed(former)
 
     def _replace(self, partition: TopicPartition) -> Ownership:
         """Give up what is owned of a partition; what that was."""
@@ -297,8 +303,8 @@ class Ownerships:
     def look_anew(self) -> None:
         """Claims may have come and gone unseen: own all under other names, from what the log says.
 
-        What was handed out before counts no more. What others have taken and still have is not
-        taken back.
+        What was handed out before counts no more, unless records are in no order. What others
+        have taken and still have is not taken back.
         """
         self._claimant.times_anew += 1
         for partition, each in list(self.by_partition.items()):
@@ -314,10 +320,14 @@ class Ownerships:
                 )
 
     def _claim_under_another_name(self, owner: Owner) -> None:
-        """Give up a claim, and claim the same again: nothing of before counts."""
+        """Give up a claim, and claim the same again.
+
+        With key order nothing of before counts: others may have handled later records since.
+        """
         self._claimant.rename()
         claim = self._claimant.claim(owner.partition, owner.hashes)
-        self._claim_again(replace(claim, epoch=owner.epoch, self_fencing=owner.claim.self_fencing))
+        claim = replace(claim, epoch=owner.epoch, self_fencing=owner.claim.self_fencing)
+        self._claim_again(claim, counts=owner.claim.shared)
 
     def _was_buried(self, owner: Owner) -> bool:
         """True if others took a standalone member for dead, and nobody has excluded it."""

@@ -3,6 +3,7 @@
 Time is put ahead while a job runs, so that its lease ends without waiting.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -10,14 +11,20 @@ from functools import partial
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
-from kshare.group import KeySharedConsumer, Message
+from kshare.core.progress import TopicPartition
+from kshare.errors import CommitFailedError, FencedError
+from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer, Message
+from kshare.group.log.topic import log_partition
 from kshare.group.offsets import GroupOffsets
 from kshare.group.protocol.cooperator import Cooperator
+from kshare.group.protocol.record_codec import encode
+from kshare.group.protocol.records import Reset
 from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
-from tests.support.clock import Ahead
+from tests.support.clock import WAIT_S, Ahead
 from tests.support.groups import GROUP, LOG, T0, eventually, group_config, quick_settings
 from tests.support.policies import FakePolicies
 
@@ -194,3 +201,156 @@ def test_a_job_of_one_and_a_half_time_outs_is_committed_by_its_second_run(
     assert set(runs) == set(range(RECORDS))
     assert max(runs.values()) <= 2
     assert not [error for member in all_members for error, _ in member.answers if error]
+
+
+def test_what_is_processed_late_is_not_handed_out_again(
+    start: Callable[..., Member], committed: Callable[[], int]
+) -> None:
+    """It is known before it is committed."""
+    member = start(BY_HAND)
+    (first,) = member.consumer.consume(1, WAIT_S)
+    member.works_on([first])
+    rest = member.consumer.consume(RECORDS - 1, WAIT_S)
+    assert sorted(message.offset() for message in rest) == list(range(1, RECORDS))
+    member.consumer.commit()
+    assert committed() == RECORDS
+
+
+def test_a_record_in_work_in_another_thread_counts_when_it_is_acknowledged(
+    start: Callable[..., Member], committed: Callable[[], int]
+) -> None:
+    """It outlasts several leases; all else is committed meanwhile."""
+    member = start(EXPLICIT)
+    (slow,) = member.consumer.consume(1, WAIT_S)
+
+    def others_are_committed() -> bool:
+        for message in member.consumer.consume(2, 0.05):
+            if message.offset() != slow.offset():
+                member.consumer.acknowledge(message)
+        found = member.consumer.committed([T0]).get(T0)
+        done = found.individual_commits if found is not None else ()
+        return sum(len(piece.offsets) for piece in done) == RECORDS - 1
+
+    for _ in range(3):
+        member.outlasts_its_lease()
+        assert eventually(others_are_committed)
+    member.consumer.acknowledge(slow)
+    assert eventually(lambda: member.consumer.poll(0.05) is None and committed() == RECORDS)
+
+
+def test_a_member_that_has_joined_again_commits_what_it_had_in_work(
+    start: Callable[..., Member], committed: Callable[[], int]
+) -> None:
+    """Its job was longer than max.poll.interval.ms, so its partitions were lost."""
+    short = {"max.poll.interval.ms": 3_000, "session.timeout.ms": 3_000}
+    member = start({**EXPLICIT, **short}, subscribes=True)
+    slow = member.consumer.consume(2, WAIT_S)
+
+    eventually(lambda: member.consumer._receiver.subscriber.member.is_lost)  # type: ignore[union-attr]
+    offsets, again = {message.offset() for message in slow}, set[int]()
+
+    def comes_again() -> bool:
+        """All of it, as nothing of it is processed yet; the rest is done now."""
+        message = member.consumer.poll(0.05)
+        if message is not None:
+            again.add(message.offset())
+            if message.offset() not in offsets:
+                member.consumer.acknowledge(message)
+        return len(again) == RECORDS
+
+    assert eventually(comes_again)
+    for message in slow:
+        member.consumer.acknowledge(message)
+    assert eventually(lambda: comes_again() and committed() == RECORDS)
+
+
+def test_what_is_processed_late_of_a_partition_that_has_gone_is_said(
+    start: Callable[..., Member], committed: Callable[[], int]
+) -> None:
+    """It counts if the partition comes back."""
+    member = start(EXPLICIT | BY_HAND)
+    slow = member.consumer.consume(2, WAIT_S)
+    member.consumer.assign({TopicPartition("orders", 1): []})
+    assert member.consumer.commit() == {}  # it is not processed yet
+    for message in slow:
+        member.consumer.acknowledge(message)
+    with pytest.raises(CommitFailedError, match="offsets 0 to 1: this member does not have the"):
+        member.consumer.commit()
+    assert committed() == 0
+    member.consumer.assign({T0: []})
+    eventually(lambda: member.consumer.poll(0.05))
+    member.consumer.commit()
+    assert committed() == 2
+
+
+def test_what_was_handed_out_before_a_reset_is_said_once_and_not_committed(
+    cluster: FakeCluster, start: Callable[..., Member], committed: Callable[[], int]
+) -> None:
+    member = start(EXPLICIT | BY_HAND)
+    slow = member.consumer.consume(2, WAIT_S)
+    eventually(lambda: member.leases()[1])
+    reset = encode(GROUP, Reset(T0, 9, 1))
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce(LOG, reset[1], reset[0], log_partition(GROUP, 3))
+    assert producer.flush(WAIT_S) == 0
+    again = member.consumer.consume(RECORDS - 1, WAIT_S)
+    assert sorted({message.offset() for message in again}) == list(range(1, RECORDS))
+    for message in slow:
+        member.consumer.acknowledge(message)
+    with pytest.raises(CommitFailedError, match="offsets 1 to 1: its offsets were reset") as error:
+        member.consumer.commit()
+    assert error.value.offsets == {("orders", 0): ((1, 2),)}
+    assert member.consumer.commit() is not None  # it is said once
+    assert committed() == 1
+
+
+def test_a_member_that_another_one_with_key_order_has_fenced_commits_nothing_late(
+    cluster: FakeCluster, start: Callable[..., Member], committed: Callable[[], int]
+) -> None:
+    member = start(EXPLICIT | BY_HAND)
+    slow = member.consumer.consume(2, WAIT_S)
+    settings = quick_settings(cluster.bootstrap_servers, claim_timeout_ms=500)
+    with KeySharedConsumer(settings, policies=FakePolicies()) as other:
+        other.assign({T0: []})
+        assert other.poll(WAIT_S) is not None
+        for message in slow:
+            member.consumer.acknowledge(message)
+        with pytest.raises(FencedError):
+            member.consumer.commit()
+        assert committed() == 0
+
+
+def test_with_key_order_what_was_handed_out_before_a_lapse_is_refused_or_counts(
+    cluster: FakeCluster, start: Callable[..., Member], committed: Callable[[], int]
+) -> None:
+    """Nobody has claimed it: it counts. Somebody has: FencedError, however late."""
+    member = start({**BY_HAND, "consumption.order": "key", "cooperative.chunk.records": 1_000})
+    messages = member.consumer.consume(2, WAIT_S)
+    member.clock.seconds += 700  # longer than claim.timeout.ms
+    assert member.consumer.commit(messages[0]) == {T0: 1}
+    settings = quick_settings(cluster.bootstrap_servers, claim_timeout_ms=500)
+    with KeySharedConsumer(settings, policies=FakePolicies()) as other:
+        other.assign({T0: []})
+        eventually(lambda: other.poll(0.05))
+        with pytest.raises(FencedError):
+            member.consumer.commit(messages[1])
+    assert committed() == 1
+
+
+def test_asyncio(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, committed: Any) -> None:
+    monkeypatch.setattr(log_follower, "_LONGEST_WAIT_MS", 200)
+    member = Member(cluster.bootstrap_servers, BY_HAND)
+
+    async def work() -> None:
+        consumer = AsyncKeySharedConsumer({}, consumer=lambda _: member.consumer)
+        await consumer.assign({T0: []})
+        while committed() < RECORDS:
+            message = await consumer.poll(0.05)
+            if message is not None:
+                await asyncio.to_thread(member.works_on, [message])
+                await consumer.commit(message)
+        await consumer.close()
+
+    asyncio.run(work())
+    assert set(member.runs) == set(range(RECORDS))
+    assert max(member.runs.values()) <= 2

@@ -5,11 +5,13 @@ import pytest
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
+from kshare.errors import AuthorizationError
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
+from kshare.group.core.work import LateWork
 from kshare.group.protocol.actions import FetchPrimary, Write
 from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.records import Claim, Key, key_of
+from kshare.group.protocol.records import Claim, Key, Reset, key_of
 from kshare.group.protocol.start import Anchor, Primary
 from tests.support.groups import LOWER, T0, T1, UPPER
 
@@ -308,3 +310,53 @@ def test_who_looks_anew_takes_nothing_back_from_who_still_has_it() -> None:
     assert error is not None
     assert error.other == "other"
     assert not any("claims them anew" in text for text in owned.warnings)
+
+
+@pytest.mark.parametrize("incarnation", [1, 2])
+def test_what_is_late_counts_unless_another_member_has_met_a_reset(incarnation: int) -> None:
+    """To this one the group goes on: only the number of the incarnation says it."""
+    owned = Ownerships("m", "g", 1.0, lease_records=5)
+    owned.claim({T0: ALL_HASHES})
+    claim_written(owned)
+    run(owned, Primary(0, Anchor(1, 1)))
+    start = owned.started()[T0]
+    late = LateWork(T0, start, Progress.at(5))
+    owned.claim({})
+    assert owned.refused({}, {}, [late]) == {T0: (0, 5)}
+    assert owned.may_count(T0, start)  # the partition may come back
+    owned.claim({T0: ALL_HASHES})
+    claim_written(owned, 1.0)
+    if incarnation > 1:
+        reset = Reset(T0, incarnation, 0)
+        owned.log.apply(owned.log.end, key_of(reset), reset)
+    assert not owned.refused({}, {}, [late])
+    ((each, _),) = owned.ask_commits({}, {}, [late])
+    run(owned, Primary(0, Anchor(incarnation, 1)))
+    assert each.owner.done == Progress.at(5 if incarnation == 1 else 0)
+    assert owned.may_count(T0, start) == (incarnation == 1)
+    assert owned.refused({}, {}, [late]) == ({} if incarnation == 1 else {T0: (0, 5)})
+
+
+def test_what_was_handed_out_of_hashes_that_have_gone_is_refused() -> None:
+    owned = ownerships()
+    owned.claim({T0: ALL_HASHES})
+    claim_written(owned)
+    run(owned, Primary(0, Anchor(1, 1)))
+    start = owned.started()[T0]
+    owned.claim({T0: KeyRanges([LOWER])})
+    what = Rectangle(OffsetRange(0, 5), WHOLE)
+    assert owned.refused({T0: [what]}, {T0: start}) == {T0: (0, 5)}
+    assert not owned.refused({T0: [Rectangle(OffsetRange(0, 5), LOWER)]}, {T0: start})
+
+
+def test_what_was_in_work_as_the_log_was_denied_counts() -> None:
+    """A whole partition goes on with its offset alone: nobody else has had it."""
+    owned = ownerships()
+    owned.claim({T0: ALL_HASHES})
+    claim_written(owned)
+    run(owned, Primary(0, Anchor(1, 1)))
+    start = owned.started()[T0]
+    owned.claim({T0: ALL_HASHES}, self_fencing=True)
+    owned.deny(AuthorizationError("not to the log"))
+    assert not owned.refused({T0: [FIVE]}, {T0: start})
+    assert len(owned.ask_commits({T0: [FIVE]}, {T0: start})) == 1

@@ -1,17 +1,21 @@
 """What is handed out of leased chunks, and what of it is processed."""
 
 from contextlib import suppress
+from threading import Lock
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE
+from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.offsets import Bounds, length, subtract, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.core import delivery as core_delivery
-from kshare.group.core import handed_out, shared_delivery
+from kshare.group.core import handed_out, shared_deliveries, shared_delivery
+from kshare.group.core.left_out import LeftOut
+from kshare.group.core.shared_deliveries import SharedDeliveries
 from kshare.group.core.shared_delivery import SharedDelivery
 from kshare.group.message import Chunk
 from kshare.group.protocol.cooperator import Share
@@ -208,6 +212,122 @@ def test_what_was_collected_goes_back_wherever_an_interrupt_comes(explicit: bool
         assert each.has_new, at
         each.next_part()
         assert [stripe.bounds for stripe in each.wanted(1 << 62)] == [(70, 80)], at
+        number, is_over = number + 1, not at
+    assert number > 2
+
+
+def deliveries(*, explicit: bool = False) -> SharedDeliveries:
+    left_out = LeftOut(None, Lock())
+    made = SharedDeliveries(left_out, explicit=explicit, is_transactional=False)
+    made.assign({T0: ALL_HASHES})
+    return made
+
+
+def begin(made: SharedDeliveries, *held: int) -> Progress:
+    """A lease is read from a new start."""
+    start = Progress.at(0)
+    made.refresh({T0: start}, 0.0, {})
+    made.update(T0, share(*held))
+    made.shared[T0].next_part()
+    return start
+
+
+def work(made: SharedDeliveries) -> list[Bounds]:
+    return [
+        union(
+            (piece.offsets.start, piece.offsets.end) for piece in late.processed.minus(late.start)
+        )
+        for late in made.late_work({T0}, is_batch=True)
+    ]
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_what_was_returned_counts_once_its_delivery_has_ended(explicit: bool) -> None:
+    made = deliveries(explicit=explicit)
+    first = begin(made, 0, 10)
+    made.shared[T0].hand_out(returned := chunk(*range(4)), 4)
+    made.settle()
+    made.shared[T0].collect()
+    made.shared[T0].hand_out(chunk(*range(4, 10)), 10)  # and the call has not returned it
+    made.refresh({}, 0.0, {})
+    assert not made.shared
+    if explicit:
+        assert work(made) == []
+        returned.acknowledged[1:3] = b"\1" * 2
+        assert work(made) == [(1, 3)]
+        made.acknowledge_rows(T0, np.array([0, 3, 7]), ())
+    assert work(made) == [(0, 4)]
+    begin(made, 0, 10)
+    assert made.shared[T0].offsets == (4, 10)  # the others are done
+    assert [late.start is first for late in made.late_work({T0}, is_batch=True)] == [True]
+    assert made.late_work((), is_batch=True) == ()
+    assert made.late_partitions == {T0}
+    assert made.finished == 1
+    made.update(T0, share(4, 10, done=4))
+    assert not made.late_partitions
+    assert made.finished == 1
+
+
+def test_a_commit_up_to_an_offset_that_was_returned_before() -> None:
+    made = deliveries()
+    with pytest.raises(ValueError, match="orders-0 is not assigned, or has not started"):
+        made.acknowledge_below(T0, 1)
+    begin(made, 0, 10)
+    made.shared[T0].hand_out(chunk(*range(10)), 10)
+    made.refresh({}, 0.0, {})
+    made.acknowledge_below(T0, 3)
+    assert work(made) == [(0, 3)]
+    begin(made, 0, 10, 20, 30)
+    made.shared[T0].hand_out(chunk(*range(3, 10), *range(20, 25)), 25)
+    made.acknowledge_below(T0, 9)
+    assert work(made) == [(0, 9)]
+    assert processed(made.shared[T0])[-1] == 9
+    made.acknowledge_below(T0, 22)
+    assert (work(made), processed(made.shared[T0])[-1]) == ([(0, 10)], 22)
+    with pytest.raises(ValueError, match="cannot commit offset 26: what was returned ends at 25"):
+        made.acknowledge_below(T0, 26)
+
+
+def test_deliveries_that_have_ended_are_bounded_and_the_oldest_one_is_named() -> None:
+    made = deliveries(explicit=True)
+    for number in range(20):
+        begin(made, 10 * number, 10 * number + 10)
+        made.shared[T0].hand_out(chunk(10 * number), 10 * number + 10)
+        made.refresh({}, 0.0, {})
+    assert len(made.late.of(T0)) == 16
+    assert len(made.late.warnings) == 4
+    assert "orders-0: of offsets 30 to 39, what was returned" in made.late.warnings[-1]
+    last = made.late.of(T0)[-1].start
+    made.keep_late(lambda _, start: start is last)
+    assert [each.start for each in made.late] == [last]
+
+
+def test_records_that_are_late_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_deliveries, "_MOST_RECORDS", 15)
+    made = deliveries(explicit=True)
+    for number in range(2):
+        begin(made, 10 * number, 10 * number + 10)
+        each = chunk(*range(10 * number, 10 * number + 10))
+        made.shared[T0].hand_out(each, 10 * number + 10)
+        made.refresh({}, 0.0, {})
+    assert [each.offsets for each in made.late] == [(10, 20)]
+    assert made.late.of(T0)[0].unacknowledged == 10
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_delivery_ends_once_wherever_an_interrupt_comes(explicit: bool) -> None:
+    number, is_over = 0, False
+    while not is_over:
+        made = deliveries(explicit=explicit)
+        begin(made, 0, 10)
+        made.shared[T0].hand_out(chunk(*range(4)), 4)
+        made.settle()
+        modules = (shared_deliveries, *MODULES)
+        with suppress(Interrupt), interrupt(number, *modules) as at:
+            made.refresh({}, 0.0, {})
+        made.refresh({}, 0.0, {})
+        assert not made.shared, at
+        assert [each.offsets for each in made.late] == [(0, 4)], at
         number, is_over = number + 1, not at
     assert number > 2
 
