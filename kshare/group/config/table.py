@@ -250,8 +250,9 @@ class ConsumerConfig:
         "cooperative.lease.timeout.ms",
         integer(1, INT_MAX),
         "With `consumption.order=none`: time after which what a member has taken comes again, if "
-        "nothing more of it was committed, although the member lives. Default: the longer one of "
-        "`session.timeout.ms` and `max.poll.interval.ms`.",
+        "nothing more of it was committed, although the member lives; what that one processes of "
+        "it later still counts. Default: the longer one of `session.timeout.ms` and "
+        "`max.poll.interval.ms`.",
     )
     columns: tuple[str, ...] = config(
         (), "columns", _of_source("columns"), "The columns of `consume_batch`, separated by commas."

@@ -280,6 +280,8 @@ class KeySharedConsumer:
             The stable offset of each partition, below which all of the group is processed.
 
         Raises:
+            CommitFailedError: Some of what was processed is not committed, and may come again: the
+                offsets were reset, or its partition or key hashes have gone. All else is committed.
             FencedError: Another consumer has claimed some of the key hashes: what was not committed
                 of them before is delivered again. All else is committed.
             FetchTimeoutError: It was not done within ``default.api.timeout.ms``.

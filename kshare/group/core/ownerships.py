@@ -296,7 +296,7 @@ class Ownerships:
     def _renew(self, owner: Cooperator, why: str) -> None:
         self.warnings.append(
             f"group {self.log.group}, {owner.partition}: {why}: what {owner.claim_name} has leased "
-            "and not committed is delivered again"
+            "and not committed may come again; what is processed of it later counts"
         )
         self._claim_under_another_name(owner)
 

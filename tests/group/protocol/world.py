@@ -18,7 +18,8 @@ world                                   A group settles, and processes all.
 plain_world,        test_plain_explorer A partition is with the plain consumer, or with a member.
 member_world                            What it has stored is not set back.
 lease_world,        lease_explorer      An offset is with one living member, and comes once.
-world                                   Compaction changes nobody's offsets.
+world                                   Compaction changes nobody's offsets. A commit takes what was
+                                        in work as a lease has ended, and it is not forgotten.
 transactional_world transactional_      What is processed has its output, once, in the order of its
                     explorer            key. Who goes on has left no transaction open.
 grouped_world,      grouped_explorer    A key is with one living member, and comes in offset order.
