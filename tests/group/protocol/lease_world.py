@@ -400,7 +400,8 @@ def _deaths(world: LeaseWorld, process: Sharer) -> list[Step]:
         possible.append(("wait", name))
     if world.by_epochs and process.is_member and process.epoch != world.epoch[0]:
         possible.append(("sync", name))
-    if not world.by_epochs and (silent := _silent(world, process)):
+    # With epochs, too: who claims before it has noticed that the log is another one has no epoch.
+    if silent := _silent(world, process):
         names = {claim for claim in process.part().claims if session_of(claim) in silent}
         if names - owner.silent:
             possible.append(("deem", name))
