@@ -1,7 +1,7 @@
 """A consumer's side of a processor: its messages as records, and what becomes of them there.
 
-That is acknowledgements, dead letters and parked keys (:class:`ConsumerEdge`), and what earlier
-runs and operators have left: attempts, sequences, unparked keys (:class:`KeptState`).
+That is acknowledgements, dead letters and parked keys. What earlier runs and operators have left is
+read in :mod:`kshare.processing.kept_state`.
 """
 
 import asyncio
@@ -11,36 +11,31 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from kshare.cluster.parked_keys import ParkedKey, ParkedKeys
 from kshare.core.hashing import key_hash
-from kshare.errors import KafkaError, OptionsError
+from kshare.errors import OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
-from kshare.group.log.retry_log import YEAR_10000_MS, Reason, Remembered, Sequenced
+from kshare.group.log.retry_log import YEAR_10000_MS, Reason
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
 from kshare.processing.core.record import (
-    EarlierFailure,
-    Mark,
     Outcome,
     Record,
     error_name,
     error_text,
 )
 from kshare.processing.dead_letters import DeadLetters
-from kshare.processing.engine import Engine
 from kshare.processing.policy import DeadLetter, Park
 from kshare.processing.processor import Processor
 from kshare.wire.protocol.background import begin
 
-__all__ = ["ConsumerEdge", "KeptState", "check_consumer", "message_of", "not_before", "records_of"]
+__all__ = ["ConsumerEdge", "check_consumer", "message_of", "not_before", "records_of"]
 
 _log = logging.getLogger("kshare.processing")
-_T = TypeVar("_T")
 _WRITES_AT_ONCE = 8
 """Maximum number of sequence marks that are written at a time."""
-_LOOK_SECONDS: Final = 2.0
 _CLOSE_SECONDS: Final = 5.0
 _NOT_BEFORE: Final = "not-before"
 
@@ -166,6 +161,7 @@ class ConsumerEdge:
     Attributes:
         retry_log: Keeps attempts and sequences in the group's log, until the consumer is closed.
         has_given_back: Whether any records were given back.
+        reads_committed: Whether records of open and aborted transactions do not come.
     """
 
     def __init__(
@@ -179,6 +175,7 @@ class ConsumerEdge:
         self.has_given_back = False
         self.retry_log = consumer.releases.retry_log()
         kafka = consumer.config.kafka
+        self.reads_committed = kafka.read_committed
         self._letters: DeadLetters | None = None
         self._parker: Parker | None = None
         self._writes = asyncio.Semaphore(_WRITES_AT_ONCE)
@@ -339,76 +336,3 @@ class Parker:
                 self._keys.close()
             finally:
                 self._is_used.release()
-
-
-def _mark(sequence: Sequenced) -> Mark:
-    """A mark of the group's log, as the scheduler has it."""
-    reason = sequence.reason
-    error = EarlierFailure(reason.name, reason.text) if reason.name else None
-    return Mark(sequence.offset, error, sequence.failures, sequence.since)
-
-
-class KeptState:
-    """Reads attempts and sequences from the group's log, and which keys are parked no more.
-
-    For the reader's thread.
-
-    Args:
-        engine: The engine, in its event loop.
-        edge: Where that is read.
-        has_sequences: Whether keys with a dead letter are sequences.
-    """
-
-    def __init__(self, engine: Engine, edge: ConsumerEdge, *, has_sequences: bool) -> None:
-        self._engine = engine
-        self._edge = edge
-        self._has_sequences = has_sequences
-        self._remembered = Remembered()
-        self._next_look = 0.0
-        self._said_unused = False
-
-    def recall(self, records: Iterable[Record]) -> None:
-        """Give records the attempts that they have had."""
-        if self._remembered.attempts:
-            for record in records:
-                self._remembered.recall(record)
-
-    def read(self) -> None:
-        """Read attempts, and the marks of keys whose records follow a dead letter."""
-        sequences = self._engine.scheduler.sequences
-        had = dict(sequences.marks)  # first: these were written before this read
-        known = self._edge.retry_log.read()
-        self._remembered = known
-        if not self._has_sequences:  # only that policy knows what marks mean
-            self._log_unused(len(known.sequences))
-            return
-        marks = {key: _mark(sequence) for key, sequence in known.sequences.items()}
-        self._soon(partial(sequences.learn, had), marks)
-
-    def _log_unused(self, marks: int) -> None:
-        if marks and not self._said_unused:
-            self._said_unused = True
-            _log.warning(
-                "%d keys have dead letters that later records were to follow "
-                "(DeadLetter(sequence=True), in an earlier run): without it, these are handled",
-                marks,
-            )
-
-    def _soon(self, call: Callable[[_T], object], given: _T) -> None:
-        self._engine.loop.soon_from_thread(lambda: call(given))
-
-    def look_for_unparked(self) -> None:
-        """Handle the records of keys again that an operator has unparked (``kshare unpark``)."""
-        if time.monotonic() < self._next_look:
-            return
-        self._next_look = time.monotonic() + _LOOK_SECONDS
-        try:
-            # The lanes first: a key that is parked meanwhile is in the list that is read then.
-            parked = dict(self._engine.scheduler.parked_lanes)
-            unparked = self._edge.unparked(parked)
-            if unparked or self._has_sequences:
-                self.read()  # first: what has been parked has all its attempts again
-            for lane in unparked:
-                self._soon(self._engine.unparked, lane)
-        except KafkaError as error:
-            _log.warning("cannot see which keys are unparked: %s", error)

@@ -24,7 +24,13 @@ from kshare.produce.config import PROPAGATION
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["HEADERS", "DeadLetters", "letter_headers", "without_letter_headers"]
+__all__ = [
+    "HEADERS",
+    "RELEASE",
+    "DeadLetters",
+    "letter_headers",
+    "without_letter_headers",
+]
 
 _CONNECT: Final = "__connect.errors."
 HEADERS: Final = (
@@ -38,6 +44,9 @@ HEADERS: Final = (
     "kshare.last-failure",
 )
 """Names of the headers of a dead letter, in their order."""
+RELEASE: Final = "kshare.release"
+"""Name of the header of a record that was put back and ends the sequence of its key."""
+_OWN: Final = frozenset({*HEADERS, RELEASE})
 _MESSAGE_MAX: Final = 1_000
 _POLL_SECONDS: Final = 0.1
 
@@ -72,7 +81,7 @@ def without_letter_headers(
     headers: list[tuple[str, bytes | None]],
 ) -> list[tuple[str, bytes | None]]:
     """The headers that a record had before it was a dead letter."""
-    return [(name, value) for name, value in headers if name not in HEADERS]
+    return [(name, value) for name, value in headers if name not in _OWN]
 
 
 def _iso(seconds: float) -> str:

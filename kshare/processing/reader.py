@@ -24,9 +24,10 @@ from kshare.errors import (
 )
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Message
-from kshare.processing.consumer_edge import KeptState, records_of
+from kshare.processing.consumer_edge import records_of
 from kshare.processing.core.record import Record
 from kshare.processing.intake import Intake
+from kshare.processing.kept_state import KeptState
 from kshare.processing.processor import Processor
 from kshare.processing.room import Allotment, Shares
 
@@ -191,7 +192,8 @@ class Reader:
 
     def _send(self, messages: Sequence[Message]) -> None:
         self._look_for_others()
-        records = list(records_of(self._processor, messages))
+        read = list(records_of(self._processor, messages))
+        records = self._retried(lambda: self._kept.without_put_back(read), list[Record]())
         self._kept.recall(records)
         self._intake.send(records)
 

@@ -14,8 +14,9 @@ import pytest
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Attempts, Remembered
 from kshare.processing import DeadLetter, Park, Processor, Record, consumer_edge
-from kshare.processing.consumer_edge import ConsumerEdge, KeptState, Parker, records_of
+from kshare.processing.consumer_edge import ConsumerEdge, Parker, records_of
 from kshare.processing.core.sequences import Sequences
+from kshare.processing.kept_state import KeptState
 from kshare.processing.policy import FailurePolicy
 from kshare.testing import FakeCluster
 from tests.processing.engines import comes
@@ -34,7 +35,7 @@ def test_a_key_that_is_unparked_goes_on_in_the_process_that_parked_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In order, and with the record that has failed; those that had come are not lost."""
-    monkeypatch.setattr("kshare.processing.consumer_edge._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("kshare.processing.kept_state._LOOK_SECONDS", 0.05)
     seen, parked = list[int](), list[float]()
     list_of = keys_of(cluster)
 

@@ -11,7 +11,9 @@ no text, so whatever reads the log passes over it, earlier versions too. By kind
   outcome is committed, or that it is parked.
 - ``sequence``: detail is the key in hexadecimal; the value has the first ``offset`` that went to
   the dead-letter topic, and why (``error``, ``text``, ``failures``, ``since_ms``); those after it
-  follow, those before it do not. A tombstone releases the key.
+  follow, those before it do not. A tombstone releases the key. With ``release``, a record of the
+  key that bears it as a header ends the sequence; then ``until`` has that record's offset: those
+  between are put back behind it.
 
 Guarantees: a mark of a sequence is on the brokers before its first dead letter is. Attempts are
 written behind: a crash may forget the last one, never add one.
@@ -115,12 +117,16 @@ class Sequenced(NamedTuple):
         reason: Why it failed.
         failures: How often it was tried and failed.
         since: When it failed first, in seconds since 1970; None if it was not kept.
+        release: What a later record bears that ends the sequence; empty if nothing does.
+        until: Offset of the record that has ended it; None if none has.
     """
 
     offset: int
     reason: Reason = Reason()
     failures: int = 0
     since: float | None = None
+    release: str = ""
+    until: int | None = None
 
 
 class Keyed(Protocol):
@@ -143,7 +149,7 @@ class Remembered:
     Attributes:
         attempts: Those of records, by partition and offset.
         sequences: The records that began sequences, by partition and key: they and those behind
-            them go to the dead-letter topic.
+            them go to the dead-letter topic, unless the sequence has ended.
     """
 
     attempts: dict[tuple[TopicPartition, int], Attempts] = field(default_factory=dict)
@@ -237,16 +243,43 @@ class RetryLog:
         """
         if record.raw_key is None:
             raise ValueError("a record without a key has no sequence")
-        fields = {
-            "offset": record.offset,
-            "error": reason.name[:_REASON_MAX],
-            "text": reason.text[:_REASON_MAX],
-            "failures": record.failures,
+        mark = Sequenced(record.offset, reason, record.failures, record.since)
+        self._mark(record.topic_partition, record.raw_key, mark)
+
+    def offer_release(
+        self, partition: TopicPartition, key: bytes, mark: Sequenced, release: str
+    ) -> None:
+        """A later record of a key will end its sequence: the first one that bears ``release``.
+
+        Raises:
+            KshareError: It is not written.
+        """
+        self._mark(partition, key, mark._replace(release=release))
+
+    def end_sequence_at(
+        self, partition: TopicPartition, key: bytes, mark: Sequenced, offset: int
+    ) -> None:
+        """A record has ended a key's sequence: from its offset on, they are handled again.
+
+        Raises:
+            KshareError: It is not written.
+        """
+        self._mark(partition, key, mark._replace(until=offset))
+
+    def _mark(self, partition: TopicPartition, key: bytes, mark: Sequenced) -> None:
+        fields: dict[str, Any] = {
+            "offset": mark.offset,
+            "error": mark.reason.name[:_REASON_MAX],
+            "text": mark.reason.text[:_REASON_MAX],
+            "failures": mark.failures,
         }
-        if record.since is not None:
-            fields["since_ms"] = round(record.since * 1000)
-        key = self._key("sequence", record.topic_partition, record.raw_key.hex())
-        self._write([(key, json_bytes(fields))])
+        if mark.since is not None:
+            fields["since_ms"] = round(mark.since * 1000)
+        if mark.release:
+            fields["release"] = mark.release
+        if mark.until is not None:
+            fields["until"] = mark.until
+        self._write([(self._key("sequence", partition, key.hex()), json_bytes(fields))])
 
     def end_sequence(self, partition: TopicPartition, key: bytes) -> None:
         """Let a key's records be handled again.
@@ -364,6 +397,8 @@ def _sequenced(fields: Mapping[str, Any]) -> Sequenced:
         Reason(str(fields.get("error", "")), str(fields.get("text", ""))),
         _count(fields.get("failures", 0)),
         None if fields.get("since_ms") is None else _seconds(fields["since_ms"]),
+        str(fields.get("release", "")),
+        None if fields.get("until") is None else _count(fields["until"]),
     )
 
 

@@ -6,6 +6,7 @@
     a record below the mark     was handled before, and not committed: it is handled again
     the record of the mark      its letter is written again, with the reason that was kept
     a record above the mark     follows it, unhandled
+    one that ends the sequence  is handled, and so are those behind it
 
 Guarantees: a mark moves to a later record only where operators have released the key in between.
 """
@@ -50,6 +51,17 @@ class Sequences:
         """A record has failed for good, and its mark is kept."""
         if record.raw_key is not None and not self.follows(record):
             self.marks[record.lane] = Mark(record.offset)
+
+    def end(self, lane: Hashable, offset: int) -> None:
+        """Operators have released a key: from a record on its records are handled again.
+
+        Args:
+            lane: The key's lane.
+            offset: Offset of that record; a sequence that began behind it goes on.
+        """
+        mark = self.marks.get(lane)
+        if mark is not None and mark.offset < offset:
+            del self.marks[lane]
 
     def learn(self, had: Mapping[Hashable, Mark], kept: Mapping[Hashable, Mark]) -> None:
         """Take the marks that are kept; one that was set since the look began is later.

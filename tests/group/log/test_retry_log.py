@@ -80,6 +80,21 @@ def test_attempts_and_sequences_are_known_after_a_restart_until_they_are_over() 
     assert not last.sequences
 
 
+def test_a_mark_keeps_what_ends_it_and_where_it_has_ended() -> None:
+    log = list[Row]()
+    (record,) = records_of(Processor(print), [b"a"])
+    record.failures, record.since = 2, 1001.5
+    retry_log = log_of(log, "billing")
+    retry_log.begin_sequence(record, Reason("builtins.OSError", "no"))
+    mark = retry_log.read().sequences[PARTITION, b"a"]
+    retry_log.offer_release(PARTITION, b"a", mark, "token")
+    offered = log_of(log, "billing").read().sequences[PARTITION, b"a"]
+    assert offered == mark._replace(release="token")
+    retry_log.end_sequence_at(PARTITION, b"a", offered, 12)
+    ended = log_of(log, "billing").read().sequences[PARTITION, b"a"]
+    assert ended == offered._replace(until=12)
+
+
 def test_whoever_reads_the_groups_log_passes_over_them() -> None:
     """Whatever the group's name is, also that of a topic or of a kind."""
     for group in ("billing", "orders", "attempt", "a", "kshare.processing of group"):
