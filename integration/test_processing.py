@@ -351,6 +351,7 @@ def test_letters_are_put_back_in_order_and_once_also_when_it_is_interrupted(
         produce(*given, **named)
 
     monkeypatch.setattr(Transaction, "produce", breaks)
+    command += ["--topic", topic]
     assert kshare_command(command) == 130
     monkeypatch.undo()
     assert kshare_command(command) == 0
@@ -416,3 +417,70 @@ def test_an_attempt_that_fails_while_its_key_is_handed_over_counts(
             for thread in threads:
                 thread.join()
     assert set(calls.values()) == {2}
+
+
+def test_a_key_is_released_in_order_while_processors_run_and_records_of_it_come(
+    broker: KafkaBroker, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``kshare replay --release``: two processors, default commits, a producer that goes on."""
+    letters = f"{topic}-dlq"
+    broker.create_topic(letters)
+    broker.produce(topic, [(key, str(at)) for at in range(30) for key in ("k1", "k2")], partition=0)
+    handled = defaultdict[bytes, list[int]](list)
+    healed, over, written = threading.Event(), threading.Event(), list[int]()
+
+    async def handler(record: Record) -> None:
+        if record.key == b"k1" and int(record.value) == 20 and not healed.is_set():
+            raise ValueError("no such customer")
+        handled[record.key].append(int(record.value))
+
+    def produce() -> None:
+        at = 30
+        while not over.wait(0.1):
+            broker.produce(topic, [("k1", str(at))], partition=0)
+            at += 1
+        written.append(at)
+
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": topic,
+        "auto.offset.reset": "earliest",
+        "acknowledgement.mode": "explicit",
+        "heartbeat.interval.ms": 300,
+        "isolation.level": "read_committed",
+    }
+    command = ["replay", "--from", letters, "--bootstrap-servers", broker.bootstrap_servers]
+    command += ["--release", "--group", topic, "--topic", topic, "k1"]
+    policy = DeadLetter(letters, sequence=True)
+    with ExitStack() as stack:
+        runners = [
+            Runner(
+                Processor(handler, retry=Retry(attempts=1), on_failure=policy),
+                stack.enter_context(KeySharedConsumer(config)),
+                [topic],
+            )
+            for _ in range(2)
+        ]
+        threads = [threading.Thread(target=asyncio.run, args=(each.run(),)) for each in runners]
+        threads.append(threading.Thread(target=produce))
+        for thread in threads:
+            thread.start()
+        try:
+            eventually(lambda: broker.latest(letters) >= 10)
+            healed.set()
+            assert kshare_command(command) == 0
+            assert f"{topic}-0 k1: " in (said := capsys.readouterr().out)
+            assert said.rstrip().endswith("put back, released")
+            count = len(handled[b"k1"])
+            eventually(lambda: len(handled[b"k1"]) >= count + 20)
+            over.set()
+            threads[-1].join()
+            eventually(lambda: handled[b"k1"][-1] == written[0] - 1)
+        finally:
+            over.set()
+            for each in runners:
+                each.stop()
+            for thread in threads:
+                thread.join()
+    assert handled[b"k1"] == list(range(written[0]))
+    assert handled[b"k2"] == list(range(30))

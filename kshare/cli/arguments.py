@@ -106,6 +106,38 @@ def _add_replay(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     replay.add_argument("--to", type=_name, metavar="TOPIC", help="put all of them here instead")
     replay.add_argument(
+        "--topic",
+        type=_name,
+        action="append",
+        dest="topics",
+        default=[],
+        metavar="TOPIC",
+        help="put back only letters that came from this topic (repeat it for more); others stay",
+    )
+    replay.add_argument(
+        "--yes",
+        action="store_true",
+        help="put them back to all topics that they name; without it, and without --topic or --to, "
+        "it shows how many would go where, and asks",
+    )
+    replay.add_argument(
+        "--skip-bad",
+        action="store_true",
+        help="leave letters there that cannot be put back, list them, and put the others back; "
+        "without it, none is put back then",
+    )
+    replay.add_argument(
+        "--release",
+        action="store_true",
+        help="also end the sequences of their keys (DeadLetter with sequence=True) in --group, "
+        "with the first record that is put back: its processors handle these keys from there on, "
+        "in order, and may run meanwhile",
+    )
+    replay.add_argument(
+        "--group", type=_name, help="with --release: the group whose processors wrote the letters"
+    )
+    _add_log_topic(replay)
+    replay.add_argument(
         "--dry-run", action="store_true", help="list what would be put back, and change nothing"
     )
     _add_hex(replay)

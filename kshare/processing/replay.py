@@ -13,34 +13,58 @@ dead-letter topic. One that a crash had written twice is put back once if one ru
 """
 
 import logging
+import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedKey
 from kshare.cluster.topics import is_internal
 from kshare.core.hashing import ALL_HASHES, KeyRanges, key_hash
-from kshare.core.listing import ParkedCount
+from kshare.core.listing import ParkedCount, counted
 from kshare.core.progress import Progress, Slice, TopicPartition
-from kshare.errors import KshareError, TransactionAbortedError
+from kshare.errors import (
+    KafkaError,
+    KshareError,
+    RecordRefusedError,
+    TransactionAbortedError,
+    UnknownTopicError,
+)
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.consumer.transaction import Transaction
 from kshare.group.delivery.dispatcher import read_options
 from kshare.group.message import Message, chunks
 from kshare.group.offsets import GroupOffsets
 from kshare.options import KafkaConfig, Subscribe
+from kshare.options.kinds import topic_fault
 from kshare.processing.dead_letters import HEADERS, without_letter_headers
 from kshare.wire.reader.read_slice import read_slice
 
-__all__ = ["Letter", "Replay", "group_of", "letter_of"]
+__all__ = [
+    "Batch",
+    "Letter",
+    "Replay",
+    "Targets",
+    "acknowledge",
+    "group_of",
+    "is_over",
+    "letter_of",
+    "put_back",
+]
 
 _log = logging.getLogger("kshare.processing")
 
 _BATCH: Final = 500
 _WAIT_SECONDS: Final = 0.2
+_PARTITION: Final = re.compile("[0-9]{1,10}")
+_OFFSET: Final = re.compile("[0-9]{1,19}")
+_SHOWN: Final = 260  # characters of a name that is none
+_SHOWN_BAD: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +100,77 @@ def letter_of(message: Message, to: str | None) -> Letter:
         to: Where to put it; None: where it came from.
 
     Raises:
-        KshareError: Its headers do not say where it came from, and ``to`` is None; or they name a
-            topic of Kafka's or kshare's own, to which nothing is put back.
+        KshareError: Its headers do not say where it came from, and ``to`` is None; or they name
+            what cannot be a topic, or one of Kafka's or kshare's own, to which nothing is put back.
     """
     headers = dict(message.headers() or ())
     texts = [(headers.get(name) or b"").decode(errors="replace") for name in HEADERS]
     place: tuple[str, int, int] | None = None
-    if texts[0] and texts[1].isdecimal() and texts[2].isdecimal():
+    is_bounded = _PARTITION.fullmatch(texts[1]) and _OFFSET.fullmatch(texts[2])
+    if texts[0] and is_bounded and int(texts[1]) < 1 << 31 and int(texts[2]) < 1 << 63:
         place = texts[0], int(texts[1]), int(texts[2])
     if to is None and place is None:
         raise KshareError(
-            f"{message.topic_partition} offset {message.offset()} is no dead letter: its headers "
-            f"({', '.join(HEADERS[:3])}) do not say where it came from. Say where to put it: --to"
+            f"it is no dead letter: its headers ({', '.join(HEADERS[:3])}) do not say where it "
+            "came from; say where to put it: --to"
         )
     topic = place[0] if to is None and place is not None else to or ""
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise KshareError(f"it says that it came from topic {topic[:_SHOWN]!r}, which is no name")
     if is_internal(topic):
         raise KshareError(
-            f"{message.topic_partition} offset {message.offset()} would be put back to topic "
-            f"{topic!r}, which is Kafka's or kshare's own: none of its records becomes a dead "
-            "letter, so somebody has made this one up. --to names another topic"
+            f"it would be put back to topic {topic!r}, which is Kafka's or kshare's own: none of "
+            "its records becomes a dead letter, so somebody has made this one up. --to names "
+            "another topic"
         )
     partition = place[1] if place is not None and place[0] == topic else -1
     return Letter(message.key(), place, topic, partition, f"{texts[3]}: {texts[4]}".strip(": "))
+
+
+class Targets:
+    """The topics to which letters are put back, as they are when they are first asked for.
+
+    Args:
+        cluster: The cluster; whoever makes this closes it.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._partitions: dict[str, int] = {}
+
+    def check(self, letter: Letter) -> None:
+        """Check that there is a place for a letter.
+
+        Raises:
+            KshareError: Its topic, or its partition there, does not exist.
+        """
+        topic = letter.topic
+        if topic not in self._partitions:
+            try:
+                self._partitions[topic] = len(self._cluster.partitions(Subscribe((topic,))))
+            except UnknownTopicError:
+                self._partitions[topic] = 0
+        count = self._partitions[topic]
+        if count == 0:
+            raise KshareError(f"topic {topic} does not exist; make it, or name another one: --to")
+        if letter.partition >= count:
+            raise KshareError(
+                f"it says that it came from partition {letter.partition} of topic {topic}, which "
+                f"has {count}; --to puts it where its key belongs"
+            )
+
+
+class Batch(NamedTuple):
+    """Records of the dead-letter topic, by what becomes of them.
+
+    Attributes:
+        letters: Letters that are put back, and the records that they are.
+        repeated: Those that are there for the second time.
+    """
+
+    letters: list[tuple[Message, Letter]]
+    repeated: list[Message]
 
 
 class _NoneParked:
@@ -123,10 +196,15 @@ class Replay:
         topic: The dead-letter topic.
         to: Where to put them; None: where each came from.
         keys: Only those of these keys; none: all.
+        topics: Only to these topics, the others stay; None: to all.
+        skips_bad: Whether those that cannot be put back stay, and the others do not.
 
     Attributes:
         counts: Number of letters that were put back, by topic.
         repeated: Number of letters that had been written twice.
+        others: Topics of letters that stay, as these were not named, by partition and offset of the
+            dead-letter topic.
+        bad: Why letters cannot be put back, by partition and offset of the dead-letter topic.
     """
 
     kafka: KafkaConfig
@@ -134,81 +212,128 @@ class Replay:
     topic: str
     to: str | None = None
     keys: Collection[bytes] = ()
+    topics: Collection[str] | None = None
+    skips_bad: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
+    others: dict[tuple[TopicPartition, int], str] = field(default_factory=dict)
+    bad: dict[tuple[TopicPartition, int], str] = field(default_factory=dict)
 
     def look(self) -> Iterator[Letter]:
         """The letters that would be put back, one after the other; nothing is changed.
 
-        Nothing is claimed either, so it may run beside :meth:`run`.
+        Those that cannot be put back are in :attr:`bad` then. Nothing is claimed either, so it may
+        run beside :meth:`run`.
 
         Raises:
-            KshareError: They cannot be read, or one is no letter.
+            KshareError: They cannot be read.
         """
         known = set[tuple[str, int, int]]()
         config = consumer_config({**self.config, "group.id": group_of(self.topic)})
         options = read_options(config)
-        bounds, hashes = self._bounds(), self._hashes()
+        bounds, hashes = self.bounds(), self._hashes()
         with closing(GroupOffsets(self.kafka, config.group, config.log_topic)) as offsets:
             committed = offsets.committed(list(bounds))
-        for tp, (first, end) in sorted(bounds.items()):
-            done = committed[tp].progress if tp in committed else Progress.at(first)
-            pending = done.advance(first).pending_stripes(end, hashes)
-            if pending:
-                for batch in read_slice(Slice(*tp, stripes=pending), options):
-                    for chunk in chunks(tp, batch):
-                        found = self._new(list(chunk.messages().messages), known)
-                        yield from (letter for _, letter in found)
+        with closing(Cluster(self.kafka)) as cluster:
+            targets = Targets(cluster)
+            for tp, (first, end) in sorted(bounds.items()):
+                done = committed[tp].progress if tp in committed else Progress.at(first)
+                pending = done.advance(first).pending_stripes(end, hashes)
+                if pending:
+                    for batch in read_slice(Slice(*tp, stripes=pending), options):
+                        for chunk in chunks(tp, batch):
+                            messages = chunk.messages().messages
+                            found = self.sort(list(messages), known, targets).letters
+                            yield from (letter for _, letter in found)
+
+    def check(self) -> Counter[str]:
+        """Look at all letters before any is put back: how many go to each topic.
+
+        Raises:
+            KshareError: They cannot be read; or some cannot be put back, and are not to be skipped.
+                Each is in the text, with its place.
+        """
+        counts = Counter(letter.topic for letter in self.look())
+        if self.bad and not self.skips_bad:
+            shown = [f"  {line}" for line in islice(self.bad_lines(), _SHOWN_BAD)]
+            more = len(self.bad) - len(shown)
+            raise KshareError(
+                f"{counted(len(self.bad), 'letter')} cannot be put back, so none is: --skip-bad "
+                "leaves them there, and puts the others back\n"
+                + "\n".join([*shown, *([f"  and {more} more"] if more else [])])
+            )
+        return counts
+
+    def bad_lines(self) -> Iterator[str]:
+        """A line for each letter that cannot be put back, with its place."""
+        for (tp, offset), why in sorted(self.bad.items()):
+            yield f"{tp} offset {offset}: {why}"
 
     def run(self) -> None:
         """Put them back.
 
         Raises:
-            KshareError: They cannot be read or written, or one is no letter. What was put back
-                before is known to the next run.
+            KshareError: They cannot be read or written, or one cannot be put back, and is not to be
+                skipped. What was put back before is known to the next run.
         """
         known = set[tuple[str, int, int]]()
-        # Nobody claims the other keys, so a transaction must not wait for what is theirs.
-        config = {"transactional.id": group_of(self.topic), "purgatory": "key"}
-        with self._consumer(config) as consumer:
-            ends, was_aborted = self._assign(consumer), False
-            while was_aborted or not self._is_over(consumer, ends):
-                was_aborted = False
+        with closing(Cluster(self.kafka)) as cluster, self.consumer() as consumer:
+            targets, most = Targets(cluster), _BATCH
+            ends, again = {tp: end for tp, (_, end) in self.bounds().items()}, False
+            if ends:
+                consumer.assign(dict.fromkeys(ends, self._hashes()))
+            while again or not is_over(consumer, ends):
+                again = False
+                batch, within = Batch([], []), set(known)
                 try:
                     with consumer.transaction() as transaction:
-                        messages = consumer.consume(_BATCH, _WAIT_SECONDS)
-                        within = set(known)
-                        new = list(self._new(messages, within))
-                        for message, letter in new:
-                            kind, milliseconds = message.timestamp()
-                            transaction.produce(
-                                letter.topic,
-                                message.value(),
-                                message.key(),
-                                letter.partition,
-                                milliseconds if kind else 0,
-                                without_letter_headers(message.headers() or []),
-                            )
+                        messages = consumer.consume(most, _WAIT_SECONDS)
+                        batch = self.sort(messages, within, targets)
+                        put_back(transaction, batch.letters)
+                        acknowledge(consumer, batch)
                 except TransactionAbortedError as error:
                     _log.warning("a transaction is aborted, and tried again: %s", error)
-                    was_aborted = True  # they come again: positions say so when the next one begins
+                    again = True  # they come again: positions say so when the next one begins
                     continue
-                self.counts.update(letter.topic for _, letter in new)
-                self.repeated += len(messages) - len(new)
+                except RecordRefusedError as error:
+                    most, again = self._refused(batch, error), True
+                    continue
+                self.count(batch)
                 known = within
 
-    def _consumer(self, config: Mapping[str, Any]) -> KeySharedConsumer:
-        own = {"group.id": group_of(self.topic), "auto.offset.reset": "earliest"}
-        return KeySharedConsumer({**self.config, **own, **config}, parked=lambda _: _NoneParked())
+    def _refused(self, batch: Batch, error: RecordRefusedError) -> int:
+        """A topic takes some letter never; how many letters to try at a time to find it."""
+        if len(batch.letters) != 1:
+            return 1
+        ((message, _),) = batch.letters
+        self.bad[message.topic_partition, message.offset()] = str(error)
+        if not self.skips_bad:
+            raise KshareError(
+                f"{message.topic_partition} offset {message.offset()} cannot be put back: {error}; "
+                "--skip-bad leaves it there, and puts the others back"
+            ) from error
+        return _BATCH
 
-    def _assign(self, consumer: KeySharedConsumer) -> dict[TopicPartition, int]:
-        """Read the letters of the keys; the end of each partition now."""
-        ends = {tp: end for tp, (_, end) in self._bounds().items()}
-        if ends:
-            consumer.assign(dict.fromkeys(ends, self._hashes()))
-        return ends
+    # -- the parts of it -------------------------------------------------------------------------
 
-    def _bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+    def count(self, batch: Batch) -> None:
+        """Letters are put back."""
+        self.counts.update(letter.topic for _, letter in batch.letters)
+        self.repeated += len(batch.repeated)
+
+    def consumer(self) -> KeySharedConsumer:
+        """A consumer of the group that knows which letters were put back."""
+        config = {
+            "group.id": group_of(self.topic),
+            "auto.offset.reset": "earliest",
+            "transactional.id": group_of(self.topic),
+            "acknowledgement.mode": "explicit",  # bad ones stay
+            # Nobody claims the other keys, so a transaction must not wait for what is theirs.
+            "purgatory": "key",
+        }
+        return KeySharedConsumer({**self.config, **config}, parked=lambda _: _NoneParked())
+
+    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
         """The first offset and the end of each partition that has letters."""
         with closing(Cluster(self.kafka)) as cluster:
             partitions = cluster.partitions(Subscribe((self.topic,)))
@@ -219,15 +344,71 @@ class Replay:
         """The hashes of the keys; all if none are named."""
         return KeyRanges.of_hashes(key_hash(key, 0) for key in self.keys) or ALL_HASHES
 
-    def _is_over(self, consumer: KeySharedConsumer, ends: Mapping[TopicPartition, int]) -> bool:
-        position = consumer.position() if ends else {}
-        return all(position.get(tp, 0) >= end for tp, end in ends.items())
+    def sort(
+        self, messages: Sequence[Message], known: set[tuple[str, int, int]], targets: Targets
+    ) -> Batch:
+        """Sort records of the dead-letter topic.
 
-    def _new(
-        self, messages: Sequence[Message], known: set[tuple[str, int, int]]
-    ) -> Iterator[tuple[Message, Letter]]:
+        Args:
+            messages: The records.
+            known: The places of letters that were seen before; gets those of these.
+            targets: Where letters may go.
+        """
+        batch = Batch([], [])
         for message in messages:
-            letter = letter_of(message, self.to)
-            if letter.place is None or letter.place not in known:
-                known |= {letter.place} if letter.place is not None else set()
-                yield message, letter
+            place = message.topic_partition, message.offset()
+            if place in self.bad:
+                continue
+            try:
+                letter = letter_of(message, self.to)
+                if self.topics is not None and letter.topic not in self.topics:
+                    self.others[place] = letter.topic
+                    continue
+                targets.check(letter)
+            except KshareError as error:
+                if isinstance(error, KafkaError):
+                    raise
+                self.bad[place] = str(error)
+                continue
+            if letter.place is not None and letter.place in known:
+                batch.repeated.append(message)
+                continue
+            known |= {letter.place} if letter.place is not None else set()
+            batch.letters.append((message, letter))
+        return batch
+
+
+def put_back(
+    transaction: Transaction,
+    letters: Iterable[tuple[Message, Letter]],
+    more: Callable[[Letter], Sequence[tuple[str, bytes | None]]] = lambda _: (),
+) -> None:
+    """Write records back in a transaction, with the headers that they had.
+
+    Args:
+        transaction: The transaction.
+        letters: Letters, and the records that they are.
+        more: More headers of a letter.
+    """
+    for message, letter in letters:
+        kind, milliseconds = message.timestamp()
+        transaction.produce(
+            letter.topic,
+            message.value(),
+            message.key(),
+            letter.partition,
+            milliseconds if kind else 0,
+            [*without_letter_headers(message.headers() or []), *more(letter)],
+        )
+
+
+def acknowledge(consumer: KeySharedConsumer, batch: Batch) -> None:
+    """What was put back does not come again."""
+    for message in (*(message for message, _ in batch.letters), *batch.repeated):
+        consumer.acknowledge(message)
+
+
+def is_over(consumer: KeySharedConsumer, ends: Mapping[TopicPartition, int]) -> bool:
+    """True if a consumer has returned what lies before some ends."""
+    position = consumer.position() if ends else {}
+    return all(position.get(tp, 0) >= end for tp, end in ends.items())

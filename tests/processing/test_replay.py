@@ -9,18 +9,22 @@ import pytest
 from kshare.cluster.parked_keys import ParkWatch
 from kshare.cluster.topics import PARKED_TOPIC, POLICIES_TOPIC
 from kshare.core.hashing import ALL_HASHES
-from kshare.errors import KshareError, TransactionAbortedError
+from kshare.core.progress import TopicPartition
+from kshare.errors import KshareError, RecordRefusedError, TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.consumer.transaction import Transaction
 from kshare.group.core.transaction_state import TransactionAction, TransactionState
 from kshare.group.core.work import Work
 from kshare.group.message import Message
 from kshare.group.session.transaction_log import TransactionLog
+from kshare.processing.dead_letters import HEADERS
 from kshare.processing.replay import Replay, group_of
 from kshare.testing import FakeCluster, Record, watermarks
 from tests.support.groups import LOG
 
 LETTERS = 50
+DLQ = TopicPartition("dlq", 0)
 
 
 def letter(at: int) -> Record:
@@ -58,11 +62,81 @@ def test_nothing_is_put_back_to_a_topic_of_kafka_or_kshare(
         b"k", b"v", headers=[*letter(0).headers[1:], ("__connect.errors.topic", topic.encode())]
     )
     cluster.produce("dlq", [forged], partition=0)
-    for replay in (replay_of(cluster), replace(replay_of(cluster), to=topic)):
-        with pytest.raises(KshareError, match=rf"would be put back to topic '{topic}'"):
-            list(replay.look())
-        with pytest.raises(KshareError, match=rf"would be put back to topic '{topic}'"):
-            replay.run()
+    says = rf"would be put back to topic '{topic}'"
+    replay = replay_of(cluster)
+    with pytest.raises(KshareError, match=rf"dlq-0 offset {LETTERS}: it {says}"):
+        replay.check()
+    replay.run()
+    assert (replay.counts, list(replay.bad)) == ({"orders": LETTERS}, [(DLQ, LETTERS)])
+    with pytest.raises(KshareError, match=says):
+        replace(replay_of(cluster), to=topic).check()
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "offset", "says"),
+    [
+        ("orders", "99999", "1", "partition 99999 of topic orders, which has 1"),
+        ("orders", str(2**40), "1", "do not say where it came from"),
+        ("orders", "9" * 5_000, "1", "do not say where it came from"),
+        ("orders", "0", "9" * 5_000, "do not say where it came from"),
+        ("orders", "0", str(2**63), "do not say where it came from"),
+        ("orders", "\u0663", "1", "do not say where it came from"),
+        ("no such topic!", "0", "1", "topic 'no such topic!', which is no name"),
+        ("x" * 300, "0", "1", "which is no name"),
+        ("gone", "0", "1", "topic gone does not exist"),
+    ],
+)
+def test_a_bad_letter_is_named_and_does_not_stop_the_others(
+    cluster: FakeCluster, topic: str, partition: str, offset: str, says: str
+) -> None:
+    values = (topic, partition, offset)
+    headers = [(name, value.encode()) for name, value in zip(HEADERS, values, strict=False)]
+    cluster.produce("dlq", [Record(b"k1", b"v", headers=headers), letter(99)], partition=0)
+    before = watermarks(cluster.bootstrap_servers, "orders")
+    with pytest.raises(KshareError, match="1 letter cannot be put back, so none is") as caught:
+        replay_of(cluster).check()
+    assert says in str(caught.value)
+    assert watermarks(cluster.bootstrap_servers, "orders") == before
+    for count in (LETTERS + 1, 0):  # what stays is there for the next run, too
+        replay = replace(replay_of(cluster), skips_bad=True)
+        replay.check()
+        replay.run()
+        assert replay.counts["orders"] == count
+        (line,) = replay.bad_lines()
+        assert line.startswith(f"dlq-0 offset {LETTERS}: ")
+        assert says in line
+
+
+def test_a_letter_that_its_topic_never_takes_stays_and_is_named(cluster: FakeCluster) -> None:
+    cluster.create_topic("small")
+    produce = Transaction.produce
+
+    def refuses(self: Transaction, topic: str, value: Any, *rest: Any) -> None:
+        if value == b"v7":
+            raise RecordRefusedError("a record of topic small is too large", topic=topic)
+        produce(self, topic, value, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transaction, "produce", refuses)
+        with pytest.raises(KshareError, match="dlq-0 offset 7 cannot be put back: a record of"):
+            replay_of(cluster).run()
+        replay = replace(replay_of(cluster), skips_bad=True)
+        replay.run()
+    assert list(replay.bad) == [(DLQ, 7)]
+    assert replay.counts == {"orders": LETTERS - 8}  # the first run has put 7 back
+
+
+def test_letters_go_only_to_topics_that_were_named(cluster: FakeCluster) -> None:
+    cluster.create_topic("payments")
+    values = (b"payments", b"0", b"3")
+    headers = list(zip(HEADERS, values, strict=False))
+    cluster.produce("dlq", [Record(b"k1", b"v", headers=headers)], partition=0)
+    replay = replace(replay_of(cluster), topics=["orders"])
+    replay.run()
+    assert (replay.counts, replay.others) == ({"orders": LETTERS}, {(DLQ, LETTERS): "payments"})
+    again = replay_of(cluster)
+    again.run()
+    assert again.counts == {"payments": 1}
 
 
 def test_a_look_at_the_letters_writes_nothing_and_sees_what_is_left(cluster: FakeCluster) -> None:

@@ -55,8 +55,11 @@ _LOOK_SECONDS: Final = 0.02
 class Transaction:
     """A transaction that is open: what :meth:`.KeySharedConsumer.transaction` gives."""
 
-    def __init__(self, produce: Callable[..., None]) -> None:
+    def __init__(
+        self, produce: Callable[..., None], flush: Callable[["Transaction"], None]
+    ) -> None:
         self._produce = partial(produce, self)
+        self._flush = partial(flush, self)
 
     def produce(
         self,
@@ -90,6 +93,16 @@ class Transaction:
             RuntimeError: The transaction is over.
         """
         self._produce(topic, value, key, partition, timestamp, headers)
+
+    def flush(self) -> None:
+        """Wait until the brokers have what was written in the transaction.
+
+        Raises:
+            TransactionAbortedError: They have it not in time: begin the next one.
+            KafkaError: As of :meth:`produce`, for any record before.
+            RuntimeError: The transaction is over.
+        """
+        self._flush()
 
 
 class Transactions:
@@ -142,7 +155,7 @@ class Transactions:
     @contextmanager
     def run(self) -> Iterator[Transaction]:
         """One transaction; see :meth:`.KeySharedConsumer.transaction`."""
-        transaction = Transaction(self._produce)
+        transaction = Transaction(self._produce, self._flush)
         try:
             with self._call():
                 self._open(transaction)
@@ -247,6 +260,12 @@ class Transactions:
                 if not self._state.is_begun:  # another thread may have begun
                     self._begin(topic)
         self._producer.produce(topic, *arguments)
+
+    def _flush(self, transaction: Transaction) -> None:
+        with self._call():
+            self._check_current(transaction)
+            if self._state.is_begun:
+                self._producer.flush(self._state.gives_up - time.monotonic())
 
     def _begin(self, topic: str) -> None:
         """Have a producer, and begin: the broker counts the time from the first record."""

@@ -112,6 +112,17 @@ class TransactionProducer:
             self._call("write", lambda: producer.poll(_POLL_SECONDS))
             self._raise_faults()
 
+    def flush(self, seconds: float) -> None:
+        """Wait until all records are delivered."""
+        producer: Producer = self.sender.producer
+        left = self._call("write", lambda: producer.flush(max(seconds, 0)))
+        self._raise_faults()
+        if left:
+            raise TransactionAbortedError(
+                f"group {self._config.group}: the transaction is aborted: {left} records of it "
+                f"were not delivered within {seconds:g} s"
+            )
+
     def commit(self, seconds: float) -> bool:
         """Commit the transaction, once all its records are delivered; whether it may go on."""
         producer: Producer = self.sender.producer

@@ -1,0 +1,274 @@
+"""Puts the letters of keys back and ends their sequences, in one step, while processors run.
+
+::
+
+    a key's letters, all of them --one transaction--> its topic, each with what ends the sequence
+          |                                             |
+          |     the group's log: "a record that bears this ends it", written before
+          |                                             |
+          +-- is there a record of the key between them, or one without a letter? --> aborted, again
+
+Guarantees: the sequence of a key ends with the first record that is put back, in whatever process
+reads it: nobody has to see it in time. Only one that was committed may end it, so processors have
+to read with ``isolation.level=read_committed``. No other record of the key lies between its
+letters, nor waits before them: so handlers get all of its records in order, and each has its letter
+or comes behind them. If it is interrupted, either both have happened or neither has.
+"""
+
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from kshare.cluster.cluster import Cluster
+from kshare.core.hashing import KeyRanges, key_hash
+from kshare.core.listing import show_key
+from kshare.core.progress import Progress, Slice, TopicPartition
+from kshare.errors import TransactionAbortedError
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.delivery.dispatcher import read_options
+from kshare.group.log.retry_log import RetryLog, Sequenced
+from kshare.group.log.topic import log_table
+from kshare.group.message import chunks
+from kshare.group.offsets import GroupOffsets
+from kshare.processing.dead_letters import RELEASE
+from kshare.processing.replay import (
+    Batch,
+    Letter,
+    Replay,
+    Targets,
+    acknowledge,
+    is_over,
+    put_back,
+)
+from kshare.wire.reader.read_slice import read_slice
+
+__all__ = ["Found", "Release", "Released", "first_without_letter"]
+
+_log = logging.getLogger("kshare.processing")
+
+_BATCH: Final = 500
+_WAIT_SECONDS: Final = 0.2
+_PAUSE_SECONDS: Final = 0.1
+_SAY_SECONDS: Final = 30.0
+_Marks: TypeAlias = Mapping[TopicPartition, Sequenced]
+_Place: TypeAlias = tuple[str, int, int]
+
+
+class Found(NamedTuple):
+    """A record of a key that its group has not committed.
+
+    Attributes:
+        place: Topic, partition and offset.
+        release: What it bears that ends a sequence; empty if nothing.
+    """
+
+    place: _Place
+    release: str
+
+
+class Released(NamedTuple):
+    """What became of a key.
+
+    Attributes:
+        partition: Where its sequence was.
+        key: The key.
+        letters: How many letters were put back there; 0: there were none, and it is not released.
+        is_seen: Whether a processor has read them, and handles the key.
+    """
+
+    partition: TopicPartition
+    key: bytes
+    letters: int
+    is_seen: bool = True
+
+
+def first_without_letter(
+    found: Iterable[Found], letters: Collection[_Place], own: Collection[str]
+) -> _Place | None:
+    """The first record of a key that would be handled out of order, were it released now.
+
+    Args:
+        found: The records of the key that its group has not committed, up to the end of the log.
+        letters: The places of its letters that are put back.
+        own: What records bear that were put back by this run.
+
+    Returns:
+        None if there is none: all are letters, or were put back.
+    """
+    for record in found:
+        if record.place not in letters and record.release not in own:
+            return record.place
+    return None
+
+
+class _TooEarlyError(Exception):
+    def __init__(self, place: _Place) -> None:
+        super().__init__(place)
+        self.place = place
+
+
+class Release:
+    """Puts the letters of keys back and ends the sequences of a group. For one thread.
+
+    Args:
+        replay: Whose letters, and of which keys.
+        group: Id of the group whose processors have written them.
+        log_topic: The group's log.
+    """
+
+    def __init__(self, replay: Replay, group: str, log_topic: str) -> None:
+        self._replay = replay
+        self._group = group
+        kafka = replay.kafka
+        self._log = RetryLog(log_table(kafka, log_topic, group), group)
+        self._offsets = GroupOffsets(kafka, group, log_topic)
+        # What other transactions have not ended yet is not to be overtaken either.
+        uncommitted = {**replay.config, "group.id": group, "isolation.level": "read_uncommitted"}
+        config = consumer_config(uncommitted)
+        self._options = read_options(replace(config, columns=("key", "offset", "headers")))
+        self._cluster = Cluster(config.kafka)
+
+    def run(self) -> Iterator[Released]:
+        """Release the keys, one after the other, and say what became of each.
+
+        Raises:
+            KshareError: The cluster did not answer, or a letter cannot be put back.
+        """
+        with self._replay.consumer() as consumer:
+            for key in sorted({key for _, key in self._open()}):
+                yield from self._release(consumer, key)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._log.close()
+        self._offsets.close()
+        self._cluster.close()
+
+    def _open(self) -> dict[tuple[TopicPartition, bytes], Sequenced]:
+        """The sequences that have not ended, of the keys and topics that are wanted."""
+        keys, topics = self._replay.keys, self._replay.topics
+        return {
+            (tp, key): mark
+            for (tp, key), mark in self._log.read().sequences.items()
+            if mark.until is None
+            and (not keys or key in keys)
+            and (topics is None or tp.topic in topics)
+        }
+
+    def _release(self, consumer: KeySharedConsumer, key: bytes) -> Iterator[Released]:
+        hashes = KeyRanges.of_hashes([key_hash(key, 0)])
+        tokens = set[str]()
+        targets = Targets(self._cluster)
+        said, ends = time.monotonic(), dict[TopicPartition, int]()
+        while marks := {tp: mark for (tp, each), mark in self._open().items() if each == key}:
+            within, had = set[_Place](), ends.keys()
+            ends = {tp: end for tp, (_, end) in self._replay.bounds().items()}
+            if had != ends.keys():
+                consumer.assign(dict.fromkeys(ends, hashes))
+            try:
+                with consumer.transaction() as transaction:
+                    batch = self._letters(consumer, ends, within, targets)
+                    token = secrets.token_hex(16)
+                    tokens.add(token)
+                    self._check(key, hashes, marks, within, tokens)  # before anything is written
+                    counts = Counter(_partition_of(letter) for _, letter in batch.letters)
+                    for tp in marks.keys() & counts.keys():
+                        self._log.offer_release(tp, key, marks[tp], token)
+                    put_back(transaction, batch.letters, partial(_ends, token, marks))
+                    transaction.flush()
+                    self._check(key, hashes, marks, within, tokens)
+                    acknowledge(consumer, batch)
+            except TransactionAbortedError as error:
+                _log.warning("a transaction is aborted, and tried again: %s", error)
+            except _TooEarlyError as early:
+                said = self._wait(key, early.place, said)
+            else:
+                self._replay.count(batch)
+                ended = self._ended(key, {tp: mark for tp, mark in marks.items() if counts[tp]})
+                for tp in marks:
+                    yield Released(tp, key, counts[tp], tp in ended)
+                return
+
+    def _ended(self, key: bytes, marks: _Marks) -> Collection[TopicPartition]:
+        """Wait, for some time, until processors have ended sequences; those that they have."""
+        until = time.monotonic() + _SAY_SECONDS
+        while True:
+            known = {tp: mark.offset for (tp, each), mark in self._open().items() if each == key}
+            ended = [tp for tp, mark in marks.items() if known.get(tp) != mark.offset]
+            if len(ended) == len(marks) or time.monotonic() > until:
+                return ended
+            time.sleep(_PAUSE_SECONDS)
+
+    def _letters(
+        self,
+        consumer: KeySharedConsumer,
+        ends: Mapping[TopicPartition, int],
+        known: set[_Place],
+        targets: Targets,
+    ) -> Batch:
+        """All letters of a key up to some ends."""
+        batch = Batch([], [])
+        while not is_over(consumer, ends):
+            messages = consumer.consume(_BATCH, _WAIT_SECONDS)
+            more = self._replay.sort(messages, known, targets)
+            batch = Batch(batch.letters + more.letters, batch.repeated + more.repeated)
+        return batch
+
+    def _check(
+        self,
+        key: bytes,
+        hashes: KeyRanges,
+        marks: _Marks,
+        letters: Collection[_Place],
+        own: Collection[str],
+    ) -> None:
+        """Check that nothing of the key would be handled out of order."""
+        place = first_without_letter(self._found(key, hashes, list(marks)), letters, own)
+        if place is not None:
+            raise _TooEarlyError(place)
+
+    def _found(
+        self, key: bytes, hashes: KeyRanges, partitions: list[TopicPartition]
+    ) -> Iterator[Found]:
+        """The records of a key that the group has not committed, up to the end of the log."""
+        ends, firsts = self._cluster.latest(partitions), self._cluster.earliest(partitions)
+        committed = self._offsets.committed(partitions)
+        for tp in partitions:
+            first, end = firsts[tp], ends[tp]
+            done = committed[tp].progress if tp in committed else Progress.at(first)
+            pending = done.advance(first).pending_stripes(end, hashes)
+            for batch in read_slice(Slice(*tp, stripes=pending), self._options) if pending else ():
+                for chunk in chunks(tp, batch):
+                    for message in chunk.messages().messages:
+                        if message.key() == key:
+                            value = dict(message.headers() or ()).get(RELEASE) or b""
+                            yield Found((*tp, message.offset()), value.decode(errors="replace"))
+
+    def _wait(self, key: bytes, place: _Place, said: float) -> float:
+        """Wait for a processor to write a letter; when it was said last what is waited for."""
+        time.sleep(_PAUSE_SECONDS)
+        if time.monotonic() - said < _SAY_SECONDS:
+            return said
+        _log.warning(
+            "key %s is not released yet: its record {}-{} offset {} is no dead letter so far. "
+            "Either no processor of group %s runs, or new records of the key come faster than they "
+            "can be put back: then pause whoever writes them".format(*place),
+            show_key(key),
+            self._group,
+        )
+        return time.monotonic()
+
+
+def _partition_of(letter: Letter) -> TopicPartition | None:
+    return None if letter.place is None else TopicPartition(*letter.place[:2])
+
+
+def _ends(token: str, marks: _Marks, letter: Letter) -> Sequence[tuple[str, bytes | None]]:
+    """The header that ends a sequence, of letters that are put back behind it."""
+    return [(RELEASE, token.encode())] if _partition_of(letter) in marks else []

@@ -1,0 +1,189 @@
+"""Keys whose letters are put back, and that are handled from there on, while a processor runs."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from kshare.core.progress import TopicPartition
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.log.retry_log import Remembered, RetryLog, Sequenced
+from kshare.group.log.topic import log_table
+from kshare.processing import DeadLetter, Processor, Record, Retry
+from kshare.processing.core.record import Mark
+from kshare.processing.core.sequences import Sequences
+from kshare.processing.dead_letters import RELEASE
+from kshare.processing.kept_state import KeptState
+from kshare.processing.release import Found, Release, Released, first_without_letter
+from kshare.processing.replay import Replay
+from kshare.testing import FakeCluster, watermarks
+from tests.processing.running import ORDERS, run
+from tests.support.groups import FETCH_WAIT_MS, GROUP, LOG, eventually
+
+FAILS = 5
+BEFORE = 20
+
+
+def test_a_key_is_released_once_all_of_its_records_are_letters_or_were_put_back() -> None:
+    found = [Found(("orders", 0, at), "") for at in (3, 4)] + [Found(("orders", 0, 9), "t")]
+    letters = {("orders", 0, at) for at in range(5)}
+    assert first_without_letter(found, letters, {"t"}) is None
+    assert first_without_letter(found, letters, {"u"}) == ("orders", 0, 9)
+    assert first_without_letter(found, letters - {("orders", 0, 4)}, {"t"}) == ("orders", 0, 4)
+    amid = [*found, Found(("orders", 0, 10), "")]
+    assert first_without_letter(amid, letters, {"t"}) == ("orders", 0, 10)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 1, "dlq": 1, LOG: 1}) as running:
+        yield running
+
+
+def given(cluster: FakeCluster) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "claim.timeout.ms": 400,
+        "fetch.max.wait.ms": FETCH_WAIT_MS,
+        "check.crcs": False,
+        "isolation.level": "read_committed",
+    }
+
+
+def test_a_processor_handles_a_key_again_in_order_also_while_new_records_come(
+    cluster: FakeCluster,
+) -> None:
+    """With the default interval of commits: so most of it is not committed yet."""
+    seen, released = list[bytes](), list[Released]()
+    healed, ended = threading.Event(), threading.Event()
+
+    async def handler(record: Record) -> None:
+        if record.key == b"k" and record.value == b"%d" % FAILS and not healed.is_set():
+            raise ValueError("no such customer")
+        if record.key == b"k":
+            seen.append(record.value)
+
+    def produce(first: int, end: int) -> None:
+        rows = [(key, str(at)) for at in range(first, end) for key in ("k", "other")]
+        cluster.produce("orders", rows, partition=0)
+
+    def operate() -> None:
+        try:
+            eventually(lambda: watermarks(cluster.bootstrap_servers, "dlq")[1] >= BEFORE - FAILS)
+            healed.set()
+            produce(BEFORE, BEFORE + 3)
+            kafka = consumer_config({**given(cluster), "group.id": GROUP}).kafka
+            replay = Replay(kafka, given(cluster), "dlq", topics=["orders"])
+            with closing(Release(replay, GROUP, LOG)) as release:
+                released.extend(release.run())
+            produce(BEFORE + 3, BEFORE + 6)
+            eventually(lambda: len(seen) >= BEFORE + 6)
+        finally:
+            ended.set()
+
+    produce(0, BEFORE)
+    config = {**given(cluster), "group.id": GROUP, "auto.offset.reset": "earliest"}
+    consumer = KeySharedConsumer({**config, "acknowledgement.mode": "explicit"})
+    consumer.assign([ORDERS])
+    retry = Retry(attempts=1)
+    processor = Processor(handler, retry=retry, on_failure=DeadLetter("dlq", sequence=True))
+    operator = threading.Thread(target=operate)
+    operator.start()
+    run(processor, consumer, ended.is_set)
+    operator.join()
+    assert released == [Released(ORDERS, b"k", BEFORE + 3 - FAILS)]
+    assert seen == [b"%d" % at for at in range(BEFORE + 6)]
+    assert watermarks(cluster.bootstrap_servers, "dlq")[1] == BEFORE + 3 - FAILS
+    kafka = consumer_config({**given(cluster), "group.id": GROUP}).kafka
+    with closing(RetryLog(log_table(kafka, LOG, GROUP), GROUP)) as log:
+        (mark,) = log.read().sequences.values()
+    assert mark.until is not None
+    assert mark.until > BEFORE
+
+
+class Rows:
+    """Rows of one partition, each with the headers of its offset."""
+
+    topic_partition = ORDERS
+
+    def __init__(self, headers: Mapping[int, str]) -> None:
+        self.acknowledged = bytearray(30)
+        self._headers = headers
+
+    def column(self, name: str) -> list[Any]:
+        assert name == "headers"
+        return [
+            [{"key": RELEASE, "value": self._headers[at].encode()}] if at in self._headers else None
+            for at in range(30)
+        ]
+
+    def records(self, *offsets: int) -> list[Record]:
+        return [Record(self, at, at, b"k", b"v", (ORDERS, b"k")) for at in offsets]
+
+
+class KeptLog:
+    """A log of one mark in memory, and the scheduler's marks."""
+
+    def __init__(self, mark: Sequenced, *, reads_committed: bool = True) -> None:
+        self.marks = {(ORDERS, b"k"): mark}
+        self.sequences, engine, edge = Sequences(), Mock(), Mock(reads_committed=reads_committed)
+        engine.scheduler.sequences = self.sequences
+        engine.loop.soon_from_thread = lambda call: call()
+        edge.retry_log.read = lambda: Remembered(sequences=dict(self.marks))
+        edge.retry_log.end_sequence_at = self.end
+        self.state = KeptState(engine, edge, has_sequences=True)
+        self.state.read()
+
+    def end(self, partition: TopicPartition, key: bytes, mark: Sequenced, offset: int) -> None:
+        self.marks[partition, key] = mark._replace(until=offset)
+
+    def follows(self, record: Record) -> bool:
+        return self.sequences.follows(record)
+
+
+def test_a_record_that_bears_what_the_log_says_ends_the_sequence_of_its_key() -> None:
+    log, rows = KeptLog(Sequenced(3)), Rows({9: "old", 12: "new", 13: "new"})
+    early = rows.records(9)
+    assert log.state.without_put_back(early) == early
+    assert log.follows(early[0])
+    log.marks[ORDERS, b"k"] = Sequenced(3, release="new")  # written before 12 could be read
+    records = rows.records(5, 9, 12, 13, 14)
+    assert log.state.without_put_back(records) == records[2:]  # what is put back comes no more
+    assert not log.follows(records[2])
+    assert log.marks[ORDERS, b"k"].until == 12
+    assert bytes(rows.acknowledged).find(b"\1") == 5
+    assert sum(rows.acknowledged) == 2
+    again = rows.records(2, 3, 11, 12)  # after a crash; 2 was handled, and not committed
+    assert log.state.without_put_back(again) == [again[0], again[3]]
+
+
+def test_a_sequence_that_began_behind_what_was_put_back_goes_on() -> None:
+    log, rows = KeptLog(Sequenced(12, release="new")), Rows({12: "new", 13: "newer"})
+    records = rows.records(12, 13, 14)
+    assert log.state.without_put_back(records) == records
+    assert all(log.follows(record) for record in records)
+
+
+def test_a_reader_of_uncommitted_records_obeys_none_and_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log, rows = KeptLog(Sequenced(3, release="new"), reads_committed=False), Rows({12: "new"})
+    records = rows.records(12, 13)
+    for _ in range(2):
+        assert log.state.without_put_back(records) == records
+    assert log.follows(records[0])
+    (warning,) = caplog.messages
+    assert "Set isolation.level=read_committed" in warning
+
+
+def test_a_scheduler_ends_a_sequence_unless_it_began_later() -> None:
+    sequences, lane = Sequences({"lane": Mark(5)}), "lane"
+    sequences.end("other", 9)
+    sequences.end(lane, 5)
+    assert lane in sequences.marks
+    sequences.end(lane, 6)
+    assert not sequences.marks
