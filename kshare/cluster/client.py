@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 
+from kshare.cluster.client_texts import text_of
 from kshare.cluster.silence import Diagnosis, Silence
 from kshare.cluster.topics import is_internal
 from kshare.core.listing import nearest
@@ -73,6 +74,7 @@ _ILLEGAL_SASL_STATE: Final = RdKafkaError(ErrorCode.ILLEGAL_SASL_STATE).str()
 _OWN_KINDS: Final = {
     RdKafkaError._AUTHENTICATION: Kind.AUTHENTICATION,  # noqa: SLF001
     RdKafkaError._FENCED: Kind.FENCED,  # noqa: SLF001
+    RdKafkaError._INVALID_DIFFERENT_RECORD: Kind.RECORD,  # noqa: SLF001
     RdKafkaError._NOENT: Kind.TRANSIENT,  # noqa: SLF001
     RdKafkaError._SSL: Kind.AUTHENTICATION,  # noqa: SLF001
     RdKafkaError._TIMED_OUT: Kind.TRANSIENT,  # noqa: SLF001
@@ -330,7 +332,8 @@ def kafka_error(
     """An error of librdkafka as one of ours.
 
     Args:
-        error: A ``KafkaError`` or ``KafkaException`` of confluent-kafka, or a ``TimeoutError``.
+        error: A ``KafkaError``, ``KafkaException`` or ``BufferError`` of confluent-kafka, or a
+            ``TimeoutError``.
         action: What was tried, as an infinitive: "write to topic t".
         cause: Why there was no answer in time, in place of librdkafka's text; empty if not known.
         where: Supplement to the action, for errors without a class of their own.
@@ -344,7 +347,9 @@ def kafka_error(
     """
     if isinstance(error, KafkaException):
         error = error.args[0]
-    said = error.str() if isinstance(error, RdKafkaError) else f"{error}"
+    elif isinstance(error, BufferError):
+        error = RdKafkaError(RdKafkaError._QUEUE_FULL)  # noqa: SLF001
+    said = text_of(error) if isinstance(error, RdKafkaError) else f"{error}"
     text = f"{said or 'timed out'}{more}"
     facts: Location = {"topic": topic, "partition": partition, "broker": broker}
     kind = kind_of(error)

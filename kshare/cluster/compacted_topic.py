@@ -198,7 +198,10 @@ class CompactedTopic:
 
         producer = client.handle
         for key, value in rows:
-            producer.produce(self.name, value, key, partition, on_delivery=delivered)
+            try:
+                producer.produce(self.name, value, key, partition, on_delivery=delivered)
+            except (KafkaException, BufferError) as fault:
+                raise kafka_error(fault, f"write to {self.name}", topic=self.name) from fault
         left = producer.flush(min(self._kafka.api_timeout_ms / 1000 + 1, seconds))
         if refused or left:
             error = refused[0] if refused else TimeoutError()

@@ -139,7 +139,7 @@ class Sender:
         for rows in rows_of(batch, topic):
             self._topics.check({rows.topics} if isinstance(rows.topics, str) else set(rows.topics))
             self._send(rows)
-            with self._fatal_as_ours():
+            with self.fatal_as_ours():
                 self.producer.poll(0)
             self.raise_faults()
 
@@ -153,7 +153,7 @@ class Sender:
         """
         left = len(self.producer)
         while True:
-            with self._fatal_as_ours():
+            with self.fatal_as_ours():
                 before, left = left, self.producer.flush(_POLL_SECONDS)
             self._note(progress=left < before)
             self.raise_faults()
@@ -205,13 +205,13 @@ class Sender:
 
     def _wait_for_room(self) -> None:
         waiting = len(self.producer)
-        with self._fatal_as_ours():
+        with self.fatal_as_ours():
             self.producer.poll(_POLL_SECONDS)
         self._note(progress=len(self.producer) < waiting)
         self.raise_faults()
 
     @contextmanager
-    def _fatal_as_ours(self) -> Iterator[None]:
+    def fatal_as_ours(self) -> Iterator[None]:
         """A poll or a flush, which raise a fatal error before the reports that name its rows."""
         try:
             yield
@@ -387,8 +387,8 @@ def write_error(
     hint = ""
     if code_of(error) in _TOO_LARGE and size is not None:
         hint = (
-            f"; its key and value have {size:,} bytes, more than the topic (max.message.bytes) or "
-            "the client (kafka.max.request.size of a sink, 1,048,576 by default) takes in a batch"
+            f"; its key and value have {size:,} bytes, and the client has a limit, too: "
+            "kafka.max.request.size of a sink, 1,048,576 by default"
         )
     is_topic = partition is None or code_of(error) == RdKafkaError._UNKNOWN_TOPIC  # noqa: SLF001
     missing = "does not exist" if is_topic else f"has no partition {partition}"

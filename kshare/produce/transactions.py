@@ -82,7 +82,8 @@ class _Statistics:
         self._latest.clear()
         deadline = time.monotonic() + _STATISTICS_SECONDS
         while time.monotonic() < deadline:
-            sender.producer.poll(_POLL_SECONDS)
+            with sender.fatal_as_ours():
+                sender.producer.poll(_POLL_SECONDS)
             sender.raise_faults()
             if not self._latest:
                 continue

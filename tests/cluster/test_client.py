@@ -1,12 +1,15 @@
 """A client of librdkafka: what its errors become, and when it raises what it has heard."""
 
+import re
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 
+import kshare
 from kshare.cluster.client import Client, kafka_error, kind_of
 from kshare.errors import (
     AuthenticationError,
@@ -98,7 +101,12 @@ def test_what_librdkafka_itself_says(error: Exception | RdKafkaError, kind: Kind
                 "be more than the brokers' transaction.max.timeout.ms; hint"
             ),
         ),
-        (87, RecordRefusedError, "cannot write to topic t on h:1: no (more); hint"),
+        (
+            87,
+            RecordRefusedError,
+            "cannot write to topic t on h:1: the brokers do not take such a record: it has no key "
+            "and its topic is compacted, or they check schemas (no) (more); hint",
+        ),
     ],
 )
 def test_an_error_names_what_was_tried(code: int, kind: type[KafkaError], text: str) -> None:
@@ -311,3 +319,41 @@ def test_the_last_fault_says_why_brokers_are_down() -> None:
     )
     client.handle.report(TRANSPORT, DOWN)
     assert client.last_fault_text() == " (the client's last error: connection refused)"
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (RdKafkaError.MSG_SIZE_TOO_LARGE, "larger than its topic takes (max.message.bytes)"),
+        (RdKafkaError.INVALID_TIMESTAMP, "further from the broker's time than its topic takes"),
+        (RdKafkaError.INVALID_RECORD, "it has no key and its topic is compacted"),
+        (RdKafkaError.NOT_ENOUGH_REPLICAS, "than min.insync.replicas asks for"),
+        (RdKafkaError._INVALID_DIFFERENT_RECORD, "another record of the same batch"),
+        (RdKafkaError._MSG_TIMED_OUT, "no broker took it in time"),
+        (RdKafkaError._PURGE_QUEUE, "given up with its transaction"),
+    ],
+)
+def test_what_librdkafka_says_is_our_sentence_with_its_words_behind(code: int, says: str) -> None:
+    error = RdKafkaError(code)
+    for given in (error, KafkaException(error)):
+        fault = kafka_error(given, "write to topic t, partition 3", topic="t", partition=3)
+        assert "write to topic t, partition 3: " in str(fault)
+        assert says in str(fault)
+        assert str(fault).endswith(f"({error.str()})")
+        assert (fault.topic, fault.partition) == ("t", 3)
+
+
+def test_a_full_queue_is_said_like_any_other_error() -> None:
+    fault = kafka_error(BufferError("Local: Queue full"), "write to topic t")
+    assert "the producer's queue is full" in str(fault)
+
+
+def test_whoever_shows_an_error_of_librdkafka_goes_by_the_one_table() -> None:
+    """Its own words surface nowhere else: only as the last fault of a client, beside ours."""
+    package = Path(kshare.__file__).parent
+    words = {
+        file.relative_to(package).as_posix()
+        for file in package.rglob("*.py")
+        if re.search(r"\.str\(\)", file.read_text())
+    }
+    assert words == {"cluster/client.py", "cluster/client_texts.py"}

@@ -277,7 +277,12 @@ class LogWriter:
 
         def fail(error: object) -> None:
             failed(
-                kafka_error(error, f"write to {topic}", topic=topic, partition=number),
+                kafka_error(
+                    error,
+                    f"write to {topic}, partition {number}",
+                    topic=topic,
+                    partition=number,
+                ),
                 kind_of(error),
             )
 
