@@ -170,7 +170,7 @@ def test_a_dead_letter_topic_that_is_missing_or_too_small_leaves_its_records_pen
     process.kill()  # without a last commit
     process.wait()
     broker.create_topic(letters, config={"max.message.bytes": 100})
-    process = refused("Message size too large")
+    process = refused(f"topic {letters} takes no dead letter of {topic}-0@203, not even one of")
     assert broker.latest(letters) == 0
     entry = ConfigEntry("max.message.bytes", "100000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, letters, incremental_configs=[entry])
@@ -484,3 +484,58 @@ def test_a_key_is_released_in_order_while_processors_run_and_records_of_it_come(
                 thread.join()
     assert handled[b"k1"] == list(range(written[0]))
     assert handled[b"k2"] == list(range(30))
+
+
+def test_letters_that_their_topic_never_takes_do_not_hold_their_keys(
+    broker: KafkaBroker,
+) -> None:
+    """Too large with its headers; a time that the topic refuses; no key in a compacted topic."""
+    topic = broker.create_topic(config={"message.timestamp.after.max.ms": 2**63 - 1})
+    letters = f"{topic}-dlq"
+    limits = {"cleanup.policy": "compact", "max.message.bytes": 1_048_588}  # Kafka's default
+    broker.create_topic(letters, config=limits)
+    large = {"message.max.bytes": 2_000_000}
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **large})
+    microseconds = int(time.time() * 1_000_000)
+    producer.produce(topic, b"v" * 1_048_470, b"a", partition=0)
+    producer.produce(topic, b"early", b"b", partition=0, timestamp=microseconds)
+    producer.produce(topic, b"keyless", partition=0)
+    producer.produce(topic, b"whole", b"c", partition=0)
+    for key in (b"a", b"b", b"c"):
+        producer.produce(topic, b"good", key, partition=0)
+    assert not producer.flush(60)
+    handled = list[bytes]()
+
+    async def handler(record: Record) -> None:
+        if record.value != b"good":
+            raise ValueError("no")
+        handled.append(record.key)
+
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": topic,
+        "auto.offset.reset": "earliest",
+        "acknowledgement.mode": "explicit",
+    }
+    processor = Processor(handler, retry=Retry(attempts=1), on_failure=DeadLetter(letters))
+    with KeySharedConsumer(config) as consumer:
+        runner = Runner(processor, consumer, [topic])
+        thread = threading.Thread(target=asyncio.run, args=(runner.run(),))
+        thread.start()
+        try:
+            eventually(lambda: sorted(handled) == [b"a", b"b", b"c"])
+            eventually(lambda: broker.latest(letters) >= 4)
+        finally:
+            runner.stop()
+            thread.join()
+    found, left_out = dict[Any, list[Any]](), dict[Any, Any]()
+    for key, value, headers in values(broker, letters):
+        offset = dict(headers)["__connect.errors.offset"]
+        found[offset], left_out[offset] = [key, value], dict(headers).get("kshare.left-out")
+    assert found == {
+        b"0": [b"a", b""],
+        b"1": [b"b", b"early"],
+        b"2": [f"{topic}-0@2".encode(), b"keyless"],
+        b"3": [b"c", b"whole"],
+    }
+    assert left_out == {b"0": b"value, headers", b"1": b"timestamp", b"2": b"no key", b"3": None}

@@ -4,33 +4,39 @@ A letter has key, value, timestamp and headers of its record, and besides the he
 Connect gives its own (``__connect.errors.topic``, ...), as texts: other tools read them. Two
 letters of the same topic, partition and offset are one record, written again after a crash.
 
-Guarantees: a letter counts as written when the broker has it on all in-sync replicas.
+Guarantees: a letter counts as written when the broker has it on all in-sync replicas. One that its
+topic never takes does not hold its key for ever: it is written without what is refused.
 """
 
 import asyncio
+import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
-from kshare.cluster.client import Client, kafka_error, kind_of, servers
-from kshare.errors import KafkaError
+from kshare.cluster.client import Client, code_of, kafka_error, kind_of, servers
+from kshare.errors import KafkaError, RecordRefusedError
 from kshare.options import KafkaConfig
+from kshare.processing.core.letter import LEFT_OUT, TIMESTAMP, Letter, Refusal
 from kshare.processing.core.record import Record, error_name, error_text
 from kshare.produce.config import PROPAGATION
 from kshare.security.librdkafka import librdkafka_config
-from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.error_codes import ErrorCode, Kind
 
 __all__ = [
     "HEADERS",
     "RELEASE",
     "DeadLetters",
-    "letter_headers",
+    "letter_of_record",
     "without_letter_headers",
 ]
+
+_log = logging.getLogger("kshare.processing")
 
 _CONNECT: Final = "__connect.errors."
 HEADERS: Final = (
@@ -46,15 +52,21 @@ HEADERS: Final = (
 """Names of the headers of a dead letter, in their order."""
 RELEASE: Final = "kshare.release"
 """Name of the header of a record that was put back and ends the sequence of its key."""
-_OWN: Final = frozenset({*HEADERS, RELEASE})
+_OWN: Final = frozenset({*HEADERS, RELEASE, LEFT_OUT, TIMESTAMP})
 _MESSAGE_MAX: Final = 1_000
 _POLL_SECONDS: Final = 0.1
+_ONE_AT_A_TIME: Final = {"batch.num.messages": 1}
+_REFUSALS: Final[Mapping[int, Refusal]] = {
+    ErrorCode.MESSAGE_TOO_LARGE: Refusal.SIZE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: Refusal.SIZE,
+    ErrorCode.INVALID_TIMESTAMP: Refusal.TIMESTAMP,
+    ErrorCode.INVALID_RECORD: Refusal.INVALID,
+    RdKafkaError._INVALID_DIFFERENT_RECORD: Refusal.INVALID,  # noqa: SLF001 - of the same batch
+}
 
 
-def letter_headers(
-    record: Record, error: BaseException | None, now: float
-) -> list[tuple[str, bytes | None]]:
-    """The headers of a dead letter; what the record had as a letter before is replaced.
+def letter_of_record(record: Record, error: BaseException | None, now: float) -> Letter:
+    """The whole dead letter of a record; what the record had as a letter before is replaced.
 
     Args:
         record: The record.
@@ -67,14 +79,20 @@ def letter_headers(
         record.topic,
         str(record.partition),
         str(record.offset),
-        name,
+        name[:_MESSAGE_MAX],
         reason[:_MESSAGE_MAX],
         str(record.failures),
         _iso(now if record.since is None else record.since),
         _iso(now),
     )
-    own = [(name, text.encode()) for name, text in zip(HEADERS, texts, strict=True)]
-    return [*without_letter_headers(record.headers), *own]
+    return Letter(
+        f"{record.topic_partition}@{record.offset}",
+        record.raw_key,
+        record.raw_value,
+        record.timestamp,
+        without_letter_headers(record.headers),
+        [(name, text.encode()) for name, text in zip(HEADERS, texts, strict=True)],
+    )
 
 
 def without_letter_headers(
@@ -91,6 +109,10 @@ def _iso(seconds: float) -> str:
 class DeadLetters:
     """Writes dead letters. For an event loop's thread; nothing is opened before the first letter.
 
+    A letter that its topic never takes is written without what is refused
+    (:class:`~kshare.processing.core.letter.Letter`), by a producer that sends one at a time: the
+    others of a batch are refused with it, and are whole then.
+
     Args:
         kafka: How to reach the cluster.
         topic: The topic.
@@ -99,47 +121,48 @@ class DeadLetters:
     def __init__(self, kafka: KafkaConfig, topic: str) -> None:
         self._topic = topic
         self._brokers = servers(kafka)
-        self._client = Client(Producer, kafka, lambda: _config(kafka), making="make a producer")
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._together = _Writer(kafka, topic, _config)
+        self._singly = _Writer(kafka, topic, lambda kafka: _config(kafka) | _ONE_AT_A_TIME)
+        self._said = set[tuple[str, ...]]()
 
     async def write(self, record: Record, error: BaseException | None, now: float) -> None:
         """Write the letter of a record; return when the broker has it.
 
         Raises:
-            KafkaError: It has not: the topic refuses it, or the cluster cannot be reached.
-            KafkaException: The producer does not take it.
-            BufferError: Too much is waiting to be sent.
+            KafkaError: It has not: the topic refuses it, the cluster cannot be reached, or too much
+                is waiting to be sent.
         """
-        loop = asyncio.get_running_loop()
-        producer = self._open(loop)
-        written: asyncio.Future[None] = loop.create_future()
+        letter, writer = letter_of_record(record, error, now), self._together
+        while (fault := await writer.write(letter)) is not None:
+            refusal = _REFUSALS.get(code_of(fault) or 0)
+            if refusal is None:
+                raise self._refused(fault)
+            if writer is self._together:
+                writer = self._singly
+                continue
+            smaller = letter.without(refusal)
+            if smaller is None:
+                raise RecordRefusedError(
+                    f"topic {self._topic} takes no dead letter of {letter.place}, not even one of "
+                    f"{letter.size:,} bytes that points at it: {refusal.value}. Waiting does not "
+                    "help: change the topic's configuration, or use another topic",
+                    topic=self._topic,
+                )
+            letter = smaller
+        if letter.left_out:
+            self._say_left_out(letter)
 
-        def told(fault: Any, _: Any) -> None:
-            loop.call_soon_threadsafe(answer, fault)
-
-        def answer(fault: Any) -> None:
-            if not written.done():
-                if fault is None:
-                    written.set_result(None)
-                else:
-                    written.set_exception(self._refused(fault))
-
-        timestamp = record.timestamp
-        producer.produce(
+    def _say_left_out(self, letter: Letter) -> None:
+        level = logging.INFO if letter.left_out in self._said else logging.WARNING
+        self._said.add(letter.left_out)
+        _log.log(
+            level,
+            "topic %s never takes the whole dead letter of %s, so it is written without: %s. "
+            "The record is in its topic as long as retention keeps it",
             self._topic,
-            record.raw_value,
-            record.raw_key,
-            headers=letter_headers(record, error, now),
-            on_delivery=told,
-            **({} if timestamp < 0 else {"timestamp": timestamp}),
+            letter.place,
+            ", ".join(letter.left_out),
         )
-        self._waiting.add(written)
-        try:
-            await written
-        finally:
-            self._waiting.discard(written)
 
     def _refused(self, fault: Any) -> KafkaError:
         is_denied = kind_of(fault) is Kind.AUTHORIZATION
@@ -151,6 +174,64 @@ class DeadLetters:
             more=more,
             topic=self._topic,
         )
+
+    def close(self) -> None:
+        """Write no more."""
+        self._together.close()
+        self._singly.close()
+
+
+class _Writer:
+    """A producer and its thread, opened with the first letter, for an event loop's thread.
+
+    Args:
+        kafka: How to reach the cluster.
+        topic: The topic.
+        config: Makes the producer's configuration.
+    """
+
+    def __init__(
+        self, kafka: KafkaConfig, topic: str, config: Callable[[KafkaConfig], Mapping[str, Any]]
+    ) -> None:
+        self._topic = topic
+        self._client = Client(Producer, kafka, lambda: config(kafka), making="make a producer")
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._waiting: set[asyncio.Future[Any]] = set()
+
+    async def write(self, letter: Letter) -> Any:
+        """Write a letter; return why the broker has it not, None if it has.
+
+        Raises:
+            KafkaError: The producer cannot be made.
+        """
+        loop = asyncio.get_running_loop()
+        producer = self._open(loop)
+        written: asyncio.Future[Any] = loop.create_future()
+
+        def told(fault: Any, _: Any) -> None:
+            loop.call_soon_threadsafe(answer, fault)
+
+        def answer(fault: Any) -> None:
+            if not written.done():
+                written.set_result(fault)
+
+        try:
+            producer.produce(
+                self._topic,
+                letter.value,
+                letter.key,
+                headers=letter.all_headers(),
+                on_delivery=told,
+                **({} if letter.timestamp < 0 else {"timestamp": letter.timestamp}),
+            )
+        except (KafkaException, BufferError) as error:  # too large for any topic; a full queue
+            return error
+        self._waiting.add(written)
+        try:
+            return await written
+        finally:
+            self._waiting.discard(written)
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> Any:
         producer = self._client.handle
@@ -176,7 +257,7 @@ class DeadLetters:
         self._client.close()
         for written in self._waiting:
             if not written.done():
-                written.set_exception(self._refused(fault))
+                written.set_result(fault)
 
     def close(self) -> None:
         """Write no more."""
@@ -186,7 +267,7 @@ class DeadLetters:
         self._client.close()
 
 
-def _config(kafka: KafkaConfig) -> Mapping[str, Any]:
+def _config(kafka: KafkaConfig) -> dict[str, Any]:
     config = {
         **librdkafka_config(kafka),
         "acks": -1,

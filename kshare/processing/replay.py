@@ -42,6 +42,7 @@ from kshare.group.message import Message, chunks
 from kshare.group.offsets import GroupOffsets
 from kshare.options import KafkaConfig, Subscribe
 from kshare.options.kinds import topic_fault
+from kshare.processing.core.letter import LEFT_OUT, TIMESTAMP
 from kshare.processing.dead_letters import HEADERS, without_letter_headers
 from kshare.wire.reader.read_slice import read_slice
 
@@ -78,6 +79,8 @@ class Letter:
         topic: Where it is put back.
         partition: The partition there; -1: the one that its key chooses.
         why: The error, for people.
+        timestamp: The record's own, in milliseconds since 1970, where the letter has another; None
+            if it has not.
     """
 
     key: bytes | None
@@ -85,6 +88,7 @@ class Letter:
     topic: str
     partition: int
     why: str
+    timestamp: int | None = None
 
 
 def group_of(topic: str) -> str:
@@ -104,6 +108,12 @@ def letter_of(message: Message, to: str | None) -> Letter:
             what cannot be a topic, or one of Kafka's or kshare's own, to which nothing is put back.
     """
     headers = dict(message.headers() or ())
+    left_out = (headers.get(LEFT_OUT) or b"").decode(errors="replace").split(", ")
+    if "value" in left_out:
+        raise KshareError(
+            "it has not the record's value, which was more than the topic of dead letters takes: "
+            "its headers say where the record is"
+        )
     texts = [(headers.get(name) or b"").decode(errors="replace") for name in HEADERS]
     place: tuple[str, int, int] | None = None
     is_bounded = _PARTITION.fullmatch(texts[1]) and _OFFSET.fullmatch(texts[2])
@@ -125,7 +135,11 @@ def letter_of(message: Message, to: str | None) -> Letter:
             "another topic"
         )
     partition = place[1] if place is not None and place[0] == topic else -1
-    return Letter(message.key(), place, topic, partition, f"{texts[3]}: {texts[4]}".strip(": "))
+    key = None if "no key" in left_out else message.key()
+    stamp = (headers.get(TIMESTAMP) or b"").decode(errors="replace")
+    timestamp = int(stamp) if _OFFSET.fullmatch(stamp) and int(stamp) < 1 << 63 else None
+    why = f"{texts[3]}: {texts[4]}".strip(": ")
+    return Letter(key, place, topic, partition, why, timestamp)
 
 
 class Targets:
@@ -395,9 +409,9 @@ def put_back(
         transaction.produce(
             letter.topic,
             message.value(),
-            message.key(),
+            letter.key,
             letter.partition,
-            milliseconds if kind else 0,
+            letter.timestamp or (milliseconds if kind else 0),
             [*without_letter_headers(message.headers() or []), *more(letter)],
         )
 

@@ -8,11 +8,14 @@ from unittest.mock import Mock
 
 import pytest
 
+from kshare.errors import RecordRefusedError
+from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Remembered, RetryLog, Sequenced
+from kshare.options import KafkaConfig
 from kshare.processing import DeadLetter, Processor, Record
 from kshare.processing.consumer_edge import ConsumerEdge, records_of
-from kshare.processing.dead_letters import letter_headers
+from kshare.processing.dead_letters import DeadLetters, letter_of_record
 from kshare.testing import FakeCluster
 from tests.processing.running import ORDERS, RECORDS, SOON, letters, run
 from tests.support.clock import WAIT_S
@@ -97,6 +100,61 @@ def test_after_a_fatal_error_of_the_producer_letters_are_written_by_another_one(
     assert {value for value, _ in letters(cluster, 3)} >= {b"7", b"107", b"207"}
 
 
+@pytest.mark.parametrize(
+    ("errors", "left_out"),
+    [
+        (["INVALID_RECORD"], None),  # of another one in its batch: alone it is taken, whole
+        (["MSG_SIZE_TOO_LARGE"] * 2, b"value, headers"),
+        (["INVALID_TIMESTAMP"] * 2, b"timestamp"),
+        (["INVALID_TIMESTAMP"] * 2 + ["MSG_SIZE_TOO_LARGE"], b"timestamp, value, headers"),
+        (["MSG_SIZE_TOO_LARGE"] * 3, b"value, headers, key"),
+    ],
+)
+def test_a_letter_that_its_topic_never_takes_is_written_without_what_is_refused(
+    cluster: FakeCluster,
+    consumer: Callable[..., KeySharedConsumer],
+    caplog: pytest.LogCaptureFixture,
+    errors: list[str],
+    left_out: bytes | None,
+) -> None:
+    (record,) = records_of(Processor(print), consumer().consume(1, WAIT_S))
+    cluster.fail("Produce", errors)
+
+    async def write() -> None:
+        written = DeadLetters(parsed(cluster), "dlq")
+        await written.write(record, ValueError("no"), 0.0)
+        written.close()
+
+    asyncio.run(write())
+    ((value, headers),) = letters(cluster, 1)
+    assert headers.get("kshare.left-out") == left_out
+    assert headers["__connect.errors.offset"] == b"0"
+    assert value == (b"" if b"value" in (left_out or b"") else b"0")
+    assert ("orders-0@0" in caplog.text) == (left_out is not None)
+
+
+def test_a_topic_that_takes_no_letter_at_all_says_that_waiting_does_not_help(
+    cluster: FakeCluster, consumer: Callable[..., KeySharedConsumer]
+) -> None:
+    (record,) = records_of(Processor(print), consumer().consume(1, WAIT_S))
+    cluster.fail("Produce", ["MSG_SIZE_TOO_LARGE"] * 4)
+
+    async def write() -> None:
+        written = DeadLetters(parsed(cluster), "dlq")
+        try:
+            await written.write(record, ValueError("no"), 0.0)
+        finally:
+            written.close()
+
+    with pytest.raises(RecordRefusedError, match="topic dlq takes no dead letter of orders-0@0"):
+        asyncio.run(write())
+
+
+def parsed(cluster: FakeCluster) -> KafkaConfig:
+    given = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"}
+    return consumer_config(given).kafka
+
+
 def test_sequences_of_several_keys_begin_at_once(
     consumer: Callable[..., KeySharedConsumer],
 ) -> None:
@@ -146,5 +204,5 @@ def test_an_error_whose_text_is_no_utf8_is_a_dead_letter_too(
     error: Exception, says: str, consumer: Callable[..., Any]
 ) -> None:
     (record,) = records_of(Processor(print), consumer().consume(1, WAIT_S))
-    headers = dict(letter_headers(record, error, 0.0))
+    headers = dict(letter_of_record(record, error, 0.0).error)
     assert says in (headers["__connect.errors.exception.message"] or b"").decode()

@@ -126,6 +126,22 @@ def test_a_letter_that_its_topic_never_takes_stays_and_is_named(cluster: FakeClu
     assert replay.counts == {"orders": LETTERS - 8}  # the first run has put 7 back
 
 
+def test_a_letter_that_is_not_whole_is_put_back_as_its_record_was_or_stays(
+    cluster: FakeCluster,
+) -> None:
+    place = letter(99).headers
+    marked = [*place, ("kshare.left-out", b"timestamp, no key"), ("kshare.timestamp", b"12345")]
+    pointer = [*place, ("kshare.left-out", b"value, headers")]
+    rows = [Record(b"orders-0@99", b"v", headers=marked), Record(b"k", b"", headers=pointer)]
+    cluster.produce("dlq", rows, partition=0)
+    back = [each for each in replay_of(cluster).look() if each.place == ("orders", 0, 99)]
+    assert [(each.key, each.timestamp) for each in back] == [(None, 12345)]
+    replay = replace(replay_of(cluster), skips_bad=True)
+    replay.run()
+    assert replay.counts == {"orders": LETTERS + 1}
+    assert "it has not the record's value" in replay.bad[DLQ, LETTERS + 1]
+
+
 def test_letters_go_only_to_topics_that_were_named(cluster: FakeCluster) -> None:
     cluster.create_topic("payments")
     values = (b"payments", b"0", b"3")
