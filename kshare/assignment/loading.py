@@ -28,6 +28,7 @@ from kshare.assignment.utils import (
     validate_task_assignment,
 )
 from kshare.core.dotted_path import find, unknown
+from kshare.core.showing import WHOLE, error_text, shown
 from kshare.errors import TaskAssignmentException
 
 __all__ = [
@@ -104,12 +105,12 @@ def shown_error(error: Exception, configs: Mapping[str, Any]) -> tuple[str, Exce
     If the error shows a config's value, the text is its type alone, and there is no cause.
     """
     texts = "\n".join(_unquoted(text) for text in _texts(error))
-    values = {name: _unquoted(str(value)) for name, value in configs.items()}
-    shown = [n for n, v in values.items() if len(v) >= _SECRET_CHARACTERS and v in texts]
-    if not shown:
-        return repr(error), error
+    values = {name: _unquoted(_value_text(value)) for name, value in configs.items()}
+    found = [n for n, v in values.items() if len(v) >= _SECRET_CHARACTERS and v in texts]
+    if not found:
+        return shown(error, WHOLE), error
     kind = type(error).__name__
-    return f"{kind} (its text holds the value of {', '.join(shown)}, and is not shown)", None
+    return f"{kind} (its text holds the value of {', '.join(found)}, and is not shown)", None
 
 
 def _texts(error: BaseException | None) -> Iterator[str]:
@@ -117,8 +118,12 @@ def _texts(error: BaseException | None) -> Iterator[str]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        yield from (str(error), repr(error), *getattr(error, "__notes__", ()))
+        yield from (error_text(error), shown(error, WHOLE), *getattr(error, "__notes__", ()))
         error = error.__cause__ or error.__context__
+
+
+def _value_text(value: Any) -> str:
+    return value if isinstance(value, str) else shown(value, WHOLE)
 
 
 def _unquoted(text: str) -> str:

@@ -13,6 +13,8 @@ import pkgutil
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+from kshare.core.showing import shown_error
+
 __all__ = ["main"]
 
 _WORKER = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.plan_data_source_read")
@@ -32,7 +34,7 @@ def main() -> None:
             try:
                 importlib.import_module(module.name)
             except BaseException as error:
-                broken[module.name] = f"{type(error).__name__}: {error}"
+                broken[module.name] = shown_error(error)
     line = json.dumps(
         {
             "python": list(sys.version_info[:3]),
@@ -65,7 +67,7 @@ def _fault() -> str:
             importlib.import_module(name)
         importlib.import_module("kshare.wire.decode.kernel_library").locate()
     except BaseException as error:
-        return f"{type(error).__name__}: {error}"
+        return shown_error(error)
     return ""
 
 

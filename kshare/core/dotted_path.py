@@ -4,6 +4,8 @@ from collections.abc import Collection
 from importlib import import_module
 from typing import Any
 
+from kshare.core.showing import shown
+
 __all__ = ["find", "unknown"]
 
 
@@ -25,7 +27,7 @@ def find(name: str, kind: str, built_in: Collection[str]) -> Any:
     try:
         target: Any = import_module(module)
     except Exception as error:
-        reason = f"module {module} cannot be imported: {error!r}"
+        reason = f"module {module} cannot be imported: {shown(error)}"
         raise unknown(name, kind, reason, built_in) from error
     for part in attribute.split("."):
         target = getattr(target, part, None)

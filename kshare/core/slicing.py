@@ -16,6 +16,7 @@ from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange, from_pairs, length
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.region import Rectangle, Stripe, canonical, hull, stripes
+from kshare.core.showing import shown
 from kshare.core.slice_end import HotKey
 from kshare.errors import PlanError
 
@@ -387,4 +388,4 @@ def _refuse(tp: TopicPartition, what: str) -> NoReturn:
 
 
 def _shown(value: object) -> str:
-    return repr(value)[:100]
+    return shown(value, 100)

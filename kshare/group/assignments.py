@@ -14,6 +14,7 @@ from kshare.arrow_values import int64_numbers
 from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX
 from kshare.core.progress import TopicPartition
+from kshare.core.showing import shown
 from kshare.group.message import BatchMark, Message
 from kshare.group.protocol.subscription import Assigned
 from kshare.options.kinds import topic_fault
@@ -106,7 +107,7 @@ def _offset(
         TypeError: It is no integer.
         ValueError: It is none that there can be.
     """
-    fault = f"{topic_partition}: cannot {what} offset {given!r}: wanted {wanted}"
+    fault = f"{topic_partition}: cannot {what} offset {shown(given)}: wanted {wanted}"
     number = _integer(given)
     if number is None:
         raise TypeError(f"{fault}, as an integer, not a {type(given).__name__}")
@@ -168,7 +169,7 @@ def partition_and_offset(partition: Any) -> tuple[TopicPartition, Any]:
         offset = getattr(partition, "offset", None)
     number = _integer(given)
     if not isinstance(topic, str) or number is None or not 0 <= number < _PARTITIONS_MAX:
-        raise ValueError(f"not a partition: {partition!r}; wanted for example ('orders', 0)")
+        raise ValueError(f"not a partition: {shown(partition)}; wanted for example ('orders', 0)")
     wrong = topic_fault(topic)
     if wrong is not None:
         raise ValueError("; ".join(wrong))
@@ -214,7 +215,7 @@ def offsets_to_commit(
     for partition in offsets or ():
         topic_partition, offset = partition_and_offset(partition)
         if offset is None or offset == OFFSET_INVALID:
-            raise ValueError(f"no offset to commit in {partition!r}")
+            raise ValueError(f"no offset to commit in {shown(partition)}")
         if getattr(partition, "metadata", None):
             raise ValueError(
                 f"{topic_partition}: commits hold no metadata of your own: there they say to which "

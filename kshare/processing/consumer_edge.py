@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from kshare.cluster.parked_keys import ParkedKey, ParkedKeys
 from kshare.core.hashing import key_hash
+from kshare.core.showing import error_text, shown
 from kshare.errors import OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
@@ -24,7 +25,6 @@ from kshare.processing.core.record import (
     Outcome,
     Record,
     error_name,
-    error_text,
 )
 from kshare.processing.dead_letters import DeadLetters
 from kshare.processing.policy import DeadLetter, Park
@@ -233,7 +233,7 @@ class ConsumerEdge:
         assert isinstance(policy, Park)
         if record.raw_key is None:
             raise ValueError("a record without a key cannot be parked")
-        why = ": ".join(filter(None, (policy.why, repr(error)[:500])))
+        why = ": ".join(filter(None, (policy.why, shown(error, 500))))
         assert self._parker is not None
         await self._parker.park((record.topic, record.raw_key), why)
 

@@ -20,10 +20,11 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of, servers
+from kshare.core.showing import error_text
 from kshare.errors import KafkaError, RecordRefusedError
 from kshare.options import KafkaConfig
 from kshare.processing.core.letter import LEFT_OUT, TIMESTAMP, Letter, Refusal
-from kshare.processing.core.record import Record, error_name, error_text
+from kshare.processing.core.record import Record, error_name
 from kshare.produce.config import PROPAGATION
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import ErrorCode, Kind

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from kshare.core.showing import shown
 from kshare.errors import ProcessingError
 from kshare.processing.core.effects import (
     Abandon,
@@ -103,7 +104,7 @@ class Engine:
         tried = f"{attempts} attempt" + "s" * (attempts != 1)
         raise ProcessingError(
             f"{self.handler_name} has failed for good with {record.topic_partition} "
-            f"offset {record.offset} ({tried}): {error!r}. The record is pending.",
+            f"offset {record.offset} ({tried}): {shown(error)}. The record is pending.",
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,

@@ -6,10 +6,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kshare.core.progress import TopicPartition
+from kshare.core.showing import WHOLE, error_text, shown, shown_error
 from kshare.errors import ProcessingError
-from kshare.processing.core.record import Outcome, Record, error_text
+from kshare.processing.core.record import Outcome, Record
 from kshare.processing.processor import Processor
 
+_SHOWN: Final = 1_000
 __all__ = ["OUTCOME_COLUMNS", "RESULT_TYPES", "records_of_rows", "rows_of_outcomes"]
 
 OUTCOME_COLUMNS: Final = ("status", "attempts", "error", "result")
@@ -138,7 +140,7 @@ def _bytes(value: Any) -> bytes | None:
     """A key or value as a dead letter has it."""
     if value is None or isinstance(value, bytes):
         return value
-    return (value if isinstance(value, str) else repr(value)).encode()
+    return (value if isinstance(value, str) else shown(value, WHOLE)).encode()
 
 
 def rows_of_outcomes(outcomes: Sequence[Outcome], result: str | None) -> Iterator[pa.RecordBatch]:
@@ -172,11 +174,11 @@ def rows_of_outcomes(outcomes: Sequence[Outcome], result: str | None) -> Iterato
 def _results(outcomes: Sequence[Outcome], result: str) -> pa.Array:
     try:
         return pa.array([outcome.result for outcome in outcomes], RESULT_TYPES[result][1])
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+    except Exception as error:  # pyarrow shows the object, and its repr may raise anything
         record = outcomes[0].record
         raise ProcessingError(
             f"{record.topic_partition} from offset {record.offset} on: a handler returned what "
-            f"result={result!r} does not take: {error}",
+            f"result={result!r} does not take: {error_text(error, _SHOWN)}",
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
@@ -185,4 +187,4 @@ def _results(outcomes: Sequence[Outcome], result: str) -> pa.Array:
 
 
 def _text(error: BaseException | None) -> str | None:
-    return None if error is None else f"{type(error).__name__}: {error_text(error)}"
+    return None if error is None else shown_error(error, WHOLE)

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from kshare.core.showing import shown
 from kshare.edge import edge
 from kshare.errors import OptionsError
 from kshare.options.sink import parse_sink_options
@@ -141,12 +142,12 @@ def _wrong_columns(frame: Frame, key: str, result: str | None) -> list[str]:
     """Faults of the columns that a frame has, or shall get."""
     problems: list[str] = []
     if key not in frame.columns:
-        problems.append(f"key={key!r} is no column; there are {', '.join(frame.columns)}")
+        problems.append(f"key={shown(key)} is no column; there are {', '.join(frame.columns)}")
     taken = [name for name in OUTCOME_COLUMNS if name in frame.columns]
     if taken:
         problems.append(f"rename the columns {', '.join(taken)}: outcomes have these names")
     if result is not None and result not in RESULT_TYPES:
-        problems.append(f"result={result!r}; wanted {', '.join(RESULT_TYPES)}, or None")
+        problems.append(f"result={shown(result)}; wanted {', '.join(RESULT_TYPES)}, or None")
     return problems
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from kshare.core.showing import shown
 from kshare.errors import UndecodableError
 from kshare.processing.core.record import FILTERED, Record, Status
 from kshare.processing.policy import Retry, RetryAfter
@@ -78,7 +79,7 @@ class Handler:
         try:
             return not self._retry.is_worth(error)
         except Exception:
-            _log.exception("Retry(on=...) has failed with %r, which is tried again", error)
+            _log.exception("Retry(on=...) has failed with %s, which is tried again", shown(error))
             return False
 
     def _decode(self, records: list[Record]) -> None:
@@ -97,7 +98,7 @@ def _decoded(
     except Exception as error:
         raise UndecodableError(
             f"{record.topic_partition} offset {record.offset}: the {field} cannot be decoded: "
-            f"{error!r}"
+            f"{shown(error)}"
         ) from error
 
 

@@ -12,6 +12,8 @@ from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
+from kshare.core.showing import shown_error
+
 __all__ = ["Dumps", "spark_dumps", "unpicklable"]
 
 Dumps: TypeAlias = Callable[[Any], bytes]
@@ -42,7 +44,7 @@ def unpicklable(parts: Mapping[str, Any], dumps: Dumps) -> Iterator[str]:
         what = f"its {path}" if path else "it"
         yield (
             f"{argument} {name} cannot be sent to Spark's tasks: {what} cannot be pickled "
-            f"({type(error).__name__}: {error}); make that inside the function when it is first "
+            f"({shown_error(error)}); make that inside the function when it is first "
             "called, or in a module that the workers import"
         )
 

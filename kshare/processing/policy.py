@@ -6,6 +6,7 @@ from inspect import iscoroutinefunction
 from math import inf
 from typing import Any, Final, TypeAlias
 
+from kshare.core.showing import shown
 from kshare.options.kinds import DURATION_MAX, parse_duration
 from kshare.processing.core.settings import RetryPlan
 
@@ -26,13 +27,13 @@ def seconds_of(name: str, duration: str | float, problems: list[str]) -> float:
         try:
             return parse_duration(duration)
         except ValueError as fault:
-            problems.append(f"{name}={duration!r} {fault}")
+            problems.append(f"{name}={shown(duration)} {fault}")
             return 1.0
     is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
     if not is_number or not 0 < duration <= DURATION_MAX:
         problems.append(
-            f"{name} is {duration!r}; wanted seconds above 0, for 292 years at most, or a text "
-            "such as 30s"
+            f"{name} is {shown(duration)}; wanted seconds above 0, for 292 years at most, or a "
+            "text such as 30s"
         )
         return 1.0
     return float(duration)
@@ -81,17 +82,19 @@ class Retry:
             problems: Gets every fault.
         """
         if type(self.attempts) is not int or self.attempts < 1:
-            problems.append(f"Retry: attempts is {self.attempts!r}; wanted a number from 1 up")
+            problems.append(f"Retry: attempts is {shown(self.attempts)}; wanted a number from 1 up")
         if not 0 <= self.jitter <= 1:
-            problems.append(f"Retry: jitter is {self.jitter!r}; wanted a number from 0 to 1")
+            problems.append(f"Retry: jitter is {shown(self.jitter)}; wanted a number from 0 to 1")
         first = seconds_of("Retry: first", self.first, problems)
         most = seconds_of("Retry: most", self.most, problems)
         if most < first:
-            problems.append(f"Retry: most={self.most!r} is shorter than first={self.first!r}")
+            problems.append(
+                f"Retry: most={shown(self.most)} is shorter than first={shown(self.first)}"
+            )
         if not _chooses_errors(self.on):
             problems.append(
-                f"Retry: on is {self.on!r}; wanted a class of exceptions, a tuple of them, or a "
-                "plain function"
+                f"Retry: on is {shown(self.on)}; wanted a class of exceptions, a tuple of them, or "
+                "a plain function"
             )
         return RetryPlan(self.attempts, first, most, self.jitter)
 
@@ -123,7 +126,8 @@ class RetryAfter(Exception):  # noqa: N818 - what a handler says, as HTTP's head
         self.seconds = float(seconds)
         if not -inf < self.seconds <= _YEAR_SECONDS:
             raise ValueError(
-                f"RetryAfter: seconds is {seconds!r}; wanted a number of seconds, a year at most"
+                f"RetryAfter: seconds is {shown(seconds)}; wanted a number of seconds, a year at "
+                "most"
             )
 
     def __str__(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from kshare.core.showing import shown
 from kshare.errors import OptionsError
 from kshare.processing.core.effects import Edge
 from kshare.processing.core.record import Outcome, Record, Source
@@ -93,7 +94,7 @@ class Processor:
         if concurrency != "auto":
             _check(concurrency, "concurrency", problems, hint=", or 'auto'")
         if order not in _ORDERS:
-            problems.append(f"order is {order!r}; wanted key, none or partition")
+            problems.append(f"order is {shown(order)}; wanted key, none or partition")
         on_failure = Stop() if on_failure is None else on_failure
         problems += filter(None, [_fault_of_policy(on_failure, order)])
         if iscoroutinefunction(on_outcome):
@@ -216,18 +217,18 @@ class Processor:
 
 def _fault_of(handler: Any) -> str | None:
     if not callable(handler):
-        return f"handler is {handler!r}; wanted a function"
+        return f"handler is {shown(handler)}; wanted a function"
     if isgeneratorfunction(handler) or isasyncgenfunction(handler):
         return (
-            f"handler is {handler!r}, which has a yield, so nothing of it runs when it is called; "
-            "wanted a function that returns its result"
+            f"handler is {shown(handler)}, which has a yield, so nothing of it runs when it is "
+            "called; wanted a function that returns its result"
         )
     return None
 
 
 def _fault_of_policy(policy: Any, order: str) -> str | None:
     if type(policy) not in _FAILURES:
-        return f"on_failure is {policy!r}; wanted DeadLetter(...), Park() or Stop()"
+        return f"on_failure is {shown(policy)}; wanted DeadLetter(...), Park() or Stop()"
     if isinstance(policy, DeadLetter) and not policy.topic:
         return "on_failure=DeadLetter(...) has no topic"
     if isinstance(policy, DeadLetter) and policy.sequence and order != "key":
@@ -236,7 +237,7 @@ def _fault_of_policy(policy: Any, order: str) -> str | None:
         what = "Park() parks keys"
     else:
         return None
-    return f"on_failure={what}, and order is {order!r}; wanted order='key'"
+    return f"on_failure={what}, and order is {shown(order)}; wanted order='key'"
 
 
 def _records_max(concurrency: int | Literal["auto"], batch_size: int) -> int:
@@ -248,4 +249,4 @@ def _records_max(concurrency: int | Literal["auto"], batch_size: int) -> int:
 
 def _check(number: Any, name: str, problems: list[str], *, hint: str = "") -> None:
     if type(number) is not int or number < 1:
-        problems.append(f"{name} is {number!r}; wanted a number from 1 up{hint}")
+        problems.append(f"{name} is {shown(number)}; wanted a number from 1 up{hint}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kshare.core.dotted_path import find
+from kshare.core.showing import error_text, shown_error
 from kshare.errors import AuthenticationError, OptionsError
 from kshare.options.frozen import FrozenMapping, Properties, Secret
 from kshare.options.kinds import BadValueError
@@ -185,9 +186,11 @@ def provided_token(path: str, now: float) -> Token:
     try:
         returned = function()
     except OSError as error:
-        raise OSError(f"oauthTokenProvider {path}: {str(error) or type(error).__name__}") from error
+        raise OSError(
+            f"oauthTokenProvider {path}: {error_text(error) or type(error).__name__}"
+        ) from error
     except Exception as error:
-        raise _failed(path, f"failed: {type(error).__name__}: {error}") from error
+        raise _failed(path, f"failed: {shown_error(error)}") from error
     try:
         return _token(returned, now)
     except BadValueError as error:

@@ -32,6 +32,7 @@ from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.utils import validate_task_assignment
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
+from kshare.core.showing import shown, shown_error
 from kshare.start_folder import python_of_kshare
 
 __all__ = [
@@ -276,7 +277,7 @@ def answer_of(assignor: TaskAssignor, state: ApplicationState) -> TaskAssignment
     try:
         answer: object = assignor.assign(state)
     except Exception as error:
-        raise BreachError("an answer is given", repr(error), state) from error
+        raise BreachError("an answer is given", shown(error), state) from error
     if not isinstance(answer, TaskAssignment):
         what = f"the answer is a {type(answer).__name__}"
         raise BreachError("an answer is given", what, state)
@@ -329,8 +330,8 @@ def hash_seed_breaches(
         message = pickle.dumps((sys.path, pickle.dumps((assignor, states))))
     except Exception as error:
         raise ValueError(
-            f"the assignor cannot be asked under other hash seeds: it cannot be pickled ({error}); "
-            "wanted a class or an instance of one in a module"
+            "the assignor cannot be asked under other hash seeds: it cannot be pickled "
+            f"({shown_error(error)}); wanted a class or an instance of one in a module"
         ) from error
     first, second = (_answers_under(seed, message) for seed in _HASH_SEEDS)
     breaches: dict[int, BreachError] = {}

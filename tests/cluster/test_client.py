@@ -104,8 +104,10 @@ def test_what_librdkafka_itself_says(error: Exception | RdKafkaError, kind: Kind
         (
             87,
             RecordRefusedError,
-            "cannot write to topic t on h:1: the brokers do not take such a record: it has no key "
-            "and its topic is compacted, or they check schemas (no) (more); hint",
+            (
+                "cannot write to topic t on h:1: the brokers do not take such a record: it has no "
+                "key and its topic is compacted, or they check schemas (no) (more); hint"
+            ),
         ),
     ],
 )

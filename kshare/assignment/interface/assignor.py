@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 from kshare.assignment.interface.application import ApplicationState
 from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.core.progress import TopicPartition
+from kshare.core.showing import shown
 
 __all__ = [
     "AssignedTask",
@@ -145,7 +146,9 @@ def _milliseconds(deadline: Any) -> int | None:
         return None
     if isinstance(deadline, bool) or not isinstance(deadline, Real):
         wanted = "ms since 1970, or a datetime"
-        raise TypeError(f"the deadline of a follow-up rebalance is {deadline!r}; wanted {wanted}")
+        raise TypeError(
+            f"the deadline of a follow-up rebalance is {shown(deadline)}; wanted {wanted}"
+        )
     return _bounded(deadline)
 
 

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from kshare.core.showing import shown
 from kshare.errors import ConsumerClosedError
 
 __all__ = ["CallState", "raise_first"]
@@ -27,7 +28,7 @@ _log = logging.getLogger("kshare.group")
 def raise_first(faults: Sequence[Exception]) -> None:
     """Raise the first of what callbacks have raised, if any has; the others are logged."""
     for fault in faults[1:]:
-        _log.error("a callback has failed, too: %r", fault, exc_info=fault)
+        _log.error("a callback has failed, too: %s", shown(fault), exc_info=fault)
     if faults:
         raise faults[0]
 

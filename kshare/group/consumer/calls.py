@@ -15,6 +15,7 @@ import time
 
 import pyarrow as pa
 
+from kshare.core.showing import error_text
 from kshare.errors import ConsumerClosedError, FencedError, KshareError, PolicyError
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.receiver import Receiver, Take, wall_time
@@ -252,4 +253,8 @@ class Calls:
     def close(self) -> None:
         """Log what no call will raise any more."""
         if self._unsaid is not None:
-            _log.error("before the consumer was closed: %s", self._unsaid, exc_info=self._unsaid)
+            _log.error(
+                "before the consumer was closed: %s",
+                error_text(self._unsaid),
+                exc_info=self._unsaid,
+            )

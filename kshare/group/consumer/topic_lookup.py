@@ -22,6 +22,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import is_internal
 from kshare.core.progress import TopicPartition
+from kshare.core.showing import shown
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.options import KafkaConfig, Subscribe
 from kshare.options.kinds import topic_fault
@@ -134,7 +135,7 @@ class TopicPatterns:
 def _name(topic: object) -> str:
     wrong = topic_fault(topic) if isinstance(topic, str) else ("is not a text",)
     if wrong is not None or not isinstance(topic, str):
-        raise ValueError(f"not a topic: {topic!r}: {'; '.join(wrong or ())}")
+        raise ValueError(f"not a topic: {shown(topic)}: {'; '.join(wrong or ())}")
     return topic
 
 
@@ -142,7 +143,7 @@ def _compiled(text: str) -> re.Pattern[str]:
     try:
         return java_pattern(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} {error}") from None
+        raise ValueError(f"{shown(text)} {error}") from None
 
 
 def check_existence(kafka: KafkaConfig, partitions: Collection[TopicPartition]) -> None:

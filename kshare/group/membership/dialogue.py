@@ -26,6 +26,7 @@ from typing import Any, Final
 from kshare.cluster.committer import CommittedOffsets
 from kshare.cluster.coordinator import commit_codes
 from kshare.core.progress import TopicPartition
+from kshare.core.showing import shown
 from kshare.errors import AuthorizationError, KafkaError, KshareError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import GroupMember, Level
@@ -264,7 +265,7 @@ class MemberDialogue:
     def _crashed(self, error: Exception) -> None:
         fault, cause = error, None
         if not isinstance(error, KshareError):
-            fault, cause = KshareError(f"the membership has ended: {error!r}"), error
+            fault, cause = KshareError(f"the membership has ended: {shown(error)}"), error
         assert isinstance(fault, KshareError)
         self._member.crashed(fault)
         self._member.log_later(Level.ERROR, str(fault), cause)

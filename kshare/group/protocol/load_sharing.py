@@ -23,6 +23,7 @@ from kshare.core.hashing import NO_HASHES, WHOLE, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import TopicPartition
 from kshare.core.region import Rectangle
+from kshare.core.showing import shown
 from kshare.core.slicing import PartitionLoad, RangeAssignor, RangeObservation, plan_ranges
 from kshare.errors import PlanError
 from kshare.group.protocol.group_plan import Dealt, HeldHashes, deal, instances_of, separated
@@ -115,7 +116,7 @@ class LoadSharing:
                     f"{partition} has {len(ranges[partition])} ranges and {count} members"
                 )
         except Exception as fault:  # the range assignor may be the user's
-            self.faults.append(f"rangeAssignor {self._name}: {fault!r}")
+            self.faults.append(f"rangeAssignor {self._name}: {shown(fault)}")
             return parts
         return keeping_most(ranges[partition], [held.get(member, NO_HASHES) for member in members])
 

@@ -45,6 +45,7 @@ from kshare.assignment import Subscription as MemberSubscription
 from kshare.assignment.loading import ask, notify
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
+from kshare.core.showing import shown
 from kshare.core.slicing import PartitionLoad, RangeAssignor, plan_ranges
 from kshare.group.protocol.group_plan import Dealt, GroupPlan, HeldHashes, deal, instances_of
 from kshare.group.protocol.load_sharing import partition_load, unfinished
@@ -141,7 +142,7 @@ class TaskSharing:
         try:
             ranges = self._ranges(partitions, members, sharers, holdings)
         except Exception as fault:  # the range assignor may be the user's
-            self.faults.append(f"rangeAssignor: {fault!r}")
+            self.faults.append(f"rangeAssignor: {shown(fault)}")
             ranges = dict.fromkeys(partitions, ALL_HASHES)
         self.cuts |= ranges
         assigned = self._assigned(ranges, members, holdings)

@@ -18,6 +18,7 @@ from typing import Any
 
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
+from kshare.core.showing import shown
 from kshare.errors import KafkaError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership
@@ -289,7 +290,9 @@ class BrokerActions:
         def failed(error: Exception) -> None:
             why = error
             if not isinstance(error, KshareError):
-                why = KshareError(f"group {self._config.group}: asking brokers failed: {error!r}")
+                why = KshareError(
+                    f"group {self._config.group}: asking brokers failed: {shown(error)}"
+                )
                 why.__cause__ = error
             assert isinstance(why, KshareError)
             self._failed(askers, why)

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kshare.core.progress import TopicPartition
+from kshare.core.showing import shown
 from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownerships import Ownerships
@@ -166,7 +167,7 @@ class SessionThread:
         except KshareError as error:
             self._fail(error)
         except BaseException as error:
-            self._fail(KshareError(f"the session's thread has ended: {error!r}"))
+            self._fail(KshareError(f"the session's thread has ended: {shown(error)}"))
             raise
         finally:
             with self.shared.changed:

@@ -18,7 +18,6 @@ __all__ = [
     "Source",
     "Status",
     "error_name",
-    "error_text",
 ]
 
 
@@ -209,15 +208,6 @@ def error_name(error: BaseException) -> str:
         return error.name
     kind = type(error)
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def error_text(error: BaseException) -> str:
-    """The text of an error, in characters that UTF-8 has, so that it can be written."""
-    try:
-        text = str(error)
-    except Exception as fault:  # the error's own method fails
-        text = f"its text cannot be made: {type(fault).__name__}"
-    return text.encode(errors="backslashreplace").decode()
 
 
 class Outcome(NamedTuple):
