@@ -79,7 +79,7 @@ def _release(kafka: KafkaConfig, arguments: argparse.Namespace, replay: Replay) 
             if letters and not is_seen:
                 became = (
                     f"{letters} put back; no processor of group {arguments.group} has handled them "
-                    "so far: is one running, and with isolation.level=read_committed?"
+                    "so far: is one running?"
                 )
             elif not letters:
                 became = "no letters, not released: kshare unpark releases it"

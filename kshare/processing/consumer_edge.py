@@ -21,6 +21,7 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.group.log.retry_log import YEAR_10000_MS, Reason
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
+from kshare.processing.committed import committed_of
 from kshare.processing.core.record import (
     Outcome,
     Record,
@@ -175,6 +176,7 @@ class ConsumerEdge:
         self.has_given_back = False
         self.retry_log = consumer.releases.retry_log()
         kafka = consumer.config.kafka
+        self._config = consumer.config
         self.reads_committed = kafka.read_committed
         self._letters: DeadLetters | None = None
         self._parker: Parker | None = None
@@ -261,6 +263,14 @@ class ConsumerEdge:
         if parked is None:
             return []
         return [lane for lane, first in lanes.items() if (first.topic, first.raw_key) not in parked]
+
+    def committed(self, records: Collection[Record]) -> set[Record]:
+        """Those of some records that are of committed transactions; waits until it is decided.
+
+        Raises:
+            KafkaError: It is not decided yet, or the cluster did not answer.
+        """
+        return committed_of(records, self._config)
 
     def remember(self, record: Record) -> None:
         """Keep failures and due time in the group's log."""

@@ -62,9 +62,10 @@ class KeptState:
         self._has_sequences = has_sequences
         self._remembered = Remembered()
         self._marked: Collection[Hashable] = ()  # as of the last look
+        self._aborted: set[Record] = set()  # of those that came last
         self._put_back: dict[Hashable, tuple[int, int]] = {}  # offsets, by lane
         self._next_look = 0.0
-        self._said_unused = self._said_uncommitted = False
+        self._said_unused = False
 
     def recall(self, records: Iterable[Record]) -> None:
         """Give records the attempts that they have had."""
@@ -95,24 +96,25 @@ class KeptState:
 
         A record says that it ends a sequence, and the log has to say so, too: it was written before
         the record could be read. What comes again from before that record is put back behind it,
-        so it counts as processed.
+        so it counts as processed; and so does what was put back in a transaction that was aborted.
 
         Raises:
             KshareError: The log cannot be read or written: do not handle the records then.
         """
         if not self._has_sequences:
             return records
+        self._aborted = set()
         lanes = {*self._marked, *self._engine.scheduler.sequences.marks}
         if lanes:
             self._end_sequences([each for each in records if each.lane in lanes])
-        if not self._put_back:
+        if not self._put_back and not self._aborted:
             return records
         others = list[Record]()
         for record in records:
             first, end = self._put_back.get(record.lane, (0, 0))
-            if first <= record.offset < end:
+            if first <= record.offset < end or record in self._aborted:
                 message_of(record)[0].acknowledged[record.row] = ACKNOWLEDGED
-                _log.info("%r is put back at offset %d or behind it: passed over", record, end)
+                _log.info("%r is passed over: it is put back behind it", record)
             else:
                 others.append(record)
         return others
@@ -123,15 +125,9 @@ class KeptState:
         if not ending:
             return
         if not self._edge.reads_committed:
-            if not self._said_uncommitted:
-                self._said_uncommitted = True
-                _log.warning(
-                    "%r was put back to end the sequence of its key, and goes to the dead letters: "
-                    "this consumer reads records of aborted transactions, too, so it cannot know "
-                    "whether it counts. Set isolation.level=read_committed",
-                    ending[0][0],
-                )
-            return
+            committed = self._edge.committed([record for record, _ in ending])
+            self._aborted |= {record for record, _ in ending} - committed
+            ending = [(record, token) for record, token in ending if record in committed]
         self.read()
         ended = dict[Hashable, Record]()
         for record, token in ending:

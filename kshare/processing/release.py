@@ -9,10 +9,10 @@
           +-- is there a record of the key between them, or one without a letter? --> aborted, again
 
 Guarantees: the sequence of a key ends with the first record that is put back, in whatever process
-reads it: nobody has to see it in time. Only one that was committed may end it, so processors have
-to read with ``isolation.level=read_committed``. No other record of the key lies between its
-letters, nor waits before them: so handlers get all of its records in order, and each has its letter
-or comes behind them. If it is interrupted, either both have happened or neither has.
+reads it: nobody has to see it in time. One that was aborted ends nothing, also for processors that
+read what is not committed. No other record of the key lies between its letters, nor waits before
+them: so handlers get all of its records in order, and each has its letter or comes behind them. If
+it is interrupted, either both have happened or neither has.
 """
 
 import logging
@@ -89,22 +89,28 @@ class Released(NamedTuple):
 
 
 def first_without_letter(
-    found: Iterable[Found], letters: Collection[_Place], own: Collection[str]
+    found: Iterable[Found], letters: Collection[_Place], own: str
 ) -> _Place | None:
     """The first record of a key that would be handled out of order, were it released now.
 
     Args:
         found: The records of the key that its group has not committed, up to the end of the log.
         letters: The places of its letters that are put back.
-        own: What records bear that were put back by this run.
+        own: What those bear that are put back with these letters; empty before they are.
 
     Returns:
-        None if there is none: all are letters, or were put back.
+        None if there is none: all are letters, or were put back, or lie behind all that was.
     """
+    early: _Place | None = None
+    is_back = False
     for record in found:
-        if record.place not in letters and record.release not in own:
-            return record.place
-    return None
+        if own and record.release == own:
+            is_back = True
+            if early is not None:  # before what was put back, or amid it
+                return early
+        elif record.place not in letters:
+            early = early or record.place
+    return None if is_back else early
 
 
 class _TooEarlyError(Exception):
@@ -163,26 +169,26 @@ class Release:
 
     def _release(self, consumer: KeySharedConsumer, key: bytes) -> Iterator[Released]:
         hashes = KeyRanges.of_hashes([key_hash(key, 0)])
-        tokens = set[str]()
         targets = Targets(self._cluster)
         said, ends = time.monotonic(), dict[TopicPartition, int]()
         while marks := {tp: mark for (tp, each), mark in self._open().items() if each == key}:
-            within, had = set[_Place](), ends.keys()
-            ends = {tp: end for tp, (_, end) in self._replay.bounds().items()}
+            token = secrets.token_hex(16)  # what an earlier attempt wrote must not count
+            for tp, mark in marks.items():
+                self._log.offer_release(tp, key, mark, token)
+            had, letters = ends.keys(), set[_Place]()
+            ends = {tp: end for tp, (_, end) in self._replay.bounds(self._cluster).items()}
             if had != ends.keys():
                 consumer.assign(dict.fromkeys(ends, hashes))
             try:
                 with consumer.transaction() as transaction:
-                    batch = self._letters(consumer, ends, within, targets)
-                    token = secrets.token_hex(16)
-                    tokens.add(token)
-                    self._check(key, hashes, marks, within, tokens)  # before anything is written
+                    batch = self._letters(consumer, ends, letters, targets)
                     counts = Counter(_partition_of(letter) for _, letter in batch.letters)
-                    for tp in marks.keys() & counts.keys():
-                        self._log.offer_release(tp, key, marks[tp], token)
+                    for tp in marks:  # before anything is written
+                        self._check(key, hashes, tp, letters, "")
                     put_back(transaction, batch.letters, partial(_ends, token, marks))
                     transaction.flush()
-                    self._check(key, hashes, marks, within, tokens)
+                    for tp in marks:
+                        self._check(key, hashes, tp, letters, token if counts[tp] else "")
                     acknowledge(consumer, batch)
             except TransactionAbortedError as error:
                 _log.warning("a transaction is aborted, and tried again: %s", error)
@@ -224,31 +230,27 @@ class Release:
         self,
         key: bytes,
         hashes: KeyRanges,
-        marks: _Marks,
+        tp: TopicPartition,
         letters: Collection[_Place],
-        own: Collection[str],
+        own: str,
     ) -> None:
         """Check that nothing of the key would be handled out of order."""
-        place = first_without_letter(self._found(key, hashes, list(marks)), letters, own)
+        place = first_without_letter(self._found(key, hashes, tp), letters, own)
         if place is not None:
             raise _TooEarlyError(place)
 
-    def _found(
-        self, key: bytes, hashes: KeyRanges, partitions: list[TopicPartition]
-    ) -> Iterator[Found]:
+    def _found(self, key: bytes, hashes: KeyRanges, tp: TopicPartition) -> Iterator[Found]:
         """The records of a key that the group has not committed, up to the end of the log."""
-        ends, firsts = self._cluster.latest(partitions), self._cluster.earliest(partitions)
-        committed = self._offsets.committed(partitions)
-        for tp in partitions:
-            first, end = firsts[tp], ends[tp]
-            done = committed[tp].progress if tp in committed else Progress.at(first)
-            pending = done.advance(first).pending_stripes(end, hashes)
-            for batch in read_slice(Slice(*tp, stripes=pending), self._options) if pending else ():
-                for chunk in chunks(tp, batch):
-                    for message in chunk.messages().messages:
-                        if message.key() == key:
-                            value = dict(message.headers() or ()).get(RELEASE) or b""
-                            yield Found((*tp, message.offset()), value.decode(errors="replace"))
+        end, first = self._cluster.latest([tp])[tp], self._cluster.earliest([tp])[tp]
+        committed = self._offsets.committed([tp])
+        done = committed[tp].progress if tp in committed else Progress.at(first)
+        pending = done.advance(first).pending_stripes(end, hashes)
+        for batch in read_slice(Slice(*tp, stripes=pending), self._options) if pending else ():
+            for chunk in chunks(tp, batch):
+                for message in chunk.messages().messages:
+                    if message.key() == key:
+                        value = dict(message.headers() or ()).get(RELEASE) or b""
+                        yield Found((*tp, message.offset()), value.decode(errors="replace"))
 
     def _wait(self, key: bytes, place: _Place, said: float) -> float:
         """Wait for a processor to write a letter; when it was said last what is waited for."""
@@ -257,8 +259,8 @@ class Release:
             return said
         _log.warning(
             "key %s is not released yet: its record {}-{} offset {} is no dead letter so far. "
-            "Either no processor of group %s runs, or new records of the key come faster than they "
-            "can be put back: then pause whoever writes them".format(*place),
+            "Either no processor of group %s runs, or new records of the key come faster than "
+            "letters are put back: then pause whoever writes them".format(*place),
             show_key(key),
             self._group,
         )

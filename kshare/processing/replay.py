@@ -62,6 +62,7 @@ _log = logging.getLogger("kshare.processing")
 
 _BATCH: Final = 500
 _WAIT_SECONDS: Final = 0.2
+_TRANSACTION_MS: Final = 30_000  # if it is killed amid one, readers wait no longer for its end
 _PARTITION: Final = re.compile("[0-9]{1,10}")
 _OFFSET: Final = re.compile("[0-9]{1,19}")
 _SHOWN: Final = 260  # characters of a name that is none
@@ -245,7 +246,9 @@ class Replay:
         known = set[tuple[str, int, int]]()
         config = consumer_config({**self.config, "group.id": group_of(self.topic)})
         options = read_options(config)
-        bounds, hashes = self.bounds(), self._hashes()
+        hashes = self._hashes()
+        with closing(Cluster(self.kafka)) as cluster:
+            bounds = self.bounds(cluster)
         with closing(GroupOffsets(self.kafka, config.group, config.log_topic)) as offsets:
             committed = offsets.committed(list(bounds))
         with closing(Cluster(self.kafka)) as cluster:
@@ -293,7 +296,7 @@ class Replay:
         known = set[tuple[str, int, int]]()
         with closing(Cluster(self.kafka)) as cluster, self.consumer() as consumer:
             targets, most = Targets(cluster), _BATCH
-            ends, again = {tp: end for tp, (_, end) in self.bounds().items()}, False
+            ends, again = {tp: end for tp, (_, end) in self.bounds(cluster).items()}, False
             if ends:
                 consumer.assign(dict.fromkeys(ends, self._hashes()))
             while again or not is_over(consumer, ends):
@@ -342,16 +345,16 @@ class Replay:
             "auto.offset.reset": "earliest",
             "transactional.id": group_of(self.topic),
             "acknowledgement.mode": "explicit",  # bad ones stay
+            "transaction.timeout.ms": _TRANSACTION_MS,
             # Nobody claims the other keys, so a transaction must not wait for what is theirs.
             "purgatory": "key",
         }
         return KeySharedConsumer({**self.config, **config}, parked=lambda _: _NoneParked())
 
-    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+    def bounds(self, cluster: Cluster) -> dict[TopicPartition, tuple[int, int]]:
         """The first offset and the end of each partition that has letters."""
-        with closing(Cluster(self.kafka)) as cluster:
-            partitions = cluster.partitions(Subscribe((self.topic,)))
-            ends, first = cluster.latest(partitions), cluster.earliest(partitions)
+        partitions = cluster.partitions(Subscribe((self.topic,)))
+        ends, first = cluster.latest(partitions), cluster.earliest(partitions)
         return {tp: (first[tp], end) for tp, end in ends.items() if first[tp] < end}
 
     def _hashes(self) -> KeyRanges:

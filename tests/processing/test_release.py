@@ -31,11 +31,14 @@ BEFORE = 20
 def test_a_key_is_released_once_all_of_its_records_are_letters_or_were_put_back() -> None:
     found = [Found(("orders", 0, at), "") for at in (3, 4)] + [Found(("orders", 0, 9), "t")]
     letters = {("orders", 0, at) for at in range(5)}
-    assert first_without_letter(found, letters, {"t"}) is None
-    assert first_without_letter(found, letters, {"u"}) == ("orders", 0, 9)
-    assert first_without_letter(found, letters - {("orders", 0, 4)}, {"t"}) == ("orders", 0, 4)
-    amid = [*found, Found(("orders", 0, 10), "")]
-    assert first_without_letter(amid, letters, {"t"}) == ("orders", 0, 10)
+    assert first_without_letter(found, letters, "t") is None
+    assert first_without_letter(found, letters, "u") == ("orders", 0, 9)  # of an earlier run
+    assert first_without_letter(found, letters, "") == ("orders", 0, 9)
+    assert first_without_letter(found, letters - {("orders", 0, 4)}, "t") == ("orders", 0, 4)
+    behind = [*found, Found(("orders", 0, 10), "")]
+    assert first_without_letter(behind, letters, "t") is None
+    amid = [*behind, Found(("orders", 0, 11), "t")]
+    assert first_without_letter(amid, letters, "t") == ("orders", 0, 10)
 
 
 @pytest.fixture
@@ -50,7 +53,6 @@ def given(cluster: FakeCluster) -> dict[str, Any]:
         "claim.timeout.ms": 400,
         "fetch.max.wait.ms": FETCH_WAIT_MS,
         "check.crcs": False,
-        "isolation.level": "read_committed",
     }
 
 
@@ -128,14 +130,14 @@ class Rows:
 class KeptLog:
     """A log of one mark in memory, and the scheduler's marks."""
 
-    def __init__(self, mark: Sequenced, *, reads_committed: bool = True) -> None:
+    def __init__(self, mark: Sequenced) -> None:
         self.marks = {(ORDERS, b"k"): mark}
-        self.sequences, engine, edge = Sequences(), Mock(), Mock(reads_committed=reads_committed)
+        self.sequences, engine, self.edge = Sequences(), Mock(), Mock(reads_committed=True)
         engine.scheduler.sequences = self.sequences
         engine.loop.soon_from_thread = lambda call: call()
-        edge.retry_log.read = lambda: Remembered(sequences=dict(self.marks))
-        edge.retry_log.end_sequence_at = self.end
-        self.state = KeptState(engine, edge, has_sequences=True)
+        self.edge.retry_log.read = lambda: Remembered(sequences=dict(self.marks))
+        self.edge.retry_log.end_sequence_at = self.end
+        self.state = KeptState(engine, self.edge, has_sequences=True)
         self.state.read()
 
     def end(self, partition: TopicPartition, key: bytes, mark: Sequenced, offset: int) -> None:
@@ -168,16 +170,18 @@ def test_a_sequence_that_began_behind_what_was_put_back_goes_on() -> None:
     assert all(log.follows(record) for record in records)
 
 
-def test_a_reader_of_uncommitted_records_obeys_none_and_says_why(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    log, rows = KeptLog(Sequenced(3, release="new"), reads_committed=False), Rows({12: "new"})
-    records = rows.records(12, 13)
-    for _ in range(2):
-        assert log.state.without_put_back(records) == records
-    assert log.follows(records[0])
-    (warning,) = caplog.messages
-    assert "Set isolation.level=read_committed" in warning
+def test_what_was_put_back_and_aborted_ends_nothing_and_is_passed_over() -> None:
+    """Where a consumer reads what is not committed, the edge says what is."""
+    log, rows = KeptLog(Sequenced(3, release="new")), Rows({5: "old", 9: "new", 12: "new"})
+    log.edge.reads_committed = False
+    log.edge.committed = lambda found: {each for each in found if each.offset == 12}
+    records = rows.records(5, 9, 10)
+    assert log.state.without_put_back(records) == records[2:]
+    assert log.follows(records[2])  # it was aborted: the key is not released
+    later = rows.records(11, 12, 13)
+    assert log.state.without_put_back(later) == later[1:]
+    assert not log.follows(later[1])
+    assert [at for at, is_done in enumerate(rows.acknowledged) if is_done] == [5, 9, 11]
 
 
 def test_a_scheduler_ends_a_sequence_unless_it_began_later() -> None:
