@@ -11,16 +11,17 @@ import pytest
 from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.log.retry_log import Remembered, RetryLog, Sequenced
+from kshare.group.log.retry_log import Reason, Remembered, RetryLog, Sequenced
 from kshare.group.log.topic import log_table
 from kshare.processing import DeadLetter, Processor, Record, Retry
 from kshare.processing.core.record import Mark
 from kshare.processing.core.sequences import Sequences
-from kshare.processing.dead_letters import RELEASE
+from kshare.processing.dead_letters import HEADERS, RELEASE
 from kshare.processing.kept_state import KeptState
 from kshare.processing.release import Found, Release, Released, first_without_letter
 from kshare.processing.replay import Replay
 from kshare.testing import FakeCluster, watermarks
+from kshare.testing import Record as Produced
 from tests.processing.running import ORDERS, run
 from tests.support.groups import FETCH_WAIT_MS, GROUP, LOG, eventually
 
@@ -191,3 +192,45 @@ def test_a_scheduler_ends_a_sequence_unless_it_began_later() -> None:
     assert lane in sequences.marks
     sequences.end(lane, 6)
     assert not sequences.marks
+
+
+def test_it_waits_for_a_letter_that_is_not_there_and_says_for_which(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No processor runs: the last record of the key is no letter until one has run."""
+    monkeypatch.setattr("kshare.processing.release._SAY_SECONDS", 0.0)
+    cluster.produce("orders", [("k", str(at)) for at in range(3)], partition=0)
+    kafka = consumer_config({**given(cluster), "group.id": GROUP}).kafka
+    with closing(RetryLog(log_table(kafka, LOG, GROUP), GROUP)) as log:
+        log.begin_sequence(Rows({}).records(0)[0], Reason("builtins.OSError", "no"))
+        cluster.produce("dlq", [letter(0), letter(1)], partition=0)
+
+        def write_last() -> None:
+            eventually(lambda: "orders-0 offset 2 is no dead letter so far" in caplog.text)
+            cluster.produce("dlq", [letter(2)], partition=0)
+
+        writer = threading.Thread(target=write_last)
+        writer.start()
+        with closing(Release(Replay(kafka, given(cluster), "dlq"), GROUP, LOG)) as release:
+            released = list(release.run())
+        writer.join()
+        (mark,) = log.read().sequences.values()
+    assert released == [Released(ORDERS, b"k", 3, is_seen=False)]
+    assert "no processor of group billing runs" in caplog.text
+    assert (len(mark.release), mark.until) == (32, None)  # whoever reads it first ends the sequence
+
+
+def test_a_key_without_letters_is_not_released(cluster: FakeCluster) -> None:
+    kafka = consumer_config({**given(cluster), "group.id": GROUP}).kafka
+    with closing(RetryLog(log_table(kafka, LOG, GROUP), GROUP)) as log:
+        log.begin_sequence(Rows({}).records(0)[0], Reason())
+        with closing(Release(Replay(kafka, given(cluster), "dlq"), GROUP, LOG)) as release:
+            released = list(release.run())
+        (mark,) = log.read().sequences.values()
+    assert [(each.key, each.letters) for each in released] == [(b"k", 0)]
+    assert mark.until is None
+
+
+def letter(at: int) -> Produced:
+    values = (b"orders", b"0", b"%d" % at)
+    return Produced(b"k", b"%d" % at, headers=list(zip(HEADERS, values, strict=False)))

@@ -26,7 +26,7 @@ from kshare.group.consumer.transaction import Transactions
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.produce.config import consumer_producer_config
-from kshare.testing import FakeCluster
+from kshare.testing import FakeCluster, watermarks
 from tests.support.clock import WAIT_S, until
 from tests.support.groups import GROUP, LOG, SECONDS, T0
 from tests.support.requests import times_asked
@@ -322,3 +322,29 @@ def test_a_fence_asks_with_a_timeout_that_the_brokers_allow(cluster: FakeCluster
     cluster.fail("InitProducerId", ["INVALID_TRANSACTION_TIMEOUT"] * 3)
     with pytest.raises(KafkaError, match="INVALID_TRANSACTION_TIMEOUT"):
         fence_ids(kafka, ["billing-1"])
+
+
+def test_what_is_flushed_is_on_the_brokers_before_the_transaction_ends(
+    cluster: FakeCluster,
+) -> None:
+    with started(cluster) as consumer:
+        before = watermarks(cluster.bootstrap_servers, "invoices")[1]
+        with consumer.transaction() as transaction:
+            transaction.flush()  # nothing is written yet
+            transaction.produce("invoices", b"v")
+            transaction.flush()
+            assert watermarks(cluster.bootstrap_servers, "invoices")[1] == before + 1
+        with pytest.raises(RuntimeError, match="the transaction is over"):
+            transaction.flush()
+
+
+def test_a_flush_raises_what_the_topic_refuses(cluster: FakeCluster) -> None:
+    def write(consumer: KeySharedConsumer) -> None:
+        with consumer.transaction() as transaction:
+            transaction.produce("invoices", b"v")
+            transaction.flush()
+
+    with started(cluster) as consumer:
+        cluster.fail("Produce", ["INVALID_RECORD"])
+        with pytest.raises(RecordRefusedError, match="topic invoices, partition 0"):
+            write(consumer)
