@@ -78,6 +78,8 @@ def check_consumer(
     needed: dict[str, tuple[str, ...]] = {"a handler is given them": ("key", "value", "offset")}
     if isinstance(processor.on_failure, DeadLetter):
         needed["a dead letter has them"] = ("timestamp", "headers")
+    if processor.handler.deserializers:
+        needed["deserializers are given them"] = ("headers",)
     for why, names in needed.items() if config.columns else ():
         missing = [name for name in names if name not in config.columns]
         if missing:

@@ -247,7 +247,7 @@ class Engine:
                 return partial(self.loop.soon_from_thread, partial(self._not_called, call))
             error, result = None, None
             try:
-                result = self._handler.call(call.records)
+                result = self._handler.call_in_thread(call.records, self.loop.wait_for_in_thread)
             except BaseException as fault:
                 error = fault
             answer = partial(self._ended_in_thread, call, result, error)

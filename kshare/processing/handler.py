@@ -3,21 +3,17 @@
 import logging
 from collections.abc import Callable
 from inspect import isasyncgen, isawaitable, iscoroutine, iscoroutinefunction, isgenerator
-from typing import Any, TypeAlias
-
-from confluent_kafka.serialization import MessageField, SerializationContext
+from typing import Any
 
 from kshare.core.showing import shown
 from kshare.errors import UndecodableError
 from kshare.processing.core.record import FILTERED, Record, Status
+from kshare.processing.decoding import Deserializers, Wait
 from kshare.processing.policy import Retry, RetryAfter
 
-__all__ = ["Deserializer", "Handler", "answer_of", "seconds_until_next", "unawaited"]
+__all__ = ["Handler", "answer_of", "seconds_until_next", "unawaited"]
 
 _log = logging.getLogger("kshare.processing")
-
-Deserializer: TypeAlias = Callable[[bytes | None, SerializationContext], Any]
-"""As in ``confluent_kafka.DeserializingConsumer``."""
 
 
 class Handler:
@@ -27,13 +23,13 @@ class Handler:
         function: The user's: a coroutine function, or a plain one.
         takes_batches: Whether it takes a list of records.
         retry: Which errors are worth another attempt.
-        key: Deserializes keys; None: they stay bytes.
-        value: Deserializes values; None: they stay bytes.
+        deserializers: Make keys and values of bytes.
 
     Attributes:
         name: Its name, for people.
         is_async: Whether it is a coroutine function.
         takes_batches: As given.
+        deserializers: As given.
     """
 
     def __init__(
@@ -42,8 +38,7 @@ class Handler:
         *,
         takes_batches: bool,
         retry: Retry,
-        key: Deserializer | None,
-        value: Deserializer | None,
+        deserializers: Deserializers,
     ) -> None:
         call = getattr(function, "__call__", None)  # noqa: B004 - an object's own, if it is async
         self.name: str = getattr(function, "__qualname__", type(function).__qualname__)
@@ -51,25 +46,39 @@ class Handler:
         self.takes_batches = takes_batches
         self._function = function
         self._retry = retry
-        self._key = key
-        self._value = value
-        self._decodes = key is not None or value is not None
+        self.deserializers = deserializers
+        self._decodes = bool(deserializers)
 
     @property
     def parts(self) -> dict[str, Any]:
         """The functions that were given, by the names of ``Processor``'s arguments."""
         given = {
             "handler": self._function,
-            "key_deserializer": self._key,
-            "value_deserializer": self._value,
+            "key_deserializer": self.deserializers.key,
+            "value_deserializer": self.deserializers.value,
             "Retry(on=...)": self._retry.on,
         }
         return {name: part for name, part in given.items() if part is not None}
 
     def call(self, records: list[Record]) -> Any:
-        """Handle some records; of a coroutine function, what is to be awaited for that."""
+        """Handle some records by a coroutine function; returns what is to be awaited for that."""
         if self._decodes:
-            self._decode(records)
+            return self._decoded_call(records)
+        return self._function(records if self.takes_batches else records[0])
+
+    async def _decoded_call(self, records: list[Record]) -> Any:
+        await self.deserializers.decode_in_loop(records)
+        return await self._function(records if self.takes_batches else records[0])
+
+    def call_in_thread(self, records: list[Record], wait: Wait) -> Any:
+        """Handle some records by a plain function.
+
+        Args:
+            records: The records.
+            wait: Has a coroutine awaited in the event loop.
+        """
+        if self._decodes:
+            self.deserializers.decode(records, wait)
         return self._function(records if self.takes_batches else records[0])
 
     def is_final(self, error: BaseException) -> bool:
@@ -81,25 +90,6 @@ class Handler:
         except Exception:
             _log.exception("Retry(on=...) has failed with %s, which is tried again", shown(error))
             return False
-
-    def _decode(self, records: list[Record]) -> None:
-        for record in records:
-            if self._key is not None:
-                record.key = _decoded(self._key, record, record.raw_key, MessageField.KEY)
-            if self._value is not None:
-                record.value = _decoded(self._value, record, record.raw_value, MessageField.VALUE)
-
-
-def _decoded(
-    deserialize: Deserializer, record: Record, data: bytes | None, field: MessageField
-) -> Any:
-    try:
-        return deserialize(data, SerializationContext(record.topic, field))
-    except Exception as error:
-        raise UndecodableError(
-            f"{record.topic_partition} offset {record.offset}: the {field} cannot be decoded: "
-            f"{shown(error)}"
-        ) from error
 
 
 def seconds_until_next(error: BaseException) -> float | None:

@@ -8,7 +8,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final, TypeAlias
@@ -91,6 +91,28 @@ class EngineLoop:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
+
+    def wait_for_in_thread(self, awaitable: Awaitable[Any]) -> Any:
+        """Have something awaited in the loop, and return what comes of it; for any other thread.
+
+        Raises:
+            BaseException: What came of it.
+            RuntimeError: The loop is closed.
+        """
+
+        async def work() -> Any:
+            task = asyncio.current_task()
+            assert task is not None
+            self.tasks.add(task)  # so that it ends with the others
+            task.add_done_callback(self.tasks.discard)
+            return await awaitable
+
+        waiting = work()
+        try:
+            return asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+        except RuntimeError:
+            waiting.close()  # nothing, once it has run
+            raise
 
     async def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait until ``until()`` is true; return whether it is.

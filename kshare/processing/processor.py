@@ -13,8 +13,9 @@ from kshare.processing.core.effects import Edge
 from kshare.processing.core.record import Outcome, Record, Source
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import AdaptiveLimit, OnFailure, Settings
+from kshare.processing.decoding import Deserializer, Deserializers, fault_of
 from kshare.processing.engine import Engine
-from kshare.processing.handler import Deserializer, Handler
+from kshare.processing.handler import Handler
 from kshare.processing.measures import Running
 from kshare.processing.policy import DeadLetter, FailurePolicy, Park, Retry, Stop, seconds_of
 
@@ -62,7 +63,9 @@ class Processor:
             or two batches for each call that may run, and 10,000 at least.
         max_bytes: Maximum size of their keys and values.
         key_deserializer: Makes a record's ``key`` of bytes, as in
-            ``confluent_kafka.DeserializingConsumer``. What it cannot decode has failed for good.
+            ``confluent_kafka.DeserializingConsumer``: called with them and a
+            ``SerializationContext`` that has the record's topic and headers. A coroutine function
+            is awaited, also for a plain handler. What it cannot decode has failed for good.
         value_deserializer: The same for ``value``.
         drain_timeout: Maximum time to end what is under way when it has to stop.
         on_outcome: Called with each :class:`~kshare.processing.Outcome`, in each key's order, after
@@ -90,7 +93,16 @@ class Processor:
         drain_timeout: str | float = "30s",
         on_outcome: Callable[[Outcome], object] | None = None,
     ) -> None:
-        problems = list(filter(None, [_fault_of(handler)]))
+        problems = list(
+            filter(
+                None,
+                [
+                    _fault_of(handler),
+                    fault_of("key_deserializer", key_deserializer),
+                    fault_of("value_deserializer", value_deserializer),
+                ],
+            )
+        )
         if concurrency != "auto":
             _check(concurrency, "concurrency", problems, hint=", or 'auto'")
         if order not in _ORDERS:
@@ -117,8 +129,7 @@ class Processor:
             handler,
             takes_batches=on_batch or batch_size > 1,
             retry=retry,
-            key=key_deserializer,
-            value=value_deserializer,
+            deserializers=Deserializers(key_deserializer, value_deserializer),
         )
         self.order = order
         self.on_failure: FailurePolicy = on_failure

@@ -261,24 +261,6 @@ def test_a_coroutine_that_nobody_awaits_is_no_result(*, batches: bool) -> None:
             engine.raise_failure()
 
 
-def test_what_cannot_be_decoded_has_failed_for_good() -> None:
-    async def handler(record: Record) -> int:
-        value: int = record.value
-        return value
-
-    def decode(data: bytes | None, context: Any) -> int:
-        return 6 // int(data or b"")
-
-    processor = Processor(handler, value_deserializer=decode, on_failure=DeadLetter("dlq"))
-    edge, _ = handle(processor, [b"a"] * 3)
-    assert [(each.status, each.result) for each in edge.outcomes] == [
-        (Status.DEAD_LETTERED, None),
-        (Status.DONE, 6),
-        (Status.DONE, 3),
-    ]
-    assert "offset 0: the value cannot be decoded" in str(edge.outcomes[0].error)
-
-
 @pytest.mark.parametrize(("order", "groups"), [("none", 4), ("partition", 1)])
 def test_order_may_be_that_of_partitions_or_none(order: Any, groups: int) -> None:
     running, peak = [0], [0]
