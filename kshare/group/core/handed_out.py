@@ -311,8 +311,11 @@ class OpenChunks:
         """Mark the records of a key from an offset on that are not acknowledged."""
         for chunk in list(self._chunks):
             if chunk.offsets[-1] >= first:
-                for row in _rows_of(chunk, key, int(np.searchsorted(chunk.offsets, first))):
-                    chunk.release(row)
+                row = int(np.searchsorted(chunk.offsets, first))
+                if key is None and chunk.offsets[row] != first:
+                    continue  # it has nothing in common with any record of this chunk
+                for each in _rows_of(chunk, key, row):
+                    chunk.release(each)
 
     def come_again(self) -> list[tuple[bytes | None, list[int], Bounds]]:
         """Records that are marked count as not handed out from now on.

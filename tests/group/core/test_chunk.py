@@ -1,9 +1,11 @@
 """A chunk's rows, acknowledged by any thread and released by another, beside a plain twin."""
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.progress import TopicPartition
+from kshare.group.core.handed_out import OpenChunks
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk
 from tests.group.core.driver import chunk_of
 
@@ -75,3 +77,18 @@ def test_a_release_that_is_interrupted_leaves_the_row_open() -> None:
     assert chunk.is_open(1)
     chunk.replace(1)
     assert not chunk.is_open(1)
+
+
+def test_a_release_without_a_key_is_of_that_record_alone() -> None:
+    """Not of the first ones of later chunks, which are another's, or have no key either."""
+    place = TopicPartition("t", 0)
+    columns = ["key", "offset"]
+
+    def chunk(offsets: list[int]) -> Chunk:
+        keys = pa.nulls(len(offsets), pa.binary())
+        return Chunk(place, pa.record_batch([keys, pa.array(offsets, pa.int64())], columns))
+
+    first, others = chunk([0, 1, 4]), [chunk([2, 3]), chunk([5, 6])]
+    OpenChunks((first, *others)).release(None, 1)
+    assert first.released_rows() == [1]
+    assert [each.released_rows() for each in others] == [[], []]
