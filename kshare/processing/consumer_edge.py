@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from kshare.core.showing import error_text, shown
 from kshare.errors import OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
-from kshare.group.log.retry_log import YEAR_10000_MS, Reason
+from kshare.group.log.retry_log import Reason
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
 from kshare.processing.committed import committed_of
 from kshare.processing.core.record import (
@@ -32,13 +31,12 @@ from kshare.processing.policy import DeadLetter, Park
 from kshare.processing.processor import Processor
 from kshare.wire.protocol.background import begin
 
-__all__ = ["ConsumerEdge", "check_consumer", "message_of", "not_before", "records_of"]
+__all__ = ["ConsumerEdge", "check_consumer", "message_of", "records_of"]
 
 _log = logging.getLogger("kshare.processing")
 _WRITES_AT_ONCE = 8
 """Maximum number of sequence marks that are written at a time."""
 _CLOSE_SECONDS: Final = 5.0
-_NOT_BEFORE: Final = "not-before"
 
 
 def check_consumer(
@@ -128,7 +126,7 @@ def records_of(processor: Processor, messages: Iterable[Message]) -> Iterable[Re
         row = message[1]
         record = processor.record(source, row, offsets[row], keys[row], values[row])
         if has_headers:
-            record.due = not_before(record)
+            record.due = processor.not_before.of(record)
         yield record
 
 
@@ -137,20 +135,6 @@ def _has_headers(chunk: Chunk) -> bool:
         return False
     headers = chunk.batch.column("headers")
     return bool(headers.null_count < len(headers))
-
-
-def not_before(record: Record) -> float:
-    """The time of a record's header ``not-before`` in seconds since 1970; 0 if it has none.
-
-    Its value is a text: milliseconds since 1970, before the year 10000. Any other
-    value is ignored.
-    """
-    for name, value in record.headers:
-        if name == _NOT_BEFORE:
-            with suppress(ValueError):
-                milliseconds = int(value or b"")
-                return milliseconds / 1000 if 0 <= milliseconds < YEAR_10000_MS else 0.0
-    return 0.0
 
 
 class ConsumerEdge:
@@ -246,10 +230,10 @@ class ConsumerEdge:
         async with self._writes:
             await _in_own_thread(partial(call, *given))
 
-    def give_back(self, record: Record) -> None:
-        """Have the consumer return a key's records from one on again, after :meth:`take_again`."""
+    def give_back(self, firsts: Sequence[Record]) -> None:
+        """Have the consumer return keys' records from some on again, after :meth:`take_again`."""
         self.has_given_back = True
-        self._releases.defer(message_of(record))
+        self._releases.defer(map(message_of, firsts))
 
     def take_again(self, record: Record) -> None:
         """Have the key of a record read again, from that record on."""

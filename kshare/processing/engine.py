@@ -142,10 +142,11 @@ class Engine:
         self.scheduler.revoke(is_gone, in_order=in_order)
         self.settle_soon()
 
-    def _give_back(self, record: Record) -> None:
-        """A record and the later ones of its lane are pending, and come when taken again."""
-        self._offered = deque(each for each in self._offered if each.lane != record.lane)
-        self._edge.give_back(record)
+    def _give_back(self, firsts: Sequence[Record]) -> None:
+        """Records and the later ones of their lanes are pending, and come when taken again."""
+        lanes = {record.lane for record in firsts}
+        self._offered = deque(each for each in self._offered if each.lane not in lanes)
+        self._edge.give_back(firsts)
 
     def unparked(self, key: Hashable) -> None:
         """The key of a lane is parked no more."""
@@ -396,8 +397,8 @@ class Engine:
                 self._edge.forget(record, is_parked=is_parked)
             case WriteLetter() | ParkKey():
                 self.loop.spawn(self._end(effect))
-            case GiveBack(record):
-                self._give_back(record)
+            case GiveBack(firsts):
+                self._give_back(firsts)
             case TakeAgain(record):
                 self._edge.take_again(record)
             case Halt():

@@ -310,7 +310,7 @@ class _Task:
     async def park(self, record: Record, error: BaseException | None) -> None:
         raise NotImplementedError  # refused by process_by_key
 
-    def give_back(self, record: Record) -> None:
+    def give_back(self, firsts: Sequence[Record]) -> None:
         """Nothing to do: what has no outcome fails the task, and Spark runs it again."""
 
     def take_again(self, record: Record) -> None:

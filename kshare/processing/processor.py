@@ -17,6 +17,7 @@ from kshare.processing.decoding import Deserializer, Deserializers, fault_of
 from kshare.processing.engine import Engine
 from kshare.processing.handler import Handler
 from kshare.processing.measures import Running
+from kshare.processing.not_before import NotBefore
 from kshare.processing.policy import DeadLetter, FailurePolicy, Park, Retry, Stop, seconds_of
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ class Processor:
         max_records: Maximum number of records that are held; nothing is read beyond that. None: 100
             or two batches for each call that may run, and 10,000 at least.
         max_bytes: Maximum size of their keys and values.
+        max_delay: By how much a record's header ``not-before`` may delay it and its key, such as
+            ``"1d"`` or seconds. A later time is passed over, with a warning. None: the header
+            means nothing.
         key_deserializer: Makes a record's ``key`` of bytes, as in
             ``confluent_kafka.DeserializingConsumer``: called with them and a
             ``SerializationContext`` that has the record's topic and headers. A coroutine function
@@ -88,6 +92,7 @@ class Processor:
         on_batch: bool = False,
         max_records: int | None = None,
         max_bytes: int = 64 << 20,
+        max_delay: str | float | None = "1d",
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         drain_timeout: str | float = "30s",
@@ -122,6 +127,7 @@ class Processor:
         retry = retry or Retry()
         plan = retry.plan(problems)
         seconds = None if timeout is None else seconds_of("timeout", timeout, problems)
+        most_delay = None if max_delay is None else seconds_of("max_delay", max_delay, problems)
         self.drain_seconds = seconds_of("drain_timeout", drain_timeout, problems)
         if problems:
             raise OptionsError(problems, of="the arguments of Processor")
@@ -131,6 +137,7 @@ class Processor:
             retry=retry,
             deserializers=Deserializers(key_deserializer, value_deserializer),
         )
+        self.not_before = NotBefore(most_delay)
         self.order = order
         self.on_failure: FailurePolicy = on_failure
         self.on_outcome = on_outcome

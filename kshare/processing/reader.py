@@ -29,7 +29,7 @@ from kshare.processing.core.record import Record
 from kshare.processing.intake import Intake
 from kshare.processing.kept_state import KeptState
 from kshare.processing.processor import Processor
-from kshare.processing.room import Allotment, Shares
+from kshare.processing.room import Allotment, FullWatch, Shares
 
 __all__ = ["READ_MAX", "Ending", "Reader", "Topics"]
 
@@ -123,9 +123,12 @@ class Reader:
 
     def _follow(self, until: Callable[[], bool]) -> None:
         """Poll with all partitions paused, until there is room or ``until()`` holds."""
+        scheduler = self._intake.engine.scheduler
+        watch = FullWatch(scheduler.figures, scheduler.firsts)
         while not until():
             if not self._ending.begun.is_set():
                 self._kept.look_for_unparked()
+                watch.look()
             self._look_for_others()
             paused = list(self._consumer.assignment())
             self._consumer.pause(paused)

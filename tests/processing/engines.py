@@ -60,8 +60,8 @@ class MemoryEdge:
     async def park(self, record: Record, error: BaseException | None) -> None:
         self.parked.append(record)
 
-    def give_back(self, record: Record) -> None:
-        self.given_back.append(record)
+    def give_back(self, firsts: Sequence[Record]) -> None:
+        self.given_back += firsts
 
     def take_again(self, record: Record) -> None:
         self.given_back = [each for each in self.given_back if each.offset != record.offset]

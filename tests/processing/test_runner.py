@@ -19,7 +19,7 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Remembered, RetryLog
 from kshare.group.message import Chunk
 from kshare.processing import Outcome, Processor, Record, Retry, Status
-from kshare.processing.consumer_edge import ConsumerEdge, not_before, records_of
+from kshare.processing.consumer_edge import ConsumerEdge, records_of
 from kshare.processing.core.effects import GiveBack, TakeAgain
 from kshare.processing.intake import Intake
 from kshare.processing.measures import Measures
@@ -147,7 +147,7 @@ def test_what_was_on_its_way_when_it_was_given_back_is_not_handled(
     edge = ConsumerEdge(processor, made, lambda: None)
     engine = Mock(measures=Measures())
     records = list(records_of(processor, messages))
-    edge.give_back(records[13])
+    edge.give_back([records[13]])
     Intake(Mock(), engine, edge, Mock(), 1.0)._take(records)
     (taken,) = engine.offer.call_args.args
     assert [each.offset for each in taken] == [at for at in range(40) if at not in {13, 23, 33}]
@@ -381,12 +381,6 @@ def test_a_cluster_that_does_not_answer_while_it_ends_is_no_failure(
     assert sessions.processed(ORDERS, 0)
 
 
-@pytest.mark.parametrize("value", [b"1" * 310, b"-" + b"9" * 400, b"9" * 5_000, b"soon", b"", None])
-def test_a_header_that_is_no_time_is_passed_over(value: bytes | None) -> None:
-    record = Mock(headers=[("trace", b"1"), ("not-before", value)])
-    assert not_before(record) == 0.0
-
-
 def test_releases_are_looked_at_while_there_is_no_room_but_not_while_it_ends(
     consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,7 +429,7 @@ def test_what_is_given_back_in_this_turn_is_marked_before_later_records_are_take
         engine = processor.engine(edge, gives_back=True)
         offered = list[int]()
         engine.offer = offered.extend  # type: ignore[assignment, method-assign]
-        engine.scheduler.effects += [GiveBack(records[13]), TakeAgain(records[13])]
+        engine.scheduler.effects += [GiveBack((records[13],)), TakeAgain(records[13])]
         Intake(Mock(), engine, edge, Mock(), 1.0)._take(records[20:30])
         return [record.offset for record in offered]  # type: ignore[attr-defined]
 

@@ -4,7 +4,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -100,7 +100,7 @@ def test_what_is_lost_is_held_no_more_before_its_keys_may_come_back(
     made, seen, has_lost = consumer(), list[str](), threading.Event()
 
     class Edge(MemoryEdge):
-        def give_back(self, record: Record) -> None:
+        def give_back(self, firsts: Sequence[Record]) -> None:
             seen.append("given back")
 
     async def rebalance() -> None:
@@ -125,7 +125,7 @@ def test_what_is_lost_is_held_no_more_before_its_keys_may_come_back(
         scheduler = engine.scheduler
         engine.revoke = revoke  # type: ignore[method-assign]
         engine.scheduler.add(records, 0.0)
-        engine.scheduler.effects.append(GiveBack(records[13]))
+        engine.scheduler.effects.append(GiveBack((records[13],)))
         await asyncio.to_thread(lose)
         assert engine.scheduler.figures().records == 0
         await engine.close()

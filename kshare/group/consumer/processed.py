@@ -66,10 +66,10 @@ class Releases:
         self._starts: dict[TopicPartition, Any] = {}  # as of the last look at the log
         dispatcher.release_count = self.count
 
-    def defer(self, message: Message) -> None:
-        """A record comes again, and all of its key behind it, once :meth:`let_go` is called."""
+    def defer(self, messages: Iterable[Message]) -> None:
+        """Records come again, and all of their keys behind them, once :meth:`let_go` is called."""
         with self._state.lock:
-            self._dispatcher.state.release(message, None)
+            self._dispatcher.state.release_all(messages)
         self._interrupt()
 
     def let_go(self, partition: TopicPartition, key: bytes | None, offset: int) -> None:

@@ -494,3 +494,24 @@ class Deliveries:
         elif begins is not None and begins.carried is not None:
             OpenChunks(begins.carried.chunks).release(key, offset)
         return message.is_released()
+
+    def release_all(self, messages: Iterable[Message]) -> None:
+        """As :meth:`release`, for many records, each until its key is let go. In one pass."""
+        by_partition = dict[TopicPartition, tuple[dict[bytes, int], set[int]]]()
+        for message in messages:
+            partition, key, offset = message.topic_partition, message.key(), message.offset()
+            if not message[0].is_open(message[1]) or partition not in self.assignment:
+                continue
+            firsts, alone = by_partition.setdefault(partition, ({}, set()))
+            self.left_out.released.defer(partition, key_hash(key, offset), None)
+            if key is None:
+                alone.add(offset)
+            else:
+                firsts[key] = min(offset, firsts.get(key, offset))
+        for partition, (firsts, alone) in by_partition.items():
+            # After that: what the thread that reads begins meanwhile is marked, too.
+            delivery, begins = self.by_partition.get(partition), self._next.get(partition)
+            if delivery is not None:
+                delivery.release_all(firsts, alone)
+            elif begins is not None and begins.carried is not None:
+                OpenChunks(begins.carried.chunks).release_all(firsts, alone)

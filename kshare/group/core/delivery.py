@@ -247,6 +247,10 @@ class Delivery:
         """
         self._open.release(key, first)
 
+    def release_all(self, firsts: Mapping[bytes, int], alone: Collection[int]) -> None:
+        """As :meth:`release`, for many keys: see :meth:`.OpenChunks.release_all`."""
+        self._open.release_all(firsts, alone)
+
     def come_again(self) -> tuple[dict[HashRange, Bounds], list[int]]:
         """What was released, for :meth:`carry_without`, and its offsets.
 

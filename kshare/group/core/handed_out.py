@@ -8,7 +8,7 @@
          +------- take_back() -------+
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kshare.core.hashing import NO_HASHES, KeyRanges, key_hash
-from kshare.core.offsets import Bounds
+from kshare.core.offsets import OFFSET_MAX, Bounds
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk, Rows
 
 __all__ = ["HandedOut", "Offsets", "OpenChunks", "Tell", "is_of"]
@@ -316,6 +316,22 @@ class OpenChunks:
                     continue  # it has nothing in common with any record of this chunk
                 for each in _rows_of(chunk, key, row):
                     chunk.release(each)
+
+    def release_all(self, firsts: Mapping[bytes, int], alone: Collection[int]) -> None:
+        """The same for many keys, in one pass.
+
+        Args:
+            firsts: The first offset of each key.
+            alone: Offsets of records without a key.
+        """
+        lowest = min([*firsts.values(), *alone])
+        for chunk in list(self._chunks):
+            if chunk.offsets[-1] < lowest:
+                continue
+            for row, key in enumerate(chunk.column("key")):
+                offset = int(chunk.offsets[row])
+                if offset in alone if key is None else offset >= firsts.get(key, OFFSET_MAX):
+                    chunk.release(row)
 
     def come_again(self) -> list[tuple[bytes | None, list[int], Bounds]]:
         """Records that are marked count as not handed out from now on.

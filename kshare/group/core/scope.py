@@ -5,7 +5,8 @@
     Scope of a delivery --carried_on--> Carried --NextDelivery, until it starts--> the next Scope
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -140,7 +141,13 @@ class Carried:
         """
         pieces, sought = list(self.pieces), self.sought
         if again:
-            pieces = [part for piece in pieces for part in _without(piece, again)]
+            parts = sorted(again, key=lambda each: each.lo)  # of single keys, so they are disjoint
+            lows = [part.lo for part in parts]
+            pieces = [
+                part
+                for piece in pieces
+                for part in _without(piece, again, _among(parts, lows, piece.hashes))
+            ]
             sought = tuple(part for each in sought for part in each.without(again))
         return replace(self, pieces=canonical(pieces), sought=sought)
 
@@ -167,9 +174,17 @@ def joined(sought: Iterable[Sought]) -> list[Sought]:
     return list(joined.values())
 
 
-def _without(piece: Rectangle, again: Mapping[HashRange, Bounds]) -> Iterator[Rectangle]:
-    """A piece without some offsets of some hashes."""
-    cut = [part for part in again if piece.hashes.intersect(part) is not None]
+def _among(parts: Sequence[HashRange], lows: Sequence[int], hashes: HashRange) -> list[HashRange]:
+    """The ones of disjoint ranges, ascending, that have hashes of another one."""
+    first = max(bisect_right(lows, hashes.lo) - 1, 0)
+    near = parts[first : bisect_left(lows, hashes.hi)]
+    return [part for part in near if hashes.intersect(part) is not None]
+
+
+def _without(
+    piece: Rectangle, again: Mapping[HashRange, Bounds], cut: Sequence[HashRange]
+) -> Iterator[Rectangle]:
+    """A piece without some offsets of some hashes, which it has."""
     for part in KeyRanges([piece.hashes]) - cut:
         yield Rectangle(piece.offsets, part)
     for part in cut:

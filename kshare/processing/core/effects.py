@@ -77,12 +77,14 @@ class ParkKey(NamedTuple):
 
 
 class GiveBack(NamedTuple):
-    """Hold the records of a lane from one on no more: they are pending, and make room for others.
+    """Hold records of some lanes no more: they are pending, and make room for others.
 
-    None of the lane is added before :class:`TakeAgain`, and then this one is first.
+    Attributes:
+        firsts: Of each lane, the first one that is not held any more. None of the lane is added
+            before :class:`TakeAgain`, and then this one is first.
     """
 
-    record: Record
+    firsts: tuple[Record, ...]
 
 
 class TakeAgain(NamedTuple):
@@ -139,10 +141,10 @@ class Edge(Protocol):
             Exception: It is not parked; it is tried again.
         """
 
-    def give_back(self, record: Record) -> None:
-        """A record and later ones of its lane are held no more, and pending.
+    def give_back(self, firsts: Sequence[Record]) -> None:
+        """Records and the later ones of their lanes are held no more, and pending.
 
-        None of the lane is to be offered before :meth:`take_again`.
+        None of these lanes is to be offered before :meth:`take_again`.
         """
 
     def take_again(self, record: Record) -> None:

@@ -1,7 +1,7 @@
 """Lanes, whose records are processed one after another, and calls: a scheduler holds them."""
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -237,6 +237,32 @@ class HeldLanes:
         due = self.next_due()
         return None if due is None or due > now else heappop(self.waiting)[2]
 
+    def delayed_beyond(self, records_max: int, size_max: int) -> Iterator[Lane]:
+        """Lanes that wait for their time and have not failed, the latest first.
+
+        None until all lanes that wait hold more than the bounds; then enough for the others to hold
+        half of that, as it costs less to give back many at once. Linear in the lanes that wait.
+
+        Args:
+            records_max: Number of records.
+            size_max: Their size in bytes.
+        """
+        lanes = {
+            lane.key: lane
+            for due, _, lane in self.waiting
+            if lane.state is State.WAITING and lane.due == due
+        }
+        records = sum([len(lane.records) for lane in lanes.values()])
+        size = sum([lane.size for lane in lanes.values()])
+        if records <= records_max and size <= size_max:
+            return
+        for lane in sorted(lanes.values(), key=lambda each: each.due, reverse=True):
+            if records <= records_max // 2 and size <= size_max // 2:
+                return
+            if lane.records[0].since is None and lane.trouble is NO_TROUBLE and not lane.revoked:
+                records, size = records - len(lane.records), size - lane.size
+                yield lane
+
     def trim(self, lane: Lane, records_max: int, size_max: int) -> Record | None:
         """Hold no more of a lane than that, but its first record; the first that was let go."""
         first = None
@@ -246,14 +272,25 @@ class HeldLanes:
             self.less((first,))
         return first
 
-    def revoke(self, lane: Lane, is_gone: Callable[[Record], bool], *, in_order: bool) -> None:
-        """Hold no more of some records of a lane than what is under way.
+    def is_running(self, is_of: Callable[[Record], bool]) -> bool:
+        """True if a handler has some record, or its dead letter is under way."""
+        return any(
+            lane.state in {State.RUNNING, State.ENDING} and is_of(record)
+            for lane in self.lanes.values()
+            for record in islice(lane.records, max(lane.running, 1))
+        )
+
+    def revoke(self, is_gone: Callable[[Record], bool], *, in_order: bool) -> None:
+        """Hold no more of some records than what is under way.
 
         Args:
-            lane: The lane.
             is_gone: Whether others get a record.
             in_order: Whether they get it once what is under way has ended.
         """
+        for lane in list(self.lanes.values()):
+            self._revoke(lane, is_gone, in_order=in_order)
+
+    def _revoke(self, lane: Lane, is_gone: Callable[[Record], bool], *, in_order: bool) -> None:
         under_way = set(islice(lane.records, 1 if lane.state is State.ENDING else lane.running))
         gone = set(filter(is_gone, lane.records))
         if not gone:

@@ -23,12 +23,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from kshare.processing.core.absent import AbsentLanes
 from kshare.processing.core.effects import (
     Abandon,
     Cancel,
     Effect,
     Forget,
-    GiveBack,
     Halt,
     ParkKey,
     Remember,
@@ -53,7 +53,6 @@ from kshare.processing.core.settings import OnFailure, Settings
 __all__ = ["Scheduler"]
 
 _ENDING_SECONDS_MAX = 30.0
-_WAITING_PART = 8
 
 
 class Scheduler:
@@ -76,8 +75,8 @@ class Scheduler:
         self.sequences = Sequences()
         self._settings = settings
         self._running = RunningCalls(settings)
-        self._parked: dict[Hashable, Record] = {}  # lanes, and the record that each was parked with
         self._held = HeldLanes()
+        self._absent = AbsentLanes(settings, self._held)
         self._phase = Phase.OPEN
 
     # -- what there is ----------------------------------------------------------------------
@@ -126,39 +125,32 @@ class Scheduler:
             How many were taken: the first ones, as many as the bounds allow. Offer the others
             again.
         """
-        held, bytes_max = self._held, self._settings.bytes_max
-        lanes, parked, taken = held.lanes, self._parked, 0
+        held, settings = self._held, self._settings
+        lanes, parked, put_off, taken = held.lanes, self._absent.parked, self._absent.put_off, 0
         for record in islice(records, max(self.room, 0)):
-            if held.size + record.size > bytes_max and held.records:
+            if held.size + record.size > settings.bytes_max and held.records:
                 break
             taken += 1
             if parked and record.lane in parked:
                 self._leave_over(record)
                 continue
             lane = lanes.get(record.lane)
-            if lane is not None and lane.given_back is not None:
+            if (lane is not None and lane.given_back is not None) or (
+                put_off and record.lane in put_off
+            ):
                 continue  # it was on its way, and comes again
             held.records += 1
             held.size += record.size
             if lane is not None:
                 lane.records.append(record)
                 lane.size += record.size
-                self._limit(lane)
+                if lane.state >= State.WAITING:
+                    self.effects += self._absent.limit(lane)
             else:
                 lanes[record.lane] = lane = Lane(record.lane, record)
                 self._advance(lane, now)
+        self.effects += self._absent.make_room()
         return taken
-
-    def _limit(self, lane: Lane) -> None:
-        """A lane that waits holds an eighth of all at most: others have the room."""
-        settings = self._settings
-        if not settings.gives_back or lane.state < State.WAITING or lane.revoked:
-            return
-        records_max = max(settings.records_max // _WAITING_PART, 1)
-        first = self._held.trim(lane, records_max, settings.bytes_max // _WAITING_PART)
-        if first is not None:
-            lane.given_back = first.without_rows()
-            self.effects.append(GiveBack(first))
 
     def next_call(self, now: float) -> Call | None:
         """Begin the next call of the handler; None if none may begin now."""
@@ -337,12 +329,12 @@ class Scheduler:
             return
         lane.trouble, lane.running = lane.trouble._replace(error=error), 0
         self._held.wait(lane, due)
-        self._limit(lane)
+        self.effects += self._absent.limit(lane)
 
     def _exhausted(self, lane: Lane, error: BaseException | None) -> None:
         lane.state = State.ENDING
         record, settings = lane.records[0], self._settings
-        self._limit(lane)
+        self.effects += self._absent.limit(lane)
         if settings.on_failure is OnFailure.DEAD_LETTER:
             keyed = record.raw_key is not None  # none follows one without a key
             follows = self.sequences.follows(record)
@@ -400,23 +392,17 @@ class Scheduler:
         failed = lane.records[0]
         if failed not in lane.revoked:  # once it is unparked, it has all its attempts
             self.effects.append(Forget(failed, is_parked=True))
-        first = next((each for each in lane.records if each not in lane.revoked), None)
-        if first is not None:
-            self._parked[lane.key] = first.without_rows()
-            if self._settings.gives_back:
-                self.effects.append(GiveBack(first))
+        self.effects += self._absent.park(lane)
         return self._leave(lane, Status.PARKED)
 
     def unparked(self, key: Hashable) -> None:
         """The key of a lane is parked no more: its records are added again, from the first one."""
-        first = self._parked.pop(key, None)
-        if first is not None:
-            self.effects.append(TakeAgain(first))
+        self.effects += self._absent.unpark(key)
 
     @property
     def parked_lanes(self) -> Mapping[Hashable, Record]:
         """The parked lanes that can be unparked, and the record that each was parked with."""
-        return self._parked if self._settings.gives_back else {}
+        return self._absent.parked if self._settings.gives_back else {}
 
     def _leave(self, lane: Lane, status: Status) -> list[Record]:
         records, error = list(lane.records), lane.trouble.error
@@ -445,12 +431,15 @@ class Scheduler:
                 self._exhausted(lane, lane.trouble.error)
             else:
                 self._held.set_ready(lane)
+        if not self._phase:
+            self.effects += self._absent.take_due(now)
 
     def next_tick(self) -> float | None:
         """Time at which :meth:`tick` has something to do; None if nothing waits for a time."""
-        waiting = None if self._phase else self._held.next_due()
-        times = [due for due in (waiting, self._running.next_due()) if due is not None]
-        return min(times, default=None)
+        times = [self._running.next_due()]
+        if not self._phase:
+            times += self._held.next_due(), self._absent.next_due()
+        return min([due for due in times if due is not None], default=None)
 
     def close(self, phase: Phase) -> None:
         """Take no more records, and handle only those that a phase says."""
@@ -466,9 +455,8 @@ class Scheduler:
             in_order: Whether they get it once what is under way has ended: its failed attempts are
                 kept for them then. Otherwise they may have it already, and know more.
         """
-        self._parked = {key: first for key, first in self._parked.items() if not is_gone(first)}
-        for lane in list(self._held.lanes.values()):
-            self._held.revoke(lane, is_gone, in_order=in_order)
+        self._absent.revoke(is_gone)
+        self._held.revoke(is_gone, in_order=in_order)
 
     def _is_others(self, lane: Lane, now: float) -> bool:
         """Drop what others got of a lane while it was under way; True if its first one was that."""
@@ -489,11 +477,7 @@ class Scheduler:
 
     def is_running(self, is_of: Callable[[Record], bool]) -> bool:
         """True if a handler has some record, or its dead letter is under way."""
-        return any(
-            lane.state in {State.RUNNING, State.ENDING} and is_of(record)
-            for lane in self._held.lanes.values()
-            for record in islice(lane.records, max(lane.running, 1))
-        )
+        return self._held.is_running(is_of)
 
     def leave_all(self) -> None:
         """Say of all records that are held that they are left over; no answer counts any more."""

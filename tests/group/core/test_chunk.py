@@ -79,6 +79,47 @@ def test_a_release_that_is_interrupted_leaves_the_row_open() -> None:
     assert not chunk.is_open(1)
 
 
+@given(
+    keys=st.lists(st.sampled_from([None, b"a", b"b", b"c"]), min_size=1, max_size=12),
+    cut=st.integers(0, 12),
+    released=st.sets(st.integers(0, 11)),
+    acknowledged=st.sets(st.integers(0, 11)),
+)
+def test_releases_of_many_at_once_are_those_of_each(
+    keys: list[bytes | None], cut: int, released: set[int], acknowledged: set[int]
+) -> None:
+    def chunks() -> tuple[Chunk, ...]:
+        bounds = [(0, min(cut, len(keys))), (min(cut, len(keys)), len(keys))]
+        made = [
+            Chunk(
+                TopicPartition("t", 0),
+                pa.record_batch(
+                    [pa.array(keys[lo:hi], pa.binary()), pa.array(range(lo, hi), pa.int64())],
+                    ["key", "offset"],
+                ),
+            )
+            for lo, hi in bounds
+            if lo < hi
+        ]
+        for each in made:
+            for row, offset in enumerate(each.offsets.tolist()):
+                each.acknowledged[row] = offset in acknowledged
+        return tuple(made)
+
+    one_by_one, at_once = chunks(), chunks()
+    firsts, alone = dict[bytes, int](), set[int]()
+    for offset in sorted(each for each in released if each < len(keys)):
+        key = keys[offset]
+        OpenChunks(one_by_one).release(key, offset)
+        if key is None:
+            alone.add(offset)
+        else:
+            firsts.setdefault(key, offset)
+    if firsts or alone:
+        OpenChunks(at_once).release_all(firsts, alone)
+    assert [each.released for each in at_once] == [each.released for each in one_by_one]
+
+
 def test_a_release_without_a_key_is_of_that_record_alone() -> None:
     """Not of the first ones of later chunks, which are another's, or have no key either."""
     place = TopicPartition("t", 0)

@@ -119,13 +119,18 @@ class Simulation:
             self.back.get(record.lane, self.todo).append(record)
         self.todo.sort(key=lambda record: record.offset)
 
-    def _give_back(self, first: Record) -> None:
-        assert first.lane not in self.back or self.scheduler.parked_lanes.get(first.lane)
+    def _give_back(self, first: Record, *others: Record) -> None:
+        # Twice only from an earlier record on, or as the key is parked besides.
+        is_parked = first.lane in self.scheduler.parked_lanes
+        back = [record.offset for record in self.back.get(first.lane, [])]
+        assert is_parked or all(first.offset < offset for offset in back)
         lane = [r for r in (*self._taken, *self.todo) if r.lane == first.lane]
         again = [r for r in lane if r.offset >= first.offset] + self.back.get(first.lane, [])
         self.back[first.lane] = again
         self.todo = [r for r in self.todo if r not in again]
         self._taken = [r for r in self._taken if r not in again]
+        if others:
+            self._give_back(*others)
 
     def _take_again(self, first: Record) -> None:
         again = self.back.pop(first.lane)
@@ -192,8 +197,8 @@ class Simulation:
                     self.at(0.5, answer)
                 case ParkKey(lane):
                     self.at(0.5, partial(self._park, lane))
-                case GiveBack(record):
-                    self._give_back(record)
+                case GiveBack(firsts):
+                    self._give_back(*firsts)
                 case TakeAgain(record):
                     self._take_again(record)
                 case Halt(_, error):

@@ -122,19 +122,19 @@ _parked, _revoke = Scheduler.parked, Scheduler.revoke
 
 def _forgets(scheduler: Scheduler, lane: Lane) -> list[Record]:
     left = _parked(scheduler, lane)
-    scheduler._parked.clear()
+    scheduler._absent.parked.clear()
     return left
 
 
 def _releases_all(scheduler: Scheduler, is_gone: Callable[[Record], bool]) -> None:
     _revoke(scheduler, is_gone)
-    scheduler._parked.clear()
+    scheduler._absent.parked.clear()
 
 
 def _releases_none(scheduler: Scheduler, is_gone: Callable[[Record], bool]) -> None:
-    parked = dict(scheduler._parked)
+    parked = dict(scheduler._absent.parked)
     _revoke(scheduler, is_gone)
-    scheduler._parked.update(parked)
+    scheduler._absent.parked.update(parked)
 
 
 @pytest.mark.parametrize(

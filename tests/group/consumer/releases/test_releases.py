@@ -166,7 +166,7 @@ def test_what_is_read_after_a_key_was_let_go_and_before_the_next_look_overtakes_
         consumer.assign([T0])
         first = received(consumer, 8)
         dispatcher = consumer._dispatcher
-        consumer.releases.defer(first[2])
+        consumer.releases.defer([first[2]])
         consumer.releases.let_go(T0, first[2].key(), first[2].offset())
         cluster.produce("orders", rows, partition=0)
         deadline = time.monotonic() + SECONDS
