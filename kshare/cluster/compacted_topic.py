@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kshare.cluster.client import Client, admin_seconds, code_of, kafka_error, kind_of
 from kshare.cluster.cluster import Cluster, TopicConfig
+from kshare.cluster.row_writer import RowWriter
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
 from kshare.errors import FetchTimeoutError, KafkaError, UnknownTopicError
@@ -70,6 +71,7 @@ class CompactedTopic:
         group: Consumer group, as brokers see it. It is never joined.
         admin: Makes the client that makes the topic.
         seconds_min: Minimum time that a read waits for open transactions.
+        producer: Makes the client that writes.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class CompactedTopic:
         group: str = "kshare",
         admin: Callable[..., AdminClient] = AdminClient,
         seconds_min: float = 0.0,
+        producer: Callable[..., Producer] = Producer,
     ) -> None:
         self._kafka = kafka
         self._spec = spec
@@ -93,6 +96,7 @@ class CompactedTopic:
         self._consumer = Client(
             Consumer, kafka, lambda: _consumer_config(kafka, group, read_committed=read_committed)
         )
+        self._writer = RowWriter(kafka, producer)
         self._positions: Mapping[TopicPartition, int] = {}  # to read from; empty without a topic
         self._seconds = max(kafka.api_timeout_ms / 1000, seconds_min)  # of a read, at most
 
@@ -189,23 +193,7 @@ class CompactedTopic:
             partition: Where to write; -1 leaves that to the key.
             seconds: Maximum time, if that is below ``default.api.timeout.ms``.
         """
-        client = Client(Producer, self._kafka, lambda: _producer_config(self._kafka))
-        refused: list[RdKafkaError] = []
-
-        def delivered(error: RdKafkaError | None, _: object) -> None:
-            if error is not None:
-                refused.append(error)
-
-        producer = client.handle
-        for key, value in rows:
-            try:
-                producer.produce(self.name, value, key, partition, on_delivery=delivered)
-            except (KafkaException, BufferError) as fault:
-                raise kafka_error(fault, f"write to {self.name}", topic=self.name) from fault
-        left = producer.flush(min(self._kafka.api_timeout_ms / 1000 + 1, seconds))
-        if refused or left:
-            error = refused[0] if refused else TimeoutError()
-            raise kafka_error(error, f"write to {self.name}", topic=self.name)
+        self._writer.write(self.name, rows, partition, seconds)
 
     def shorten_timeout(self, seconds: float) -> None:
         """From now on, let no read wait for an answer longer than this."""
@@ -216,6 +204,7 @@ class CompactedTopic:
         """Close the connections; a later call opens them again."""
         self._cluster.close()
         self._consumer.close()
+        self._writer.close()
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -324,17 +313,6 @@ def _consumer_config(kafka: KafkaConfig, group: str, *, read_committed: bool) ->
         "fetch.wait.max.ms": 10,  # the end is known: there is no more to wait for
         "log_level": 3,
     }
-
-
-def _producer_config(kafka: KafkaConfig) -> dict[str, Any]:
-    config = {
-        **librdkafka_config(kafka),
-        "acks": "all",
-        "linger.ms": 0,
-        "message.timeout.ms": kafka.api_timeout_ms,
-    }
-    config.pop("client.rack", None)  # a consumer's
-    return config
 
 
 def _bytes(data: str | bytes | None) -> bytes | None:

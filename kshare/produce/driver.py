@@ -15,8 +15,8 @@ first, alone: if it is gone, nothing of its batch is visible::
                                       +--- nobody knows it any more ---> an error: ended
 
 Cost: three requests for each transaction, several at a time, and a few to the ledger for each
-batch. Tasks do without this module: the protocol's classes and the admin client take 0.3 s to
-import.
+batch. Its clients live as long as a batch. Tasks do without this module: the protocol's classes and
+the admin client take 0.3 s to import.
 """
 
 import logging
