@@ -1,8 +1,9 @@
 """Handlers by key in a plain process, against Confluent's Parallel Consumer (KEY order).
 
 ``python -m bench.processing_jobs SERVERS TOPIC RECORDS CONCURRENCY WORK GROUP LOW HIGH`` is one
-process of ours, in a loop of uvloop: it handles the key hashes from LOW to HIGH of all partitions.
-WORK is milliseconds to sleep, or an address to post each record's value to. It begins when a line
+process of ours: it handles the key hashes from LOW to HIGH of all partitions. Its event loop is the
+one that ``Processor.run`` chooses, uvloop's as that is installed; ``KSHARE_BENCH_LOOP=asyncio`` is
+the other one. It prints its CPU time, too. WORK is milliseconds to sleep, or an address to post each record's value to. It begins when a line
 comes, and prints as JSON when its first call began and its last one ended.
 """
 
@@ -78,13 +79,12 @@ def posting(url: str, concurrency: int) -> tuple[Call, Close]:
 
 def process(servers: str, topic: str, records: str, concurrency: str, *rest: str) -> None:
     """Handle records of a key range until all of them are handled."""
-    import uvloop
-
     from kshare.core.hashing import HASH_SPACE
     from kshare.group import KeySharedConsumer
     from kshare.processing import Processor
 
-    uvloop.install()
+    if os.environ.get("KSHARE_BENCH_LOOP") == "asyncio":
+        sys.modules["uvloop"] = None  # type: ignore[assignment] # as if it were not installed
     work, group, low, high = rest
     left = expected(int(records), int(low), int(high))
     began = ended = 0.0
@@ -115,7 +115,7 @@ def process(servers: str, topic: str, records: str, concurrency: str, *rest: str
     print("ready", flush=True)
     sys.stdin.readline()
     Processor(handler, concurrency=int(concurrency)).run(consumer, None)
-    print(json.dumps({"began": began, "ended": ended}))
+    print(json.dumps({"began": began, "ended": ended, "cpu": time.process_time()}))
 
 
 def partitions_of(servers: str, topic: str) -> int:

@@ -33,6 +33,7 @@ from kshare.processing.frame_rows import (
     records_of_rows,
     rows_of_outcomes,
 )
+from kshare.processing.loop import new_event_loop
 from kshare.processing.pickling import spark_dumps, unpicklable
 from kshare.processing.policy import DeadLetter, Park
 from kshare.processing.processor import Processor
@@ -329,7 +330,7 @@ class _Task:
 @contextmanager
 def _running_loop() -> Iterator[asyncio.AbstractEventLoop]:
     """An event loop that runs in a thread: a task's own thread waits for Spark's rows."""
-    loop = asyncio.new_event_loop()
+    loop = new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="kshare-handlers", daemon=True)
     thread.start()
     try:

@@ -6,6 +6,7 @@ when the process ends, also one that hangs. Here one that hangs is left behind, 
 
 import asyncio
 import math
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -15,10 +16,26 @@ from typing import Any, Final, TypeAlias
 
 from kshare.wire.protocol.retry import boot_time
 
-__all__ = ["EngineLoop"]
+__all__ = ["EngineLoop", "new_event_loop"]
 
 _LOOK_SECONDS: Final = 0.05
 _Work: TypeAlias = Callable[[], Callable[[], Any]]
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Make an event loop for handlers: uvloop's where that is installed, else asyncio's.
+
+    Where a policy for event loops is set, it decides.
+    """
+    if sys.version_info < (3, 14):  # since then policies mean nothing
+        policy = asyncio.get_event_loop_policy()
+        if type(policy) is not asyncio.DefaultEventLoopPolicy:
+            return asyncio.new_event_loop()
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 class EngineLoop:

@@ -166,6 +166,9 @@ class Processor:
         Records are acknowledged when they have their outcomes. When it ends, what is under way is
         ended within ``drain_timeout``, and the rest stays pending.
 
+        Handlers run in an event loop of the processor's own: uvloop's, where that is installed
+        (the extra ``processing``) and no policy for event loops is set.
+
         Where an event loop runs already, as in a notebook's cell, the processor has a loop and a
         thread of its own, and that one waits. Interrupt the cell to end it. In a coroutine, write
         ``await asyncio.to_thread(processor.run, consumer, topics)``.

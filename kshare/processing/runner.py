@@ -26,6 +26,7 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.processing.consumer_edge import ConsumerEdge, check_consumer
 from kshare.processing.intake import Intake
+from kshare.processing.loop import new_event_loop
 from kshare.processing.measures import LoopWatch, Progress, Running
 from kshare.processing.processor import Processor
 from kshare.processing.reader import READ_MAX, Ending, Reader, Topics
@@ -83,7 +84,7 @@ def _run(runner: "Runner") -> None:
     """
     # asyncio.run waits for ever for a task that ignores its cancellation, and for a function in
     # asyncio.to_thread; signals do not end it.
-    loop = asyncio.new_event_loop()
+    loop = new_event_loop()
     asyncio.set_event_loop(loop)
     try:
         loop.run_until_complete(runner.run())

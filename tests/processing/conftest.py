@@ -1,6 +1,7 @@
 """The event loops in which handlers run, and a consumer on a mock cluster."""
 
 import asyncio.events
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ def each_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Run the test in a loop of each kind."""
     if request.param == "uvloop":
         monkeypatch.setattr(asyncio.events, "new_event_loop", uvloop.new_event_loop)
+    else:
+        monkeypatch.setitem(sys.modules, "uvloop", None)  # as if it were not installed
 
 
 @pytest.fixture
