@@ -282,6 +282,11 @@ class Engine:
         if call.is_cancelled:
             self._failed(call, TimeoutError())
             return
+        if result is None:  # as most are: nothing of what follows can be
+            self.measures.called(now - call.started)
+            self.scheduler.done(call, now)
+            self.settle_soon()
+            return
         no_result = unawaited(result, in_list=self._handler.takes_batches)
         if no_result is not None:
             self.measures.called(now - call.started, is_failure=True)

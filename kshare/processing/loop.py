@@ -70,7 +70,7 @@ class EngineLoop:
 
     def may_begin(self) -> bool:
         """True if a handler may be called now; if not, the alarm rings soon, to look again."""
-        if self.may_call():
+        if boot_time() < self._may_begin_until or self.may_call():
             return True
         self.ring_at(self.now() + _LOOK_SECONDS)
         return False

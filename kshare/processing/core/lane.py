@@ -7,11 +7,22 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import count, islice
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from kshare.processing.core.record import Record
 
-__all__ = ["NO_TROUBLE", "Call", "Figures", "HeldLanes", "Lane", "Phase", "State", "Trouble"]
+__all__ = [
+    "NONE_REVOKED",
+    "NO_TROUBLE",
+    "Call",
+    "Figures",
+    "HeldLanes",
+    "Lane",
+    "Phase",
+    "State",
+    "Trouble",
+]
 
 
 class State(IntEnum):
@@ -40,6 +51,8 @@ class Trouble(NamedTuple):
 
 
 NO_TROUBLE: Final = Trouble()
+NONE_REVOKED: Final[Mapping[Record, bool]] = MappingProxyType({})
+"""Of a lane of which others got nothing."""
 
 
 class Lane:
@@ -80,7 +93,7 @@ class Lane:
         self.trouble = NO_TROUBLE
         self.size = record.size
         self.given_back: Record | None = None
-        self.revoked: Mapping[Record, bool] = {}
+        self.revoked = NONE_REVOKED
 
 
 class Call:

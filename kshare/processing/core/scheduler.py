@@ -37,6 +37,7 @@ from kshare.processing.core.effects import (
 )
 from kshare.processing.core.lane import (
     NO_TROUBLE,
+    NONE_REVOKED,
     Call,
     Figures,
     HeldLanes,
@@ -194,6 +195,11 @@ class Scheduler:
             return self.failed(call, TimeoutError(), now)
         if not self._running.end(call):
             return False
+        if len(call.records) == 1:  # as most are: the general way takes a tenth longer
+            lane = call.lanes[0]
+            self._finish(lane, status, results[0] if results else None)
+            self._advance(lane, now)
+            return True
         at = 0
         for lane in call.lanes:
             for _ in range(lane.running):
@@ -463,7 +469,7 @@ class Scheduler:
         if not lane.revoked:
             return False
         first, gone = lane.records[0], [each for each in lane.records if each in lane.revoked]
-        lane.revoked = {}
+        lane.revoked = NONE_REVOKED
         for record in gone:
             self._leave_over(record)
         self._held.drop(lane, set(gone))
@@ -506,16 +512,17 @@ class Scheduler:
 
     def _advance(self, lane: Lane, now: float) -> None:
         """Begin with the record that is the first of its lane now."""
-        lane.running, lane.revoked, held = 0, {}, self._held
+        lane.running, lane.revoked, held = 0, NONE_REVOKED, self._held
         if not lane.records:
             if held.lanes.get(lane.key) is lane:
                 del held.lanes[lane.key]
             if lane.given_back is not None:
                 self.effects.append(TakeAgain(lane.given_back))
             return
-        if self._phase is not Phase.CLOSING and self.sequences.follows(lane.records[0]):
+        first, sequences = lane.records[0], self.sequences
+        if sequences.marks and self._phase is not Phase.CLOSING and sequences.follows(first):
             self._exhausted(lane, None)
-        elif lane.records[0].due > now:
-            held.wait(lane, lane.records[0].due)
+        elif first.due > now:
+            held.wait(lane, first.due)
         else:
             held.set_ready(lane)

@@ -30,9 +30,12 @@ class Clock(Protocol):
         """Wait."""
 
 
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def boot_time() -> float:
     """Seconds since the machine was started; a suspended machine's clock goes on."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.clock_gettime(_BOOT_CLOCK)
 
 
 class RetryDeadline:
