@@ -442,7 +442,9 @@ class Engine:
         """Write a dead letter or park a key, and tell the scheduler."""
         lane, record, error = effect.lane, effect.record, effect.error
         await self.loop.wait(self.loop.may_begin)
-        if record in lane.revoked:  # others have got it meanwhile
+        # Others may have it already; or they get it once this has ended, and would call its handler
+        # once more for the letter.
+        if not lane.revoked.get(record, True):
             self.scheduler.ending_failed(lane, self.loop.now())
             self.pump()
             return

@@ -311,3 +311,37 @@ def test_retry_after_in_a_batchs_results_is_the_same_and_lets_fewer_calls_run() 
     assert [failures for _, failures in seen] == [0] * 5
     assert seen[-1][0] - seen[0][0] >= 4 * wanted
     assert engine.scheduler.concurrency < processor.settings.concurrency
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("policy", [DeadLetter("dlq"), Park()], ids=["letter", "park"])
+def test_the_last_attempt_that_fails_while_others_are_to_get_its_record(
+    policy: Any, *, in_order: bool
+) -> None:
+    """It is ended here if they wait for that, or they would try once more; else it is theirs."""
+    edge = MemoryEdge()
+
+    async def run() -> None:
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def handler(record: Record) -> None:
+            begun.set()
+            await goes_on.wait()
+            raise ValueError("no")
+
+        processor = Processor(handler, retry=Retry(attempts=1), on_failure=policy)
+        engine = processor.engine(edge)
+        engine.offer(records_of(processor, [b"a", b"a"]))
+        await begun.wait()
+        engine.revoke(lambda _: True, in_order=in_order)
+        goes_on.set()
+        assert await engine.loop.wait(lambda: engine.is_idle, WAIT_S)
+        engine.settle()
+        await engine.close()
+
+    asyncio.run(run())
+    ended = [each.offset for each in (*edge.letters, *edge.parked)]
+    assert ended == ([0] if in_order else [])
+    assert [each.record.offset for each in edge.outcomes] == [0]  # the other one is held no more
+    wanted = Status.DEAD_LETTERED if isinstance(policy, DeadLetter) else Status.PARKED
+    assert edge.outcomes[0].status is (wanted if in_order else Status.LEFT_OVER)
