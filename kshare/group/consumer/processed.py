@@ -1,7 +1,7 @@
 """What becomes of records that were handed out: they are processed, or come again."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
