@@ -29,6 +29,7 @@
     ├── DataLossError           wanted offsets are gone (see failOnDataLoss)
     ├── RecordError             the log's bytes
     │   ├── CorruptRecordError       a length, a checksum or a codec does not fit
+    │   ├── RecordTooLargeError      larger than maxRecordBytes, or than the process's memory
     │   └── UnsupportedFormatError   message formats v0 and v1, unknown codecs
     ├── HistoryFileError        a history of consumers cannot be read
     ├── PlotError               a picture cannot be drawn
@@ -73,6 +74,7 @@ __all__ = [
     "ProcessingError",
     "RecordError",
     "RecordRefusedError",
+    "RecordTooLargeError",
     "TaskAssignmentException",
     "TransactionAbortedError",
     "UndecodableError",
@@ -364,6 +366,16 @@ class RecordError(_PlacedError):
 
 class CorruptRecordError(RecordError):
     """A checksum, a length or a compressed block does not fit: the batch is damaged."""
+
+
+class RecordTooLargeError(RecordError):
+    """A record is larger than ``maxRecordBytes``, or there is no memory to read it. It is sound.
+
+    Attributes:
+        size: Size of the record in bytes, decompressed; None if it is not known.
+    """
+
+    size: int | None = None
 
 
 class UnsupportedFormatError(RecordError):

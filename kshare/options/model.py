@@ -19,6 +19,7 @@ __all__ = [
     "EARLIEST",
     "FROM_GROUP",
     "LATEST",
+    "RECORD_BYTES",
     "SOURCE_COLUMNS",
     "Assign",
     "AtTimestamp",
@@ -137,6 +138,8 @@ SOURCE_COLUMNS: Final = (
 """The columns of the source, in Spark's order."""
 DEFAULT_COLUMNS: Final = tuple(name for name in SOURCE_COLUMNS if name != "headers")
 """Those that rows have if nothing else is asked for."""
+RECORD_BYTES: Final = 128 << 20
+"""The largest record that is read, if nothing else is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +291,11 @@ class SourceOptions:
             only).
         min_offsets_per_trigger: Number of offsets for which a trigger waits (streams only).
         max_trigger_delay_seconds: Longest time that it waits for them (``maxTriggerDelay``).
-        fail_on_data_loss: Fail if wanted offsets are gone; else warn and continue.
+        fail_on_data_loss: Fail if wanted offsets are gone, or a record is too large; else warn and
+            continue.
+        max_record_bytes: Maximum size of a record, decompressed (``maxRecordBytes``).
+        leaves_out_large: Whether larger ones are left out, with a warning; else they are an error
+            (``failOnDataLoss``).
         include_headers: Whether ``headers`` is a column; true also if ``columns`` names it.
         min_partitions: Minimum number of tasks; None if not given, and where it is ``auto``.
         min_partitions_auto: Make as many key ranges as there are task slots (streams only).
@@ -329,6 +336,8 @@ class SourceOptions:
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_seconds: float = 900.0
     fail_on_data_loss: bool = True
+    max_record_bytes: int = RECORD_BYTES
+    leaves_out_large: bool = False
     include_headers: bool = False
     min_partitions: int | None = None
     min_partitions_auto: bool = False

@@ -85,6 +85,7 @@ class _SourceParser:
         starting, ending = offsets.starting(), offsets.ending()
         fields = self._fields()
         fields |= self._task_assignor()
+        fields["leaves_out_large"] = not fields.get("fail_on_data_loss", True)
         self._check_splitting(topics, fields)
         self._check_keys()
         if not self._streaming:

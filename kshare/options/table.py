@@ -134,9 +134,18 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
         ),
         Option(
             "failOnDataLoss",
-            "Fail when wanted offsets are gone; `false`: a warning names them.",
+            "Fail when wanted offsets are gone, or a record is larger than `maxRecordBytes`; "
+            "`false`: a warning names them.",
             kind=BOOLEAN,
             field="fail_on_data_loss",
+        ),
+        Option(
+            "maxRecordBytes",
+            "Largest record that is read, in bytes, decompressed. A larger one is an error that "
+            "names its offset; with `failOnDataLoss=false` it is left out, with a warning. To read "
+            "a record takes about three times its size ([tuning.md](tuning.md#memory)).",
+            kind=integer(1_024, INT_MAX),
+            field="max_record_bytes",
         ),
     ),
     "Columns": (

@@ -48,6 +48,8 @@ def test_defaults_of_a_stream() -> None:
         "min_offsets_per_trigger": None,
         "max_trigger_delay_seconds": 900.0,
         "fail_on_data_loss": True,
+        "max_record_bytes": 134_217_728,
+        "leaves_out_large": False,
         "include_headers": False,
         "columns": None,
         "keys": None,
@@ -102,6 +104,7 @@ def test_defaults_of_kafka_are_those_of_the_documentation() -> None:
 
 NUMBERS = [
     ("maxOffsetsPerTrigger", "max_offsets_per_trigger", 1, LONG_MAX),
+    ("maxRecordBytes", "max_record_bytes", 1_024, INT_MAX),
     ("minOffsetsPerTrigger", "min_offsets_per_trigger", 1, LONG_MAX),
     ("maxTasks", "max_tasks", 1, INT_MAX),
     ("minPartitions", "min_partitions", 1, INT_MAX),

@@ -25,6 +25,7 @@ from kshare.options.kinds import (
     host_and_port,
     integer,
 )
+from kshare.options.model import RECORD_BYTES
 from kshare.options.table import OPTIONS
 from kshare.wire.reader.tail_reader import NamedReset
 
@@ -253,6 +254,15 @@ class ConsumerConfig:
         "nothing more of it was committed, although the member lives; what that one processes of "
         "it later still counts. Default: the longer one of `session.timeout.ms` and "
         "`max.poll.interval.ms`.",
+    )
+    max_record_bytes: int = config(
+        RECORD_BYTES,
+        "max.record.bytes",
+        integer(1_024, INT_MAX),
+        "Largest record that is read, decompressed. A larger one is an error that names its "
+        "offset: raise this, or seek to the next offset. To read a record takes about three times "
+        "its size.",
+        ("maxRecordBytes",),
     )
     columns: tuple[str, ...] = config(
         (), "columns", _of_source("columns"), "The columns of `consume_batch`, separated by commas."

@@ -398,5 +398,6 @@ def read_options(config: ConsumerConfig) -> SourceOptions:
         starting=EARLIEST,
         columns=tuple(columns),
         keys=config.keys,
+        max_record_bytes=config.max_record_bytes,
         include_headers="headers" in columns,
     )

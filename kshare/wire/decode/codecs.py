@@ -1,46 +1,41 @@
 """The compressed records of batches, as bytes one after the other in an arena.
 
-Guarantees: what comes out is what went in, or an :class:`InflateError` says what is wrong. Nothing
-on the wire makes the arena larger than twice what really came out of it.
+Guarantees: what comes out is what went in, or an :class:`.InflateError` says what is wrong. Nothing
+on the wire makes the arena larger than twice what really came out of it. A batch that inflates to
+more than a window is there in part, and goes on: so memory is that of its largest record.
 
-Cost: 5 us for a batch of 16 KB (lz4). Memory: 1 MiB, or what the largest batch needs, of which no
+Cost: 5 us for a batch of 16 KB (lz4). Memory: 1 MiB, or what the largest record needs, of which no
 more than 8 MiB is kept.
 
-The codecs are pyarrow's. To begin a stream costs more than a small batch does (lz4: 6 us, zstd:
-30 us), so several batches go through one stream, joined: all three formats allow several frames in
-a row. A mark, which is a frame of random bytes, behind each batch shows where it ends. Snappy alone
-has no stream format that pyarrow knows: there are blocks, bare (librdkafka) or in the framing of
-snappy-java (Java's clients), https://github.com/xerial/snappy-java.
+The codecs are pyarrow's, and zlib's. To begin a stream costs more than a small batch does (lz4: 6
+us, zstd: 30 us), so several batches go through one stream, joined: gzip, lz4 and zstd allow several
+frames in a row. A mark, which is a frame of random bytes, behind each batch shows where it ends.
+Snappy alone has no stream format that pyarrow knows.
 """
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from kshare.wire.decode import compiled
 from kshare.wire.decode.compiled import Bytes, Ints
+from kshare.wire.decode.streams import CODECS, Stream, arrow_stream
 
-__all__ = ["CODECS", "INFLATED_MAX", "Arena", "InflateError"]
+__all__ = ["WINDOW_BYTES", "Arena"]
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-"""By Kafka's numbers."""
+WINDOW_BYTES: Final = 8 << 20
+"""Bytes of a batch that are decompressed before they are scanned."""
 
-INFLATED_MAX = 1 << 30
-"""Bytes of the records of one batch at most."""
-
-_FIRST = 1 << 20
-_KEPT_MAX = 8 << 20
-_JOINED_MAX = 4 << 20
-_MARK_BYTES = 16
-_NO_RECORD = b"\x01"  # the varint -1: no record is that long, so none begins with a mark
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEAD_BYTES = 16
-_SNAPPY_RATIO = 64  # of a block's size to its compressed size, at most: 64 bytes for a tag and two
-_LENGTH = struct.Struct(">i")
+_FIRST: Final = 1 << 20
+_KEPT_MAX: Final = 8 << 20  # a window, which most batches fit into
+_JOINED_MAX: Final = 4 << 20
+_MARK_BYTES: Final = 16
+_NO_RECORD: Final = b"\x01"  # the varint -1: no record is that long, so none begins with a mark
 
 
 @cache
@@ -51,23 +46,22 @@ def _mark(name: str) -> tuple[tuple[int, int], bytes]:
     return (low, high), pa.compress(mark, name, asbytes=True)
 
 
-class InflateError(ValueError):
-    """Compressed records that cannot be decompressed; the text says why."""
-
-
-_FAULTS = (OSError, ValueError, pa.ArrowException)
+_FAULTS: Final = (OSError, ValueError, MemoryError, pa.ArrowException)
 
 
 class Arena:
     """A growing buffer for the decompressed records of some batches.
 
     Args:
-        inflated_max: Maximum size of one batch.
+        window: Bytes of a batch that are decompressed before they are scanned.
+
+    Attributes:
+        window: As given.
     """
 
-    def __init__(self, inflated_max: int = INFLATED_MAX) -> None:
-        self._inflated_max = inflated_max
-        self._room = bytearray()
+    def __init__(self, window: int = WINDOW_BYTES) -> None:
+        self.window = window
+        self._room: Bytes = np.empty(0, np.uint8)
         self._used = 0
         self._joins = True
 
@@ -83,16 +77,20 @@ class Arena:
 
     @property
     def data(self) -> Bytes:
-        """These bytes, read-only; valid until the next :meth:`clear`."""
-        view = np.frombuffer(self._room, np.uint8, self._used)
+        """These bytes, read-only; valid until the next change."""
+        view = self._room[: self._used]
         view.flags.writeable = False
         return view
 
     def clear(self) -> None:
         """Forget all batches."""
-        self._used = 0
+        self.cut(0)
         if len(self._room) > _KEPT_MAX:
-            self._room = bytearray()
+            self._room = np.empty(0, np.uint8)
+
+    def cut(self, end: int) -> None:
+        """Forget what is behind a position."""
+        self._used = end
 
     def inflate_joined(
         self, codec: int, parts: Sequence[memoryview], counts: Ints
@@ -115,7 +113,7 @@ class Arena:
         mark, frame = _mark(name)
         ends = counts.copy()
         try:
-            self._inflate_stream(name, frame.join((*parts, b"")), _JOINED_MAX)
+            self._read_all(arrow_stream(name, frame.join((*parts, b""))), start + _JOINED_MAX)
             reached = compiled.find_marks(self.data, start, ends, mark)
         except _FAULTS:
             reached = -1
@@ -128,97 +126,81 @@ class Arena:
         starts[1:] = ends[:-1] + _MARK_BYTES
         return starts, ends
 
-    def inflate(self, codec: int, compressed: memoryview) -> tuple[int, int]:
+    def inflate(self, stream: Stream, most: int) -> tuple[int, int]:
         """Decompress the records of a batch behind those that are there.
 
         Args:
-            codec: Kafka's number of the codec, 1 to 4.
-            compressed: The records.
+            stream: The records, from their begin.
+            most: Maximum number of bytes.
 
         Returns:
-            Where they are in :attr:`data`: start and end.
+            Where they are in :attr:`data`: start and end. There are more unless the stream is over.
 
         Raises:
-            InflateError: They are damaged, or larger than is allowed.
+            InflateError: They are damaged.
+            BlockSizeError: A block of them is too large.
+            MemoryError: There is none.
         """
         start = self._used
-        name = CODECS[codec]
         try:
-            if name == "snappy":
-                self._inflate_blocks(compressed)
-            else:
-                self._inflate_stream(name, compressed, self._inflated_max)
-        except _FAULTS as error:
+            self.fill(stream, start + most)
+        except BaseException:
             self._used = start
-            if isinstance(error, InflateError):
-                raise
-            raise InflateError(f"its records cannot be decompressed by {name}: {error}") from error
+            raise
         return start, self._used
 
-    def _inflate_stream(self, name: str, compressed: memoryview | bytes, most: int) -> None:
-        start = self._used
-        stream = pa.CompressedInputStream(pa.BufferReader(compressed), name)
+    def move_up(self, start: int) -> None:
+        """Move what is from a position on to the begin, and forget the rest."""
+        kept = self._room[start : self._used]
+        if len(self._room) > _KEPT_MAX and len(kept) <= _FIRST:
+            self._room = np.empty(_FIRST, np.uint8)
+        self._room[: len(kept)] = kept
+        self._used = len(kept)
+
+    def fill(self, stream: Stream, end: int) -> None:
+        """Decompress more, up to a position; less where the records may end.
+
+        Args:
+            stream: As for :meth:`inflate`, and so are the errors.
+            end: The position.
+        """
+        while self._used < end and not stream.is_over:
+            if self._used == len(self._room):
+                self._reserve(end)
+            room = memoryview(self._room)[self._used : end]  # type: ignore[arg-type]
+            self._used += stream.read(room)
+            if stream.may_end:
+                return
+
+    def pass_over(self, stream: Stream, count: int) -> bool:
+        """Decompress and forget some bytes, and all that is there.
+
+        Returns:
+            False if the stream ends before.
+        """
+        self._used = 0
+        if not len(self._room):
+            self._reserve(_FIRST)
+        room = memoryview(self._room)  # type: ignore[arg-type]
+        while count > 0 and not stream.is_over:
+            count -= stream.read(room[:count])
+        return count == 0
+
+    def _read_all(self, stream: pa.CompressedInputStream, limit: int) -> None:
         while True:
             if self._used == len(self._room):
-                self._reserve(1, start + most)
-            room = memoryview(self._room)[self._used :]
+                self._reserve(limit + 1)  # the byte over the limit shows that there are more
+            room = memoryview(self._room)[self._used :]  # type: ignore[arg-type]
             got = stream.readinto(room)
             self._used += got
-            _check(self._used - start, most)
+            if self._used > limit:
+                raise ValueError("more than are joined")
             if got < len(room):
                 return
 
-    def _inflate_blocks(self, compressed: memoryview) -> None:
-        start = self._used
-        for block in _snappy_blocks(compressed):
-            size = _snappy_size(block)
-            _check(self._used - start + size, self._inflated_max)
-            if size > _SNAPPY_RATIO * len(block):
-                raise InflateError("a snappy block claims to be larger than it can be")
-            data = pa.decompress(block, size, "snappy")
-            if self._used + size > len(self._room):
-                self._reserve(size, start + self._inflated_max)
-            self._room[self._used : self._used + size] = data
-            self._used += size
-
-    def _reserve(self, more: int, limit: int) -> None:
-        """Make room for ``more`` bytes, and at least twice as much as before, up to a limit."""
-        size = max(_FIRST, 2 * len(self._room), self._used + more)
-        # One byte over the limit shows that a batch is over it.
-        wider = bytearray(min(size, max(limit + 1, self._used + more)))
-        wider[: self._used] = memoryview(self._room)[: self._used]
+    def _reserve(self, most: int) -> None:
+        """Make room for more bytes, twice as much as before, up to a limit."""
+        size = max(_FIRST, 2 * len(self._room))
+        wider = np.empty(max(min(size, most), self._used + 1), np.uint8)
+        wider[: self._used] = self._room[: self._used]
         self._room = wider
-
-
-def _check(size: int, most: int) -> None:
-    if size > most:
-        raise InflateError(
-            f"its records take more than {most} bytes decompressed, which kshare does not read"
-        )
-
-
-def _snappy_blocks(compressed: memoryview) -> Iterator[memoryview]:
-    """The blocks of either layout."""
-    if compressed[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        yield compressed
-        return
-    at = _XERIAL_HEAD_BYTES
-    while at < len(compressed):
-        if at + _LENGTH.size > len(compressed):
-            raise InflateError("its snappy framing is cut short")
-        (size,) = _LENGTH.unpack_from(compressed, at)
-        at += _LENGTH.size
-        if not 0 < size <= len(compressed) - at:
-            raise InflateError("a snappy block does not fit into the batch")
-        yield compressed[at : at + size]
-        at += size
-
-
-def _snappy_size(block: memoryview) -> int:
-    """The size of a block when decompressed: a varint of 32 bits at its begin."""
-    size = 0
-    for shift, byte in zip(range(0, 35, 7), block, strict=False):
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return size
-    raise InflateError("a snappy block does not begin with its size")

@@ -27,7 +27,15 @@ from kshare.wire.decode.layout import (
     ScanState,
 )
 
-__all__ = ["begin_scan", "copy_headers", "find_marks", "index", "measure_headers", "scan"]
+__all__ = [
+    "begin_scan",
+    "copy_headers",
+    "find_marks",
+    "index",
+    "measure_headers",
+    "move_scan",
+    "scan",
+]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -64,12 +72,18 @@ def begin_scan(state: ScanState, source: Bytes, batches: Batches) -> None:
     state.batch = state.record = 0
 
 
+def move_scan(state: ScanState, source: Bytes) -> None:
+    """Let a scan go on in another buffer; its position there is the caller's to set."""
+    state.source, state.size = _address(source, np.uint8), len(source)
+
+
 def scan(state: ScanState) -> int:
     """Go on through the records of some batches; append (or count) those that are wanted.
 
     Returns:
         DONE; FULL, if there are as many rows as there may be, or the record where it stands finds
-        no room; or a fault of the batch where it stands.
+        no room; or a fault of the batch where it stands. After RECORD_LENGTH, a scan can go on
+        with more of that batch.
     """
     return _kernel("scan")(state)
 

@@ -5,7 +5,8 @@ bytes are, the outcome is rows or a :class:`~kshare.errors.RecordError` with top
 offset, never another exception, a crash or a read out of bounds.
 
 Cost: 0.15 us CPU a record of 100 bytes (lz4; 0.11 us if another slice holds it) and 4 us a batch.
-Memory: an arena of 1 to 8 MiB and the columns of one record batch.
+Memory: an arena of 1 to 8 MiB and the columns of one record batch; with a larger record, about
+three times its size. What a batch inflates to does not matter: it is decompressed in windows.
 """
 
 import ctypes
@@ -13,23 +14,30 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import NoReturn, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-from crc32c import crc32c
 
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OFFSET_MAX
 from kshare.core.progress import Slice, Stripe
-from kshare.errors import UnsupportedFormatError
+from kshare.errors import RecordTooLargeError
+from kshare.options.model import RECORD_BYTES
 from kshare.wire.decode import compiled, status
 from kshare.wire.decode.batch_index import BatchIndex, corrupt, index_batches, refuse
-from kshare.wire.decode.codecs import CODECS, Arena, InflateError
+from kshare.wire.decode.codecs import Arena
 from kshare.wire.decode.columns import COLUMNS, Columns, Rows
-from kshare.wire.decode.compiled import Batches, Bytes, Ints
+from kshare.wire.decode.compiled import Batches
+from kshare.wire.decode.large_records import (
+    HEAD_BYTES,
+    LargeRecords,
+    no_memory,
+    record_head,
+    record_length,
+)
 from kshare.wire.decode.layout import ScanState
+from kshare.wire.decode.streams import BlockSizeError, InflateError
 from kshare.wire.decode.wanted import WantedRecords
+from kshare.wire.decode.windows import Flags, Window, Windows
 
 __all__ = [
     "DEFAULT_COLUMNS",
@@ -44,20 +52,10 @@ _log = logging.getLogger(__name__)
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 ROWS_MAX = 65_536
 BYTES_MAX = 8 << 20
-_GROUP_BYTES = 512 << 10  # decompressed bytes a kernel call: they stay in the processor's cache
-_RATIO = 4  # of these to compressed ones, about
-
-_CODEC = 0x07
-_PASSED_OVER = -1  # instead of a codec
-_EXTENT = ["start", "end", "base_offset", "checksum"]  # fields of a batch
-_START, _END, _OFFSET = range(3)  # in an extent
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
-_CHECKED_FROM = 40  # the checksum covers this many bytes before the records
 _ABORT = 0
-
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Decoder:
@@ -76,6 +74,9 @@ class Decoder:
             a batch of its own.
         arena: Where records are decompressed; decoders that take turns may share one. None for an
             arena of its own.
+        max_record: Maximum size of a record that is wanted, decompressed; at least 1,024, since a
+            record's head is decompressed in any case.
+        leaves_out_large: Whether larger ones are left out, with a warning; else they are an error.
         drops_times: Whether a record has no timestamp (-1 ms) if microseconds in 64 bits cannot
             hold its own; else that is an error, where the column ``timestamp`` is wanted.
 
@@ -95,14 +96,19 @@ class Decoder:
         max_rows: int = ROWS_MAX,
         max_bytes: int = BYTES_MAX,
         arena: Arena | None = None,
+        max_record: int = RECORD_BYTES,
+        leaves_out_large: bool = False,
         drops_times: bool = False,
     ) -> None:
-        self._topic, self._partition = slice_.topic, slice_.partition
+        self._place = slice_.topic_partition
         self._wanted = WantedRecords(slice_.stripes, keys)
         self._read_committed = read_committed
-        self._check_crcs = check_crcs
         self._drops_times = drops_times
         self._arena = Arena() if arena is None else arena
+        self._windows = Windows(
+            self._place, self._arena, check_crcs=check_crcs, max_record=max_record
+        )
+        self._large = LargeRecords(self._place, max_record, are_left_out=leaves_out_large)
         self._calls = 0
         self._columns = Columns(
             slice_.topic,
@@ -132,20 +138,35 @@ class Decoder:
 
         Raises:
             CorruptRecordError: A batch is damaged; what came before it may have been yielded.
+            RecordTooLargeError: A record is larger than is allowed, or there is no memory; all
+                that comes before one that is too large was yielded.
             UnsupportedFormatError: A codec is unknown, or microseconds cannot hold a timestamp.
             RuntimeError: Another call has begun since; a decoder has one set of buffers.
         """
+        try:
+            yield from self._decode(index, aborted, limit)
+        except RecordTooLargeError:
+            if self._columns.rows:  # or nobody could have them, and then seek behind it
+                yield self._columns.finish()
+            raise
+        except MemoryError as error:
+            raise self._no_memory(self._columns.state, index) from error
+
+    def _decode(
+        self, index: BatchIndex, aborted: Sequence[tuple[int, int]], limit: int | None
+    ) -> Iterator[Rows]:
         self._calls += 1
         call = self._calls
         columns, state = self._columns, self._columns.state
+        state.rows = 0
         live = self._live_batches(index, aborted)
         self._wanted.put(state, index.fetch_offset, index.fetch_offset)
         most = int(index.batches["records"][live].sum())
         left = most + 1 if limit is None else limit
         columns.begin(min(most, left))
-        for source, group in self._groups(index, live):
-            compiled.begin_scan(state, source, group)
-            while self._scan(group, state) == status.FULL:
+        for window in self._windows.of(index, live):
+            window.begin(state)
+            while self._scan(window, state) == status.FULL:
                 if not columns.reserve():
                     most, left = most - columns.rows, left - columns.rows
                     yield columns.finish()
@@ -172,38 +193,99 @@ class Decoder:
 
         Raises:
             CorruptRecordError: A batch is damaged, and the limit was not reached before.
+            RecordTooLargeError: The same of a record that is too large.
             UnsupportedFormatError: A codec is unknown.
         """
         state = ScanState(max_rows=limit, counting=1)
         live = self._live_batches(index, aborted)
         self._wanted.put(state, index.fetch_offset, index.fetch_offset)
-        for source, group in self._groups(index, live):
-            compiled.begin_scan(state, source, group)
-            if self._scan(group, state) == status.FULL:
-                break
+        try:
+            for window in self._windows.of(index, live):
+                window.begin(state)
+                if self._scan(window, state) == status.FULL:
+                    break
+        except MemoryError as error:
+            raise self._no_memory(state, index) from error
         return state.rows, state.end_offset
 
-    def _scan(self, group: Batches, state: ScanState) -> int:
-        """Go on with a scan.
+    def _scan(self, window: Window, state: ScanState) -> int:
+        """Go on with a scan, to the end of a window's batches or until it is full.
 
         Returns:
             DONE or FULL.
 
         Raises:
             CorruptRecordError: The batch where the scan stands is damaged.
+            RecordTooLargeError: A record of it is.
             UnsupportedFormatError: A wanted timestamp of it does not fit.
         """
         result = compiled.scan(state)
-        while result == status.TIMESTAMP and (self._drops_times or not state.timestamps):
-            if state.timestamps:
-                _warn_dropped(self._topic, self._partition)
-            result = _take_without_time(group[state.batch : state.batch + 1], state)
-            if result == status.DONE:
+        while result not in (status.DONE, status.FULL):
+            if result == status.RECORD_LENGTH and window.has_more:
+                self._read_on(window, state)
                 result = compiled.scan(state)
-        if result not in (status.DONE, status.FULL):
-            bad = int(group["base_offset"][state.batch])
-            refuse(result, self._topic, self._partition, bad)
+            elif result == status.TIMESTAMP and (self._drops_times or not state.timestamps):
+                if state.timestamps:
+                    _warn_dropped(*self._place)
+                result = _take_without_time(window.batches[state.batch : state.batch + 1], state)
+                if result == status.DONE:
+                    result = compiled.scan(state)
+            else:
+                refuse(result, *self._place, window.base_offset(state.batch))
+        if result == status.DONE and window.goes_on and state.band < state.wanted.bands:
+            try:  # all records were read
+                is_end = window.ends_here()
+            except (InflateError, BlockSizeError):
+                is_end = False
+            if not is_end:
+                refuse(status.BATCH_REST, *self._place, window.base_offset(-1))
         return result
+
+    # -- records that are not whole, or too large -------------------------------------------
+
+    def _read_on(self, window: Window, state: ScanState) -> None:
+        """Decompress more of the record where a scan stands; pass over it if it is too large."""
+        base = window.base_offset(state.batch)
+        length = record_length(window.head(state))
+        if length is None:
+            refuse(status.RECORD_LENGTH, *self._place, base)
+        try:
+            if length <= self._large.most:
+                window.see_more(state, length)
+            else:
+                self._pass_over(window, state, base, length)
+        except InflateError as error:
+            corrupt(str(error), *self._place, base)
+        except BlockSizeError as error:
+            last = base + int(window.batches["last_delta"][state.batch])
+            self._large.block(base + state.delta + 1, last, error.size)
+            window.drop_rest()
+            state.batch += 1
+            state.record = 0
+
+    def _pass_over(self, window: Window, state: ScanState, base: int, length: int) -> None:
+        head = record_head(window.head(state))
+        if head is None or not head.has_key:
+            window.see_more(state, HEAD_BYTES)
+            head = record_head(window.head(state))
+        if head is None:
+            refuse(status.RECORD_FIELD, *self._place, base)
+        if not state.delta < head.delta <= window.batches["last_delta"][state.batch]:
+            refuse(status.RECORD_OFFSET, *self._place, base)
+        if not window.pass_over(state, head.size):  # its length is a lie
+            refuse(status.RECORD_LENGTH, *self._place, base)
+        state.record += 1
+        state.delta = head.delta
+        offset = base + head.delta
+        if self._wanted.holds(offset, head.key, has_key=head.has_key, floor=state.wanted.floor):
+            self._large.record(offset, length)
+
+    def _no_memory(self, state: ScanState, index: BatchIndex) -> RecordTooLargeError:
+        window = self._windows.current
+        if window is None:
+            return no_memory(self._place, index.fetch_offset)
+        at = min(state.batch, len(window.batches) - 1)
+        return no_memory(self._place, window.base_offset(at))
 
     # -- which batches ----------------------------------------------------------------------
 
@@ -214,7 +296,7 @@ class Decoder:
         first = np.maximum(batches["base_offset"], index.fetch_offset)
         end = batches["base_offset"] + batches["last_delta"] + 1
         band = np.searchsorted(ends, first, side="right")
-        reached = np.append(starts, np.iinfo(np.int64).max)[band] < end
+        reached = np.append(starts, OFFSET_MAX)[band] < end
         live: Flags = reached & (first < end) & (batches["records"] > 0)
         live &= (batches["attributes"] & _CONTROL) == 0
         if self._read_committed and aborted:
@@ -253,108 +335,17 @@ class Decoder:
         everything = WantedRecords([Stripe(WHOLE, (0, OFFSET_MAX))])
         everything.put(columns.state, 0, offset)
         alone = replace(index, batches=index.batches[row : row + 1])
-        for source, group in self._groups(alone, np.ones(1, np.bool_)):
-            compiled.begin_scan(columns.state, source, group)
+        for window in self._windows.of(alone, np.ones(1, np.bool_)):
+            window.begin(columns.state)
             while not columns.rows:
-                self._scan(group, columns.state)
+                result = self._scan(window, columns.state)
+                if result == status.DONE and not columns.rows:
+                    corrupt("a control record is too large", *self._place, offset)
                 columns.reserve()
         key = columns.finish().batch["key"][0].as_py()
         if key is None or len(key) < 4:
-            self._corrupt("the key of a control record is too short", offset)
+            corrupt("the key of a control record is too short", *self._place, offset)
         return int.from_bytes(key[2:4], "big") == _ABORT
-
-    # -- their bytes ------------------------------------------------------------------------
-
-    def _groups(self, index: BatchIndex, live: Flags) -> Iterator[tuple[Bytes, Batches]]:
-        """The live batches, decompressed, several at a time for one call of the kernel each.
-
-        The checksums of all batches are checked, as by Java's consumer: a damaged bit may be what
-        makes a batch one that is not live.
-        """
-        batches = index.batches
-        codecs = np.where(live, batches["attributes"] & _CODEC, _PASSED_OVER).tolist()
-        extents = batches[_EXTENT].tolist()
-        row = 0
-        while row < len(codecs):
-            rows, row = self._sound_rows(index.source.data, codecs, extents, row)
-            if not rows:
-                continue
-            codec = codecs[rows[0]]
-            if not codec:
-                yield index.source, batches[rows]
-                continue
-            starts, ends = self._inflated(index, codec, rows, [extents[chosen] for chosen in rows])
-            if len(starts) < len(rows):
-                row = rows[len(starts)]
-            group = batches[rows[: len(starts)]]
-            group["start"] = starts
-            group["end"] = ends
-            yield self._arena.data, group
-
-    def _sound_rows(
-        self, view: memoryview, codecs: list[int], extents: list[tuple[int, ...]], row: int
-    ) -> tuple[list[int], int]:
-        """Live batches of one codec from a row on, as many as make a group, and the row to go on.
-
-        What comes before a batch that is damaged is good, and may be all that is wanted.
-        """
-        rows: list[int] = []
-        size = 0
-        for at in range(row, len(codecs)):
-            start, end, offset, checksum = extents[at]
-            codec = codecs[at]
-            if rows and (size >= _GROUP_BYTES or codec not in (codecs[rows[0]], _PASSED_OVER)):
-                return rows, at
-            if self._check_crcs and crc32c(view[start - _CHECKED_FROM : end]) != checksum:
-                if rows:
-                    return rows, at
-                self._corrupt("its checksum (CRC-32C) does not fit its bytes", offset)
-            if codec != _PASSED_OVER:
-                rows.append(at)
-                size += (end - start) * (_RATIO if codec else 1)
-        return rows, len(codecs)
-
-    def _inflated(
-        self, index: BatchIndex, codec: int, rows: list[int], extents: list[tuple[int, ...]]
-    ) -> tuple[Ints, Ints]:
-        """Decompress the records of some batches into the arena.
-
-        Returns:
-            Where those of the first few start and end there, of one at least.
-        """
-        if codec >= len(CODECS):
-            self._refuse_codec(codec, extents[0][_OFFSET])
-        self._arena.clear()
-        parts = [index.source.data[extent[_START] : extent[_END]] for extent in extents]
-        if len(parts) > 1:
-            counts = index.batches["records"][rows]
-            joined = self._arena.inflate_joined(codec, parts, counts)
-            if joined is not None:
-                return joined
-        moved: list[tuple[int, int]] = []
-        for part, extent in zip(parts, extents, strict=True):
-            try:
-                moved.append(self._arena.inflate(codec, part))
-            except InflateError as error:
-                if moved:
-                    break
-                self._corrupt(str(error), extent[_OFFSET])
-            if self._arena.used >= _GROUP_BYTES:
-                break
-        starts, ends = np.array(moved, np.int64).T
-        return starts, ends
-
-    def _refuse_codec(self, codec: int, offset: int) -> NoReturn:
-        raise UnsupportedFormatError(
-            f"{self._topic}-{self._partition}, batch at offset {offset}: codec {codec} is not "
-            "known (kshare reads gzip, snappy, lz4 and zstd)",
-            topic=self._topic,
-            partition=self._partition,
-            offset=offset,
-        )
-
-    def _corrupt(self, why: str, offset: int) -> NoReturn:
-        corrupt(why, self._topic, self._partition, offset)
 
 
 def _take_without_time(batch: Batches, state: ScanState) -> int:

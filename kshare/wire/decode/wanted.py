@@ -97,6 +97,7 @@ class WantedRecords:
         if keys is not None and not keys:
             raise ValueError("no key is wanted; give None to read all")
         by_hash = sorted((key_hash(key, 0), key) for key in set(keys or ()))
+        self._keys = None if keys is None else frozenset(keys)
         self._key_hashes = np.array([hash_ for hash_, _ in by_hash], np.int64)
         self._key_ends = np.cumsum([0, *(len(key) for _, key in by_hash)], dtype=np.int64)
         self._key_bytes = np.frombuffer(b"".join(key for _, key in by_hash) + b"\0", np.uint8)
@@ -122,3 +123,25 @@ class WantedRecords:
         wanted.key_bytes = self._key_bytes.ctypes.data
         wanted.last_bytes = self._last_bytes.ctypes.data
         state.band = int(np.searchsorted(self.bands.ends, first_offset, "right"))
+
+    def holds(self, offset: int, key: bytes | None, *, has_key: bool, floor: int) -> bool:
+        """True if a record is wanted: what the kernels find, for one that they cannot read.
+
+        Args:
+            offset: Its offset.
+            key: Its key; None if it has none.
+            has_key: Whether the key is known; if not, it is taken for a wanted one.
+            floor: Records below it are not wanted.
+        """
+        bands = self.bands
+        band = int(np.searchsorted(bands.ends, offset, "right"))
+        if offset < floor or band == len(bands.ends) or offset < bands.starts[band]:
+            return False
+        if not has_key:
+            return True
+        if self._keys is not None and key not in self._keys:
+            return False
+        first, end = bands.range_counts[band : band + 2]
+        hash_ = key_hash(key, offset)
+        lows, lasts = bands.lows[first:end], bands.lasts[first:end]
+        return bool(first == end or ((lows <= hash_) & (hash_ <= lasts)).any())

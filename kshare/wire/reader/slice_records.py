@@ -83,6 +83,8 @@ class SliceRecords:
             check_crcs=options.kafka.check_crcs,
             max_rows=max_rows,
             arena=arena,
+            max_record=options.max_record_bytes,
+            leaves_out_large=options.leaves_out_large,
             drops_times=drops_times,
         )
         self._decoder: Decoder | None = None  # until it is needed

@@ -109,6 +109,7 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         "group.instance.id": ("pod-3", "pod-3"),
         "heartbeat.interval.ms": ("700", 700),
         "max.poll.interval.ms": ("9000", 9_000),
+        "max.record.bytes": ("1048576", 1 << 20),
         "partition.assignment.strategy": (
             "kshare-range-v1, range",
             ("kshare-range-v1", "range"),

@@ -3,13 +3,19 @@
 import pickle
 import struct
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from kshare.core.hashing import HashRange, key_hash
-from kshare.errors import CorruptRecordError, RecordError, UnsupportedFormatError
+from kshare.errors import (
+    CorruptRecordError,
+    RecordError,
+    RecordTooLargeError,
+    UnsupportedFormatError,
+)
 from kshare.wire.decode import codecs
 from kshare.wire.decode.records import Decoder
 from tests.support.batches import TRANSACTIONAL, Rec, batch_of, compress, encode_record, numbered
@@ -82,8 +88,15 @@ def test_what_comes_before_a_fault_may_be_all_that_is_wanted() -> None:
         decoder.count(index, (), 5)
 
 
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-@pytest.mark.parametrize("damage", ["cut", "none", "noise", "appended"])
+@pytest.mark.parametrize(
+    ("codec", "damage"),
+    [
+        *product(["gzip", "snappy", "lz4", "zstd"], ["cut", "none", "noise"]),
+        # What is behind a gzip member or an lz4 frame, Java's client does not look at:
+        # test_streams.py.
+        *product(["snappy", "zstd"], ["appended"]),
+    ],
+)
 def test_compressed_bytes_that_are_damaged(codec: str, damage: str) -> None:
     batch = batch_of(FEW, base=2, codec=codec)
     payload = {
@@ -109,8 +122,13 @@ def test_small_batches_are_decompressed_together(
     assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(range(200))
 
 
-@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
-@pytest.mark.parametrize("damage", ["cut", "none", "count", "more", "marked"])
+@pytest.mark.parametrize(
+    ("codec", "damage"),
+    [
+        *product(["gzip", "lz4", "zstd"], ["cut", "none", "count", "more"]),
+        *product(["gzip", "zstd"], ["marked"]),  # in lz4, Java reads the first frame alone
+    ],
+)
 def test_one_bad_batch_of_those_that_are_decompressed_together(codec: str, damage: str) -> None:
     batches = [simple(base, 10, codec=codec) for base in range(0, 50, 10)]
     raw = b"".join(map(encode_record, numbered([Rec(b"k", b"v")] * 10)))
@@ -197,12 +215,11 @@ def test_a_large_batch_makes_the_arena_larger_for_a_while(codec: str, xerial: bo
     assert decoder._arena.size <= 8 << 20
 
 
-def test_a_batch_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_would_fill_the_memory() -> None:
     for codec in ("gzip", "snappy", "lz4", "zstd"):
-        decoder = Decoder(slice_of())
-        monkeypatch.setattr(decoder._arena, "_inflated_max", 1 << 20)
+        decoder = Decoder(slice_of(), max_record=1 << 20)
         bomb = batch_of([Rec(b"k", bytes(4 << 20))], codec=codec)
-        with pytest.raises(CorruptRecordError, match="more than 1048576 bytes decompressed"):
+        with pytest.raises(RecordTooLargeError, match="more than 1048576, which is maxRecordBytes"):
             list(record_batches(decoder, indexed([bomb])))
         assert decoder._arena.size <= 4 << 20
         fits = batch_of([Rec(b"k", bytes((1 << 20) - 100))], codec=codec)

@@ -22,7 +22,8 @@ from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
 from kshare.errors import CorruptRecordError, UnsupportedFormatError
-from kshare.wire.decode import records
+from kshare.wire.decode import records, windows
+from kshare.wire.decode.codecs import Arena
 from kshare.wire.decode.columns import COLUMNS, schema
 from kshare.wire.decode.records import DEFAULT_COLUMNS, Decoder, index_batches
 from tests.support.batches import (
@@ -280,6 +281,7 @@ def slices(draw: st.DrawFn) -> Slice:
     st.integers(1, 9),
     st.sampled_from([1, 60, 1 << 20]),
     st.sampled_from([1, 30, 1 << 20]),
+    st.sampled_from([1, 7, 11, 60, 1 << 20]),
 )
 def test_exactly_the_records_of_the_slice_come_in_order(
     monkeypatch: pytest.MonkeyPatch,
@@ -289,9 +291,10 @@ def test_exactly_the_records_of_the_slice_come_in_order(
     limit: int,
     group_bytes: int,
     max_bytes: int,
+    window: int,
 ) -> None:
-    """Whatever is decoded at a time, and whatever fits into a record batch."""
-    monkeypatch.setattr(records, "_GROUP_BYTES", group_bytes)
+    """Whatever is decoded at a time, in whatever windows, and whatever fits in a record batch."""
+    monkeypatch.setattr(windows, "_GROUP_BYTES", group_bytes)
     expected = [
         (batch.base + rec.delta, rec.key, rec.value)
         for batch, recs in response
@@ -304,7 +307,7 @@ def test_exactly_the_records_of_the_slice_come_in_order(
         )
     ]
     index = indexed([batch for batch, _ in response], floor)
-    decoder = Decoder(slice_, max_rows=limit, max_bytes=max_bytes)
+    decoder = Decoder(slice_, max_rows=limit, max_bytes=max_bytes, arena=Arena(window))
     for _ in range(2):  # a decoder is as good as new
         found = list(record_batches(decoder, index))
         assert [

@@ -3,6 +3,7 @@
 A record is read only as far as it takes to know that it is not wanted:
 
     length, attributes, timestamp, offset, size of the key
+      | they do not fit into the batch -> a fault; with more of it, the same record again
       | offset below the band ------------------------------------------> next record
       | offset behind the last band ------------------------------------> DONE
     key (only if keys or hash ranges are asked for)
@@ -220,6 +221,12 @@ def _save(record: int, position: int, delta: int, band: int, state: Record) -> N
 
 
 @helper
+def _ended(result: int, is_end: bool) -> Int:
+    """The result of the scan of a batch whose records are read to its end, or not."""
+    return status.BATCH_REST if result == status.DONE and not is_end else result
+
+
+@helper
 def _scan_batch(batch: Record, state: Record) -> Int:
     """Go on with the records of one batch; see :func:`scan`."""
     wanted = state.wanted
@@ -241,12 +248,14 @@ def _scan_batch(batch: Record, state: Record) -> Int:
     band = state.band
     band_start = 0
     band_end = -1
+    result = status.DONE
     while record < records:
-        fault, stop, time_delta, offset_delta, key, key_size = _record_head(at, end)
-        if fault != status.DONE:
-            return fault
+        result, stop, time_delta, offset_delta, key, key_size = _record_head(at, end)
+        if result != status.DONE:
+            break
         if offset_delta <= delta or offset_delta > last_delta:
-            return status.RECORD_OFFSET
+            result = status.RECORD_OFFSET
+            break
         offset = base + offset_delta
         while offset >= band_end:
             if band_end >= 0:
@@ -259,10 +268,9 @@ def _scan_batch(batch: Record, state: Record) -> Int:
         taken = offset >= band_start and _holds(band, key, key_size, buffer_end, offset, wanted)
         if taken and not counting:
             millis = batch.max_timestamp if by_log else batch.first_timestamp + time_delta
-            took = _take(offset, millis, time_type, key, key_size, stop, buffer_end, state)
-            if took != status.DONE:
-                _save(record, at - source, delta, band, state)
-                return took
+            result = _take(offset, millis, time_type, key, key_size, stop, buffer_end, state)
+            if result != status.DONE:
+                break
         delta = offset_delta
         at = stop
         record += 1
@@ -270,10 +278,11 @@ def _scan_batch(batch: Record, state: Record) -> Int:
             state.rows += 1
             state.end_offset = offset + 1
             if state.rows >= state.max_rows:
-                _save(record, at - source, delta, band, state)
-                return status.FULL
-    state.band = band
-    return status.DONE if at == end else status.BATCH_REST
+                result = status.FULL
+                break
+    # Also after a fault: of a record that does not fit, there may be more.
+    _save(record, at - source, delta, band, state)
+    return _ended(result, at == end)
 
 
 def scan(state: Record) -> Int:
