@@ -18,7 +18,7 @@ BY_WORKER := --dist loadfile --no-loadscope-reorder
 # What the runs of pytest have done, for the page at the end of make test.
 RESULTS := $(VENV)/results
 
-.PHONY: setup demo-setup demo test test-all test-rest test-core test-quick test-proof test-docker test-slow test-units test-integration test-oldest test-long test-cluster test-spark test-python test-one image prepare prepare-tests prepare-tools prepare-spark prepare-client soak lint lint-quick bench docs map pictures dist clean
+.PHONY: setup demo-setup demo test test-all test-rest test-core test-quick test-proof test-docker test-slow test-units test-integration test-oldest test-long test-cluster test-spark test-python test-one image prepare prepare-tests prepare-tools prepare-spark prepare-client soak histories lint lint-quick bench docs map pictures dist clean
 
 setup: $(VENV)/.ready
 
@@ -110,10 +110,12 @@ test-units: setup prepare-tests
 test-oldest: setup
 	$(BIN)/python -m integration.spark_versions --short 4.0.2
 
-# What make test-all leaves out.
+# What make test-all leaves out; at the end a stream, a consumer and a processor, for so many minutes.
+RESIDENT_MINUTES ?= 85
 test-long: setup prepare prepare-client
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m long --hypothesis-profile=all tests
 	$(BIN)/python -m pytest -n 4 -m long $(BY_WORKER) --ignore=integration/alone integration
+	$(BIN)/python -m integration.residents --minutes $(RESIDENT_MINUTES)
 
 # Fetches a Kafka broker and Spark's own Kafka source, once, and compiles the tests, which each worker
 # of pytest would do for itself. A test that cannot be collected is reported when the tests run.
@@ -157,6 +159,10 @@ test-cluster: setup prepare
 MINUTES ?= 10
 soak: setup
 	$(BIN)/python -m integration.soak --minutes $(MINUTES)
+
+# Histories in each mode of groups, each for so many minutes, and a verdict.
+histories: setup
+	$(BIN)/python -m integration.histories --minutes $(MINUTES)
 
 bench: setup
 	$(BIN)/python -m bench

@@ -73,18 +73,10 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
 
     def note(what: str) -> Callable[[Mapping[TopicPartition, tuple[HashRange, ...]]], None]:
         def write_change(changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> None:
-            wide = sum(
-                sum(part.width for part in hashes) or HASH_SPACE for hashes in changed.values()
-            )
-            which = ",".join(
-                f"{at.partition}:{part.lo}-{part.hi}" if part else f"{at.partition}"
-                for at, hashes in changed.items()
-                for part in hashes or (None,)
-            )
             epoch = "" if what != "assigned" else epoch_of(consumer)
             if ways is not None and what == "revoked":
                 ways.gone(changed)
-            write(f"{what} {time.monotonic_ns()} {wide / HASH_SPACE:.4f} {which} {epoch}")
+            write(f"{change_line(what, changed)} {epoch}")
 
         return write_change
 
@@ -107,6 +99,22 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
         except (KshareError, ConsumerClosedError):
             if not consumer.is_closed:
                 raise
+
+
+def change_line(what: str, changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> str:
+    """The line of a callback.
+
+    Args:
+        what: ``assigned``, ``revoked`` or ``lost``.
+        changed: The key hashes of each partition; none are all of it.
+    """
+    wide = sum(sum(part.width for part in hashes) or HASH_SPACE for hashes in changed.values())
+    which = ",".join(
+        f"{at.partition}:{part.lo}-{part.hi}" if part else f"{at.partition}"
+        for at, hashes in changed.items()
+        for part in hashes or (None,)
+    )
+    return f"{what} {time.monotonic_ns()} {wide / HASH_SPACE:.4f} {which}"
 
 
 def _say_where(consumer: KeySharedConsumer) -> None:

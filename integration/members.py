@@ -42,6 +42,7 @@ class Member:
     is_plain: bool = False
     resumed: list[int] = field(default_factory=list)
     signals: list[signal.Signals] = field(default_factory=list)
+    interrupted: list[int] = field(default_factory=list)
     is_over: bool = False  # its end was looked at
 
     def lines(self) -> list[list[str]]:
@@ -93,6 +94,8 @@ class Member:
     def signal(self, number: signal.Signals) -> None:
         if number is signal.SIGCONT:
             self.resumed.append(time.monotonic_ns())
+        if number in {signal.SIGKILL, signal.SIGSTOP}:
+            self.interrupted.append(time.monotonic_ns())
         self.signals.append(number)
         self.process.send_signal(number)
 
@@ -151,6 +154,15 @@ class Group:
         member.is_plain = True
         return member
 
+    def start_handlers(self, **config: Any) -> Member:
+        """Start a processor (:mod:`integration.handler_process`)."""
+        return self._start("integration.handler_process", config)
+
+    def wake(self) -> None:
+        """Let all that are suspended go on."""
+        for member in self.members:
+            member.signal(signal.SIGCONT)
+
     def _start(self, module: str, config: dict[str, Any], has_callbacks: bool = True) -> Member:
         file = self.folder / f"{self.name}-{len(self.members):03}"
         file.touch()
@@ -203,23 +215,13 @@ class Group:
             shown.judged(report)
             assert report.ok, str(report)
 
-    def faults_of_returns(self, *, has_order: bool = True) -> list[str]:
-        """What members have returned that they must not have; nothing is excused.
-
-        Nothing is returned that is known to be committed; and with key order, a member that returns
-        a key that another one has returned since was assigned it in between, and offsets rise.
-
-        Args:
-            has_order: Whether members have key order.
-        """
-        return self.anomalies(is_strict=True, has_order=has_order)
-
     def anomalies(
         self,
         produced: Mapping[int, list[tuple[int, int]]] | None = None,
         *,
         is_strict: bool = False,
         has_order: bool = True,
+        more: Mapping[str, Events] | None = None,
     ) -> list[str]:
         """What is wrong with all that was delivered.
 
@@ -227,6 +229,7 @@ class Group:
             produced: The offset ranges of each partition that had to be delivered.
             is_strict: Excuse no record that was in hand.
             has_order: Whether members have key order.
+            more: The events of others, who know what is committed.
         """
         sent = None
         if produced is not None:
@@ -240,6 +243,7 @@ class Group:
             each.file.name: each.events(self.topic, is_strict=is_strict) for each in self.members
         }
         resets = self.log_losses
+        events |= more or {}
         history = History(processes=events, sent=sent, resets=resets, has_order=has_order)
         return [str(each) for each in check_history(history)]
 
@@ -289,8 +293,13 @@ def _event(topic: str, line: list[str]) -> Delivery | OwnerChange | Committed | 
     return OwnerChange(int(line[1]), line[0] == "assigned", hashes, line[0] == "lost")
 
 
+def key_at(offset: int) -> bytes:
+    """The key of each record that :func:`fill` writes."""
+    return b"key-%d" % (offset * offset % 331)
+
+
 def fill(group: Group, first: int, last: int) -> None:
-    rows = [(f"key-{i * i % 331}", f"{i}") for i in range(first, last)]
+    rows = [(key_at(i), f"{i}") for i in range(first, last)]
     group.broker.produce(group.topic, rows)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 _MODULES = [
     "integration.consumer_process",
     "integration.group_member",
+    "integration.handler_kills_process",
     "integration.handler_process",
     "integration.member_process",
     "integration.plain_process",

@@ -1,41 +1,31 @@
 """A query that runs for as long as a soak.
 
-``python -m integration.resident_query SERVERS TOPIC DIR``
+``python -m integration.resident_query SERVERS TOPIC OUTPUT DIR``
 
-It reads a topic by 3 key ranges every 2 s, and writes each batch to ``DIR/out/batch=ID``, until
-there is a file ``DIR/stop``; then it reads what is left.
+It reads a topic by 3 key ranges, a batch a second, and writes key and offset of each record to
+OUTPUT, with ``exactlyOnce``, until there is a file ``DIR/stop``; then it reads what is left.
 """
 
 import sys
 import time
 from pathlib import Path
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from integration.spark import INTERPRETED, start_spark
 
 
-def main(servers: str, topic: str, folder: str) -> None:
+def main(servers: str, topic: str, output: str, folder: str) -> None:
     """Run it."""
     spark = start_spark(config=INTERPRETED)
-    where = Path(folder)
-    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "keyRanges": "3"}
-    options |= {"startingOffsets": "earliest", "maxRecordsPerTask": "50"}
-
-    def write(rows: DataFrame, batch: int) -> None:
-        columns = rows.select("topic", "partition", "offset", "key")
-        placed = columns.withColumn("task", F.spark_partition_id())
-        placed.write.mode("overwrite").parquet(f"{where}/out/batch={batch}")
-
+    where, kafka = Path(folder), {"kafka.bootstrap.servers": servers}
+    options = {"subscribe": topic, "keyRanges": "3", "startingOffsets": "earliest"}
+    frame = spark.readStream.format("kshare").options(**kafka, **options).load()
+    rows = frame.selectExpr("key", "CAST(offset AS STRING) AS value")
     writer = (
-        spark.readStream.format("kshare")
-        .options(**options)
-        .load()
-        .writeStream.foreachBatch(write)
+        rows.writeStream.format("kshare")
+        .options(**kafka, topic=output, exactlyOnce="true")
         .option("checkpointLocation", f"{where}/checkpoint")
     )
-    query = writer.trigger(processingTime="2 seconds").start()
+    query = writer.trigger(processingTime="1 second").start()
     while not (where / "stop").exists():
         if not query.isActive:
             query.awaitTermination()  # it raises what has ended it

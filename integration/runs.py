@@ -89,6 +89,11 @@ class Driver:
         self.close()
         raise DriverKilledError(f"the driver has ended:\n{self.log()}")
 
+    @property
+    def process(self) -> subprocess.Popen[str] | None:
+        """The process, if there is one; its children are all that Spark has started."""
+        return self._process
+
     def log(self) -> str:
         """The end of what it printed."""
         return self.log_file.read_text(errors="replace")[-8000:]

@@ -2,13 +2,14 @@
 
 ``python -m integration.soak [--minutes 10] [--seed N] [--folder DIR] [--only NAME]``
 
-A query and a group live from the start to the end, and nothing is done to them: their memory and
-file descriptors are shown at both. Beside them, one round follows another, in an order and with
-faults that the seed decides; a new seed each time, unless one is given:
+A stream, a consumer and a processor live from the start to the end, and nothing is done to them:
+what they use is shown at both (:mod:`integration.residents`). Beside them, one round follows
+another, in an order and with faults that the seed decides; a new seed each time, unless one is
+given:
 
 ``query``    a query is killed at random points (:class:`integration.test_range_kills.Soak`)
 ``members``  members that receive in all ways are killed and stopped, brokers too
-             (:mod:`integration.soak_ways`)
+             (:mod:`integration.member_histories`)
 ``FILE``     the tests of faults in a file, with the seed for all that is random in them
 
 Histories stay in the folder: what members wrote, what queries wrote, the log of each round. The
@@ -29,10 +30,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from integration.chance import SEED
+from integration.conditions import brokers_of
 from integration.kafka import KafkaBroker
+from integration.member_histories import MODES, members_round
 from integration.residents import Measure, Residents, residents
 from integration.runs import ROOT, Driver
-from integration.soak_ways import MODES, brokers_of, members_round
 from integration.test_range_kills import Soak
 
 __all__ = ["FILES", "main"]
@@ -91,7 +93,9 @@ def _members(mode: str, brokers: int) -> Callable[[int, Path], list[str]]:
     def run(seed: int, folder: Path) -> list[str]:
         with brokers_of(brokers) as (where, cluster):
             chance = random.Random(seed)
-            return members_round(where, cluster, mode, _CHAOS_SECONDS, chance, folder)
+            verdict = members_round(mode, where, cluster, _CHAOS_SECONDS, chance, folder)
+        print(f"  {mode}: {verdict.text}", flush=True)
+        return verdict.faults
 
     return run
 

@@ -21,7 +21,13 @@ counted from 0 in this start:
 
 Besides, a job may have ``record_seconds``: how long a task works on each record; and
 ``feedback_port``: where tasks are told to report to, instead of where the planner listens. A query
-ends as soon as there is a file ``stop_file``.
+ends as soon as there is a file ``stop_file``. With ``trigger``, a time, it runs until then. With
+``history``, a file, it writes no batches but lines, with the time (CLOCK_MONOTONIC, ns)::
+
+    planning TIME
+    batch TIME ID
+    record TIME PARTITION OFFSET KEY
+    done TIME ID
 """
 
 import importlib
@@ -116,13 +122,16 @@ class Reader(StreamReader):
     kill: Kill
     log: str | None
     feedback_port: int | None
+    history: str | None
     planned = 0
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"kill": self.kill, "log": self.log, "feedback_port": self.feedback_port}
-        return {**super().__getstate__(), **own}
+        return {**super().__getstate__(), **own, "history": self.history}
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        if self.history is not None:
+            note(self.history, f"planning {time.monotonic_ns()}")
         self._strike_in("before-offset-log")
         return super().latestOffset(start, limit)
 
@@ -175,10 +184,15 @@ def keep_log(file: str) -> None:
     logger.addHandler(handler)
 
 
-def source_of(
-    kill: Kill, log: str | None, feedback_port: int | None = None
-) -> type[KshareDataSource]:
+def note(file: str, *lines: str) -> None:
+    """Append lines to the file of a history."""
+    with Path(file).open("a") as out:
+        out.write("".join(f"{line}\n" for line in lines))
+
+
+def source_of(job: Mapping[str, Any]) -> type[KshareDataSource]:
     """Make ``format("kshare")`` with :class:`Reader`."""
+    kill, log, feedback_port = job.get("kill") or {}, job.get("log"), job.get("feedback_port")
 
     class Source(KshareDataSource):
         @classmethod
@@ -190,6 +204,7 @@ def source_of(
             reader = getattr(made, "reader", made)  # Spark before 4.2 has one around it
             reader.__class__ = Reader
             reader.kill, reader.log, reader.feedback_port = kill, log, feedback_port
+            reader.history = job.get("history")
             return made
 
     return Source
@@ -200,7 +215,7 @@ def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
     kill: Kill = job.get("kill") or {}
     where, enough = kill.get("where"), threading.Event()
     ran: list[int] = []
-    spark.dataSource.register(source_of(kill, job.get("log"), job.get("feedback_port")))
+    spark.dataSource.register(source_of(job))
     source = job.get("source", "kshare")
     reader = (
         spark.readStream.format(WATCHED if source == "kshare" else source)
@@ -217,6 +232,9 @@ def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
         is_time = number >= kill.get("batch", 0)
         if number >= job.get("batches", number + 1) or Path(job.get("stop_file", "/")).is_file():
             enough.set()
+        if history := job.get("history"):
+            note_batch(history, rows, batch)
+            return
         columns = rows.select("topic", "partition", "offset", "key", "value")
         placed = columns.withColumn("task", F.spark_partition_id())
         if where == "in-tasks" and is_time:
@@ -230,12 +248,7 @@ def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
 
             placed = placed.where(F.udf(pass_some_rows, "boolean")("offset"))
         if seconds := job.get("record_seconds"):
-
-            def work(_: int) -> bool:
-                time.sleep(seconds)
-                return True
-
-            placed = placed.where(F.udf(work, "boolean")("offset"))
+            placed = worked_on(placed, seconds)
         placed.write.mode("overwrite").parquet(f"{job['out']}/batch={batch}")
         if where == "before-commit-log" and is_time:
             strike(kill)
@@ -247,9 +260,43 @@ def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
     try:
         if where == "any-time":
             timer.start()
-        _read_all(writer, ran, enough)
+        if trigger := job.get("trigger"):
+            _run_on(writer.trigger(processingTime=trigger), Path(job["stop_file"]))
+        else:
+            _read_all(writer, ran, enough)
     finally:
         timer.cancel()
+
+
+def worked_on(rows: DataFrame, seconds: float) -> DataFrame:
+    """Rows of which each takes so long in its task."""
+
+    def work(_: int) -> bool:
+        time.sleep(seconds)
+        return True
+
+    return rows.where(F.udf(work, "boolean")("offset"))
+
+
+def note_batch(file: str, rows: DataFrame, batch: int) -> None:
+    """Process a batch: write what it has."""
+    note(file, f"batch {time.monotonic_ns()} {batch}")
+    lines = [
+        f"record {time.monotonic_ns()} {row.partition} {row.offset} {bytes(row.key).hex()}"
+        for row in rows.select("partition", "offset", "key").collect()
+    ]
+    note(file, *lines, f"done {time.monotonic_ns()} {batch}")
+
+
+def _run_on(writer: DataStreamWriter, stop_file: Path) -> None:
+    """Run a query until there is a file, or it fails."""
+    query = writer.start()
+    try:
+        while not query.awaitTermination(0.2):  # type: ignore[arg-type]
+            if stop_file.exists():
+                return
+    finally:
+        query.stop()
 
 
 def _read_all(writer: DataStreamWriter, ran: list[int], enough: threading.Event) -> None:

@@ -43,7 +43,7 @@ def begun(file: Path) -> list[Begun]:
 
 def handler(broker: KafkaBroker, topic: str, letters: str, file: Path, way: str) -> PythonProcess:
     arguments = [broker.bootstrap_servers, topic, letters, str(file), way]
-    return PythonProcess("integration.handler_process", arguments)
+    return PythonProcess("integration.handler_kills_process", arguments)
 
 
 def has_mark(broker: KafkaBroker, topic: str) -> bool:

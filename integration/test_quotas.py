@@ -9,13 +9,11 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
-from kafka.protocol.admin import AlterClientQuotasRequest
 
 import kshare
 from integration.kafka import KafkaBroker
@@ -23,10 +21,8 @@ from integration.sinking import PARTITIONS, assert_each_once_and_in_order, numbe
 from integration.sinking import received as received_by
 from kshare.core.hashing import WHOLE
 from kshare.group import KeySharedConsumer
-from kshare.options import KafkaConfig
 from kshare.processing import Processor, Record, Retry, Stop
 from kshare.produce import write_rows
-from kshare.wire.protocol.connection import Connection
 from tests.processing.running import run
 from tests.support.clock import WAIT_S, until
 
@@ -45,21 +41,6 @@ FAULTS = ("without", "did not answer", "not reached", "Lost", "lost", "failed", 
 def client_id() -> str:
     """A name that has quotas of its own."""
     return f"quota-{uuid.uuid4().hex[:8]}"
-
-
-def set_quotas(broker: KafkaBroker, client_id: str, **quotas: float) -> None:
-    """Bound what a client may do: ``consumer_byte_rate``, ``producer_byte_rate``, ..."""
-    entry = AlterClientQuotasRequest.EntryData
-    config = KafkaConfig(bootstrap_servers=(("127.0.0.1", broker.ports["PLAINTEXT"]),))
-    with closing(Connection(*config.bootstrap_servers[0], config)) as connection:
-        version = connection.version(AlterClientQuotasRequest, 0, 1)
-        entity = entry.EntityData(entity_type="client-id", entity_name=client_id)
-        ops = [entry.OpData(key=key, value=value, remove=False) for key, value in quotas.items()]
-        request = AlterClientQuotasRequest(
-            version=version, entries=[entry(entity=[entity], ops=ops)], validate_only=False
-        )
-        (answer,) = connection.call(request).entries
-        assert answer.error_code == 0, answer.error_message
 
 
 @pytest.fixture
@@ -87,7 +68,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 def test_a_slice_is_read(
     broker: KafkaBroker, filled: str, client_id: str, quotas: dict[str, float]
 ) -> None:
-    set_quotas(broker, client_id, **quotas)
+    broker.set_quotas(client_id, **quotas)
     options = {
         "kafka.bootstrap.servers": broker.bootstrap_servers,
         "kafka.client.id": client_id,
@@ -107,9 +88,9 @@ def test_a_member_gets_each_record_once(
 ) -> None:
     """It commits meanwhile, and its right to deliver never lapses: the log has no such quota."""
     if quotas is None:
-        set_quotas(broker, client_id, request_percentage=0.5)
+        broker.set_quotas(client_id, request_percentage=0.5)
     else:
-        set_quotas(broker, client_id, consumer_byte_rate=quotas)
+        broker.set_quotas(client_id, consumer_byte_rate=quotas)
     config = {
         "bootstrap.servers": broker.bootstrap_servers,
         "client.id": client_id,
@@ -140,7 +121,7 @@ def test_a_processor_handles_each_record_once(
     broker: KafkaBroker, filled: str, client_id: str
 ) -> None:
     """What it reads, and what it writes of attempts and letters, is throttled."""
-    set_quotas(broker, client_id, consumer_byte_rate=RATE, producer_byte_rate=500)
+    broker.set_quotas(client_id, consumer_byte_rate=RATE, producer_byte_rate=500)
     handled = Counter[int]()
     attempts = Counter[int]()
 
@@ -169,7 +150,7 @@ def test_a_processor_handles_each_record_once(
 
 def test_rows_are_written(broker: KafkaBroker, client_id: str) -> None:
     topic = broker.create_topic(partitions=PARTITIONS)
-    set_quotas(broker, client_id, producer_byte_rate=10_000)
+    broker.set_quotas(client_id, producer_byte_rate=10_000)
     rows: list[pa.RecordBatch] = [numbered(start, 500) for start in range(0, 3_000, 500)]
     options = options_for(broker, topic, **{"kafka.client.id": client_id})
     assert write_rows(rows, options) == 3_000

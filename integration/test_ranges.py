@@ -52,7 +52,7 @@ class Query:
         after: Callable[[int], object] = lambda _: None,
         **options: str,
     ) -> None:
-        kept = source_of({}, str(run.planner_log))
+        kept = source_of({"log": str(run.planner_log)})
 
         class Source(kept):  # type: ignore[misc, valid-type]
             @classmethod

@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from functools import cached_property
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -18,9 +19,12 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from kafka.protocol.admin import AlterClientQuotasRequest
 
+from kshare.options import KafkaConfig
 from kshare.testing import RecordLike, produce, produce_all, watermarks
 from kshare.testing.records import producer_config
+from kshare.wire.protocol.connection import Connection
 from tests.support.clock import until
 
 WAIT_S = 30
@@ -197,6 +201,21 @@ class Topics:
     def latest(self, topic: str, partition: int = 0) -> int:
         """Return the high watermark."""
         return watermarks(self.bootstrap_servers, topic, partition)[1]
+
+    def set_quotas(self, client_id: str, **quotas: float) -> None:
+        """Bound what a client may do: ``consumer_byte_rate``, ``request_percentage``, ..."""
+        host, port = self.bootstrap_servers.split(",")[0].rsplit(":", 1)
+        config = KafkaConfig(bootstrap_servers=((host, int(port)),))
+        entry = AlterClientQuotasRequest.EntryData
+        with closing(Connection(host, int(port), config)) as connection:
+            version = connection.version(AlterClientQuotasRequest, 0, 1)
+            entity = entry.EntityData(entity_type="client-id", entity_name=client_id)
+            ops = [entry.OpData(key=key, value=most, remove=False) for key, most in quotas.items()]
+            request = AlterClientQuotasRequest(
+                version=version, entries=[entry(entity=[entity], ops=ops)], validate_only=False
+            )
+            (answer,) = connection.call(request).entries
+            assert answer.error_code == 0, answer.error_message
 
     def deny(
         self, topic: str, user: str = "stranger", operation: AclOperation = AclOperation.READ

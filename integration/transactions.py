@@ -4,7 +4,8 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,33 @@ class Processes:
         )
 
 
+def faults_of_outputs(found: Sequence[tuple[int, bytes]], wanted: Collection[int]) -> list[str]:
+    """What is wrong with what came out of records: once of each, and those of a key in order.
+
+    Args:
+        found: Input offset and key of each output, in order.
+        wanted: The offsets of the inputs that have one.
+    """
+    times = Counter(offset for offset, _ in found)
+    faults = [f"offset {offset} has {n} outputs" for offset, n in times.items() if n > 1]
+    faults += [f"offset {offset} has no output" for offset in wanted if not times[offset]]
+    faults += [f"offset {offset} is to have none" for offset in times if offset not in wanted]
+    last: dict[bytes, int] = {}
+    for offset, key in found:
+        if offset < last.get(key, -1):
+            faults.append(f"{key!r}: offset {offset} comes after {last[key]}")
+        last[key] = offset
+    return faults
+
+
 def outputs(broker: Topics, topic: str) -> list[tuple[int, bytes]]:
+    """Input offset and key of each output that a reader of committed records sees."""
+    with closing(reader_of(broker, topic)) as reader:
+        return [(int(row.value() or b""), row.key() or b"") for row in read_to_end(reader)]
+
+
+def reader_of(broker: Topics, topic: str) -> Consumer:
+    """A consumer of a topic of one partition, for :func:`read_to_end`."""
     reader = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -220,9 +247,7 @@ def outputs(broker: Topics, topic: str) -> list[tuple[int, bytes]]:
         }
     )
     reader.assign([TopicPartition(topic, 0, 0)])
-    found = [(int(row.value() or b""), row.key() or b"") for row in read_to_end(reader)]
-    reader.close()
-    return found
+    return reader
 
 
 def read_to_end(reader: Consumer) -> Iterator[Message]:

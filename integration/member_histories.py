@@ -1,0 +1,221 @@
+"""Histories of members: they receive in all ways, and are killed, suspended, ended and replaced.
+
+Four members share a partition. Every second or two one of them is killed, ended, or suspended, also
+for longer than every time-out; brokers are killed and frozen as well, and leaders are moved. In a
+standalone group, processes take key ranges over from those that live. :mod:`integration.histories`
+runs them.
+"""
+
+import random
+import signal
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from integration.conditions import (
+    CLIENT,
+    TIMEOUTS,
+    Observer,
+    Verdict,
+    disturb,
+    disturb_broker,
+    set_back,
+)
+from integration.members import Group, Member, end_all, eventually, key_at
+from integration.transactions import faults_of_outputs, outputs
+from kshare.core.hashing import WHOLE, HashRange, split
+from kshare.group.offsets import list_offsets
+
+__all__ = ["MODES", "members_round"]
+
+MODES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "implicit": {},
+    "implicit, commit()": {"enable.auto.commit": False},
+    "explicit": {"acknowledgement.mode": "explicit"},
+    "explicit, one of a key": {"acknowledgement.mode": "explicit", "max.in.flight.per.key": 1},
+    "assign": {},
+    "assign, explicit": {"acknowledgement.mode": "explicit", "enable.auto.commit": False},
+    "no order": {
+        "consumption.order": "none",
+        "cooperative.chunk.records": "50",
+        "cooperative.lease.timeout.ms": 8_000,
+    },
+    "transactions": {"transaction.timeout.ms": 10_000},
+}
+_MEMBERS: Final = 4
+_RECORDS: Final = 60
+"""So many are written each second."""
+_BYTES: Final = 300
+"""So large that members who read what they have missed meet their quota."""
+
+
+@dataclass
+class Crew:
+    """The members that a group shall have, and who takes their places.
+
+    Args:
+        group: The group.
+        mode: One of :data:`MODES`.
+        chance: Which member does what.
+
+    Attributes:
+        owners: Of a standalone group: who was given each key range last.
+    """
+
+    group: Group
+    mode: str
+    chance: random.Random
+    owners: dict[HashRange, Member | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.mode.startswith("assign"):
+            self.owners = dict.fromkeys(split(WHOLE, _MEMBERS))
+
+    def living(self) -> list[Member]:
+        """Those that were not killed or ended; who is fenced, or about to be, is among them."""
+        return [each for each in self.group.members if each.process.poll() is None]
+
+    def keep(self) -> None:
+        """Start members in the places of those that have ended."""
+        for hashes, owner in self.owners.items():
+            if owner is None or owner.process.poll() is not None:
+                self.owners[hashes] = self._start(hashes)
+        for _ in range(0 if self.owners else _MEMBERS - len(self.living())):
+            self._start(None)
+
+    def swap(self) -> None:
+        """Let somebody join: it takes the place of one that lives, or a part of two places."""
+        if not self.owners:
+            self._start(None)
+            return
+        places = sorted(self.owners)
+        at = self.chance.randrange(len(places) - 1)
+        if self.chance.random() < 0.5:
+            self.owners[places[at]] = self._start(places[at])
+            return
+        low, high = places[at : at + 2]
+        cut = low.lo + int((high.hi - low.lo) * self.chance.uniform(0.2, 0.8))
+        for old, new in ((low, HashRange(low.lo, cut)), (high, HashRange(cut, high.hi))):
+            del self.owners[old]
+            self.owners[new] = self._start(new)
+
+    def end(self) -> None:
+        """End all; those that others have replaced are fenced."""
+        for member in self.group.members:
+            if self.owners and member not in self.owners.values():
+                member.is_over = _was_replaced(member)
+        end_all(self.group)
+
+    def _start(self, hashes: HashRange | None) -> Member:
+        chance, group = self.chance, self.group
+        config: dict[str, Any] = {"ways": chance.randrange(1_000_000), "pause": 0.002}
+        config |= {
+            "client.id": CLIENT,
+            "max.partition.fetch.bytes": 100_000,
+            **TIMEOUTS,
+            **MODES[self.mode],
+        }
+        if self.mode == "transactions":
+            name = f"{group.topic}-{len(group.members)}"
+            config |= {"transactional.id": name, "output": group.output}
+        return group.start(**config) if hashes is None else group.start_range(hashes, **config)
+
+
+def _was_replaced(member: Member) -> bool:
+    """Whether a process was fenced; one that has nothing to do is not told until it looks."""
+    if member.process.poll() is None:
+        return False
+    return member.process.wait(0) == 1 and "FencedError" in member.errors()
+
+
+def chaos(crew: Crew, seconds: float, cluster: Any = None) -> int:
+    """Kill and suspend members, and write records; return their number.
+
+    Args:
+        crew: The members.
+        seconds: For how long.
+        cluster: Whose brokers are killed and frozen, and whose leaders are moved, too.
+    """
+    group, chance = crew.group, crew.chance
+    until, total = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        crew.keep()
+        began = time.monotonic()
+        rows = [(key_at(i), f"{i}".ljust(_BYTES)) for i in range(total, total + _RECORDS)]
+        group.broker.produce(group.topic, rows)
+        total += _RECORDS
+        time.sleep(0.6 * chance.random())  # so that some are in a call, and some are in hand
+        if chance.random() < 0.6 and (living := crew.living()):
+            disturb(chance.choice(living), chance)
+        if chance.random() < 0.1:
+            crew.swap()
+        if cluster is not None and chance.random() < 0.1:
+            group.faults.append(disturb_broker(group.topic, cluster, chance))
+        time.sleep(max(0.0, began + 1.0 - time.monotonic()))
+    return total
+
+
+def await_all(group: Group, total: int) -> None:
+    """Let all members go on, and wait until all records have come."""
+    group.wake()
+    wanted = {(0, offset) for offset in range(total)}
+
+    def come() -> set[tuple[int, int]]:
+        if not group.output:
+            return group.delivered()
+        return {(0, offset) for offset, _ in outputs(group.broker, group.output)}
+
+    try:
+        eventually(lambda: come() >= wanted, 180)
+    except AssertionError:
+        for member in group.members:
+            if member.process.poll() is None:
+                member.process.send_signal(signal.SIGUSR1)
+        missing = sorted(wanted - come())
+        print(f"{len(missing)} of {total} records did not come: {missing[:20]} ... {missing[-20:]}")
+        print(f"the log ends at {group.broker.latest(group.topic)}")
+        where = {"bootstrap.servers": group.broker.bootstrap_servers}
+        print(f"committed: {list_offsets(group.topic, where)}", flush=True)
+        raise
+
+
+def members_round(
+    mode: str, where: Any, cluster: Any, seconds: float, chance: random.Random, folder: Path
+) -> Verdict:
+    """Let members of a new topic receive while they are killed and suspended.
+
+    Args:
+        mode: One of :data:`MODES`.
+        where: Makes topics.
+        cluster: Whose brokers are killed and frozen, too; None for none.
+        seconds: For how long.
+        chance: What happens.
+        folder: Where members write what they return.
+    """
+    copies = {} if cluster is None else {"replication": len(cluster.brokers)}
+    with ExitStack() as stack:
+        group = stack.enter_context(closing(Group(where, where.create_topic(**copies), folder)))
+        if mode == "transactions":
+            group.output = where.create_topic(**copies)
+        observer = stack.enter_context(Observer(where, group.topic, group.topic, key_at))
+        crew = Crew(group, mode, chance)
+        try:
+            total = chaos(crew, seconds, cluster)
+            crew.keep()
+            await_all(group, total)
+            crew.end()
+        except BaseException:
+            traceback.print_exc()  # brokers that do not stop then may hide it
+            raise
+        observed = {"observer": observer.events()}
+        found = group.anomalies(is_strict=True, has_order=mode != "no order", more=observed)
+        found += set_back(observer.looks)
+        if group.output:
+            found += faults_of_outputs(outputs(where, group.output), range(total))
+        fenced = sum("FencedError" in member.errors() for member in group.members)
+        text = f"{total} records; {group.history()}; {fenced} fenced; {len(observer.looks)} looks"
+        return Verdict(text, found)
