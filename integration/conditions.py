@@ -36,6 +36,7 @@ __all__ = [
     "disturb",
     "disturb_broker",
     "set_back",
+    "signal_later",
 ]
 
 CLIENT: Final = "histories"
@@ -55,9 +56,9 @@ _QUOTAS: Final = {
     CLIENT: {
         "consumer_byte_rate": 120_000,
         "producer_byte_rate": 20_000,
-        "request_percentage": 5.0,
+        "request_percentage": 1.0,
     },
-    f"{CLIENT}-log": {"consumer_byte_rate": 200_000, "request_percentage": 10.0},
+    f"{CLIENT}-log": {"consumer_byte_rate": 200_000, "request_percentage": 3.0},
 }
 _LOG: Final[Mapping[str, object]] = {
     **compacted_often(),
@@ -105,10 +106,14 @@ def disturb(member: Member, chance: random.Random) -> None:
     number = chance.choice([signal.SIGKILL, signal.SIGTERM, *[signal.SIGSTOP] * 4])
     member.signal(number)
     if number is signal.SIGSTOP:
-        after = chance.choice(_SUSPENDED_SECONDS)
-        timer = threading.Timer(after, member.signal, [signal.SIGCONT])
-        timer.daemon = True
-        timer.start()
+        signal_later(member, signal.SIGCONT, chance.choice(_SUSPENDED_SECONDS))
+
+
+def signal_later(member: Member, number: signal.Signals, seconds: float) -> None:
+    """Send a process a signal after some seconds."""
+    timer = threading.Timer(seconds, member.signal, [number])
+    timer.daemon = True
+    timer.start()
 
 
 def disturb_broker(topic: str, cluster: KafkaCluster, chance: random.Random) -> str:

@@ -199,7 +199,7 @@ class Handlers:
                 yield f"again: {call}, as {earlier} ({earlier.how})"
 
     def _early(self) -> Iterator[str]:
-        """A record was tried again earlier than it is to be, by the same process."""
+        """A record was tried again too early, or counted wrongly, by the same process."""
         for process in self.processes.values():
             last: dict[int, Call] = {}
             for call in process.calls:
@@ -208,7 +208,16 @@ class Handlers:
                     least = {"failed": self.first_ns, "later": self.later_ns}.get(before.how, 0)
                     if call.began - before.ended < least:
                         yield f"early: {call}, after {before} ({before.how})"
+                    if self._is_miscounted(process, before, call):
+                        yield f"miscounted: {call}, after {before} ({before.how})"
                 last[call.offset] = call
+
+    def _is_miscounted(self, process: Process, before: Call, call: Call) -> bool:
+        """Whether what follows a failure or a RetryAfter is another attempt than the next one."""
+        if before.how not in {"failed", "later"} or before.attempt >= self.attempts:
+            return False
+        is_right = call.attempt == before.attempt + (before.how == "failed")
+        return not is_right and not process.was_disturbed(before.began, call.began)
 
     # -- letters --------------------------------------------------------------------------------
 

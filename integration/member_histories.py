@@ -24,6 +24,7 @@ from integration.conditions import (
     disturb,
     disturb_broker,
     set_back,
+    signal_later,
 )
 from integration.members import Group, Member, end_all, eventually, key_at
 from integration.transactions import faults_of_outputs, outputs
@@ -49,6 +50,7 @@ MODES: Final[Mapping[str, Mapping[str, Any]]] = {
 _MEMBERS: Final = 4
 _RECORDS: Final = 60
 """So many are written each second."""
+_VISIT_SECONDS: Final = 7.0
 _BYTES: Final = 300
 """So large that members who read what they have missed meet their quota."""
 
@@ -94,14 +96,29 @@ class Crew:
             return
         places = sorted(self.owners)
         at = self.chance.randrange(len(places) - 1)
-        if self.chance.random() < 0.5:
+        what = self.chance.choice(["replace", "cut", "visit", "visit"])
+        self.group.faults.append(what)
+        if what == "replace":
             self.owners[places[at]] = self._start(places[at])
+            return
+        if what == "visit":
+            self._visit(places[at])
             return
         low, high = places[at : at + 2]
         cut = low.lo + int((high.hi - low.lo) * self.chance.uniform(0.2, 0.8))
         for old, new in ((low, HashRange(low.lo, cut)), (high, HashRange(cut, high.hi))):
             del self.owners[old]
             self.owners[new] = self._start(new)
+
+    def _visit(self, hashes: HashRange) -> None:
+        """Suspend a process; another one has a part of its key hashes meanwhile, and leaves."""
+        owner = self.owners[hashes]
+        assert owner is not None
+        owner.signal(signal.SIGSTOP)
+        cut = hashes.lo + int(hashes.width * self.chance.uniform(0.2, 0.8))
+        visitor = self._start(HashRange(hashes.lo, cut))
+        signal_later(visitor, signal.SIGTERM, _VISIT_SECONDS)
+        signal_later(owner, signal.SIGCONT, 2 * _VISIT_SECONDS)  # the claim is compacted away
 
     def end(self) -> None:
         """End all; those that others have replaced are fenced."""

@@ -47,21 +47,24 @@ _SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What processes of one role use.
+    """What processes of one role use: the most that one of them does, as Spark's come and go.
 
     Attributes:
-        anonymous: Their anonymous memory, in bytes.
-        descriptors: Their open file descriptors.
-        threads: Their threads.
+        anonymous: Anonymous memory, in bytes.
+        descriptors: Open file descriptors.
+        threads: Threads.
+        processes: How many processes there are.
     """
 
     anonymous: int = 0
     descriptors: int = 0
     threads: int = 0
+    processes: int = 0
 
     def __str__(self) -> str:
         memory = f"{self.anonymous / _MIB:.1f} MiB"
-        return f"{memory}, {self.descriptors} descriptors, {self.threads} threads"
+        count = f" ({self.processes} processes)" if self.processes != 1 else ""
+        return f"{memory}, {self.descriptors} descriptors, {self.threads} threads{count}"
 
 
 _Sample: TypeAlias = Mapping[str, Measure]
@@ -69,10 +72,10 @@ _Sample: TypeAlias = Mapping[str, Measure]
 GROWTH: Final[Mapping[str, Measure]] = {
     "consumer": Measure(4 * _MIB, 4, 2),
     "processor": Measure(4 * _MIB, 4, 2),
-    "planner": Measure(8 * _MIB, 8, 4),
-    "workers": Measure(16 * _MIB, 16, 8),
-    # A JVM takes memory until its heap is full.
-    "driver": Measure(1024 * _MIB, 32, 16),
+    "planner": Measure(4 * _MIB, 4, 2),
+    "workers": Measure(8 * _MIB, 4, 2, 2),
+    "driver": Measure(8 * _MIB, 4, 2),
+    "jvm": Measure(1024 * _MIB, 32, 32),  # it takes memory until its heap is full
 }
 """By how much each may grow from the second quarter to the last, by role."""
 
@@ -151,7 +154,8 @@ class Residents:
             "processor": _measure([psutil.Process(self.processor.process.pid)]),
             "planner": _measure([each for each in below if each.pid in plans]),
             "workers": _measure(workers),
-            "driver": _measure([driver, *(each for each in below if not _is_python(each))]),
+            "driver": _measure([driver]),
+            "jvm": _measure([each for each in below if not _is_python(each)]),
         }
 
     @property
@@ -251,17 +255,19 @@ def _is_python(process: psutil.Process) -> bool:
 
 
 def _measure(processes: Iterable[psutil.Process]) -> Measure:
-    anonymous = descriptors = threads = 0
+    found: list[tuple[int, int, int]] = []
     for process in processes:
         with suppress(psutil.Error, OSError):  # a worker may end at any time
-            fds, running = process.num_fds(), process.num_threads()
-            anonymous += _anonymous(process.pid)
-            descriptors, threads = descriptors + fds, threads + running
-    return Measure(anonymous, descriptors, threads)
+            used = _anonymous(process.pid), process.num_fds(), process.num_threads()
+            found.append(used)
+    if not found:
+        return Measure()
+    anonymous, descriptors, threads = (max(numbers) for numbers in zip(*found, strict=True))
+    return Measure(anonymous, descriptors, threads, len(found))
 
 
 def _anonymous(pid: int) -> int:
-    """Anonymous memory of a process in bytes; what a fork shares with its parent counts at both."""
+    """Anonymous memory of a process in bytes; what a fork shares with its parent counts."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     (found,) = (line for line in lines if line.startswith("Anonymous:"))
     return int(found.split()[1]) * 1024

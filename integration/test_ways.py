@@ -1,7 +1,8 @@
-"""Members that receive in all ways are killed and stopped: what they return is judged when it is.
+"""Members that receive in all ways are killed and suspended: what they return is judged when it is.
 
-Nothing is excused, neither during rebalances nor after faults. ``python -m integration.histories``
-does the same for longer, with brokers that are killed and frozen.
+Nothing is excused, neither during rebalances nor after faults; of handlers, only what was called
+again after its process was disturbed. ``python -m integration.histories`` does the same for longer,
+with quotas, brokers that are killed and frozen, and a log that is compacted.
 """
 
 import random
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from integration.handler_histories import handlers_round
+from integration.handler_process import POLICIES
 from integration.kafka import KafkaBroker
 from integration.member_histories import members_round
 
@@ -22,3 +25,18 @@ def test_members_return_only_what_nobody_else_has_returned(
 
 def test_transactional_members_write_each_output_once(broker: KafkaBroker, tmp_path: Path) -> None:
     assert members_round("transactions", broker, None, 10, random.Random(3), tmp_path).faults == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", POLICIES)
+def test_handlers_by_key_whose_processes_die(
+    broker: KafkaBroker, tmp_path: Path, policy: str
+) -> None:
+    assert handlers_round(policy, broker, None, 15, random.Random(5), tmp_path).faults == []
+
+
+@pytest.mark.long
+def test_processes_take_key_ranges_over_from_the_living(
+    broker: KafkaBroker, tmp_path: Path
+) -> None:
+    assert members_round("assign", broker, None, 15, random.Random(4), tmp_path).faults == []

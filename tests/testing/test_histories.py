@@ -65,6 +65,7 @@ def test_good_histories() -> None:
         ("beside", "began 620 0 3", "began 605 0 3"),
         ("early", "began 340", "began 140"),
         ("early", "began 700", "began 500"),
+        ("miscounted", "began 700 0 4 6f74686572 1", "began 700 0 4 6f74686572 2"),
         ("again", "began 340 0 1 6b 2", "began 340 0 1 6b 1"),
         ("again", AFTER, AFTER + AFTER.replace("6", "7", 1).replace("630", "730")),
         ("one attempt too many", "began 620", "began 615 0 2 6b 3\nfailed 616 0 2 6b 3\nbegan 620"),
