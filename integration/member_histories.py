@@ -176,8 +176,9 @@ def chaos(crew: Crew, seconds: float, cluster: Any = None) -> int:
     return total
 
 
-def await_all(group: Group, total: int) -> None:
-    """Let all members go on, and wait until all records have come."""
+def await_all(crew: Crew, total: int) -> None:
+    """Let all members go on, and wait until all records have come; who is fenced is replaced."""
+    group = crew.group
     group.wake()
     wanted = {(0, offset) for offset in range(total)}
 
@@ -186,8 +187,12 @@ def await_all(group: Group, total: int) -> None:
             return group.delivered()
         return {(0, offset) for offset, _ in outputs(group.broker, group.output)}
 
+    def have_come() -> bool:
+        crew.keep()
+        return come() >= wanted
+
     try:
-        eventually(lambda: come() >= wanted, 180)
+        eventually(have_come, 180)
     except AssertionError:
         for member in group.members:
             if member.process.poll() is None:
@@ -222,8 +227,7 @@ def members_round(
         crew = Crew(group, mode, chance)
         try:
             total = chaos(crew, seconds, cluster)
-            crew.keep()
-            await_all(group, total)
+            await_all(crew, total)
             crew.end()
         except BaseException:
             traceback.print_exc()  # brokers that do not stop then may hide it
