@@ -130,7 +130,7 @@ class Round:
         found = {}
         for member in self.group.members:
             name, lines = member.file.name, member.lines()
-            lost = [int(line[1]) for line in lines if line[0] == "lost"]
+            lost = [int(line[1]) for line in lines if line[0] in {"lost", "anew"}]
             found[name] = Process(calls_of(name, lines), member.interrupted, lost)
         return found
 

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from integration.member_process import change_line
+from integration.member_process import ClaimsAnew, change_line
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.group import KeySharedConsumer
@@ -155,6 +155,11 @@ def main(servers: str, topic: str, group: str, file: str, config: str) -> None:
         }
     )
     consumer.out = out
+
+    def write(line: str) -> None:
+        os.write(out, f"{line}\n".encode())
+
+    logging.getLogger("kshare").addHandler(ClaimsAnew(write))
     processor.run(consumer, [topic])
 
 

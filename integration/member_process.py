@@ -8,9 +8,11 @@ It appends a line to the file for each thing that happens, with the time (CLOCK_
     lost TIME WIDTH PARTITION:LOW-HIGH,...
     closing TIME
     committed TIME PARTITION OFFSET
+    anew TIME
 
 WIDTH is how wide the key hashes are, in partitions; a PARTITION alone is all of it. ``closing``
-says that SIGTERM has come, which ends it.
+says that SIGTERM has come, which ends it; ``anew``, that it claims again what it had, as records of
+the log are missing: what it has not committed comes again.
 
 CONFIG is JSON; beside the consumer's configuration, it has ``pause``, the seconds that a record
 takes, and ``hang``: the number of a record that takes until there is a file ``FILE.goes-on``;
@@ -67,6 +69,7 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
         write(f"closing {time.monotonic_ns()}")
         consumer.close()
 
+    logging.getLogger("kshare").addHandler(ClaimsAnew(write))
     signal.signal(signal.SIGTERM, close)
     signal.signal(signal.SIGUSR1, lambda *_: _say_where(consumer))
     ways = None if seed is None else Ways(consumer, settings, seed, write, output)
@@ -99,6 +102,19 @@ def main(servers: str, topic: str, group: str, file: str, config: str = "{}") ->
         except (KshareError, ConsumerClosedError):
             if not consumer.is_closed:
                 raise
+
+
+class ClaimsAnew(logging.Handler):
+    """Writes a line when a consumer claims again what it had."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__()
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look at a line of the log."""
+        if "claims them anew" in record.getMessage():
+            self._write(f"anew {time.monotonic_ns()}")
 
 
 def change_line(what: str, changed: Mapping[TopicPartition, tuple[HashRange, ...]]) -> str:

@@ -66,16 +66,18 @@ class Member:
 
         Args:
             topic: The topic.
-            is_strict: Excuse no record that was in hand.
+            is_strict: Excuse no record that was in hand, but where it has claimed anew.
         """
         closing = [int(line[1]) for line in self.lines() if line[0] == "closing"]
+        anew = [int(line[1]) for line in self.lines() if line[0] == "anew"]
         known = (_event(topic, line) for line in self.lines())
         lines = [event for event in known if event is not None]
         if is_strict:
             # A signal handler that closes the consumer writes amid the records of the last call.
             lines.sort(key=lambda line: line.time)
-            return Events(lines, has_callbacks=self.has_callbacks, is_plain=self.is_plain)
-        return Events(lines, self.resumed, closing, self.has_callbacks, self.is_plain)
+            return Events(lines, anew, (), self.has_callbacks, self.is_plain)
+        resumed = sorted([*self.resumed, *anew])
+        return Events(lines, resumed, closing, self.has_callbacks, self.is_plain)
 
     def share(self) -> float:
         """How many partitions it has now, by its callbacks."""

@@ -71,11 +71,11 @@ _Sample: TypeAlias = Mapping[str, Measure]
 
 GROWTH: Final[Mapping[str, Measure]] = {
     "consumer": Measure(4 * _MIB, 4, 2),
-    "processor": Measure(4 * _MIB, 4, 2),
+    "processor": Measure(4 * _MIB, 16, 16),  # each client that librdkafka opens has some of both
     "planner": Measure(4 * _MIB, 4, 2),
-    "workers": Measure(8 * _MIB, 4, 2, 2),
+    "workers": Measure(8 * _MIB, 4, 4, 6),
     "driver": Measure(8 * _MIB, 4, 2),
-    "jvm": Measure(1024 * _MIB, 32, 32),  # it takes memory until its heap is full
+    "jvm": Measure(1024 * _MIB, 64, 128),  # it takes memory until its heap is full
 }
 """By how much each may grow from the second quarter to the last, by role."""
 
