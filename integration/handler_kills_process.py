@@ -1,7 +1,8 @@
 """A processor with the default commit interval, as a process.
 
-``python -m integration.handler_kills_process SERVERS TOPIC DLQ FILE WAY``. It writes a line for each call
-that its handler begins: ``KEY OFFSET ATTEMPT PID SECONDS``, by the machine's clock. By WAY:
+``python -m integration.handler_kills_process SERVERS TOPIC DLQ FILE WAY``. It writes a line for
+each call that its handler begins: ``KEY OFFSET ATTEMPT PID SECONDS``, by the machine's clock. By
+WAY:
 
 - ``sequence``: records with the value ``bad`` fail for good at once, and those behind follow;
 - ``blocks``: the first step of each call blocks the event loop for a while;
