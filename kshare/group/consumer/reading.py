@@ -121,17 +121,19 @@ class Reading:
 
         Raises:
             ConsumerClosedError: The consumer is closed.
+            PolicyError, KafkaError: As of :meth:`.Restrictions.check_shared`.
             ValueError: A topic is wrong, or partitions were assigned by the user.
         """
         wanted = SubscribedTopics.of(topics)
         if self._state.is_closed:
             raise ConsumerClosedError
         subscriber = self._receiver.subscriber
+        if subscriber is None and self._dispatcher.assignment:
+            raise ValueError("partitions are assigned: call unassign() before subscribe()")
+        # Here by name, as far as it is known. What patterns match later is the leader's concern.
+        if self._config.order == "none":
+            self._restrictions.check_shared(wanted.names)
         if subscriber is None:
-            if self._dispatcher.assignment:
-                raise ValueError("partitions are assigned: call unassign() before subscribe()")
-            if self._config.order == "none":
-                self._restrictions.check_shared(wanted.names)
             subscriber = self._receiver.subscriber = self._join()
         self._begin()
         with self._state.call():

@@ -75,15 +75,16 @@ class Restrictions:
                     topic=topic,
                 )
 
-    def whole_topics(self, topics: Collection[str]) -> frozenset[str]:
-        """The topics whose partitions are not to be shared.
+    def whole_topics(self, topics: Collection[str]) -> dict[str, str]:
+        """The topics whose partitions are not to be shared, each with the policy that says so.
 
         Raises:
             KafkaError: The policies cannot be read.
         """
         if not self._policies.accepts(Policy(INDIVIDUAL_COMMIT)):
-            return frozenset(topics)
-        return frozenset(t for t in topics if not self._policies.accepts(Policy(RANGE_FETCH, t)))
+            return dict.fromkeys(sorted(topics), INDIVIDUAL_COMMIT)
+        refused = (t for t in sorted(topics) if not self._policies.accepts(Policy(RANGE_FETCH, t)))
+        return dict.fromkeys(refused, RANGE_FETCH)
 
     def allowed(
         self,

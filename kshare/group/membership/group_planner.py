@@ -32,8 +32,8 @@ __all__ = ["GroupPlanner", "PlannedTopics", "ReplicaRacks", "SeenTopics", "Whole
 
 _log = logging.getLogger("kshare.group")
 _MISSING_SECONDS: Final = 5.0
-WholeTopics = Callable[[Collection[str]], frozenset[str]]
-"""Says which of some topics' partitions are not to be shared."""
+WholeTopics = Callable[[Collection[str]], Mapping[str, str]]
+"""Says which of some topics' partitions are not to be shared, and the policy that says so."""
 ReplicaRacks = Callable[[Collection[str]], Mapping[TopicPartition, tuple[str | None, ...]]]
 """Says the racks of the replicas of some topics' partitions."""
 
@@ -43,12 +43,12 @@ class SeenTopics(NamedTuple):
 
     Attributes:
         counts: Number of partitions of each topic.
-        whole: The topics whose partitions are not shared.
+        whole: The topics whose partitions are not shared, each with the policy that says so.
         denied: The topics that this member may not describe; they count as missing.
     """
 
     counts: dict[str, int]
-    whole: frozenset[str]
+    whole: Mapping[str, str]
     denied: frozenset[str] = frozenset()
 
 
@@ -172,6 +172,7 @@ class GroupPlanner:
         self._task_assignor: TaskAssignor | None = None
         self._last = _LastPlan()
         self._logged: set[str] = set()  # of members, in the last plan
+        self._forbidden: frozenset[str] = frozenset()  # as was logged last
         self._logged_faults: set[str] = set()  # their kinds: texts may differ each time
         self._lock = threading.Lock()
 
@@ -227,6 +228,7 @@ class GroupPlanner:
             denied=topics.denied,
             choose_deal=choose_deal,
         )
+        self._log_forbidden(generation, topics.whole)
         for sharing in made:
             if isinstance(sharing, TaskSharing):
                 sharing.notify(generation.plan)
@@ -324,6 +326,16 @@ class GroupPlanner:
         for text in sorted(differing - self._logged):
             self._warn(text)
         self._logged = differing
+
+    def _log_forbidden(self, generation: Generation, whole: Mapping[str, str]) -> None:
+        """Warn of topics that policies keep from all members: once, until others are."""
+        topics = frozenset(topic for own in generation.forbidden.values() for topic, _ in own)
+        for topic in sorted(topics - self._forbidden):
+            self._warn(
+                f"topic {topic} is assigned to nobody, as members share its partitions "
+                f"(consumption.order=none), and the policy {whole[topic]} is false"
+            )
+        self._forbidden = topics
 
     def _warn(self, text: str) -> None:
         _log.warning("group %s: %s", self._config.group, text)

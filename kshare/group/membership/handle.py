@@ -10,13 +10,14 @@ called there: the thread that polls takes what has changed.
 
 import socket
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
 from kshare.cluster.committer import CommittedOffsets
+from kshare.cluster.policies import RANGE_FETCH
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthorizationError, KshareError
+from kshare.errors import AuthorizationError, KshareError, PolicyError
 from kshare.group.config.shared_settings import shared_settings
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import GroupMember, MemberSchedule
@@ -66,7 +67,7 @@ class MemberHandle:
         write_epoch: WriteEpoch,
         on_change: Callable[[], None],
         wake: Callable[[], None],
-        whole_topics: WholeTopics = lambda _: frozenset(),
+        whole_topics: WholeTopics = lambda _: {},
         *,
         now: Callable[[], float] = boot_time,
     ) -> None:
@@ -179,6 +180,7 @@ class MemberHandle:
 
         Raises:
             AuthorizationError: The leader may not describe topics; said once for each assignment.
+            PolicyError: A policy keeps topics from all members; said once for each assignment.
             KshareError: It cannot be a member.
         """
         membership = self._member.membership
@@ -188,6 +190,8 @@ class MemberHandle:
             raise membership.fault
         with self.lock:
             denied, membership.denied = membership.denied, ()
+            if not denied:  # one at a time: the next call says the other
+                forbidden, membership.forbidden = membership.forbidden, ()
         if denied:
             raise AuthorizationError(
                 f"group {membership.group}: the group's leader is not authorized to describe topic "
@@ -195,6 +199,8 @@ class MemberHandle:
                 "Describe on the topic. All other topics go on",
                 topic=denied[0],
             )
+        if forbidden:
+            raise forbidden_fault(membership.group, forbidden)
 
     def owned(self) -> dict[TopicPartition, Any]:
         """What the member owns."""
@@ -280,6 +286,7 @@ class MemberHandle:
             self._had_change = membership.has_change
             has_news = (
                 membership.denied
+                or membership.forbidden
                 or (membership.has_change and not had_change)
                 or self._member.has_lost
             )
@@ -295,6 +302,24 @@ class MemberHandle:
             self._dialogue.close()
             self.is_closed = True
             self.lock.notify_all()
+
+
+def forbidden_fault(group: str, forbidden: Sequence[tuple[str, str]]) -> PolicyError:
+    """The error of topics that policies keep from a group whose members keep no order.
+
+    Args:
+        group: Id of the group.
+        forbidden: The topics, each with its policy; at least one.
+    """
+    topic, policy = forbidden[0]
+    listed = ", ".join(f"{name} ({by})" for name, by in forbidden)
+    return PolicyError(
+        f"group {group}: members with consumption.order=none share partitions, and policies that "
+        f"are false do not accept that, so nobody is assigned any of topic {listed}: use "
+        "consumption.order=key, or have kshare policy set them to true. All other topics go on",
+        policy=policy,
+        topic=topic if policy == RANGE_FETCH else None,
+    )
 
 
 def schedule_of(config: ConsumerConfig) -> MemberSchedule:

@@ -155,7 +155,8 @@ class GroupLeader:
         probing = self._config.probing_interval_ms / 1000 if self._config.measures_load else None
         seconds = self._planner.followup_seconds
         self._follow_up(probing if seconds is None else seconds)
-        if not fits_topics(assigned, seen.counts, seen.whole):
+        is_ordered = self._membership.said.ordered
+        if not fits_topics(assigned, seen.counts, seen.whole, is_ordered=is_ordered):
             self._membership.rebalance()
 
     def look(self, now: float) -> None:

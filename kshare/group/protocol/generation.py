@@ -64,6 +64,8 @@ class Generation:
         plan: Who gets what.
         refusals: Why members take no part, by their ids.
         denied: The topics of members that the leader may not describe, by the members' ids.
+        forbidden: The topics that policies keep from members that would share their partitions,
+            each with its policy, by the members' ids.
         compressed: Whether all members read compressed user data.
         followup_ms: When to plan again, in ms since 1970; None for not before something changes.
             Members learn it: another one may lead the next round, and a static leader that is
@@ -76,6 +78,7 @@ class Generation:
     denied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     compressed: bool = False
     followup_ms: int | None = None
+    forbidden: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     def assignments(self, epoch: int | None, topic_id: str) -> dict[str, bytes]:
         """What each member is sent, by its id.
@@ -102,6 +105,7 @@ class Generation:
                 denied=denied,
                 compressed=self.compressed,
                 followup_ms=self.followup_ms,
+                forbidden=self.forbidden.get(member, ()),
             )
             sent[member] = encode_assignment(assignment)
         return sent
@@ -113,7 +117,7 @@ def plan_generation(
     members: Mapping[str, bytes],
     partitions: Mapping[str, int],
     *,
-    whole_topics: Collection[str] = (),
+    whole_topics: Mapping[str, str] | None = None,
     denied: Collection[str] = (),
     choose_deal: ChooseDeal | None = None,
 ) -> Generation:
@@ -124,10 +128,12 @@ def plan_generation(
         leader: Name of the leader's session.
         members: What each member has said, by its id.
         partitions: Number of partitions of each topic that exists.
-        whole_topics: Topics whose partitions are not to be shared.
+        whole_topics: Topics whose partitions are not to be shared, each with the policy that says
+            so. Members without key order, who share all that they read, have none of them.
         denied: Topics that the leader may not describe; they have no partitions.
         choose_deal: Says how shared partitions are dealt, by what members have said; None: evenly.
     """
+    whole_topics = whole_topics or {}
     subscriptions, refusals = _read(members)
     refusals |= _refuse_other_orders(subscriptions)
     refusals |= _refuse_other_settings(subscriptions, leader)
@@ -138,9 +144,15 @@ def plan_generation(
         for member, said in sorted(subscriptions.items(), key=lambda pair: (pair[1].name, pair[0]))
     )
     hidden = {member: denied_to(said.topics, denied) for member, said in subscriptions.items()}
+    forbidden = {
+        member: tuple((name, whole_topics[name]) for name in denied_to(said.topics, whole_topics))
+        for member, said in subscriptions.items()
+        if not said.ordered
+    }
     compressed = all(said.reads >= COMPRESSED for said in subscriptions.values())
     epoch = Epoch(generation, leader, listed)
-    return Generation(epoch, plan, refusals, hidden, compressed and not refusals)
+    is_compressed = compressed and not refusals
+    return Generation(epoch, plan, refusals, hidden, is_compressed, forbidden=forbidden)
 
 
 def _refuse_other_orders(subscriptions: dict[str, Subscription]) -> dict[str, str]:
@@ -196,7 +208,11 @@ def topics_of(members: Mapping[str, bytes]) -> set[str]:
 
 
 def fits_topics(
-    assignments: Iterable[bytes], partitions: Mapping[str, int], whole_topics: Collection[str]
+    assignments: Iterable[bytes],
+    partitions: Mapping[str, int],
+    whole_topics: Collection[str],
+    *,
+    is_ordered: bool = True,
 ) -> bool:
     """True if a leader would still assign these partitions, and share no others than these.
 
@@ -204,11 +220,15 @@ def fits_topics(
         assignments: What each member was sent.
         partitions: Number of partitions of each topic that exists.
         whole_topics: Topics whose partitions are not to be shared.
+        is_ordered: Whether the group keeps key order; else nobody has any of those topics.
     """
     received = [decode_assignment(data, is_plain_allowed=True) for data in assignments]
     owners = Counter(tp for each in received for tp, _ in each.target or each.assigned)
     there = {
-        TopicPartition(t, number) for t, count in partitions.items() for number in range(count)
+        TopicPartition(topic, number)
+        for topic, count in partitions.items()
+        if is_ordered or topic not in whole_topics
+        for number in range(count)
     }
     is_shared = any(count > 1 and tp.topic in whole_topics for tp, count in owners.items())
     return owners.keys() == there and not is_shared

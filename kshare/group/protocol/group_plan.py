@@ -11,7 +11,8 @@ for one hash. Of all other topics together, each member has whole partitions, an
 differ by one at most. A member that stays keeps its hashes, as far as balance and instances allow.
 Equal input gets equal plans, and a plan that is made again from its own target is the same.
 
-Members without key order (``consumption.order=none``) have all partitions of their topics.
+Members without key order (``consumption.order=none``) have all partitions of their topics. As they
+share each of them, topics whose partitions are not to be shared have nobody.
 
 Topics with the same subscribers are planned together, as far as they are not shared. Members on one
 host are an instance, and parts of a partition meet there: ``n`` instances that share ``p``
@@ -116,7 +117,7 @@ def plan_group(
     for (subscribers, is_whole), names in by_subscribers.items():
         listed = [TopicPartition(name, i) for name in names for i in range(partitions.get(name, 0))]
         if not any(subscriptions[member].ordered for member in subscribers):
-            for member in subscribers:  # each leases what it reads
+            for member in subscribers if not is_whole else ():  # each leases what it reads
                 target[member] |= dict.fromkeys(listed, ALL_HASHES)
             continue
         sharers = {m for m in subscribers if subscriptions[m].individual and not is_whole}

@@ -102,6 +102,7 @@ class Membership:
         fault: Why it cannot be a member; None if it can.
         measured: What it reports when it joins; None for what it says always.
         denied: Topics that the leader may not describe, and the user was not warned of yet.
+        forbidden: Topics that policies keep from all members, each with its policy; likewise.
     """
 
     group: str
@@ -114,6 +115,7 @@ class Membership:
     fault: KshareError | None = None
     measured: Callable[[], MemberReport] | None = None
     denied: tuple[str, ...] = ()
+    forbidden: tuple[tuple[str, str], ...] = ()
     _next: MemberAction | None = None  # decided, and not taken yet
     _last: MemberAssignment | None = None  # of the last generation
     _must_join: bool = False
@@ -271,7 +273,8 @@ class Membership:
         if received.refusal:
             self._fail(ForeignMemberError(f"group {self.group}: {received.refusal}"))
             return
-        self.state, self._last, self.denied = State.STABLE, received, received.denied
+        self.state, self._last = State.STABLE, received
+        self.denied, self.forbidden = received.denied, received.forbidden
         self.holdings = self.holdings.receive(received)
 
     def refused(self, code: Code | None, member_id: str = "") -> None:

@@ -116,6 +116,8 @@ class MemberAssignment:
         compressed: Whether all members of the generation read compressed user data.
         followup_ms: When the leader wants to plan again, in ms since 1970; None: not before
             something changes.
+        forbidden: Topics of its subscription that policies keep from all members, as they would
+            share their partitions; each with the policy's name.
     """
 
     assigned: Assignment
@@ -127,6 +129,7 @@ class MemberAssignment:
     denied: tuple[str, ...] = ()
     compressed: bool = False
     followup_ms: int | None = None
+    forbidden: tuple[tuple[str, str], ...] = ()
 
 
 def encode_subscription(subscription: Subscription, *, compressed: bool = False) -> bytes:
@@ -208,6 +211,7 @@ def encode_assignment(assignment: MemberAssignment) -> bytes:
         "topic_id": assignment.topic_id,
         **({"refusal": assignment.refusal} if assignment.refusal else {}),
         **({"denied": assignment.denied} if assignment.denied else {}),
+        **({"forbidden": assignment.forbidden} if assignment.forbidden else {}),
         **_followup(assignment.followup_ms),
     }
     data = encoded(user_data, compressed=assignment.compressed)
@@ -250,6 +254,9 @@ def decode_assignment(data: bytes, *, is_plain_allowed: bool = False) -> MemberA
             denied=tuple(map(text_of, fields.get("denied", ()))),
             compressed=fields["kshare"] == COMPRESSED,
             followup_ms=_followup_of(fields),
+            forbidden=tuple(
+                (text_of(topic), text_of(policy)) for topic, policy in fields.get("forbidden", ())
+            ),
         )
     except _DAMAGE as error:
         if isinstance(error, ForeignMemberError):

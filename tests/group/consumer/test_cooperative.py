@@ -334,10 +334,45 @@ def test_policies_hold_for_chunks_from_the_start_and_under_way(
         return None
 
     assert eventually(fault).policy == policy.name
+    if subscribes:  # the leader takes the topic away
+        eventually(lambda: not (fault() and consumer.assignment()))
+        eventually(lambda: not consumer.assignment() and fault() is None)
+        policies.denied.clear()
+        eventually(lambda: fault() is None and consumer.assignment())
+        return
     for _ in range(3):  # as long as it is so
         assert fault() is not None
     policies.denied.clear()
     eventually(lambda: fault() is None)
+
+
+def test_what_patterns_and_later_subscriptions_mean_is_subject_to_policies(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    """The leader assigns it to nobody, and says so; all other topics go on."""
+    cluster.create_topic("pictures")
+    cluster.produce("pictures", [(None, f"{i}") for i in range(RECORDS)], partition=0)
+    policies = FakePolicies(Policy(RANGE_FETCH, "pictures"))
+    consumer = make(policies, enable__auto__commit=False)
+    consumer.subscribe("^(pict|ord)")
+    seen = set[str]()
+
+    def fault() -> PolicyError | None:
+        try:
+            seen.update(str(message.topic()) for message in consumer.consume(CHUNK, 0.1))
+        except PolicyError as error:
+            return error
+        return None
+
+    said = eventually(fault)
+    assert (said.policy, said.topic) == (RANGE_FETCH, "pictures")
+    assert "nobody is assigned any of topic" in str(said)
+    assert f"pictures ({RANGE_FETCH})" in str(said)
+    eventually(lambda: fault() is None and "orders" in seen)
+    assert seen == {"orders"}
+    assert {tp.topic for tp in consumer.assignment()} == {"orders"}
+    with pytest.raises(PolicyError, match=r"consumption\.order=none is not accepted"):
+        consumer.subscribe(["pictures"])
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ class Leader:
     def plan(self) -> Generation:
         self.generation += 1
         said = {name: encode_subscription(each) for name, each in self.members.items()}
-        seen = SeenTopics(self._topics, frozenset())
+        seen = SeenTopics(self._topics, {})
         planned = self.planner.plan(PlanRequest(self.generation, said), seen, self.racks)
         assert planned is not None
         return planned

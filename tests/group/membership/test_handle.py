@@ -52,7 +52,7 @@ def waiting(cluster: FakeCluster) -> Iterator[Callable[[Clock], MemberHandle]]:
 
         def start(clock: Clock) -> MemberHandle:
             session = stack.enter_context(closing_session(GroupSession(config, now=clock)))
-            member = session.join(config, lambda: None, lambda _: frozenset())
+            member = session.join(config, lambda: None, lambda _: {})
             member.subscribe(("orders",))
             eventually(lambda: times_asked(cluster, "JoinGroup") >= 1)
             return member

@@ -36,7 +36,7 @@ from tests.support.groups import LOG, T0, eventually, group_config, quick_settin
 from tests.support.polling import Polling
 
 STICKY = "kshare.assignment.StickyTaskAssignor"
-SEEN = SeenTopics({"t": 1}, frozenset())
+SEEN = SeenTopics({"t": 1}, {})
 
 
 def test_a_plan_whose_generation_ends_meanwhile_writes_no_epoch(
@@ -63,7 +63,7 @@ def test_a_plan_whose_generation_ends_meanwhile_writes_no_epoch(
     monkeypatch.setattr(PlannedTopics, "look", lambda *_: SEEN)
     beside = Beside(lambda: None)
     config = group_config("localhost:1", taskAssignor=STICKY)
-    leader = GroupLeader(config, member_of(core), beside, write, lambda _: frozenset(), lambda: 0.0)
+    leader = GroupLeader(config, member_of(core), beside, write, lambda _: {}, lambda: 0.0)
     leader.plan(PlanRequest(7, said, number=1))
     assert asked.wait(WAIT_S)
     core.standing = Standing(generation=8, number=2)
@@ -89,7 +89,7 @@ def test_a_plan_that_fails_ends_its_own_generation_alone(
     monkeypatch.setattr(PlannedTopics, "look", look)
     beside, member = Beside(lambda: None), member_of(core)
     leader = GroupLeader(
-        group_config("localhost:1"), member, beside, lambda *_: None, lambda _: frozenset(),
+        group_config("localhost:1"), member, beside, lambda *_: None, lambda _: {},
         lambda: 5.0,
     )  # fmt: skip
     leader.plan(PlanRequest(7, {}, number=number))
@@ -125,7 +125,7 @@ def test_what_members_are_sent_is_encoded_beside_the_session(
 
     leader = GroupLeader(
         group_config("localhost:1"), member, beside, lambda _, done, __: read_back.append(done),
-        lambda _: frozenset(), lambda: 5.0,
+        lambda _: {}, lambda: 5.0,
     )  # fmt: skip
     leader.plan(plan := PlanRequest(7, {"a": encode_subscription(core.said)}, number=1))
     until(lambda: taken() or read_back)
@@ -147,7 +147,7 @@ def test_what_cannot_be_read_of_the_former_assignment_is_planned_anew(
     beside, member = Beside(lambda: None), member_of(core)
     leader = GroupLeader(
         group_config("localhost:1"), member, beside, lambda *_: None,
-        lambda _: frozenset(), lambda: 5.0,
+        lambda _: {}, lambda: 5.0,
     )  # fmt: skip
     leader.lead_on({"a": encode_subscription(core.said)}, PROTOCOL, [b"damaged"])
     until(lambda: beside.has_events)
@@ -168,7 +168,7 @@ def test_a_static_leader_that_is_started_again_keeps_the_deadline(
     monkeypatch.setattr(PlannedTopics, "have_changed", lambda _: False)
     beside, config = Beside(lambda: None), group_config("localhost:1", taskAssignor=STICKY)
     leader = GroupLeader(
-        config, member_of(core), beside, lambda *_: None, lambda _: frozenset(), lambda: 5.0
+        config, member_of(core), beside, lambda *_: None, lambda _: {}, lambda: 5.0
     )
     ms = int(1000 * (time.time() + 3600 * hours))
     said = MemberAssignment(((TopicPartition("t", 0), ALL_HASHES),), 7, followup_ms=ms)

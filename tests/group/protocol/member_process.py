@@ -74,7 +74,7 @@ def print_of_membership(each: Membership) -> tuple[object, ...]:
             *(tuple(change.revoked.items()), tuple(change.gained.items())),
             *(tuple(change.assigned.items()), change.epoch, change.topic_id, change.is_lost),
         ),
-        *(each.fault, each.denied),
+        *(each.fault, each.denied, each.forbidden),
         _print_of_action(wanted),
         *(each._last, each._must_join),
     )

@@ -76,6 +76,30 @@ def test_what_was_assigned_fits_the_topics(
     assert fits_topics(planned.assignments(7, "t").values(), partitions, whole) == fits
 
 
+def test_topics_that_may_not_be_shared_have_no_member_without_key_order() -> None:
+    def said_of(topics: tuple[str, ...], *, ordered: bool) -> bytes:
+        return encode_subscription(Subscription(topics[0], topics, ordered=ordered))
+
+    whole = {"b": "accept.range.fetch"}
+    topics = {"a": 2, "b": 1}
+    members = {"m1": said_of(("a", "b"), ordered=False), "m2": said_of(("a",), ordered=False)}
+    planned = plan_generation(1, "m1", members, topics, whole_topics=whole)
+    assert planned.plan.target == dict.fromkeys(members, ALL)
+    sent = {m: decode_assignment(data) for m, data in planned.assignments(7, "t").items()}
+    assert sent["m1"].forbidden == (("b", "accept.range.fetch"),)
+    assert sent["m2"].forbidden == ()  # it has not subscribed to it
+    said = planned.assignments(7, "t").values()
+    assert fits_topics(said, topics, whole, is_ordered=False)
+    assert not fits_topics(said, topics, {}, is_ordered=False)  # all accept: it is to be assigned
+    # Of one member, too: it would lease parts of a partition.
+    alone = plan_generation(1, "m2", {"m2": members["m2"]}, topics).assignments(7, "t").values()
+    assert not fits_topics(alone, {"a": 2}, {"a": "accept.range.fetch"}, is_ordered=False)
+    members = {"m1": said_of(("a", "b"), ordered=True)}
+    ordered = plan_generation(1, "m1", members, topics, whole_topics=whole)
+    assert ordered.forbidden == {}
+    assert TopicPartition("b", 0) in ordered.plan.target["m1"]
+
+
 def test_the_order_of_a_subscription_is_said() -> None:
     assert decode_subscription(said("m", ordered=True), "m").ordered
     assert not decode_subscription(said("m", ordered=False), "m").ordered

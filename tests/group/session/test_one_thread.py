@@ -62,7 +62,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
         for topic in ("orders", LOG):
             cluster.move_leader(topic, 0, leader)
         session = GroupSession(config)
-        member = session.join(config, lambda: None, lambda _: frozenset())
+        member = session.join(config, lambda: None, lambda _: {})
         member.subscribe(("orders",))
         until(lambda: member.has_change)
         change = member.take()

@@ -144,7 +144,7 @@ def test_nobody_becomes_a_member_of_a_session_that_is_closing(servers: str) -> N
     session.claim({})
     session._shared.is_closing = True
     with pytest.raises(ConsumerClosedError):
-        session.join(config, lambda: None, lambda _: frozenset())
+        session.join(config, lambda: None, lambda _: {})
     assert session._shared.member is None
     session._thread.wake()
     eventually(lambda: session._shared.has_ended)
