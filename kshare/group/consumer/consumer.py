@@ -320,6 +320,9 @@ class KeySharedConsumer:
         Raises:
             TransactionAbortedError: It was aborted, as key hashes or the transactional id were
                 taken over, or it was not done in time. The next one goes on with its records.
+            PolicyError: A policy accepts no key ranges any more, or no individual commits, and not
+                all that was returned before what is acknowledged is so, too. It was aborted.
+            OptionsError: Likewise with ``allow.individual.commit=false``.
             KafkaError: The transaction coordinator did not answer in time, or refused.
             RuntimeError: ``transactional.id`` is not set, a transaction is open, or the consumer is
                 closed.

@@ -1,15 +1,16 @@
 """What becomes of records that were handed out: they are processed, or come again."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from kshare.cluster.policies import INDIVIDUAL_COMMIT
 from kshare.core.hashing import NO_HASHES, key_hash
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import OptionsError
+from kshare.errors import OptionsError, PolicyError
 from kshare.group.assignments import rows_by_partition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
@@ -22,6 +23,7 @@ from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.log.retry_log import Attempted, RetryLog
 from kshare.group.log.topic import log_table
 from kshare.group.message import Message
+from kshare.group.session.transaction_log import Gap
 
 __all__ = ["Processed", "Releases", "check_releases"]
 
@@ -242,19 +244,22 @@ class Processed:
                 something was processed since: it can be committed only if they come back.
         """
         with self._state.lock:
-            deliveries, is_batch = self._dispatcher.deliveries, self._state.is_batch
             wanted = set(self._dispatcher.assignment if partitions is None else partitions)
             if with_given_up:
                 wanted |= self._dispatcher.state.late_partitions
-            processed = {}
-            for topic_partition in [tp for tp in deliveries if tp in wanted]:
-                delivery = deliveries[topic_partition]
-                progress = delivery.processed(is_batch=is_batch)
-                if not self._config.individual:
-                    progress = Progress.at(progress.position_of(delivery.owned))
-                processed[topic_partition] = progress
-            late = self._dispatcher.state.late_work(wanted, is_batch=is_batch)
-            return Work(processed, {tp: deliveries[tp].start for tp in processed}, late)
+            return self._work(wanted, individual=self._config.individual)
+
+    def _work(self, wanted: Set[TopicPartition], *, individual: bool) -> Work:
+        deliveries, is_batch = self._dispatcher.deliveries, self._state.is_batch
+        processed = {}
+        for topic_partition in [tp for tp in deliveries if tp in wanted]:
+            delivery = deliveries[topic_partition]
+            progress = delivery.processed(is_batch=is_batch)
+            if not individual:
+                progress = Progress.at(progress.position_of(delivery.owned))
+            processed[topic_partition] = progress
+        late = self._dispatcher.state.late_work(wanted, is_batch=is_batch)
+        return Work(processed, {tp: deliveries[tp].start for tp in processed}, late)
 
     def work_up_to(self, limits: Mapping[TopicPartition, int]) -> Work:
         """What is processed of some partitions, if all that was handed out up to offsets is.
@@ -351,10 +356,47 @@ class Processed:
         """All that was handed out is processed, by the transaction if no delivery was stopped.
 
         Returns:
-            How often delivery was stopped by now, and what is processed.
+            How often delivery was stopped by now, and what is processed: all of it, whether or not
+            individual offsets may be committed. Its outputs are in the transaction.
         """
         with self._state.lock:
             stops = self._dispatcher.state.stops
             self._dispatcher.pass_over()
             self._dispatcher.state.settle()
-            return stops, self.work()
+            return stops, self._work(set(self._dispatcher.assignment), individual=True)
+
+    def check_gap(self, first_gap: Callable[[], Gap | None]) -> None:
+        """Refuse a transaction whose records one offset of a partition cannot say.
+
+        To commit a lower offset would be no way out: its outputs would be visible, and their
+        records would come again.
+
+        Args:
+            first_gap: Finds what one offset cannot say; asked if only that may be committed.
+
+        Raises:
+            PolicyError: A policy accepts no individual commits.
+            OptionsError: ``allow.individual.commit`` is false.
+            KafkaError: The policies cannot be read.
+        """
+        is_own = not self._config.individual
+        if not is_own and self._restrictions.accepts_individual():
+            return
+        gap = first_gap()
+        if gap is None:
+            return
+        text = (
+            f"{gap.partition}: offset {gap.stable} is not acknowledged, and offset {gap.first} "
+            "behind it is. One offset of each whole partition is committed, as "
+        )
+        more = "acknowledge all that a transaction returns"
+        if is_own:
+            raise OptionsError(
+                [f"{text}allow.individual.commit is false: {more}, or set it to true"],
+                of="KeySharedConsumer.transaction",
+            )
+        raise PolicyError(
+            f"group {self._config.group}, {text}the policy {INDIVIDUAL_COMMIT} is false: {more}, "
+            "or have kshare policy set it to true",
+            policy=INDIVIDUAL_COMMIT,
+        )

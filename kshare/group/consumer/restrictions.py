@@ -58,7 +58,7 @@ class Restrictions:
             PolicyError: It does not.
             KafkaError: The policies cannot be read.
         """
-        if not self._policies.accepts(Policy(INDIVIDUAL_COMMIT)):
+        if not self.accepts_individual():
             raise PolicyError(
                 f"group {self._group}: consumption.order=none is not accepted, as it commits "
                 f"individual offsets, and the policy {INDIVIDUAL_COMMIT} is false",
@@ -81,7 +81,7 @@ class Restrictions:
         Raises:
             KafkaError: The policies cannot be read.
         """
-        if not self._policies.accepts(Policy(INDIVIDUAL_COMMIT)):
+        if not self.accepts_individual():
             return dict.fromkeys(sorted(topics), INDIVIDUAL_COMMIT)
         refused = (t for t in sorted(topics) if not self._policies.accepts(Policy(RANGE_FETCH, t)))
         return dict.fromkeys(refused, RANGE_FETCH)
@@ -109,7 +109,7 @@ class Restrictions:
             self.check(own)
         elif not all(hashes.is_all for hashes in own.values()):
             return dict(processed)
-        if self._policies.accepts(Policy(INDIVIDUAL_COMMIT)):
+        if self.accepts_individual():
             self._warned = False
             return dict(processed)
         if not self._warned:
@@ -121,6 +121,14 @@ class Restrictions:
             )
             self._warned = True
         return {tp: Progress.at(progress.stable) for tp, progress in processed.items()}
+
+    def accepts_individual(self) -> bool:
+        """True if individual offsets may be committed.
+
+        Raises:
+            KafkaError: The policies cannot be read.
+        """
+        return self._policies.accepts(Policy(INDIVIDUAL_COMMIT))
 
     def close(self) -> None:
         """Close the connections."""

@@ -280,7 +280,9 @@ class Transactions:
 
     def _commit(self) -> None:
         mark, work = self._processed.end_transaction()
-        has_news = self._state.is_begun or self._log.has_news(work)
+        if has_news := self._log.has_news(work):  # what is known already is not committed by it
+            self._processed.check_gap(partial(self._log.first_gap, work))
+        has_news = has_news or self._state.is_begun
         self._state.ask_commit(mark, work.starts, time.monotonic(), has_news=has_news)
         if not self._state.is_settled:
             with self.latency.measured():

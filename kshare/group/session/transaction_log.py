@@ -5,6 +5,7 @@ All methods may be called from any thread.
 
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import TransactionAbortedError
@@ -26,10 +27,25 @@ from kshare.group.protocol.records import Block, Key
 from kshare.group.session.shared import Shared
 from kshare.group.session.thread import SessionThread
 
-__all__ = ["LogRecords", "TransactionLog"]
+__all__ = ["Gap", "LogRecords", "TransactionLog"]
 
 _LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 0.1
+
+
+class Gap(NamedTuple):
+    """What is processed behind what is not.
+
+    Attributes:
+        partition: The partition.
+        stable: The first offset that is not processed.
+        first: The first one behind it that is, and that nobody knew of.
+    """
+
+    partition: TopicPartition
+    stable: int
+    first: int
+
 
 LogRecords = list[tuple[bytes, bytes | None]]
 """Keys and values; None for a tombstone."""
@@ -95,6 +111,21 @@ class TransactionLog:
                 for partition in work.processed
                 if partition in self._shared.ownerships.by_partition
             )
+
+    def first_gap(self, work: Work) -> Gap | None:
+        """What one offset of a whole partition cannot say of some work; None if it can say all."""
+        with self._shared.changed:
+            for partition, processed in sorted(work.processed.items()):
+                each = self._shared.ownerships.by_partition.get(partition)
+                if each is None or not each.owner.hashes.is_all:
+                    continue  # ranges that a policy forbids: the leader takes them away
+                log = self._shared.ownerships.log.of(partition)
+                known = known_progress(log, each.owner.done)
+                stable = known.union(processed).stable
+                for piece in processed.minus(known):
+                    if piece.offsets.end > stable:
+                        return Gap(partition, stable, max(piece.offsets.start, stable))
+        return None
 
     def next_action(
         self,

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from kshare.cluster.policies import RANGE_FETCH, Policy
+from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
 from kshare.core.hashing import key_hash
 from kshare.core.progress import Progress, Rectangle
 from kshare.errors import (
@@ -228,6 +228,54 @@ def test_what_is_not_acknowledged_stays_pending(
     known = committed(cluster)[T0]
     assert known.stable == 4
     assert [piece.offsets.start for piece in known.individual_commits] == [5, 10]
+
+
+@pytest.mark.parametrize("is_policy", [True, False])
+def test_where_one_offset_is_committed_a_gap_aborts(cluster: FakeCluster, is_policy: bool) -> None:
+    """A lower offset would not do: outputs of what is acknowledged would be visible twice."""
+    policies = FakePolicies()
+    config = settings(cluster) | {"acknowledgement.mode": "explicit"}
+    if not is_policy:
+        config["allow.individual.commit"] = False
+    with closing(KeySharedConsumer(config, policies=policies)) as consumer:
+        consumer.assign({T0: []})
+
+        def process(left_out: set[int]) -> list[int]:
+            with consumer.transaction() as transaction:
+                messages = consumer.consume(10, WAIT_S)
+                for message in messages:
+                    if message.offset() not in left_out:
+                        transaction.produce("invoices", message.value(), message.key())
+                        consumer.acknowledge(message)
+            return [message.offset() for message in messages]
+
+        assert process(set()) == list(range(10))
+        policies.denied.add(Policy(INDIVIDUAL_COMMIT))
+        text = "orders-0: offset 10 is not acknowledged, and offset 12 behind it is"
+        with pytest.raises(PolicyError if is_policy else OptionsError, match=text) as found:
+            process({10, 11})
+        assert getattr(found.value, "policy", INDIVIDUAL_COMMIT) == INDIVIDUAL_COMMIT
+        assert committed(cluster)[T0] == Progress.at(10)
+        assert process({18, 19}) == list(range(10, 20))  # up to the end, and nothing behind it
+        until(lambda: committed(cluster)[T0] == Progress.at(18))
+
+
+def test_what_was_committed_individually_before_a_policy_hinders_no_transaction(
+    cluster: FakeCluster,
+) -> None:
+    policies = FakePolicies()
+    config = settings(cluster) | {"acknowledgement.mode": "explicit", "purgatory": "key"}
+    with closing(KeySharedConsumer(config, policies=policies)) as consumer:
+        consumer.assign({T0: []})
+        with consumer.transaction():
+            held = consumer.consume(10, WAIT_S)
+            for message in held[5:]:
+                consumer.acknowledge(message)
+        policies.denied.add(Policy(INDIVIDUAL_COMMIT))
+        with consumer.transaction():
+            for message in held[:3]:
+                consumer.acknowledge(message)
+        until(lambda: committed(cluster)[T0].stable == 3)
 
 
 def test_a_fault_of_the_coordinator_aborts(
