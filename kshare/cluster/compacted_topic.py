@@ -31,6 +31,7 @@ __all__ = ["Changes", "CompactedTopic", "Row"]
 
 _POLL_SECONDS: Final = 0.1
 _REPLICAS_MAX: Final = 3
+_REFUSES_SETTINGS: Final = (RdKafkaError.INVALID_CONFIG, RdKafkaError.POLICY_VIOLATION)
 _UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
 _END: Final = RdKafkaError._PARTITION_EOF  # noqa: SLF001
 
@@ -142,22 +143,31 @@ class CompactedTopic:
         """Make the topic, unless it exists, and wait until the brokers know it."""
         client = Client(self._admin, self._kafka)
         config = {"cleanup.policy": "compact", **self._spec.config}
-        replicas = [*map(list, self._spec.replicas)]
-        placed: dict[str, Any] = {"replica_assignment": replicas} if replicas else {}
-        new = NewTopic(self.name, self._spec.partitions, config=config, **placed)
+        wishes = self._spec.wishes
         try:
             try:
-                self._create(client.handle, new)
+                self._place(client.handle, {**config, **wishes})
             except KafkaException as error:
-                count = self._replication_factor(client.handle, error)
-                new = NewTopic(self.name, self._spec.partitions, count, config=config)
-                self._create(client.handle, new)
+                if not wishes or code_of(error) not in _REFUSES_SETTINGS:
+                    raise
+                self._place(client.handle, config)
         except (KafkaException, TimeoutError) as error:
             if code_of(error) == _UNSUPPORTED:  # librdkafka's mock makes a topic when asked for it
                 client.handle.list_topics(self.name, self._kafka.api_timeout_ms / 1000)
             elif code_of(error) != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise kafka_error(error, f"create topic {self.name}", topic=self.name) from error
         self._wait_for_topic()
+
+    def _place(self, admin: AdminClient, config: dict[str, str]) -> None:
+        """Have brokers make the topic, with replicas where it is wished if that may be."""
+        replicas = [*map(list, self._spec.replicas)]
+        placed: dict[str, Any] = {"replica_assignment": replicas} if replicas else {}
+        new = NewTopic(self.name, self._spec.partitions, config=config, **placed)
+        try:
+            self._create(admin, new)
+        except KafkaException as error:
+            count = self._replication_factor(admin, error)
+            self._create(admin, NewTopic(self.name, self._spec.partitions, count, config=config))
 
     def _replication_factor(self, admin: AdminClient, error: KafkaException) -> int:
         """The number of replicas to ask for in place of what was refused.

@@ -52,9 +52,12 @@ class TopicSpec:
         config: Topic configuration; ``cleanup.policy`` is always ``compact``.
         replicas: Node ids of the replicas of each partition; empty if the brokers choose, with
             their default replication factor.
+        wishes: More topic configuration. A broker may know none of it, or a service may not allow
+            it: then the topic is made without.
     """
 
     name: str
     partitions: int
     config: Mapping[str, str] = field(default_factory=dict)
     replicas: tuple[tuple[int, ...], ...] = ()
+    wishes: Mapping[str, str] = field(default_factory=dict)

@@ -43,10 +43,10 @@ _SPEC: Final = TopicSpec(
     {
         "compression.type": "producer",
         "max.message.bytes": str(8 << 20),
-        "min.cleanable.dirty.ratio": "0.05",
         "segment.bytes": str(1 << 20),
         "segment.ms": "3600000",
     },
+    wishes={"min.cleanable.dirty.ratio": "0.05"},
 )
 
 _TIMEOUT_MS: Final = 30_000

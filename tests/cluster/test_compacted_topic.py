@@ -192,6 +192,34 @@ def test_replicas_on_a_broker_that_is_gone_are_placed_by_the_others(cluster: Fak
     assert second.config == first.config == {"cleanup.policy": "compact"}
 
 
+class Strict(Placing):
+    """A cluster that knows only the settings of its own."""
+
+    asked: ClassVar[list[NewTopic]] = []
+    code = RdKafkaError.INVALID_CONFIG
+
+    def create_topics(self, new: list[NewTopic], **_: Any) -> dict[str, Future[None]]:
+        answers = super().create_topics(new)
+        if "max.compaction.lag.ms" in (new[0].config or {}):
+            answers[new[0].topic] = Future()
+            answers[new[0].topic].set_exception(KafkaException(RdKafkaError(self.code)))
+        return answers
+
+
+@pytest.mark.parametrize("code", [RdKafkaError.INVALID_CONFIG, RdKafkaError.POLICY_VIOLATION])
+def test_settings_that_are_only_wishes_are_left_out_if_they_are_refused(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(Strict, "asked", [])
+    monkeypatch.setattr(Strict, "code", code)
+    wishes = {"max.compaction.lag.ms": "3600000"}
+    spec = TopicSpec("table", PARTITIONS, {"segment.bytes": "1000000"}, wishes=wishes)
+    with closing(CompactedTopic(kafka(cluster), spec, admin=Strict)) as topic:  # type: ignore[arg-type]
+        topic.create()
+    plain = {"cleanup.policy": "compact", "segment.bytes": "1000000"}
+    assert [new.config for new in Strict.asked] == [plain | wishes, plain]
+
+
 class Old(Placing):
     """A cluster of brokers before Kafka 2.4: they choose no replication factor (KIP-464)."""
 

@@ -1,7 +1,7 @@
 """What becomes of records that were handed out: they are processed, or come again."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -249,7 +249,7 @@ class Processed:
                 wanted |= self._dispatcher.state.late_partitions
             return self._work(wanted, individual=self._config.individual)
 
-    def _work(self, wanted: Set[TopicPartition], *, individual: bool) -> Work:
+    def _work(self, wanted: Collection[TopicPartition], *, individual: bool) -> Work:
         deliveries, is_batch = self._dispatcher.deliveries, self._state.is_batch
         processed = {}
         for topic_partition in [tp for tp in deliveries if tp in wanted]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from contextlib import closing, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import (
@@ -40,7 +40,7 @@ from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
 from kshare.wire.protocol.retry import RetryDeadline
 
-__all__ = ["LOG_CLIENT", "LogTopic", "LogWriter", "log_partition", "log_table"]
+__all__ = ["LOG_CLIENT", "LogTopic", "LogWriter", "Safety", "log_partition", "log_table"]
 
 _log = logging.getLogger("kshare.group")
 
@@ -54,6 +54,23 @@ _OFFSETS_TOPIC: Final = "__consumer_offsets"
 _SIGN: Final = 1 << 31
 _POLL_SECONDS: Final = 0.1
 _ISR: Final = "min.insync.replicas"
+_COMPACTION: Final = {"min.cleanable.dirty.ratio": "0.05", "max.compaction.lag.ms": "3600000"}
+"""So that a member that starts reads little more than what counts.
+
+By default, half of a partition may be records that others have replaced.
+"""
+
+
+class Safety(NamedTuple):
+    """How well the records of a topic are kept.
+
+    Attributes:
+        replicas: Number of replicas of the partition that has fewest.
+        in_sync: ``min.insync.replicas``; 0 if it is not known.
+    """
+
+    replicas: int
+    in_sync: int
 
 
 def log_partition(group: str, partitions: int) -> int:
@@ -132,6 +149,29 @@ class LogTopic:
         values = self._config_of(self.name)
         return TopicConfig.of(values) if values else None
 
+    def safety(self) -> tuple[Safety, Safety]:
+        """How well the topic's records are kept, and how well they should be.
+
+        That is as well as those of ``__consumer_offsets``, and by two brokers if there are two.
+
+        Raises:
+            KafkaError: The cluster did not answer, or refused.
+        """
+        own = self._safety(self.name)
+        asked = lambda seconds: {"": self._client.handle.describe_cluster(request_timeout=seconds)}  # noqa: E731
+        brokers = len(self._asked(asked, "count brokers", self.name).nodes)
+        wanted = Safety(min(brokers, 2), 0)
+        with suppress(KafkaError):  # no right to describe it, or nobody has committed yet
+            offsets = self._safety(_OFFSETS_TOPIC)
+            # Brokers that are gone for good cannot be asked for.
+            wanted = Safety(max(wanted.replicas, min(offsets.replicas, brokers)), offsets.in_sync)
+        return own, wanted
+
+    def _safety(self, topic: str) -> Safety:
+        partitions = self._described(topic).partitions
+        in_sync = int(self._config_of(topic).get(_ISR, 0))
+        return Safety(min(len(each.replicas) for each in partitions), in_sync)
+
     def make(self) -> None:
         """Make the topic, unless it exists.
 
@@ -153,12 +193,12 @@ class LogTopic:
             find_coordinator(self._kafka, self._group)
             offsets = self._offsets_topic()
         except UnknownTopicError:
-            return TopicSpec(self.name, 1, config)
+            return TopicSpec(self.name, 1, config, wishes=_COMPACTION)
         isr = self._config_of(_OFFSETS_TOPIC).get(_ISR)
         replicas = tuple(tuple(node.id for node in part.replicas) for part in offsets.partitions)
         if isr is not None:
             config[_ISR] = isr
-        return TopicSpec(self.name, len(replicas), config, replicas)
+        return TopicSpec(self.name, len(replicas), config, replicas, _COMPACTION)
 
     def _offsets_topic(self) -> TopicDescription:
         """Wait for what brokers have begun to make."""

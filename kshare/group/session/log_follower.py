@@ -25,7 +25,7 @@ from kshare.errors import KafkaError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.log.log_link import DENIED, LogLink
 from kshare.group.log.tail import LogLostError, LogTail
-from kshare.group.log.topic import LOG_CLIENT, LogTopic, LogWriter
+from kshare.group.log.topic import LOG_CLIENT, LogTopic, LogWriter, Safety
 from kshare.group.protocol.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog
 from kshare.group.session.shared import Shared
@@ -294,7 +294,7 @@ class LogInspector:
 
     ::
 
-        found --> a thread looks --> settings that lose or keep too much: a warning, once each
+        found --> a thread looks --> what loses or keeps too much: a warning, once each
           ^                      --> another partition is the group's log: it was lost
           +---- half a minute ---+
 
@@ -333,14 +333,30 @@ class LogInspector:
         try:
             with closing(self._topic()) as topic:
                 self._found = topic.find()
-                config = topic.config()
+                config, safety = topic.config(), topic.safety()
         except KafkaError as error:  # whoever follows the log says it
             _log.debug("cannot look at the log of group %s: %s", self._group, error)
             return
-        for fault in () if config is None else _faults(config):
+        for fault in (*_unsafe(*safety), *(() if config is None else _faults(config))):
             if fault not in self._said:
                 self._said.add(fault)
                 _log.warning("topic %s, the log of group %s, %s", topic.name, self._group, fault)
+
+
+def _unsafe(own: Safety, wanted: Safety) -> Iterator[str]:
+    """How a log's topic may lose what was committed, and what would be right."""
+    if own.replicas < wanted.replicas:
+        yield (
+            f"has {own.replicas} replicas, and should have {wanted.replicas}, as "
+            "__consumer_offsets has or as there are brokers: what was committed is lost with the "
+            "brokers that have them. Add replicas with kafka-reassign-partitions"
+        )
+    if 0 < own.in_sync < wanted.in_sync:
+        yield (
+            f"has min.insync.replicas={own.in_sync}, and __consumer_offsets {wanted.in_sync}: a "
+            f"commit that was answered may be lost with {own.in_sync} of the brokers. Set "
+            f"min.insync.replicas to {wanted.in_sync}"
+        )
 
 
 def _faults(config: TopicConfig) -> Iterator[str]:

@@ -12,7 +12,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.log.tail import LogLostError, LogTail
-from kshare.group.log.topic import LogTopic, LogWriter
+from kshare.group.log.topic import LogTopic, LogWriter, Safety
 from kshare.group.session.log_follower import LogFollower, LogInspector
 from kshare.group.session.shared import Shared
 from tests.support.clock import WAIT_S, Clock, until
@@ -152,6 +152,7 @@ class Topic:
         self.values = COMPACT if config is None else config
         self.looks = 0
         self.is_away = False
+        self.kept = (Safety(3, 2), Safety(3, 2))
 
     def find(self) -> tuple[TopicPartition, str]:
         if self.is_away:
@@ -160,6 +161,9 @@ class Topic:
 
     def config(self) -> TopicConfig:
         return TopicConfig.of(self.values)
+
+    def safety(self) -> tuple[Safety, Safety]:
+        return self.kept
 
     def close(self) -> None:
         self.looks += 1
@@ -233,3 +237,27 @@ def test_settings_that_lose_or_keep_too_much_are_a_warning_once(
     for text in caplog.messages:
         assert text.startswith("topic log, the log of group billing, ")
         assert said in text
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "said"),
+    [
+        (Safety(1, 1), Safety(1, 1), ""),
+        (Safety(3, 2), Safety(2, 1), ""),
+        (Safety(1, 1), Safety(2, 0), "has 1 replicas, and should have 2"),
+        (Safety(2, 1), Safety(3, 1), "has 2 replicas, and should have 3"),
+        (Safety(3, 1), Safety(3, 2), "has min.insync.replicas=1, and __consumer_offsets 2"),
+        (Safety(3, 0), Safety(3, 2), ""),  # it is not known
+    ],
+)
+def test_a_log_that_is_kept_worse_than_offsets_is_a_warning_once(
+    own: Safety, wanted: Safety, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "kshare.group")
+    topic, clock = Topic(), Later()
+    topic.kept = own, wanted
+    looks = inspector(topic, clock)
+    look(looks, clock)
+    look(looks, clock)
+    assert len(caplog.messages) == bool(said)
+    assert said in caplog.text
