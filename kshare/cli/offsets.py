@@ -21,7 +21,8 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import log_bounds
 from kshare.core.progress import TopicPartition
 from kshare.group.log.primary import OffsetAndMetadata
-from kshare.group.offsets import GroupOffsets, ResetTo, ShiftBy
+from kshare.group.offsets import GroupOffsets
+from kshare.group.reset_target import ResetTo, ShiftBy
 from kshare.monitor.plot import draw_partitions
 from kshare.monitor.status import PartitionStatus, partition_status
 from kshare.options import KafkaConfig
@@ -52,7 +53,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if isinstance(to, Mapping) and arguments.topic is not None:
         parser.error("argument --topic: --to names topics itself")
     kafka = needed_kafka_config(parser, arguments)
-    with closing(GroupOffsets(kafka, arguments.group, log_topic(arguments, kafka))) as offsets:
+    with closing(GroupOffsets(arguments.group, kafka, log_topic(arguments, kafka))) as offsets:
         if to is not None:
             _reset(arguments, offsets, to)
         elif arguments.action == "drop":

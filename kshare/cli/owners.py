@@ -35,7 +35,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             partition = owners.partition(arguments.topic, key, arguments.partition)
         table = owners.read()
         if not table.owners:
-            with closing(GroupOffsets(kafka, arguments.group, log)) as offsets:
+            with closing(GroupOffsets(arguments.group, kafka, log)) as offsets:
                 offsets.check_log(offsets.snapshot())
         if not table.is_known:
             raise UnknownGroupError(arguments.group, log)

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from kshare.group.log.primary import OffsetAndMetadata
     from kshare.group.message import Message
     from kshare.group.metrics import ConsumerHealth, ConsumerMetrics
+    from kshare.group.offsets import GroupOffsets, list_offsets
     from kshare.group.owners import GroupOwners, owner
     from kshare.group.prometheus import MetricsServer, register_metrics, serve_metrics
+    from kshare.group.reset_target import ShiftBy
     from kshare.group.restoration import StoreProgress, restore
 
 __all__ = [
@@ -28,15 +30,18 @@ __all__ = [
     "ConsumerHealth",
     "ConsumerMetrics",
     "FencedError",
+    "GroupOffsets",
     "GroupOwners",
     "HostInfo",
     "KeySharedConsumer",
     "Message",
     "MetricsServer",
     "OffsetAndMetadata",
+    "ShiftBy",
     "StoreProgress",
     "Transaction",
     "TransactionAbortedError",
+    "list_offsets",
     "owner",
     "partitions_only",
     "register_metrics",
@@ -50,15 +55,18 @@ _HOMES = {
     "ConsumerHealth": "kshare.group.metrics",
     "ConsumerMetrics": "kshare.group.metrics",
     "FencedError": "kshare.errors",
+    "GroupOffsets": "kshare.group.offsets",
     "GroupOwners": "kshare.group.owners",
     "HostInfo": "kshare.assignment.interface.application",
     "KeySharedConsumer": "kshare.group.consumer.consumer",
     "Message": "kshare.group.message",
     "MetricsServer": "kshare.group.prometheus",
     "OffsetAndMetadata": "kshare.group.log.primary",
+    "ShiftBy": "kshare.group.reset_target",
     "StoreProgress": "kshare.group.restoration",
     "Transaction": "kshare.group.consumer.transaction",
     "TransactionAbortedError": "kshare.errors",
+    "list_offsets": "kshare.group.offsets",
     "owner": "kshare.group.owners",
     "partitions_only": "kshare.group.consumer.subscriber",
     "register_metrics": "kshare.group.prometheus",

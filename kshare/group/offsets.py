@@ -11,11 +11,9 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Self
 
 from kshare.cluster.cluster import Cluster
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.errors import (
     CommitLogError,
@@ -41,86 +39,13 @@ from kshare.group.protocol.log import GroupLog, members_seen
 from kshare.group.protocol.record_codec import LIFE_SECONDS, decode_key, encode
 from kshare.group.protocol.records import Reset
 from kshare.group.protocol.start import Anchor, Primary
+from kshare.group.reset_target import ResetTo, parse_target, reset_offsets
 from kshare.options import KafkaConfig, Subscribe
 from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["GroupOffsets", "GroupSnapshot", "ResetTo", "ShiftBy", "list_offsets", "reset_offsets"]
+__all__ = ["GroupOffsets", "GroupSnapshot", "list_offsets"]
 
 _log = logging.getLogger("kshare.group")
-
-
-@dataclass(frozen=True, slots=True)
-class ShiftBy:
-    """A number of offsets after the stable offset; below 0: before it.
-
-    What that puts outside of the log is its first offset, or its end.
-    """
-
-    offsets: int
-
-
-ResetTo: TypeAlias = (
-    Literal["earliest", "latest", "stable"] | datetime | ShiftBy | Mapping[TopicPartition, int]
-)
-"""A reset target: by name, at the first records from a time on (UTC if it names no time zone; the
-end if all records are older), relative to the stable offsets, or at given offsets.
-"""
-
-
-def reset_offsets(
-    to: ResetTo,
-    stable: Mapping[TopicPartition, int],
-    partitions: Collection[TopicPartition],
-    cluster: Cluster,
-) -> dict[TopicPartition, int]:
-    """The offset at which each partition shall start.
-
-    Args:
-        to: Where a group shall start.
-        stable: The group's stable offsets.
-        partitions: What is reset, unless ``to`` names offsets. Those without a stable offset are
-            left out if ``to`` is relative to it.
-        cluster: Has the partitions.
-
-    Raises:
-        KshareError: An offset is outside of its partition's log.
-        UnknownTopicError: A partition does not exist.
-        KafkaError: The cluster did not answer, or refused.
-    """
-    if to == "earliest":
-        return cluster.earliest(partitions)
-    if to == "latest":
-        return cluster.latest(partitions)
-    if isinstance(to, datetime):
-        return _since(to, partitions, cluster)
-    if isinstance(to, Mapping):
-        wanted = dict(to)
-    else:
-        by = to.offsets if isinstance(to, ShiftBy) else 0
-        wanted = {tp: stable[tp] + by for tp in partitions if tp in stable}
-    first, end = cluster.earliest(wanted), cluster.latest(wanted)
-    if isinstance(to, ShiftBy):
-        return {tp: min(max(offset, first[tp]), end[tp]) for tp, offset in wanted.items()}
-    outside = [
-        f"{tp}: offset {offset} is outside of the log, which is {first[tp]} to {end[tp]}"
-        for tp, offset in sorted(wanted.items())
-        if not first[tp] <= offset <= end[tp]
-    ]
-    if outside:
-        raise KshareError("; ".join(outside))
-    return wanted
-
-
-def _since(
-    moment: datetime, partitions: Collection[TopicPartition], cluster: Cluster
-) -> dict[TopicPartition, int]:
-    """The first offset of each partition that is not older than a moment; the end without one."""
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    milliseconds = int(moment.timestamp() * 1000)
-    found = cluster.at_timestamps(dict.fromkeys(partitions, max(milliseconds, 0)))
-    ends = cluster.latest([tp for tp, offset in found.items() if offset is None])
-    return {tp: ends[tp] if offset is None else offset for tp, offset in found.items()}
 
 
 def list_offsets(
@@ -138,8 +63,7 @@ def list_offsets(
         CommitLogError: A record of the group cannot be read.
         KafkaError: The cluster did not answer, or refused.
     """
-    kafka, topic = cluster_and_log(group, config)
-    with closing(GroupOffsets(kafka, group, topic)) as offsets:
+    with GroupOffsets(group, config) as offsets:
         return offsets.committed()
 
 
@@ -196,15 +120,26 @@ class GroupSnapshot:
 class GroupOffsets:
     """The offsets of one group. The first read is of its whole log, later ones are of what is new.
 
+    For one thread at a time. As a context manager it closes itself.
+
     Args:
-        kafka: How to reach the cluster.
         group: Id of the group.
-        log_topic: Name of the individual commit log's topic.
+        config: The configuration of a consumer, as :class:`KeySharedConsumer` takes it; its
+            ``group.id`` does not matter.
+        log_topic: Name of the individual commit log's topic; None for that of ``config``.
+
+    Raises:
+        OptionsError: The configuration cannot be used.
     """
 
     def __init__(
-        self, kafka: KafkaConfig, group: str, log_topic: str = INDIVIDUAL_COMMITS_TOPIC
+        self,
+        group: str,
+        config: Mapping[str, Any] | KafkaConfig,
+        log_topic: str | None = None,
     ) -> None:
+        kafka, topic = cluster_and_log(group, config)
+        log_topic = log_topic or topic
         self._kafka = kafka
         self._group = group
         self._primary = PrimaryOffsets(kafka, group)
@@ -238,13 +173,19 @@ class GroupOffsets:
         return known
 
     def reset(
-        self, to: ResetTo, *, topic: str | None = None, is_dry_run: bool = False
+        self,
+        to: ResetTo | Mapping[Any, int],
+        *,
+        topic: str | None = None,
+        is_dry_run: bool = False,
     ) -> dict[TopicPartition, int]:
         """Let the group start elsewhere; its individual commits of these partitions are void.
 
         Args:
-            to: Where to. Unless it names offsets, it is for all partitions of which the group has
-                committed anything.
+            to: Where to: ``"earliest"``, ``"latest"``, ``"stable"`` (what was committed above the
+                stable offsets comes again), a ``datetime`` (UTC without a time zone), a
+                :class:`.ShiftBy`, or offsets by partition: ``{("orders", 0): 123}``. Unless it
+                names offsets, it is for all partitions of which the group has committed anything.
             topic: Only this topic, and all of its partitions.
             is_dry_run: Whether to change nothing.
 
@@ -253,13 +194,15 @@ class GroupOffsets:
 
         Raises:
             GroupAliveError: A member is alive.
+            ValueError: It is no target, or names what is no partition or no offset.
             KshareError: There is nothing to reset, an offset is outside of its partition's log, or
                 the group's log cannot be read, or is another one.
             KafkaError: The cluster did not answer, or refused.
         """
+        target = parse_target(to, topic)
         known = self.snapshot()
         self._check_dead(known.log)
-        offsets = self._wanted(to, known.committed(), topic)
+        offsets = self._wanted(target, known.committed(), topic)
         self.check_log(known, offsets)
         if not is_dry_run:
             self._reset(known, offsets)
@@ -369,6 +312,12 @@ class GroupOffsets:
         """
         elsewhere = known.anchored_elsewhere()
         self._others.check(elsewhere, changed if known.log.end else elsewhere)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the connections."""

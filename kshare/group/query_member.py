@@ -94,7 +94,7 @@ class QueryMember:
             KafkaError: The cluster did not answer, or refused.
         """
         config = self._config
-        with closing(GroupOffsets(config.kafka, config.group, config.log_topic)) as offsets:
+        with closing(GroupOffsets(config.group, config.kafka, config.log_topic)) as offsets:
             known = offsets.committed()
         return {tp: known[tp].progress for tp in partitions if tp in known}
 

@@ -197,7 +197,7 @@ class GroupObserver:
         self, kafka: KafkaConfig, group: str, log_topic: str = INDIVIDUAL_COMMITS_TOPIC
     ) -> None:
         self._group = group
-        self._offsets = GroupOffsets(kafka, group, log_topic)
+        self._offsets = GroupOffsets(group, kafka, log_topic)
         self._describer = GroupDescriber(kafka)
         self._cluster = Cluster(kafka)
 

@@ -249,7 +249,7 @@ class Replay:
         hashes = self._hashes()
         with closing(Cluster(self.kafka)) as cluster:
             bounds = self.bounds(cluster)
-        with closing(GroupOffsets(self.kafka, config.group, config.log_topic)) as offsets:
+        with closing(GroupOffsets(config.group, self.kafka, config.log_topic)) as offsets:
             committed = offsets.committed(list(bounds))
         with closing(Cluster(self.kafka)) as cluster:
             targets = Targets(cluster)

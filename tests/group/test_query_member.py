@@ -54,7 +54,7 @@ def query(servers: str, *hashes: HashRange) -> QueryMember:
 
 
 def offsets(servers: str) -> GroupOffsets:
-    return GroupOffsets(group_config(servers).kafka, GROUP, LOG)
+    return GroupOffsets(GROUP, group_config(servers).kafka, LOG)
 
 
 def committed(servers: str) -> dict[TopicPartition, Progress]:

@@ -264,7 +264,7 @@ class Reading:
         # Without a session: one would say in the group's log that it is alive.
         config = self._config
         kafka = replace(config.kafka, api_timeout_ms=max(int(seconds * 1000), 1))
-        with closing(GroupOffsets(kafka, config.group, config.log_topic)) as offsets:
+        with closing(GroupOffsets(config.group, kafka, config.log_topic)) as offsets:
             return offsets.committed(partitions)
 
     def close(self) -> None:

@@ -66,7 +66,7 @@ def servers(cluster: FakeCluster) -> str:
 
 
 def offsets(servers: str) -> GroupOffsets:
-    return GroupOffsets(group_config(servers).kafka, GROUP, LOG)
+    return GroupOffsets(GROUP, group_config(servers).kafka, LOG)
 
 
 def write(servers: str, key: bytes, value: bytes | None) -> None:
