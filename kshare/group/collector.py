@@ -49,6 +49,11 @@ _MEMBERSHIP: Final = {
     "is_member": "1 if it is a member of the group now; only after subscribe.",
     "leads_group": "1 if it leads the group; only after subscribe.",
 }
+_LOG: Final = {
+    "log_records": "Offsets of the log's partition: what a member that starts reads at most.",
+    "log_groups": "Groups whose records were read in the log's partition.",
+    "log_read_seconds": "How long the first read of the log took.",
+}
 _PARKED: Final = {
     "parked_keys": "Keys that are parked.",
     "oldest_parked_key_timestamp_seconds": "When the first of them was parked.",
@@ -68,6 +73,14 @@ _HISTOGRAMS: Final = {
 }
 
 
+_FAMILIES: Final = (
+    (_PARTITION, _GAUGES),
+    (_MEMBER, _MEMBERSHIP),
+    (_MEMBER, _LOG),
+    (_TOPIC, _PARKED),
+)
+
+
 class ConsumerCollector(Collector):
     """Shows the metrics of all consumers of a process."""
 
@@ -85,7 +98,7 @@ class ConsumerCollector(Collector):
         shown.sort(key=lambda metrics: (metrics.group, metrics.member))
         gauges = {
             name: GaugeMetricFamily(f"kshare_consumer_{name}", help_, labels=labels)
-            for labels, texts in ((_PARTITION, _GAUGES), (_MEMBER, _MEMBERSHIP), (_TOPIC, _PARKED))
+            for labels, texts in _FAMILIES
             for name, help_ in texts.items()
         }
         counters = {
@@ -140,6 +153,11 @@ def _add_membership(
         gauges["is_member"].add_metric(member, metrics.is_member)
     if metrics.leads is not None:
         gauges["leads_group"].add_metric(member, metrics.leads)
+    if metrics.log is not None:
+        gauges["log_records"].add_metric(member, metrics.log.records)
+        gauges["log_groups"].add_metric(member, metrics.log.groups)
+        if metrics.log.read_seconds is not None:
+            gauges["log_read_seconds"].add_metric(member, metrics.log.read_seconds)
     for topic, parked in sorted(metrics.parked.items()):
         gauges["parked_keys"].add_metric((*member, topic), parked.keys)
         if parked.since is not None:

@@ -25,6 +25,7 @@ __all__ = [
     "DeliveryPause",
     "Latencies",
     "Latency",
+    "LogMetrics",
     "MeasuredConsumer",
     "PartitionMetrics",
     "ServedConsumer",
@@ -102,6 +103,22 @@ class Latencies:
 
 
 @dataclass(frozen=True, slots=True)
+class LogMetrics:
+    """The partition of the group's log, which each member of each of its groups reads.
+
+    Attributes:
+        records: Number of offsets from its first record to its end: how much a member that starts
+            reads at most.
+        groups: Number of groups whose records were read since the consumer began to follow it.
+        read_seconds: How long the first read took, to its end; None while it goes on.
+    """
+
+    records: int = 0
+    groups: int = 0
+    read_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerMetrics:
     """The metrics of one consumer.
 
@@ -120,6 +137,7 @@ class ConsumerMetrics:
         is_member: Whether it is a member of the group now; None if it has not subscribed.
         leads: Whether it leads the group, so that it plans who owns what; None as above.
         parked: The parked keys of each topic that it owns some of and that has some.
+        log: The group's log; None before it was found.
     """
 
     group: str
@@ -134,6 +152,7 @@ class ConsumerMetrics:
     is_member: bool | None = None
     leads: bool | None = None
     parked: Mapping[str, ParkedCount] = field(default_factory=dict)
+    log: LogMetrics | None = None
 
 
 @dataclass(frozen=True, slots=True)

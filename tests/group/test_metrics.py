@@ -20,6 +20,7 @@ from kshare.group.metrics import (
     LATENCY_BOUNDS,
     Latencies,
     Latency,
+    LogMetrics,
     PartitionMetrics,
 )
 from kshare.monitor.report import lag
@@ -253,6 +254,7 @@ class Measured:
             fenced_seconds=5.5,
             transactions=Latencies((0,) * 11 + (3,), 33.5),
             aborted_transactions=6,
+            log=LogMetrics(700, 3, 0.25),
         )
 
     def metrics(self) -> ConsumerMetrics:
@@ -294,6 +296,9 @@ def test_prometheus_metrics() -> None:
             time.time() - 1_000, abs=60
         ),
         ("kshare_consumer_retention_margin_offsets", *first): 2,
+        ("kshare_consumer_log_records", *member): 700,
+        ("kshare_consumer_log_groups", *member): 3,
+        ("kshare_consumer_log_read_seconds", *member): 0.25,
         ("kshare_consumer_commit_failures_total", *member): 3,
         ("kshare_consumer_rebalances_total", *member): 4,
         ("kshare_consumer_fenced_seconds_total", *member): 5.5,

@@ -53,6 +53,9 @@ class FakeSession:
     ) -> MemberHandle:
         raise NotImplementedError
 
+    def log_metrics(self) -> None:
+        return None
+
     def leave(self, timeout: float) -> None:
         raise NotImplementedError
 

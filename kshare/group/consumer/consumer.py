@@ -517,6 +517,7 @@ class KeySharedConsumer:
             is_member=member.is_member if member else None,
             leads=member.leads if member else None,
             parked={topic: counts[topic] for topic in counts if topic in topics},
+            log=self._session.log_metrics(),
         )
 
     def health(self) -> ConsumerHealth:

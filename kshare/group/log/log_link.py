@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
+from kshare.group.log.log_load import LogLoad
 from kshare.group.log.tail import LogTail
 from kshare.group.log.topic import LogWriter
 from kshare.group.protocol.group_reader import GroupReader
@@ -37,6 +38,7 @@ class LogLink:
         tail: Reads it.
         writer: Appends to it.
         reader: Takes the group's records.
+        load: Counts what is read.
         is_sure: Whether there was no fault since the topic was found.
         denied: Why nothing may be written to it; None if it may, as far as it is known.
         truncated: Why it is lost, if its topic is the same; empty as long as it is not.
@@ -47,6 +49,7 @@ class LogLink:
     tail: LogTail
     writer: LogWriter
     reader: GroupReader
+    load: LogLoad
     is_sure: bool = True
     denied: AuthorizationError | None = None
     truncated: str = ""

@@ -24,6 +24,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.log.log_link import DENIED, LogLink
+from kshare.group.log.log_load import LogLoad
 from kshare.group.log.tail import LogLostError, LogTail
 from kshare.group.log.topic import LOG_CLIENT, LogTopic, LogWriter, Safety
 from kshare.group.protocol.group_reader import GroupReader
@@ -157,6 +158,7 @@ class LogFollower:
             if link.tail.last.caught_up:
                 link.reader.settle()
             self._shared.ownerships.warnings += link.reader.take_warnings()
+            link.load.read((row.key for row in rows), link.tail.last, self._now())
             log = link.reader.log
             log.end = max(log.end, link.tail.position or 0)
             oldest = self._shared.ownerships.oldest_claim()
@@ -229,7 +231,8 @@ class LogFollower:
             hasty, partition, BrokerPool(hasty), self._wake, wait_ms=wait_ms, now=self._now
         )
         writer, self._search.writer = self._search.writer, _log_writer(self._config)
-        self.link = LogLink(partition, topic_id, tail, writer, GroupReader(partition, log))
+        reader, load = GroupReader(partition, log), LogLoad(self._now())
+        self.link = LogLink(partition, topic_id, tail, writer, reader, load)
 
     def _doubt(self, link: LogLink, error: Exception) -> None:
         """After a fault, the topic may be another one."""

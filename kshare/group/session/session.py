@@ -26,6 +26,7 @@ from kshare.group.core.work import LateWork, ProcessedWork
 from kshare.group.log.primary import OffsetAndMetadata, committed_offset
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
+from kshare.group.metrics import LogMetrics
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.subscription import Assigned
@@ -82,6 +83,10 @@ class GroupSession:
         """
         with self._shared.changed:
             self._shared.ownerships.leader_epochs = of
+
+    def log_metrics(self) -> LogMetrics | None:
+        """The size of the group's log; None if it was not found yet."""
+        return self._thread.log_metrics()
 
     def join(
         self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics

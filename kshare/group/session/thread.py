@@ -28,6 +28,7 @@ from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
 from kshare.group.log.log_link import EpochWriter, LogLink
 from kshare.group.log.tail import LogTail
+from kshare.group.metrics import LogMetrics
 from kshare.group.protocol.cooperator import Share
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.log_follower import ANSWER_MS, LogFollower
@@ -151,6 +152,11 @@ class SessionThread:
         """The partition of the group's log; None if it was not found yet."""
         link = self._follower.link
         return None if link is None else link.partition
+
+    def log_metrics(self) -> LogMetrics | None:
+        """The size of the group's log; None if it was not found yet. From any thread."""
+        link = self._follower.link
+        return None if link is None else link.load.metrics()
 
     def wake(self) -> None:
         """Let the thread look at what was asked of it."""
