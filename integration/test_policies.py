@@ -10,10 +10,11 @@ from pyspark.sql import SparkSession
 
 from integration.kafka import KafkaBroker
 from kshare.cli import main as kshare_command
-from kshare.cluster.topics import POLICIES_TOPIC
+from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC, POLICIES_TOPIC
 from kshare.core.hashing import HASH_SPACE
 from kshare.errors import PolicyError
 from kshare.group import KeySharedConsumer
+from tests.support.clock import until
 
 RECORDS = 50
 LOWER = [(0, HASH_SPACE // 2)]
@@ -86,9 +87,60 @@ def test_policies_are_obeyed(
         (committed,) = consumer.committed().values()
         assert committed.progress.is_level  # what is above counts no more after a restart
 
+    transactional = {name: value for name, value in config.items() if name != "enable.auto.commit"}
+    transactional["transactional.id"] = filled
+    with KeySharedConsumer(transactional) as consumer:
+        consumer.assign({(filled, 0): []})
+
+        def process(left_out: int) -> None:
+            with consumer.transaction():
+                for message in consumer.consume(RECORDS - 10, 60)[left_out:]:
+                    consumer.acknowledge(message)
+
+        with pytest.raises(PolicyError, match="offset 10 is not acknowledged, and offset 12"):
+            process(2)
+        process(0)
+        until(lambda: [each.offset for each in consumer.committed().values()] == [RECORDS])
+
     capsys.readouterr()
     assert kshare_command(["policy", "list", "--json", *where]) == 0
     listed = json.loads(capsys.readouterr().out)
     values = {(row["policy"], row["topic"]): row["value"] for row in listed}
     assert values["accept.range.fetch", filled] is True
     assert values["accept.individual.commit", None] is False
+
+
+def test_a_pattern_passes_no_policy_by(broker: KafkaBroker, where: list[str]) -> None:
+    topics = [broker.create_topic(partitions=1) for _ in range(2)]
+    for topic in topics:
+        broker.produce(topic, [(None, f"{i}") for i in range(RECORDS)], partition=0)
+    shared, kept = topics
+    every = ["policy", "set", "accept.individual.commit", "true", *where]
+    assert kshare_command(every) == 0
+    change = ["policy", "set", "accept.range.fetch", "false", "--topic", kept, *where]
+    assert kshare_command(change) == 0
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": f"group-{uuid.uuid4().hex[:8]}",
+        "auto.offset.reset": "earliest",
+        "consumption.order": "none",
+    }
+    seen, said = set[str](), list[PolicyError]()
+
+    def has_both(consumer: KeySharedConsumer) -> bool:
+        try:
+            seen.update(str(each.topic()) for each in consumer.consume(10, 0.5))
+        except PolicyError as error:
+            said.append(error)
+        return bool(seen and said)
+
+    with KeySharedConsumer(config) as consumer:
+        consumer.subscribe(f"^({shared}|{kept})$")
+        until(lambda: has_both(consumer))
+        assert seen == {shared}
+        assert {(each.policy, each.topic) for each in said} == {("accept.range.fetch", kept)}
+        assert {tp.topic for tp in consumer.assignment()} == {shared}
+    resource = ConfigResource(ResourceType.TOPIC, INDIVIDUAL_COMMITS_TOPIC)
+    found = broker.admin.describe_configs([resource])[resource].result(30)
+    assert found["min.cleanable.dirty.ratio"].value == "0.05"
+    assert found["max.compaction.lag.ms"].value == "3600000"
