@@ -404,15 +404,21 @@ def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
         "partitions and commit individual offsets. accept.range.fetch is of a topic: whether it "
         "may be read by ranges of key hashes.",
     )
-    set_.add_argument("name", choices=("accept.individual.commit", "accept.range.fetch"))
+    unset = actions.add_parser(
+        "unset",
+        help="take a policy away, as if it had never been set",
+        description="Take a policy away, also of a topic that is gone. What is not set accepts.",
+    )
+    for parser in (set_, unset):
+        parser.add_argument("name", choices=("accept.individual.commit", "accept.range.fetch"))
+        parser.add_argument("--topic", type=_name, help="the topic of accept.range.fetch")
     set_.add_argument("value", choices=("true", "false"))
-    set_.add_argument("--topic", type=_name, help="the topic of accept.range.fetch")
     set_.add_argument("--why", default="", metavar="TEXT", help="for those who find it set")
     listed = actions.add_parser(
         "list", help="the policies that are set", description="List the policies that are set."
     )
     listed.add_argument("--json", action="store_true", help="for programs")
-    for parser in (set_, listed):
+    for parser in (set_, unset, listed):
         _set_connected(parser, "policy")
 
 

@@ -1,4 +1,4 @@
-"""``kshare policy``: what operators do not allow, set and listed."""
+"""``kshare policy``: what operators do not allow: set, taken away and listed."""
 
 import argparse
 import sys
@@ -19,7 +19,8 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         return _list(needed_kafka_config(parser, arguments), arguments)
     if (arguments.name == RANGE_FETCH) != (arguments.topic is not None):
         parser.error(f"{RANGE_FETCH} needs --topic, and only that takes it")
-    return _set(needed_kafka_config(parser, arguments), arguments)
+    kafka = needed_kafka_config(parser, arguments)
+    return (_unset if arguments.action == "unset" else _set)(kafka, arguments)
 
 
 def _set(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
@@ -31,6 +32,16 @@ def _set(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
         policies.set(policy, arguments.value == "true", by=user_name(), why=arguments.why)
     of = f" of topic {policy.topic}" if policy.topic else ""
     sys.stdout.write(f"{policy.name}{of} is {arguments.value}\n")
+    return 0
+
+
+def _unset(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
+    policy = Policy(arguments.name, arguments.topic or "")  # its topic may be gone
+    with closing(Policies(kafka)) as policies:
+        was_set = policies.unset(policy)
+    of = f" of topic {policy.topic}" if policy.topic else ""
+    now = "is not set any more" if was_set else "was not set"
+    sys.stdout.write(f"{policy.name}{of} {now}: it accepts\n")
     return 0
 
 

@@ -103,14 +103,37 @@ class Policies(TopicTable[Policy, PolicyInfo]):
         Raises:
             ValueError: There is no such policy, or not for a topic, or not for the cluster.
         """
-        if policy.name not in POLICY_NAMES:
-            raise ValueError(f"no policy is named {policy.name!r}")
-        if (policy.name == RANGE_FETCH) != bool(policy.topic):
-            of = "a topic" if policy.name == RANGE_FETCH else "the whole cluster"
-            raise ValueError(f"{policy.name} is a policy of {of}")
+        _check(policy)
         self.read()
         info = {"by": by, "value": str(value).lower(), "when": self.stamp(), "why": why}
-        self.put([(json_bytes({"policy": policy.name, "topic": policy.topic}), json_bytes(info))])
+        self.put([(_encode_key(policy), json_bytes(info))])
+
+    def unset(self, policy: Policy) -> bool:
+        """Take a policy away, as if it had never been set: it accepts.
+
+        Returns:
+            Whether it was set.
+
+        Raises:
+            ValueError: As for :meth:`set`.
+        """
+        _check(policy)
+        is_set = policy in self.read()
+        if is_set:
+            self.delete([_encode_key(policy)])
+        return is_set
+
+
+def _check(policy: Policy) -> None:
+    if policy.name not in POLICY_NAMES:
+        raise ValueError(f"no policy is named {policy.name!r}")
+    if (policy.name == RANGE_FETCH) != bool(policy.topic):
+        of = "a topic" if policy.name == RANGE_FETCH else "the whole cluster"
+        raise ValueError(f"{policy.name} is a policy of {of}")
+
+
+def _encode_key(policy: Policy) -> bytes:
+    return json_bytes({"policy": policy.name, "topic": policy.topic})
 
 
 class PolicyView(Protocol):

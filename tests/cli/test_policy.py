@@ -56,6 +56,19 @@ def test_set_and_list(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert listed[0]["topic"] is None
 
 
+def test_unset(run: Run) -> None:
+    assert run("set", "accept.range.fetch", "false", "--topic", "orders")[0] == 0
+    of_orders = "accept.range.fetch of topic orders"
+    unset = ("unset", "accept.range.fetch", "--topic", "orders")
+    assert run(*unset) == (0, f"{of_orders} is not set any more: it accepts\n")
+    assert run("list") == (0, "no policy is set: all is accepted\n")
+    assert run(*unset) == (0, f"{of_orders} was not set: it accepts\n")
+    gone = run("unset", "accept.range.fetch", "--topic", "gone")
+    assert gone == (0, "accept.range.fetch of topic gone was not set: it accepts\n")
+    with pytest.raises(SystemExit):
+        run("unset", "accept.range.fetch")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -59,6 +59,17 @@ def test_what_is_no_policy(config: KafkaConfig, policy: Policy, says: str) -> No
         policies.set(policy, False)
 
 
+def test_what_is_taken_away_accepts_again(config: KafkaConfig) -> None:
+    with closing(Policies(config)) as policies, closing(Policies(config)) as others:
+        policies.set(ORDERS, False)
+        policies.set(ALL, False)
+        assert policies.unset(ORDERS)
+        assert not policies.unset(Policy(RANGE_FETCH, "other"))
+        assert others.read().keys() == {ALL}
+        with pytest.raises(ValueError, match="is a policy of a topic"):
+            policies.unset(Policy(RANGE_FETCH))
+
+
 def test_a_watch_knows_within_seconds(config: KafkaConfig) -> None:
     clock = Clock()
     with closing(PolicyWatch(config, clock=clock)) as watch, closing(Policies(config)) as policies:
