@@ -11,27 +11,42 @@ and ``__main__`` that it would have. A request is refused where the environment 
 server's in more than Spark's own variables. A process whose starter has ended is killed (a daemon
 is asked to end, with its workers). The server takes no more requests once Spark's JVM has ended, or
 has closed the daemon's input, and it ends with the last of its processes. It has no threads.
+
+Anybody on the host may connect to an abstract socket. So the server first asks the system whose
+process it is; it reads from this user's alone, never waits for any, and gives each a second to
+send a request of 1 MiB at most. A forked process runs once its starter has said so: a starter that
+has given up meanwhile has started another one.
 """
 
 import contextlib
 import gc
 import importlib
-import marshal
+import json
 import os
 import runpy
 import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from spark_plugin.forked_start import DAEMON, FORKED, address, receive
+from spark_plugin.forked_start import (
+    DAEMON,
+    FORKED,
+    GO,
+    LARGEST,
+    READY,
+    address,
+    is_ours,
+    receive,
+)
 
 __all__ = ["ForkServer", "Request", "become", "preload", "start"]
 
@@ -52,8 +67,10 @@ _OWN: Final = (
     *("PYTHON_DAEMON_", "SPARK_", "PYSPARK_"),
 )
 """Variables whose names begin so are each process's own: nothing reads them before it runs."""
-_REQUEST_SECONDS: Final = 10.0
-_CREDENTIALS_BYTES: Final = 12
+_REQUEST_SECONDS: Final = 1.0
+_MOST_STARTERS: Final = 64  # whose requests are not whole yet
+_PIECE_BYTES: Final = 65_536
+_PAUSE_SECONDS: Final = 0.1  # at the limit of open files
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +95,48 @@ class _Forked:
     process: int
     starter: socket.socket
     end_signal: signal.Signals
+
+
+@dataclass(frozen=True, slots=True)
+class _Starter:
+    """Whose request is not whole yet."""
+
+    connection: socket.socket
+    until: float
+    received: bytearray = field(default_factory=bytearray)
+    streams: list[int] = field(default_factory=list)
+
+    def read(self) -> bytes | None:
+        """Return the request; None if some of it is yet to come.
+
+        Raises:
+            OSError: The starter has ended.
+            ValueError: It is too long, or has too many streams.
+        """
+        try:
+            piece, streams, _, _ = socket.recv_fds(self.connection, _PIECE_BYTES, 3)
+        except BlockingIOError:
+            return None
+        self.streams.extend(streams)
+        self.received.extend(piece)
+        size = int.from_bytes(self.received[:4], sys.byteorder)
+        if not piece:
+            raise ConnectionResetError("a starter has ended")
+        if size > LARGEST or len(self.received) > 4 + LARGEST or len(self.streams) > 3:
+            raise ValueError(f"a request of {size} bytes and {len(self.streams)} streams")
+        is_whole = len(self.received) >= 4 + size and len(self.received) > 4
+        return bytes(self.received[4:]) if is_whole else None
+
+    def close(self) -> None:
+        """Close the connection, and what has come with it."""
+        self.connection.close()
+        self.close_streams()
+
+    def close_streams(self) -> None:
+        """Close the streams that have come with the request."""
+        for stream in self.streams:
+            os.close(stream)
+        self.streams.clear()
 
 
 def start() -> None:
@@ -126,6 +185,7 @@ class ForkServer:
         self._modules = deque(modules)
         self._forked: dict[int, _Forked] = {}  # by process
         self._starters: dict[int, _Forked] = {}  # those with a starter, by its descriptor
+        self._asking: dict[int, _Starter] = {}  # by descriptor
         self._signals, self._waker = os.pipe()
         for end in (self._signals, self._waker):
             os.set_blocking(end, False)
@@ -138,6 +198,7 @@ class ForkServer:
         """
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        self._listener.setblocking(False)
         serving = True
         while serving or self._forked:
             ready = self._ready(serving=serving)
@@ -149,13 +210,64 @@ class ForkServer:
             if serving and self._jvm in ready:
                 serving = False
                 self._listener.close()
-            elif serving and self._listener.fileno() in ready:
-                request = self._fork()
+                self._refuse(list(self._asking))
+            elif serving:
+                request = self._serve(ready)
                 if request is not None:
                     return request
-            elif serving and self._modules:
-                preload([self._modules.popleft()])
         return None
+
+    def _serve(self, ready: set[int]) -> Request | None:
+        """Take what has come; return the request in a forked process."""
+        if self._listener.fileno() in ready:
+            self._accept()
+        for starter in ready & self._asking.keys():
+            request = self._hear(starter)
+            if request is not None:
+                return request
+        now = time.monotonic()
+        self._refuse([at for at, starter in self._asking.items() if starter.until <= now])
+        if self._modules and not ready:
+            preload([self._modules.popleft()])
+        return None
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # no more files can be opened
+            _say(str(error))
+            time.sleep(_PAUSE_SECONDS)
+            return
+        if not is_ours(connection) or len(self._asking) >= _MOST_STARTERS:
+            connection.close()
+            return
+        connection.setblocking(False)
+        with suppress(OSError):  # if it has ended, that is found when its request is read
+            connection.send(READY)
+        until = time.monotonic() + _REQUEST_SECONDS
+        self._asking[connection.fileno()] = _Starter(connection, until)
+
+    def _refuse(self, starters: Sequence[int]) -> None:
+        for starter in starters:
+            self._asking.pop(starter).close()  # it starts without a server
+
+    def _hear(self, descriptor: int) -> Request | None:
+        """Read of a request; fork once it is whole, and return it in the forked process."""
+        starter = self._asking[descriptor]
+        try:
+            message = starter.read()
+            if message is None:
+                return None
+            request = _request(message, starter.streams)
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            _say(str(error))
+            request = None
+        if request is None:
+            self._refuse([descriptor])
+            return None
+        return self._fork(request, self._asking.pop(descriptor))
 
     def _ready(self, *, serving: bool) -> set[int]:
         poller = select.poll()
@@ -165,11 +277,18 @@ class ForkServer:
         if serving:
             poller.register(self._listener, select.POLLIN)
             poller.register(self._jvm, 0)
-        wait = 0 if serving and self._modules else None
-        ready = {descriptor for descriptor, _ in poller.poll(wait)}
+        for starter in self._asking:
+            poller.register(starter, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poller.poll(self._wait_ms(serving=serving))}
         with suppress(BlockingIOError):
             os.read(self._signals, 4096)
         return ready
+
+    def _wait_ms(self, *, serving: bool) -> float | None:
+        if serving and self._modules:
+            return 0
+        ends = [starter.until for starter in self._asking.values()]
+        return max(min(ends) - time.monotonic(), 0) * 1000 + 1 if ends else None
 
     def _reap(self) -> None:
         """Tell the starters of processes that have ended."""
@@ -182,31 +301,25 @@ class ForkServer:
             with suppress(OSError), starter:
                 starter.sendall(status.to_bytes(4, sys.byteorder))
 
-    def _fork(self) -> Request | None:
-        """Take a request and fork; return the request in the forked process."""
-        starter, _ = self._listener.accept()
-        starter.settimeout(_REQUEST_SECONDS)
-        process, request, streams = -1, None, list[int]()
+    def _fork(self, request: Request, starter: _Starter) -> Request | None:
+        """Fork; return the request in the forked process."""
         try:
-            request = _received(starter, streams)
-            if request is not None:
-                process = os.fork()
-        except (OSError, ValueError, EOFError, TypeError) as error:
+            process = os.fork()
+        except OSError as error:
             _say(str(error))
-        if process == 0:
             starter.close()
-            self._leave()
-            return request
-        for stream in streams:
-            os.close(stream)
-        if request is None or process < 0:
-            starter.close()  # it starts without a server
             return None
+        if process == 0:
+            self._leave()
+            _wait_for_go(starter.connection)
+            return request
+        starter.close_streams()
         is_daemon = request.arguments[1] == DAEMON
-        forked = _Forked(process, starter, signal.SIGTERM if is_daemon else signal.SIGKILL)
-        self._forked[process] = self._starters[starter.fileno()] = forked
+        end_signal = signal.SIGTERM if is_daemon else signal.SIGKILL
+        forked = _Forked(process, starter.connection, end_signal)
+        self._forked[process] = self._starters[starter.connection.fileno()] = forked
         with suppress(OSError):  # if it has ended, it is found to have hung up
-            starter.sendall(FORKED)
+            starter.connection.sendall(FORKED)
         return None
 
     def _leave(self) -> None:
@@ -218,22 +331,33 @@ class ForkServer:
             os.close(descriptor)
         for forked in self._forked.values():
             forked.starter.close()
+        self._refuse(list(self._asking))
         self._forked, self._starters = {}, {}
 
 
-def _received(starter: socket.socket, streams: list[int]) -> Request | None:
-    """Receive a request, and its streams; None if the process cannot come from this server."""
-    credentials = starter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS_BYTES)
-    head, received, _, _ = socket.recv_fds(starter, 4, 3)
-    streams += received
-    message = receive(starter, int.from_bytes(head, sys.byteorder))
-    if int.from_bytes(credentials[4:8], sys.byteorder) != os.getuid():
-        return None
-    python, folder, group, environment, arguments = marshal.loads(message)  # noqa: S302 - our own
+def _wait_for_go(starter: socket.socket) -> None:
+    """Return once the starter says that this process is to run; end if it has given up."""
+    starter.setblocking(True)
+    with starter:
+        if receive(starter, 1) != GO:
+            os._exit(0)
+
+
+def _request(message: bytes, streams: list[int]) -> Request | None:
+    """Read a request; None if the process cannot come from this server.
+
+    Raises:
+        ValueError: It is no request.
+    """
+    python, folder, group, environment, arguments = json.loads(message)
+    names = [python, folder, *environment, *environment.values(), *arguments]
+    if not all(isinstance(name, str) for name in names) or type(group) is not int:
+        raise ValueError("a request of another form")
     here = sys.executable, os.getcwd(), _common(os.environ)  # noqa: PTH109
-    if len(streams) != 3 or (python, folder, _common(environment)) != here:
+    is_from_here = (python, folder, _common(environment)) == here
+    if len(streams) != 3 or len(arguments) < 2 or not is_from_here:
         return None
-    return Request(arguments, group, environment, streams)
+    return Request(arguments, group, environment, list(streams))
 
 
 def _common(environment: Mapping[str, str]) -> dict[str, str]:

@@ -7,18 +7,27 @@ environment, it becomes such a process itself (:mod:`spark_plugin.plain_start`).
 what is built into Python: pathlib alone takes longer than all of this.
 """
 
-import _signal  # type: ignore[import-not-found]  # signal takes 5 ms
+import _json  # json takes 5 ms
+import _signal  # type: ignore[import-not-found]  # so does signal
 import _socket
-import marshal
 import os
 import sys
+import time
 from typing import NoReturn
 
-__all__ = ["DAEMON", "FORKED", "address", "receive"]
+__all__ = ["DAEMON", "FORKED", "GO", "LARGEST", "READY", "address", "is_ours", "receive"]
 
 DAEMON = "pyspark.daemon"
+READY = b"\3"
+"""The server has accepted. Streams sent to one that is stopped would stay open until it goes on."""
 FORKED = b"\1"
 """The server's answer once it has forked; without it, it closes the connection."""
+GO = b"\2"
+"""What the forked process waits for: from then on its starter has no other."""
+LARGEST = 1 << 20
+"""Bytes of a request, at most."""
+_SECONDS = 0.5  # for the server's answer: it may be stopped, or be another user's
+_CREDENTIALS_BYTES = 12
 
 
 def address() -> str | None:
@@ -43,6 +52,15 @@ def address() -> str | None:
     return f"\0kshare-forks-{os.getuid()}-{namespace}-{parent}-{started}"
 
 
+def is_ours(connection: "_socket.socket") -> bool:
+    """Return whether the other side is a process of this user, and of these processes."""
+    option = _socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS_BYTES
+    peer = connection.getsockopt(*option)
+    process, user = (int.from_bytes(peer[at : at + 4], sys.byteorder) for at in (0, 4))
+    # A process of another container is not seen in this one: its number is 0.
+    return user == os.getuid() and process > 0
+
+
 def receive(connection: "_socket.socket", size: int) -> bytes:
     """Receive ``size`` bytes, or fewer if the other side has closed the connection."""
     got = b""
@@ -51,22 +69,34 @@ def receive(connection: "_socket.socket", size: int) -> bytes:
     return got
 
 
+def _request(arguments: list[str]) -> bytes:
+    """Return a request as JSON, which names hold that are no text (``surrogateescape``), too."""
+    quoted = _json.encode_basestring_ascii
+    environment = ",".join(f"{quoted(name)}:{quoted(value)}" for name, value in os.environ.items())
+    said = ",".join(quoted(argument) for argument in arguments)
+    here = f"{quoted(sys.executable)},{quoted(os.getcwd())},{os.getpgrp()}"  # noqa: PTH109
+    return f"[{here},{{{environment}}},[{said}]]".encode()
+
+
 def _forked(where: str, arguments: list[str]) -> "_socket.socket | None":
     """Return the connection to a server that has forked a process for the arguments."""
+    message, until = _request(arguments), time.monotonic() + _SECONDS
+    if len(message) > LARGEST:
+        return None
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
+        connection.settimeout(_SECONDS)
         connection.connect(where)
-        peer = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-        if int.from_bytes(peer[4:8], sys.byteorder) != os.getuid():
-            return None
-        request = (sys.executable, os.getcwd(), os.getpgrp(), dict(os.environ), arguments)  # noqa: PTH109
-        message = marshal.dumps(request)
-        streams = b"".join(stream.to_bytes(4, sys.byteorder) for stream in (0, 1, 2))
-        size = len(message).to_bytes(4, sys.byteorder)
-        connection.sendmsg([size], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
-        connection.sendall(message)
-        if receive(connection, 1) == FORKED:
-            return connection
+        if is_ours(connection) and receive(connection, 1) == READY:
+            streams = b"".join(stream.to_bytes(4, sys.byteorder) for stream in (0, 1, 2))
+            size = len(message).to_bytes(4, sys.byteorder)
+            connection.sendmsg([size], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+            connection.sendall(message)
+            connection.settimeout(max(until - time.monotonic(), 0.01))
+            if receive(connection, 1) == FORKED:
+                connection.settimeout(None)
+                connection.sendall(GO)
+                return connection
     except OSError:
         pass
     connection.close()

@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -96,11 +97,40 @@ class Jvm:
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
-    def start(self, name: str, *arguments: str, plain: bool = False, **env: str) -> int:
+    def start(self, name: str, *arguments: str, plain: Any = False, **env: str) -> int:
         client = [] if plain else ["-I", "-S", forked_start.__file__]
         command = [sys.executable, *client, "-m", *arguments]
         pid: int = self._ask("start", name, command, {**self._env, **env})
         return pid
+
+    def start_forked(self, name: str, *arguments: str, **env: str) -> psutil.Process:
+        """Start a module that says its number, by the server.
+
+        A starter that gets no answer in time, on a busy machine, starts it by itself.
+        """
+        while True:
+            starter = self.start(name, *arguments, **env)
+            process = psutil.Process(self.number_of(name))
+            if process.pid != starter:
+                return process
+            self.kill(name, signal.SIGKILL)
+            self.end_of(name)
+
+    def end_of_forked(self, *arguments: str, **env: str) -> tuple[int, str, str]:
+        """Return how a module ends that says last, on its output streams, if it was forked."""
+        while True:
+            self.start("forked", *arguments, **env)
+            code, out, err = self.end_of("forked", "sent")
+            if (err or out).endswith("True\n"):
+                return code, out, err
+
+    @property
+    def address(self) -> str:
+        """Where its fork server listens."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        started = int(stat.rpartition(")")[2].split()[19])
+        namespace = Path("/proc/self/ns/pid").readlink()
+        return f"\0kshare-forks-{os.getuid()}-{namespace}-{self.process.pid}-{started}"
 
     def start_server(self) -> int:
         """Return the process of the daemon that has forked a server."""
@@ -135,23 +165,21 @@ def jvm(tmp_path: Path) -> Iterator[Jvm]:
 
 def test_it_is_as_if_it_was_started(jvm: Jvm) -> None:
     jvm.start_server()
-    shown = []
-    for name, plain in (("plain", True), ("forked", False)):
-        env = {"PYTHON_WORKER_FACTORY_SECRET": "s", "SPARK_JVM": str(jvm.process.pid)}
-        jvm.start(name, "shows", "7", "a b", plain=plain, **env)
-        code, out, err = jvm.end_of(name, "sent")
-        assert code == 7
-        assert err == f"to the error stream\n{not plain}\n"
-        shown.append(json.loads(out))
-    assert shown[0] == shown[1]
+    env = {"PYTHON_WORKER_FACTORY_SECRET": "s", "SPARK_JVM": str(jvm.process.pid)}
+    jvm.start("plain", "shows", "7", "a b", plain=True, **env)
+    ends = jvm.end_of("plain", "sent"), jvm.end_of_forked("shows", "7", "a b", **env)
+    assert [(code, err) for code, _, err in ends] == [
+        (7, "to the error stream\nFalse\n"),
+        (7, "to the error stream\nTrue\n"),
+    ]
+    plain, forked = (json.loads(out) for _, out, _ in ends)
+    assert plain == forked
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_with_its_starter(jvm: Jvm, number: signal.Signals) -> None:
     jvm.start_server()
-    starter = jvm.start("it", "waits")
-    process = psutil.Process(jvm.number_of("it"))
-    assert process.pid != starter
+    process = jvm.start_forked("it", "waits")
     jvm.kill("it", number)
     assert jvm.end_of("it")[0] == -number
     process.wait(WAIT_S)
@@ -182,8 +210,7 @@ def test_a_daemon_ends_with_its_starter_and_so_do_its_workers(jvm: Jvm) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 def test_its_starter_ends_as_it_does(jvm: Jvm, number: signal.Signals) -> None:
     jvm.start_server()
-    jvm.start("it", "waits")
-    os.kill(jvm.number_of("it"), number)
+    jvm.start_forked("it", "waits").send_signal(number)
     assert jvm.end_of("it")[0] == -number
 
 
@@ -191,8 +218,7 @@ def test_its_starter_ends_as_it_does(jvm: Jvm, number: signal.Signals) -> None:
 def test_the_server_ends_with_the_last_of_its_processes(jvm: Jvm, end: str) -> None:
     """Once the JVM has, or has let go of the daemon that forked the server."""
     daemon = psutil.Process(jvm.start_server())
-    jvm.start("it", "waits")
-    process = psutil.Process(jvm.number_of("it"))
+    process = jvm.start_forked("it", "waits")
     (server,) = daemon.children()
     assert server.name() == "kshare-forks"
     if end == "JVM":
@@ -218,8 +244,7 @@ def test_there_is_one_server(jvm: Jvm) -> None:
     jvm.start_server()
     jvm.start("it", "pyspark.daemon", "pyspark.sql.worker.create_data_source", KSHARE_X="1")
     assert jvm.number_of("it")
-    jvm.start("other", "where")
-    assert jvm.end_of("other")[1] == "None True\n"
+    assert jvm.end_of_forked("where")[1] == "None True\n"
     names = [process.name() for process in psutil.Process(jvm.process.pid).children(recursive=True)]
     assert names.count("kshare-forks") == 1
 
@@ -234,3 +259,91 @@ def test_a_server_that_dies_is_done_without(jvm: Jvm) -> None:
 def test_only_a_jvm_has_a_server() -> None:
     """Where a script of the user's stands between, each process would have another parent."""
     assert forked_start.address() is None
+
+
+def connected(jvm: Jvm) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(WAIT_S)
+    connection.connect(jvm.address)
+    return connection
+
+
+def test_who_says_nothing_keeps_nobody_waiting(jvm: Jvm) -> None:
+    """And is refused after a second."""
+    jvm.start_server()
+    silent = [connected(jvm) for _ in range(80)]
+    for connection in silent[::2]:
+        connection.send(b"\1")
+    assert jvm.end_of_forked("where")[1] == "None True\n"
+    for connection in silent:
+        with suppress(ConnectionResetError):  # it had sent what the server never read
+            assert connection.recv(2) in (forked_start.READY, b"")
+            assert connection.recv(1) == b""
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"no JSON", b"[" * 100_000, b"[]", b'[1,"",1,{},[]]', b'["","",1e999,{"a":1},["-m","x"]]'],
+    ids=["no JSON", "deep", "empty", "a number", "infinite"],
+)
+def test_what_is_no_request_is_refused(jvm: Jvm, message: bytes) -> None:
+    jvm.start_server()
+    with connected(jvm) as connection:
+        streams = [0, 1, 2]
+        socket.send_fds(connection, [len(message).to_bytes(4, sys.byteorder)], streams)
+        connection.sendall(message)
+        assert connection.recv(1) == forked_start.READY
+        assert connection.recv(1) == b""
+    assert jvm.end_of_forked("where")[1] == "None True\n"
+
+
+def test_what_is_too_long_is_not_read(jvm: Jvm) -> None:
+    (server,) = psutil.Process(jvm.start_server()).children()
+    with connected(jvm) as connection:
+        connection.send((1 << 31).to_bytes(4, sys.byteorder))
+        with pytest.raises(ConnectionError):
+            connection.sendall(bytes(1 << 30))
+    assert jvm.end_of_forked("where")[1] == "None True\n"
+    assert server.is_running()
+
+
+def test_a_process_whose_starter_has_given_up_never_runs(jvm: Jvm) -> None:
+    """Its starter has started another one, with the same streams."""
+    (server,) = psutil.Process(jvm.start_server()).children()
+    assert jvm.end_of_forked("where")[1] == "None True\n"
+    server.suspend()
+    jvm.start("it", "where")
+    assert jvm.end_of("it") == (0, "None False\n", "")
+    server.resume()
+    assert jvm.end_of_forked("where")[1] == "None True\n"
+    until(lambda: not server.children())
+
+
+class Peer:
+    """A connection whose other side is another's."""
+
+    def __init__(self, process: int, user: int) -> None:
+        self._said = b"".join(n.to_bytes(4, sys.byteorder) for n in (process, user, 0))
+
+    def getsockopt(self, *_: int) -> bytes:
+        return self._said
+
+
+def test_only_processes_of_this_user_and_this_container_are_heard() -> None:
+    def is_ours(process: int, user: int) -> bool:
+        return forked_start.is_ours(cast("socket.socket", Peer(process, user)))
+
+    assert is_ours(1, os.getuid())
+    assert not is_ours(1, os.getuid() + 1)
+    assert not is_ours(0, os.getuid())
+
+
+def test_a_name_that_another_has_taken_is_done_without(jvm: Jvm) -> None:
+    """Its listener answers nobody, and takes no more connections."""
+    with socket.socket(socket.AF_UNIX) as squatter, socket.socket(socket.AF_UNIX) as first:
+        squatter.bind(jvm.address)
+        squatter.listen(0)
+        first.connect(jvm.address)
+        jvm.start("it", "where")
+        assert jvm.end_of("it") == (0, "None False\n", "")
