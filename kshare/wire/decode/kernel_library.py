@@ -4,11 +4,12 @@ It comes with the wheel; an editable installation has it beside this module. Its
 the kernels' sources and the architecture, and its last bytes are a digest of name and contents.
 
 Guarantees: a library that is cut short, damaged, or made for another processor or from other
-sources is never loaded. In a clone that nobody has built, that of another kshare on the path is
-taken, if it is of these sources. Where it is missing (a developer has changed a kernel; the
-platform has no wheel) and numba is installed, it is made: processes that start at once make it
-once, and the others wait for it; one that is killed meanwhile blocks nobody, since the operating
-system drops its lock.
+sources is never loaded; neither is one outside of Python's path that another user could have
+written: its digest is a checksum, which anybody can make. In a clone that nobody has built, that of
+another kshare on the path is taken, if it is of these sources. Where it is missing (a developer has
+changed a kernel; the platform has no wheel) and numba is installed, it is made: processes that
+start at once make it once, and the others wait for it; one that is killed meanwhile blocks nobody,
+since the operating system drops its lock.
 
 Cost: 0.5 ms to find and load it; 4 s to make it, in a process of its own.
 """
@@ -20,6 +21,7 @@ import logging
 import os
 import pkgutil
 import platform
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,13 +42,20 @@ _SOURCES: Final = (
 _DIGEST_BYTES: Final = 32
 _WAIT_SECONDS: Final = 600.0  # for another process that makes the code, on a machine that is busy
 _POLL_SECONDS: Final = 0.05
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def load() -> ctypes.CDLL:
     """Load the library; see :func:`locate`."""
     found = locate()
     if isinstance(found, Path):
-        return ctypes.CDLL(str(found))
+        # What was looked at is what is loaded, even if its folder has another file by now.
+        descriptor = _opened(found.name, found)
+        opened = Path(f"/proc/self/fd/{descriptor}")
+        try:
+            return ctypes.CDLL(str(opened if opened.exists() else found))
+        finally:
+            os.close(descriptor)
     descriptor = os.memfd_create("kernels")
     try:
         os.write(descriptor, found)
@@ -65,8 +74,9 @@ def locate() -> Path | bytes:
     Raises:
         KernelLibraryError: There is none for this platform and these sources, and no compiler.
     """
-    name, folders = file_name(), directories(os.environ, Path(__file__).parent)
-    found = find(name, folders) or _in_archive(name) or elsewhere(name, sys.path)
+    name, package = file_name(), Path(__file__).parent
+    folders = directories(os.environ, package)
+    found = find(name, [package, *folders]) or _in_archive(name) or elsewhere(name, sys.path)
     if found is None:
         # Hardly any process needs it: 12 ms.
         from kshare.wire.decode.kernel_compiler import compiler  # noqa: PLC0415
@@ -84,7 +94,7 @@ def file_name() -> str:
 
 
 def directories(environment: Mapping[str, str], package: Path) -> list[Path]:
-    """Return where to look for the library; the first that can be written keeps one that is made.
+    """Return where a library is kept that is made here: the first of them that can be written.
 
     Args:
         environment: ``NUMBA_CACHE_DIR``, if set, keeps what is made; else the package's own folder,
@@ -102,12 +112,43 @@ def directories(environment: Mapping[str, str], package: Path) -> list[Path]:
 
 
 def find(name: str, folders: list[Path]) -> Path | None:
-    """Return the library of a name, if one of the folders has it, and it is whole."""
+    """Return the library of a name, if one of the folders has it, and it may be loaded."""
     for folder in folders:
         with suppress(OSError):
-            if _is_whole(name, (folder / name).read_bytes()):
-                return folder / name
+            os.close(_opened(name, folder / name))
+            return folder / name
     return None
+
+
+def _opened(name: str, path: Path) -> int:
+    """Return a descriptor of a library that may be loaded.
+
+    Raises:
+        OSError: It is not there, not whole, or somebody else could have written it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not (_is_importable(path) or _is_own(descriptor)):
+            raise PermissionError(f"{path} could have been written by another user")
+        if not _is_whole(name, os.pread(descriptor, os.fstat(descriptor).st_size, 0)):
+            raise FileNotFoundError(f"{path} is not whole")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _is_importable(path: Path) -> bool:
+    """Return whether Python imports modules from this file's folder, so it trusts it anyway."""
+    inside = Path(*_PACKAGE.split("."))
+    on_path = (Path(entry).absolute() / inside for entry in sys.path)
+    return path.parent == Path(__file__).parent or path.absolute().parent in on_path
+
+
+def _is_own(descriptor: int) -> bool:
+    """Return whether nobody but this user, and root, can write to an open file."""
+    status = os.fstat(descriptor)
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & _OTHERS_WRITE
 
 
 def make(name: str, compile_: Callable[[], bytes], folders: list[Path]) -> Path | bytes:
@@ -132,7 +173,7 @@ def make(name: str, compile_: Callable[[], bytes], folders: list[Path]) -> Path 
             _log.info("compiled kernels cannot be kept in %s: %s", folder, error)
     _log.warning(
         "kshare's kernels are compiled anew in each process: no directory for them can be written; "
-        "set NUMBA_CACHE_DIR to one that can",
+        "set NUMBA_CACHE_DIR to one that this user alone can write",
     )
     return compile_()
 
@@ -192,9 +233,11 @@ def _in_archive(name: str) -> bytes | None:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file that is whole from the first moment on."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
     try:
-        temporary.write_bytes(data)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with open(os.open(temporary, flags, 0o644), "wb") as file:  # noqa: PTH123
+            file.write(data)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -202,8 +245,15 @@ def _write(path: Path, data: bytes) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold a file's lock, or go on without it where there are no locks or its holder is stuck."""
-    with path.open("ab") as file:
+    """Hold a file's lock, or go on without it where there are no locks or its holder is stuck.
+
+    Raises:
+        OSError: The file is another user's, who could hold it for ever.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    with open(os.open(path, flags, 0o644), "ab") as file:  # noqa: PTH123
+        if not (_is_importable(path) or _is_own(file.fileno())):
+            raise PermissionError(f"{path} is another user's")
         until = time.monotonic() + _WAIT_SECONDS
         while time.monotonic() < until:
             try:

@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import zipfile
@@ -100,6 +101,59 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="compiler"):
         make("code.so", fail, [tmp_path])
     assert make("code.so", Maker(), [tmp_path]) == tmp_path / "code.so"
+
+
+def test_what_another_user_could_have_written_is_not_loaded(tmp_path: Path) -> None:
+    """Its digest is a checksum, which anybody can make."""
+    path = tmp_path / "code.so"
+    path.write_bytes(sealed(path.name, CODE))
+    for mode in (0o666, 0o664, 0o646):
+        path.chmod(mode)
+        assert find(path.name, [tmp_path]) is None
+    path.chmod(0o644)
+    assert find(path.name, [tmp_path]) == path
+    path.rename(tmp_path / "other.so")
+    path.symlink_to(tmp_path / "other.so")
+    assert find(path.name, [tmp_path]) is None
+
+
+def test_what_another_user_could_have_written_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "code.so"
+    path.write_bytes(sealed(path.name, b"not ours"))
+    path.chmod(0o666)
+    assert make(path.name, Maker(), [tmp_path]) == path
+    assert path.read_bytes().startswith(CODE)
+    assert path.stat().st_mode & 0o022 == 0
+
+
+def test_a_lock_that_another_user_could_hold_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    lock = tmp_path / "shared" / "code.so.lock"
+    lock.touch()
+    lock.chmod(0o666)
+    own = tmp_path / "own"
+    assert make("code.so", Maker(), [tmp_path / "shared", own]) == own / "code.so"
+
+
+@pytest.mark.parametrize("owner", [0, os.geteuid() + 1])
+def test_only_root_and_this_user_are_trusted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, owner: int
+) -> None:
+    path = tmp_path / "code.so"
+    make(path.name, Maker(), [tmp_path])
+    status = list(path.stat())
+    status[stat.ST_UID] = owner
+    monkeypatch.setattr(os, "fstat", lambda _: os.stat_result(status))
+    assert find(path.name, [tmp_path]) == (path if owner == 0 else None)
+
+
+def test_the_packages_own_library_comes_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = kernel_library.file_name()
+    (tmp_path / name).write_bytes(sealed(name, CODE))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert locate() == PACKAGE / name
 
 
 def test_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
