@@ -78,6 +78,7 @@ CHUNK_HEAD = struct.Struct(">8sI16s16sqqIQ")
 
 _INDEX_BYTES_MAX = 4 << 20
 _LOCK_SECONDS = 0.5
+_TAKEN_SECONDS = 60.0
 
 
 # -- the index ----------------------------------------------------------------------------------
@@ -93,6 +94,8 @@ class _HeldIndex(NamedTuple):
 _held_indexes: dict[str, _HeldIndex] = {}
 _elections: set[int] = set()
 """Sockets of threads that look for an index."""
+_taken_until: dict[str, float] = {}
+"""Names that another process kept for too long: until when this one does without, monotonic."""
 
 
 def index_name() -> str:
@@ -177,7 +180,7 @@ def _join_index(name: str, *, create: bool) -> _HeldIndex:
 @contextmanager
 def _elected(name: str) -> Iterator[list[tuple[int, int]]]:
     """No other process is here meanwhile; yields the processes and descriptors of the holders."""
-    elected = _in_time(partial(_try_bind, name))
+    elected = _bound(name)
     _elections.add(elected)
     try:
         listed = Path("/proc/net/unix").read_bytes().splitlines()
@@ -190,6 +193,20 @@ def _elected(name: str) -> Iterator[list[tuple[int, int]]]:
     finally:
         _elections.discard(elected)
         os.close(elected)
+
+
+def _bound(name: str) -> int:
+    """A socket of this name; OSError: another process keeps it, now or a moment ago."""
+    # Anybody can take a name and keep it. Then not every task shall wait for it.
+    if time.monotonic() >= _taken_until.get(name, 0.0):
+        with suppress(TimeoutError):
+            return _in_time(partial(_try_bind, name))
+        _taken_until[name] = time.monotonic() + _TAKEN_SECONDS
+    raise OSError(
+        errno.EADDRINUSE,
+        f"another process keeps the unix socket @{name}, by which tasks of this user find each "
+        f"other (its inode is in /proc/net/unix); this is tried again each {_TAKEN_SECONDS:.0f} s",
+    )
 
 
 def _open_index(sign: tuple[int, int]) -> int | None:

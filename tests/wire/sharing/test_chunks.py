@@ -374,13 +374,14 @@ def test_errors_of_the_system_are_warned_of_once(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(chunks, "_warned", set())
+    monkeypatch.setattr(files, "_taken_until", {})
     monkeypatch.setattr(files, "_LOCK_SECONDS", 0.01)
     with socket.socket(socket.AF_UNIX) as others:
         others.bind("\0" + index_name())
         for number in (0, 1):
             assert read(groups()[number], number) == read(None, number)
     (warning,) = [r.getMessage() for r in caplog.records if r.name == "kshare.wire.sharing.chunks"]
-    assert "the index stays locked" in warning
+    assert f"keeps the unix socket @{index_name()}" in warning
     assert "max.bytes.key.range.results" in warning
 
 

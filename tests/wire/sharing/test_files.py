@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kshare.wire.sharing import files
+from kshare.wire.sharing import chunks, files
 from kshare.wire.sharing.chunks import SharedChunks, forget_query
 from kshare.wire.sharing.files import index_name, opened_index
 from kshare.wire.sharing.index import INDEX_MAGIC, ChunkIndex
@@ -49,6 +49,27 @@ def test_what_is_no_index_is_not_touched(tmp_path: Path) -> None:
     for made in sockets:
         made.close()
     named.unlink()
+
+
+def test_a_name_that_a_stranger_keeps_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Then tasks fetch for themselves at once, and share again when it is free."""
+    attempts: list[str] = []
+    monkeypatch.setattr(files, "_taken_until", {})
+    monkeypatch.setattr(chunks, "_warned", set())
+    siblings = groups()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_LOCK_SECONDS", 0.0)
+        patch.setattr(files, "_try_bind", attempts.append)
+        for each in siblings[:3]:
+            assert SharedChunks(each, "t", 0, 1 << 20).find(0, 10) is None
+    assert attempts == [index_name()]
+    assert f"@{index_name()}" in caplog.text
+    files._taken_until[index_name()] = 0.0  # a minute later
+    SharedChunks(siblings[0], "t", 0, 1 << 20)
+    assert signs()
+    forget_query("q")
 
 
 def test_all_are_killed(folder: Path) -> None:
