@@ -25,7 +25,8 @@ def main(servers: str, topic: str, port: int = 9400) -> None:
     processor = Processor(handle, concurrency=32)
     register_metrics(processor)
     consumer = KeySharedConsumer(config)
-    with serve_metrics(consumer, port):
+    # Prometheus and the probes come from outside of the container.
+    with serve_metrics(consumer, port, "0.0.0.0"):
         processor.run(consumer, [topic])
 
 

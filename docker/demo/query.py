@@ -41,7 +41,7 @@ def start(spark: SparkSession, servers: str, topic: str, checkpoint: str) -> Str
 def main(servers: str, topic: str, checkpoint: str, port: str = "9400") -> None:
     spark = SparkSession.builder.getOrCreate()
     spark.streams.addListener(KshareListener(prometheus=True))
-    start_http_server(int(port))
+    start_http_server(int(port))  # at all addresses: Prometheus comes from outside of the container
     start(spark, servers, topic, checkpoint).awaitTermination()
 
 

@@ -40,7 +40,8 @@ def main(servers: str, topic: str, partitions: int, pod: str, pods: int, port: i
     register_metrics(processor)
     consumer = KeySharedConsumer(config)
     consumer.assign(assignment(topic, partitions, pod, pods))
-    with serve_metrics(consumer, port):
+    # Prometheus and the probes come from outside of the container.
+    with serve_metrics(consumer, port, "0.0.0.0"):
         processor.run(consumer, None)
 
 

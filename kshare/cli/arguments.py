@@ -335,6 +335,14 @@ def _add_ui(commands: "argparse._SubParsersAction[Any]") -> None:
     ui.add_argument(
         "--port", type=int, default=8099, help="the port; 0 for any (default: %(default)s)"
     )
+    ui.add_argument(
+        "--allowed-host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a host name by which browsers ask for the page, such as that of a proxy: no other "
+        "is answered then; may be repeated",
+    )
     set_module(ui, "ui")
 
 

@@ -3,23 +3,22 @@
 Guarantees: it only answers, and changes nothing: GET and HEAD alone. Each answer comes from memory,
 so it does not matter how many look. A server that listens on this machine alone answers no page of
 another site that has its name point here (DNS rebinding), and a browser loads nothing but these
-files for it.
+files for it. One that listens elsewhere does so too, for the names of ``--allowed-host``.
 """
 
 import argparse
 import ipaddress
 import json
-import socket
 import sys
+from collections.abc import Collection
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from socketserver import TCPServer
-from typing import Any, Final
+from typing import Final
 
 from kshare.cli.live.snapshot import as_json
 from kshare.cli.live.watch import Latest, Watch, looker
 from kshare.errors import KshareError
+from kshare.monitor.web_server import WebHandler, WebServer
 
 __all__ = ["PageServer", "is_loopback", "run"]
 
@@ -38,7 +37,6 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_IDLE_SECONDS: Final = 30
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -50,7 +48,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """
     if not 0 <= arguments.port < 1 << 16:
         parser.error(f"--port {arguments.port}: wanted 0 to 65535")
-    with PageServer(arguments.host, arguments.port) as server:
+    with PageServer(arguments.host, arguments.port, arguments.allowed_host) as server:
 
         def publish(latest: Latest) -> None:
             fields = as_json(latest.snapshot, fault=latest.fault, has_picture=True)
@@ -64,6 +62,12 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
                     f"warning: {arguments.host} is not only this machine, and the page has no "
                     "login: who reaches it sees topics, members and parked keys\n"
                 )
+                if not arguments.allowed_host:
+                    sys.stderr.write(
+                        "warning: any site that a browser in this network visits can have its "
+                        "name point here and read the page: name the page's own host with "
+                        "--allowed-host\n"
+                    )
             sys.stdout.write(f"{server.url} shows it; Ctrl+C ends\n")
             sys.stdout.flush()
             server.serve_forever()
@@ -82,29 +86,30 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class PageServer(ThreadingHTTPServer):
+class PageServer(WebServer):
     """Serves the page.
 
     Args:
         host: The address to listen at.
         port: The port; 0 for any.
+        allowed_hosts: The names by which the page may be asked for, beside those of this machine.
+            None given: any name, if it listens not only on this machine.
 
     Raises:
         KshareError: It cannot listen there.
     """
 
-    daemon_threads = True
-    block_on_close = False  # a browser that keeps its connection open
+    request_seconds = 30.0  # a browser keeps its connection between two looks
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, allowed_hosts: Collection[str] = ()) -> None:
         folder = files("kshare.cli.live") / "page"
         self._files = {
             path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _FILES.items()
         }
         self._snapshot = (b"{}", '"0"')
         self._host = host
-        self._known_hosts = {"localhost", "127.0.0.1", "::1", host} if is_loopback(host) else None
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        known = {"localhost", "127.0.0.1", "::1", host, *map(str.lower, allowed_hosts)}
+        self._known_hosts = known if is_loopback(host) or allowed_hosts else None
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -112,10 +117,6 @@ class PageServer(ThreadingHTTPServer):
             raise KshareError(
                 f"cannot listen at {host}:{port} ({reason}): give another --port, or 0 for any"
             ) from error
-
-    def server_bind(self) -> None:
-        """Take the port; without the look-up of this machine's name that HTTPServer makes."""
-        TCPServer.server_bind(self)
 
     @property
     def url(self) -> str:
@@ -144,23 +145,19 @@ class PageServer(ThreadingHTTPServer):
         name = name.partition("]")[0].lstrip("[") if name.startswith("[") else name.split(":")[0]
         return name in self._known_hosts
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Browsers break connections off; that is no fault."""
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(WebHandler):
     """Answers one connection."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "kshare", ""
-    timeout = _IDLE_SECONDS
     server: PageServer
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the base class calls it
         """Answer with content."""
         self._respond(has_body=True)
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self) -> None:  # noqa: N802 - as above
         """Answer with headers alone."""
         self._respond(has_body=False)
 
@@ -192,6 +189,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if has_body:
             self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - named by http.server
-        """Say nothing of requests."""

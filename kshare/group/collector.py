@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from http.server import ThreadingHTTPServer
 from typing import Final
 
 from kshare.group.metrics import (
@@ -13,6 +12,7 @@ from kshare.group.metrics import (
     ServedConsumer,
 )
 from kshare.monitor.collectors import Collectors, Measured
+from kshare.monitor.web_server import WebHandler, WebServer
 
 __all__ = ["ConsumerCollector", "add", "make_server"]
 
@@ -184,7 +184,7 @@ def add(consumer: MeasuredConsumer, registry: CollectorRegistry | None) -> None:
     _collectors.of(registry, ConsumerCollector).add(consumer)
 
 
-class _Handler(MetricsHandler):
+class _Handler(WebHandler, MetricsHandler):
     server: "_Server"
 
     def do_GET(self) -> None:  # noqa: N802 - the base class calls it
@@ -203,9 +203,7 @@ class _Handler(MetricsHandler):
         self.wfile.write(body)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
+class _Server(WebServer):
     def __init__(
         self, place: tuple[str, int], registry: CollectorRegistry, consumer: ServedConsumer
     ) -> None:
@@ -215,7 +213,7 @@ class _Server(ThreadingHTTPServer):
 
 def make_server(
     consumer: ServedConsumer, place: tuple[str, int], registry: CollectorRegistry | None
-) -> ThreadingHTTPServer:
+) -> WebServer:
     """Return a server of a consumer's metrics and health, which listens and does not serve yet."""
     registry = REGISTRY if registry is None else registry
     add(consumer, registry)

@@ -8,14 +8,14 @@ On prometheus-client, an optional extra; this module can be imported without it:
 
 A consumer that is closed, or that nobody refers to any more, has no series. Cost: nothing for a
 record; a scrape is linear in the partitions. Serving takes a thread that waits, and one for each
-request.
+of at most 64 connections.
 """
 
 import threading
-from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Self
 
 from kshare.group.metrics import MeasuredConsumer, ServedConsumer
+from kshare.monitor.web_server import WebServer
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -49,7 +49,7 @@ class MetricsServer:
         port: Its port.
     """
 
-    def __init__(self, server: ThreadingHTTPServer) -> None:
+    def __init__(self, server: WebServer) -> None:
         self.port: int = server.server_address[1]
         self._server = server
         self._thread = threading.Thread(
@@ -73,7 +73,7 @@ class MetricsServer:
 def serve_metrics(
     consumer: ServedConsumer,
     port: int,
-    address: str = "0.0.0.0",  # noqa: S104 - as prometheus-client does; scrapes come from outside
+    address: str = "127.0.0.1",
     registry: "CollectorRegistry | None" = None,
 ) -> MetricsServer:
     """Serve a consumer's metrics at ``/metrics``, and its health at ``/healthz`` and ``/readyz``.
@@ -83,7 +83,8 @@ def serve_metrics(
     Args:
         consumer: A :class:`~kshare.group.KeySharedConsumer`, or the one of asyncio.
         port: Where to listen; 0 for a free port.
-        address: The interface to listen at; all of them unless given.
+        address: The interface to listen at. Unless given, only this machine reaches it: a scrape
+            and probes from outside need ``"0.0.0.0"``, or ``"::"``, and the page has no login.
         registry: The registry. None: prometheus-client's default.
 
     Raises:

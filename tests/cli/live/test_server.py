@@ -94,6 +94,9 @@ def test_where_it_listens() -> None:
         assert first.url == f"http://127.0.0.1:{port}/"
     with PageServer("0.0.0.0", 0) as public:
         assert public.knows_host("any.name")
+    with PageServer("0.0.0.0", 0, ["Page.Example"]) as named:
+        assert named.knows_host("page.example:8099")
+        assert not named.knows_host("any.name")
 
 
 # -- the one that looks ----------------------------------------------------------------------------
