@@ -4,6 +4,8 @@ import logging
 import os
 from typing import Final
 
+from kshare.monitor.log_format import PrintableFormatter
+
 __all__ = ["show_log"]
 
 _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -27,7 +29,7 @@ def show_log() -> None:
     level = given.upper() if is_known else "WARNING"
     handler = logging.StreamHandler()
     handler.setLevel(level)
-    handler.setFormatter(logging.Formatter(_FORMAT, _TIME))
+    handler.setFormatter(PrintableFormatter(_FORMAT, _TIME))
     logger.addHandler(handler)
     logger.setLevel(level)
     if not is_known:

@@ -16,7 +16,9 @@ from typing import Any, Final
 from kshare._version import __version__
 from kshare.cli.arguments import add_commands
 from kshare.cli.client_arguments import add_client_commands
+from kshare.cli.output import complain, say
 from kshare.errors import KshareError
+from kshare.monitor.log_format import PrintableFormatter
 
 __all__ = ["EXAMPLES", "GroupedHelp", "ShowVersions", "add_examples", "main"]
 
@@ -97,14 +99,31 @@ def _run(argv: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
-        with _quiet_client(arguments):
+        with _printable_log(), _quiet_client(arguments):
             return run(arguments)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        complain("interrupted")
         return 130
     except KshareError as error:
-        sys.stderr.write(f"kshare {arguments.command}: {error}\n")
+        complain(f"kshare {arguments.command}: {error}")
         return 1
+
+
+@contextmanager
+def _printable_log() -> Iterator[None]:
+    """Show what Python would of the log, unless logging is set up; others forge no lines of it."""
+    log = logging.getLogger("kshare")
+    if log.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(PrintableFormatter())
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 @contextmanager
@@ -191,13 +210,13 @@ class ShowVersions(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
         """Print them, and end the program."""
-        sys.stdout.write(f"kshare {__version__}\n")
-        sys.stdout.write(f"Python {'.'.join(map(str, sys.version_info[:3]))}\n")
+        say(f"kshare {__version__}")
+        say(f"Python {'.'.join(map(str, sys.version_info[:3]))}")
         for name in _requirements():
             try:
-                sys.stdout.write(f"{name} {version(name)}\n")
+                say(f"{name} {version(name)}")
             except PackageNotFoundError:
-                sys.stdout.write(f"{name}: not installed\n")
+                say(f"{name}: not installed")
         parser.exit()
 
 

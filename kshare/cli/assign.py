@@ -25,7 +25,7 @@ from kshare.assignment.interface.assignor import (
 )
 from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.loading import load_task_assignor
-from kshare.cli.output import counted, text_table
+from kshare.cli.output import complain, counted, say_block, text_table
 
 __all__ = ["explain_outcome", "run"]
 
@@ -44,7 +44,7 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         try:
             assignor = load_task_assignor(arguments.assignor)
         except ValueError as error:
-            sys.stderr.write(f"kshare assign: {error}\n")
+            complain(f"kshare assign: {error}")
             return 2
     faults = 0
     for name in arguments.files or ["-"]:
@@ -57,7 +57,7 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         except BrokenPipeError:  # of standard output: the file is in order
             raise
         except (OSError, UnicodeDecodeError) as error:
-            sys.stderr.write(f"kshare assign: {name} cannot be read: {error}\n")
+            complain(f"kshare assign: {name} cannot be read: {error}")
             faults += 1
     return 2 if faults else 0
 
@@ -71,11 +71,11 @@ def _answer(name: str, file: TextIO, assignor: TaskAssignor | None, *, explain: 
                 raise CaseError(f"no JSON: {fields.msg} at column {fields.colno}")
             outcome = run_case(Case.read(fields, assignor))
         except CaseError as error:
-            sys.stderr.write(f"kshare assign: {name}:{where}: {error}\n")
+            complain(f"kshare assign: {name}:{where}: {error}")
             faults += 1
             continue
         if explain:
-            sys.stdout.write(explain_outcome(fields, outcome))
+            say_block(explain_outcome(fields, outcome))
         else:
             sys.stdout.write(json.dumps(outcome.answer) + "\n")
         sys.stdout.flush()

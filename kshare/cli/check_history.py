@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
-from kshare.cli.output import counted, print_json
+from kshare.cli.output import complain, counted, print_json, say
 from kshare.errors import HistoryFileError
 from kshare.testing.history import KINDS, Anomaly, History, check_history
 from kshare.testing.history.history_file import HistoryReader
@@ -29,14 +29,14 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             ) as file:
                 reader.read("<stdin>" if name == "-" else Path(name).name, file)
         except (OSError, UnicodeDecodeError) as error:
-            sys.stderr.write(f"kshare check-history: {name} cannot be read: {error}\n")
+            complain(f"kshare check-history: {name} cannot be read: {error}")
             return 2
     try:
         history = reader.history(
             has_order=not arguments.no_order, is_complete=not arguments.partial
         )
     except HistoryFileError as error:
-        sys.stderr.write(f"kshare check-history: {error}\n")
+        complain(f"kshare check-history: {error}")
         return 2
     found = check_history(history)
     if arguments.json:
@@ -51,15 +51,16 @@ def _show(history: History, found: list[Anomaly]) -> None:
     counts = Counter(each.kind for each in found)
     received = sum(1 for _ in history.deliveries())
     written = "unknown" if history.sent is None else f"{len(history.sent):,}"
-    sys.stdout.write(
+    say(
         f"{counted(received, 'record')} received by "
         f"{counted(len(history.processes), 'process', 'processes')}; "
-        f"{written} written; {counted(len(found), 'anomaly', 'anomalies')}\n"
+        f"{written} written; {counted(len(found), 'anomaly', 'anomalies')}"
     )
     for kind, meaning in KINDS.items():
         if counts[kind]:
-            sys.stdout.write(f"{counts[kind]:,} x {kind} ({meaning}):\n")
+            say(f"{counts[kind]:,} x {kind} ({meaning}):")
             of_kind = [each.text for each in found if each.kind == kind]
-            sys.stdout.writelines(f"  {text}\n" for text in of_kind[:_SHOWN])
+            for text in of_kind[:_SHOWN]:
+                say(f"  {text}")
             if len(of_kind) > _SHOWN:
-                sys.stdout.write(f"  and {len(of_kind) - _SHOWN:,} more\n")
+                say(f"  and {len(of_kind) - _SHOWN:,} more")

@@ -12,7 +12,6 @@ Cost: at most two files are read and written.
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from kshare.cli.output import counted, duration
+from kshare.cli.output import complain, counted, duration, say
 from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, decode, encode
 from kshare.core.offsets import length, union
 from kshare.core.progress import Progress, TopicPartition
@@ -76,32 +75,32 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     result = drop_ranges(arguments.directory)
     log = result.log
     if result.dropped:
-        sys.stdout.write(f"{log.directory}: set back to the stable offsets\n")
+        say(f"{log.directory}: set back to the stable offsets")
         for dropped in result.dropped:
-            sys.stdout.write(f"  {_text(dropped)}\n")
+            say(f"  {_text(dropped)}")
         known = [dropped.again for dropped in result.dropped if dropped.again is not None]
         more = (
             " and those of ranges that cannot be read" if len(known) < len(result.dropped) else ""
         )
-        sys.stdout.write(f"at most {_come_again(sum(known))}{more}\n")
+        say(f"at most {_come_again(sum(known))}{more}")
     elif result.replaced:
-        sys.stdout.write(f"{log.directory}: left out where the query started\n")
+        say(f"{log.directory}: left out where the query started")
     else:
-        sys.stdout.write(f"{log.directory}: nothing to drop, no partition has ranges\n")
+        say(f"{log.directory}: nothing to drop, no partition has ranges")
     if not result.is_plain:
-        sys.stdout.write(
+        say(
             f"batch {log.planned} is not finished, and says where partitions start, which "
-            "format('kafka') cannot read: let kshare finish it before you go back\n"
+            "format('kafka') cannot read: let kshare finish it before you go back"
         )
     if not result.replaced:
         return 0
     names = " and ".join(f"offsets/{batch}" for batch in sorted(result.replaced))
-    sys.stdout.write(f"{names} as before: {result.backup}\n")
+    say(f"{names} as before: {result.backup}")
     if age < _RECENT_SECONDS:
-        sys.stderr.write(
+        complain(
             f"warning: the query wrote its checkpoint {duration(age)} ago. One "
             "that still runs goes on from its memory, and writes ranges again: stop it, and repeat "
-            "the command\n"
+            "the command"
         )
     return 0
 

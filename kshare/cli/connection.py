@@ -6,10 +6,10 @@ before anything is contacted.
 
 import argparse
 import getpass
-import sys
 from contextlib import closing
 from pathlib import Path
 
+from kshare.cli.output import complain
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.listening import COMMAND_SECONDS, check_listening
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
@@ -104,7 +104,7 @@ def source_options(arguments: argparse.Namespace, **more: str) -> SourceOptions:
     # A source must name topics; a command asks for those it needs.
     parsed = parse_options({**given, **_ONCE, **more, "subscribe": "none"}, streaming=False)
     for warning in parsed.warnings:
-        sys.stderr.write(f"warning: {warning}\n")
+        complain(f"warning: {warning}")
     return parsed.options
 
 

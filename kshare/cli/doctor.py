@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from kshare._version import __version__
 from kshare.cli.connection import is_given, kafka_config, source_options
-from kshare.cli.output import counted, duration, print_json
+from kshare.cli.output import counted, duration, print_json, say_block
 from kshare.cli.query import observed_status
 from kshare.cli.show import alarms, batches_text, late_rows
 from kshare.cli.workers_imports import files_here, judged, they_hide
@@ -108,7 +108,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     for finding in _findings(arguments):
         findings.append(finding)
         if not arguments.json:
-            sys.stdout.write(_text(finding))
+            say_block(_text(finding))
             sys.stdout.flush()
     if arguments.json:
         print_json([asdict(each) for each in findings])

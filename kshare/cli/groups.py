@@ -1,12 +1,11 @@
 """``kshare groups``: the groups that have a log, or the members, ranges and lags of one."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from kshare.cli.connection import log_topic, needed_kafka_config
-from kshare.cli.output import counted, print_json, text_table
+from kshare.cli.output import counted, print_json, say, say_block, text_table
 from kshare.cli.show import CHUNKS_TEXT
 from kshare.group.owners import host_info
 from kshare.group.status import (
@@ -52,14 +51,14 @@ def _list(groups: Sequence[GroupSummary], *, is_json: bool) -> None:
         ]
         print_json(rows)
     elif not groups:
-        sys.stdout.write("no group has committed anything\n")
+        say("no group has committed anything")
     else:
         table = [("group", "state", "members", "partitions", "topics")]
         for each in groups:
             topics = ", ".join(dict.fromkeys(tp.topic for tp in each.partitions))
             counts = (f"{each.members:,}", f"{len(each.partitions):,}")
             table.append((each.group, each.state, *counts, topics))
-        sys.stdout.write(text_table(table, right=(2, 3)))
+        say_block(text_table(table, right=(2, 3)))
 
 
 def _show(kafka: KafkaConfig, arguments: argparse.Namespace) -> None:
@@ -72,7 +71,7 @@ def _show(kafka: KafkaConfig, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(_as_json(status))
     else:
-        sys.stdout.write(_as_text(status))
+        say_block(_as_text(status))
 
 
 def _as_json(status: GroupStatus) -> dict[str, Any]:

@@ -5,14 +5,13 @@ Guarantees: what is said to be parked is what the cluster holds when the command
 
 import argparse
 import re
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
 from kshare.cli.connection import log_topic, needed_kafka_config, user_name
-from kshare.cli.output import print_json
+from kshare.cli.output import complain, print_json, say, say_block
 from kshare.cli.show import parked_json, parked_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedKeys
@@ -25,7 +24,7 @@ __all__ = ["keys_of", "run"]
 
 _LATE: Final = (
     "what has waited comes with the next batch; behind a watermark it is late, and may be dropped\n"
-    "-> 'Unpark behind a watermark' in docs/slow-keys.md\n"
+    "-> 'Unpark behind a watermark' in docs/slow-keys.md"
 )
 _HEX: Final = re.compile("(?:[0-9a-fA-F]{2})*")
 
@@ -69,7 +68,7 @@ def _unpark(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
         parked.unpark(arguments.topic, arguments.keys)
     _say(arguments, lambda key: "unparked" if key in before else "was not parked")
     if before.intersection(arguments.keys):
-        sys.stderr.write(_LATE)
+        complain(_LATE)
     return 0
 
 
@@ -97,11 +96,11 @@ def _parked(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(parked_json(listed))
     else:
-        sys.stdout.write(parked_text(listed, time.time()))
+        say_block(parked_text(listed, time.time()))
     return 0
 
 
 def _say(arguments: argparse.Namespace, became: Callable[[bytes], str]) -> None:
     """Print what became of each key."""
     for key in dict.fromkeys(arguments.keys):
-        sys.stdout.write(f"{arguments.topic} {show_key(key)}: {became(key)}\n")
+        say(f"{arguments.topic} {show_key(key)}: {became(key)}")

@@ -8,14 +8,13 @@ given in the words of Kafka's own tool.
 import argparse
 import json
 import re
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from kshare.cli.connection import log_topic, needed_kafka_config
-from kshare.cli.output import counted, print_json
+from kshare.cli.output import complain, counted, print_json, say, say_block
 from kshare.cli.show import partition_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import log_bounds
@@ -78,11 +77,11 @@ def _reset(arguments: argparse.Namespace, offsets: GroupOffsets, to: ResetTo) ->
         return
     starts = "would start" if is_dry_run else "starts"
     for partition, offset in sorted(reset.items()):
-        sys.stdout.write(f"{partition}: {starts} at offset {offset}\n")
+        say(f"{partition}: {starts} at offset {offset}")
     if is_dry_run:
-        sys.stdout.write(
+        say(
             "nothing was changed (--dry-run). A reset also voids what the group has committed "
-            "above its stable offsets in these partitions\n"
+            "above its stable offsets in these partitions"
         )
 
 
@@ -93,7 +92,7 @@ def _drop(arguments: argparse.Namespace, offsets: GroupOffsets) -> None:
         print_json({"group": arguments.group, "records": count, "dry_run": arguments.dry_run})
         return
     deleted = "would be deleted" if arguments.dry_run else "deleted"
-    sys.stdout.write(f"{counted(count, 'record')} of group {arguments.group} {deleted}\n")
+    say(f"{counted(count, 'record')} of group {arguments.group} {deleted}")
 
 
 def _show(
@@ -103,7 +102,7 @@ def _show(
 ) -> None:
     wanted = {tp: each for tp, each in found.items() if arguments.topic in {None, tp.topic}}
     with closing(Cluster(kafka)) as cluster:
-        logs = log_bounds(cluster, wanted, lambda error: sys.stderr.write(f"warning: {error}\n"))
+        logs = log_bounds(cluster, wanted, lambda error: complain(f"warning: {error}"))
     shown = {tp: partition_status(tp, each.progress, logs.get(tp)) for tp, each in wanted.items()}
     if arguments.plot is not None:
         draw_partitions(f"group {arguments.group}", list(shown.values()), arguments.plot)
@@ -111,9 +110,9 @@ def _show(
         listed = [_as_json(shown[tp], each) for tp, each in wanted.items()]
         print_json(listed)
     elif not shown:
-        sys.stdout.write(f"group {arguments.group} has committed nothing\n")
+        say(f"group {arguments.group} has committed nothing")
     else:
-        sys.stdout.write("".join(partition_text(each) for each in shown.values()))
+        say_block("".join(partition_text(each) for each in shown.values()))
 
 
 def _as_json(shown: PartitionStatus, committed: OffsetAndMetadata) -> dict[str, Any]:

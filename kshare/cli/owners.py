@@ -1,12 +1,11 @@
 """``kshare owners``: which process of a group owns a key, or each range of key hashes."""
 
 import argparse
-import sys
 from contextlib import closing
 from typing import Any
 
 from kshare.cli.connection import log_topic, needed_kafka_config
-from kshare.cli.output import counted, print_json, text_table
+from kshare.cli.output import counted, print_json, say, say_block, text_table
 from kshare.cli.show import CHUNKS_TEXT
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
@@ -84,7 +83,7 @@ def _show_owner(
             share = "shares" if members == 1 else "share"
             nobody += f", as {counted(members, 'member')} {share} it ({CHUNKS_TEXT})"
         who = nobody if member is None else f"{member.name} on {member.host}"
-        sys.stdout.write(f"{partition}, key hash {hash_}: {who}\n")
+        say(f"{partition}, key hash {hash_}: {who}")
     return 1 if member is None else 0
 
 
@@ -106,7 +105,7 @@ def _show_all(arguments: argparse.Namespace, table: OwnerTable) -> None:
         ]
         print_json(rows)
     elif not wanted and not any(shared.values()):
-        sys.stdout.write(f"nobody owns key hashes in group {arguments.group}\n")
+        say(f"nobody owns key hashes in group {arguments.group}")
     else:
         rows_of_text = [("partition", "key hashes", "leased", "done", "member", "host")]
         for each in wanted:
@@ -118,7 +117,7 @@ def _show_all(arguments: argparse.Namespace, table: OwnerTable) -> None:
                 counts = (f"{share.leased:,}", f"{share.done:,}")
                 host = table.members[name].host
                 rows_of_text.append((str(tp), CHUNKS_TEXT, *counts, name, host))
-        sys.stdout.write(text_table(rows_of_text, right=(2, 3)))
+        say_block(text_table(rows_of_text, right=(2, 3)))
 
 
 def _range_json(owner: RangeOwner, table: OwnerTable) -> dict[str, Any]:

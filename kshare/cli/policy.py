@@ -1,11 +1,10 @@
 """``kshare policy``: what operators do not allow: set, taken away and listed."""
 
 import argparse
-import sys
 from contextlib import closing
 
 from kshare.cli.connection import needed_kafka_config, user_name
-from kshare.cli.output import print_json, text_table
+from kshare.cli.output import print_json, say, say_block, text_table
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.policies import RANGE_FETCH, Policies, Policy
 from kshare.options import KafkaConfig, Subscribe
@@ -31,7 +30,7 @@ def _set(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     with closing(Policies(kafka)) as policies:
         policies.set(policy, arguments.value == "true", by=user_name(), why=arguments.why)
     of = f" of topic {policy.topic}" if policy.topic else ""
-    sys.stdout.write(f"{policy.name}{of} is {arguments.value}\n")
+    say(f"{policy.name}{of} is {arguments.value}")
     return 0
 
 
@@ -63,11 +62,11 @@ def _list(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
         print_json(rows)
         return 0
     if not listed:
-        sys.stdout.write("no policy is set: all is accepted\n")
+        say("no policy is set: all is accepted")
         return 0
     table = [("policy", "topic", "value", "since", "by", "why")]
     for policy, info in listed:
         shown = (policy.topic or "(all)", str(info.value).lower(), info.since, info.by, info.why)
         table.append((policy.name, *shown))
-    sys.stdout.write(text_table(table))
+    say_block(text_table(table))
     return 0

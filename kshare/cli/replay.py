@@ -9,7 +9,7 @@ from typing import Any
 
 from kshare.cli.connection import log_topic, needed_kafka_config, properties_of
 from kshare.cli.keys import keys_of
-from kshare.cli.output import counted, printable
+from kshare.cli.output import counted, printable, say, say_block
 from kshare.core.listing import show_key
 from kshare.options import KafkaConfig
 from kshare.processing.release import Release
@@ -43,7 +43,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         return _release(kafka, arguments, replay)
     replay.run()
     if not replay.counts:
-        sys.stdout.write("nothing to put back\n")
+        say("nothing to put back")
     return _said(replay)
 
 
@@ -51,21 +51,21 @@ def _look(replay: Replay) -> int:
     letters = 0
     for letter in replay.look():
         letters += 1
-        sys.stdout.write(_line(letter))
-    sys.stdout.write(f"{counted(letters, 'letter')} would be put back\n")
+        say(_line(letter))
+    say(f"{counted(letters, 'letter')} would be put back")
     return _said(replay)
 
 
 def _is_agreed(parser: argparse.ArgumentParser, counts: Mapping[str, int]) -> bool:
     """True if the user wants letters to be put back where they say that they came from."""
     for topic, count in sorted(counts.items()):
-        sys.stdout.write(f"{printable(topic)}: {counted(count, 'letter')}\n")
+        say(f"{topic}: {counted(count, 'letter')}")
     if not sys.stdin.isatty():
         parser.error(
             "whoever may write dead letters chooses these topics: name those that are right "
             "(--topic), or say --yes"
         )
-    sys.stdout.write("Put them back to these topics? [y/N] ")
+    say_block("Put them back to these topics? [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
@@ -83,9 +83,9 @@ def _release(kafka: KafkaConfig, arguments: argparse.Namespace, replay: Replay) 
                 )
             elif not letters:
                 became = "no letters, not released: kshare unpark releases it"
-            sys.stdout.write(f"{printable(str(partition))} {show_key(key)}: {became}\n")
+            say(f"{partition} {show_key(key)}: {became}")
     if not found:
-        sys.stdout.write("no key to release\n")
+        say("no key to release")
     replay.counts.clear()  # each key has its line
     replay.others.clear()
     return _said(replay)
@@ -94,21 +94,20 @@ def _release(kafka: KafkaConfig, arguments: argparse.Namespace, replay: Replay) 
 def _said(replay: Replay) -> int:
     """Print what became of letters; the exit code."""
     for topic, count in sorted(replay.counts.items()):
-        sys.stdout.write(f"{printable(topic)}: {count} put back\n")
+        say(f"{topic}: {count} put back")
     if replay.repeated:
-        sys.stdout.write(f"{replay.repeated} had been written twice, and were put back once\n")
+        say(f"{replay.repeated} had been written twice, and were put back once")
     for topic, count in sorted(Counter(replay.others.values()).items()):
-        sys.stdout.write(f"{printable(topic)}: {counted(count, 'letter')} stay, not named\n")
+        say(f"{topic}: {counted(count, 'letter')} stay, not named")
     for line in replay.bad_lines():
-        sys.stdout.write(f"stays: {printable(line)}\n")
+        say(f"stays: {line}")
     return 1 if replay.bad and not replay.skips_bad else 0
 
 
 def _line(letter: Letter) -> str:
     key = "-" if letter.key is None else show_key(letter.key)
     place = "?" if letter.place is None else "{}-{} offset {}".format(*letter.place)
-    fields = (key, place, f"-> {letter.topic}", letter.why)
-    return "\t".join(map(printable, fields)) + "\n"
+    return "\t".join(map(printable, (key, place, f"-> {letter.topic}", letter.why)))
 
 
 def _config(arguments: argparse.Namespace) -> dict[str, Any]:

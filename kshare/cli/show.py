@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from kshare.cli.output import counted, duration, text_table
+from kshare.cli.output import counted, duration, printable, text_table
 from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.hashing import KeyRanges
 from kshare.core.listing import join_names, key_json, show_key
@@ -259,7 +259,8 @@ def partition_text(
         facts.append(f"lag {partition.lag:,}")
     if done.gaps:
         facts.append(f"{counted(done.gaps, 'gap')} in {counted(partition.entry_bytes, 'byte')}")
-    text = f"{partition.topic_partition}{source}: {', '.join(facts)}\n"
+    name = printable(str(partition.topic_partition))
+    text = f"{name}{source}: {', '.join(facts)}\n"
     text += "".join(_red(f"  {alarm}\n") for alarm in alarms(partition))
     if len(partition.ranges) == 1 and partition.ranges[0].limit is None and done.is_level:
         return text

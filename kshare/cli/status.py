@@ -6,7 +6,6 @@ ranges the keys of :data:`RECORDS_MAX` records each, from :data:`OFFSETS_MAX` of
 """
 
 import argparse
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kshare.cli.connection import is_given, kafka_config, source_options
-from kshare.cli.output import counted, print_json, text_table
+from kshare.cli.output import complain, counted, print_json, say_block, text_table
 from kshare.cli.query import observed_status
 from kshare.cli.show import as_json, as_text, range_hashes_text
 from kshare.core.hashing import KeyRanges
@@ -94,7 +93,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     now = time.time()
     kafka = kafka_config(arguments) if is_given(arguments) else None
     status = observed_status(
-        arguments.checkpoint, kafka, lambda error: sys.stderr.write(f"warning: {error}\n")
+        arguments.checkpoint, kafka, lambda error: complain(f"warning: {error}")
     )
     behind = _behind(status, arguments) if arguments.slowest else None
     if arguments.plot is not None:
@@ -105,9 +104,9 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             fields["slowest"] = _behind_json(behind)
         print_json(fields)
     else:
-        sys.stdout.write(as_text(status, now))
+        say_block(as_text(status, now))
         if behind is not None:
-            sys.stdout.write("\n" + _behind_text(behind))
+            say_block("\n" + _behind_text(behind))
     return 0
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from kshare.cli.live.screen import SORTS, Line, View, render
 from kshare.cli.live.snapshot import as_json
 from kshare.cli.live.watch import Latest, Watch, looker
-from kshare.cli.output import printable
+from kshare.cli.output import complain, printable
 
 if TYPE_CHECKING:
     import curses
@@ -93,7 +93,7 @@ def can_be_full_screen() -> bool:
 
         curses.setupterm(os.environ.get("TERM", "dumb"), sys.stdout.fileno())
     except (ImportError, ValueError) as error:
-        sys.stderr.write(f"no full screen: {error}\n")
+        complain(f"no full screen: {error}")
         return False
     except curses.error:
         return False

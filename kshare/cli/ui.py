@@ -17,6 +17,7 @@ from typing import Final
 
 from kshare.cli.live.snapshot import as_json
 from kshare.cli.live.watch import Latest, Watch, looker
+from kshare.cli.output import complain, say
 from kshare.errors import KshareError
 from kshare.monitor.web_server import WebHandler, WebServer
 
@@ -58,17 +59,17 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         try:
             watch.start()
             if not is_loopback(arguments.host):
-                sys.stderr.write(
+                complain(
                     f"warning: {arguments.host} is not only this machine, and the page has no "
-                    "login: who reaches it sees topics, members and parked keys\n"
+                    "login: who reaches it sees topics, members and parked keys"
                 )
                 if not arguments.allowed_host:
-                    sys.stderr.write(
+                    complain(
                         "warning: any site that a browser in this network visits can have its "
                         "name point here and read the page: name the page's own host with "
-                        "--allowed-host\n"
+                        "--allowed-host"
                     )
-            sys.stdout.write(f"{server.url} shows it; Ctrl+C ends\n")
+            say(f"{server.url} shows it; Ctrl+C ends")
             sys.stdout.flush()
             server.serve_forever()
         finally:

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from kshare.cli.connection import properties_of
+from kshare.cli.output import complain
 from kshare.core.hashing import NO_HASHES, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
@@ -124,7 +125,7 @@ class _VerifiableConsumer:
 
     def _failed(self, why: str) -> None:
         self.has_failed = True
-        sys.stderr.write(f"kshare verifiable-consumer: {why}\n")
+        complain(f"kshare verifiable-consumer: {why}")
 
     def _receive(self) -> bool:
         """Receive once, and commit; whether to go on."""
@@ -132,7 +133,7 @@ class _VerifiableConsumer:
         try:
             messages = self._consumer.consume(count, _WAIT_SECONDS)
         except KshareError as error:
-            sys.stderr.write(f"kshare verifiable-consumer: {type(error).__name__}: {error}\n")
+            complain(f"kshare verifiable-consumer: {type(error).__name__}: {error}")
             is_lasting = error is self._fault  # what has ended a membership is raised each time
             self._fault = error
             self.has_failed |= is_lasting

@@ -11,6 +11,8 @@ __all__ = [
     "key_json",
     "key_of_json",
     "nearest",
+    "printable",
+    "printable_lines",
     "show_key",
 ]
 
@@ -69,6 +71,20 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     by_lower_case = {each.lower(): each for each in names}
     found = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=_NEAR)
     return by_lower_case[found[0]] if found else None
+
+
+def printable(text: str) -> str:
+    """A text of others without what moves the cursor, begins a line, or worse."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """A text of several lines, such as an error: it cannot move the cursor, or forge a first line.
+
+    Tabs stay. A line that follows another is indented, unless it is already.
+    """
+    first, *more = ("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+    return "\n".join([first, *(line if line[:1] in {"", " "} else f"  {line}" for line in more)])
 
 
 def show_key(key: bytes) -> str:

@@ -17,8 +17,29 @@ from kshare.core.listing import (
     key_json,
     key_of_json,
     nearest,
+    printable,
+    printable_lines,
     show_key,
 )
+
+FORGED = "a\x1b[2J\rgone\x85\u2028\u202e"
+
+
+@given(st.text() | st.just(FORGED))
+def test_a_text_of_others_stays_on_its_line(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable()
+    assert len(shown) == len(text)
+    assert not text.isprintable() or shown == text
+
+
+@given(st.text(st.sampled_from("ab \t\n\r\x1b\u2028")))
+def test_only_the_first_line_begins_at_the_left(text: str) -> None:
+    first, *more = printable_lines(text).split("\n")
+    assert len(more) == text.count("\n")
+    assert all(line.replace("\t", "").isprintable() for line in (first, *more))
+    assert all(line[:1] in {"", " "} for line in more)
+    assert printable_lines("2 faults:\n  - one\n  - two") == "2 faults:\n  - one\n  - two"
 
 
 @pytest.mark.parametrize(

@@ -52,3 +52,12 @@ def test_a_level_that_is_none_is_told() -> None:
         "KSHARE_LOG_LEVEL=loud is ignored; give one of DEBUG, INFO, WARNING, ERROR"
     )
     assert re.fullmatch(LINE, second)
+
+
+def test_a_name_of_others_forges_no_line() -> None:
+    hostile = (
+        'logging.getLogger("kshare.group").warning("member %s", "a\\x1b[2J\\n26/01/01 INFO fine")'
+    )
+    _, member, forged = printed(after=hostile).splitlines()
+    assert member.endswith(" WARNING kshare.group: member a?[2J")
+    assert forged == "  26/01/01 INFO fine"
