@@ -129,7 +129,7 @@ def _speaks_tls(host: str, port: int, kafka: KafkaConfig) -> bool:
             return True
     except ssl.SSLError as error:
         return bool(error.reason and "ALERT" in error.reason)
-    except OSError:
+    except (OSError, UnicodeError):
         return False
 
 

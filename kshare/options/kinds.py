@@ -32,6 +32,7 @@ __all__ = [
     "Kind",
     "auto_or",
     "choice",
+    "has_labels",
     "host_and_port",
     "integer",
     "parse_delay",
@@ -180,7 +181,14 @@ def host_and_port(text: str) -> tuple[str, int] | None:
     match = _ADDRESS.fullmatch(text)
     if match is None or not 1 <= int(match[3]) <= 65535:
         return None
+    if match[2] and not has_labels(match[2]):
+        return None
     return match[1] or match[2], int(match[3])
+
+
+def has_labels(host: str) -> bool:
+    """True if each label of a host name has 1 to 63 letters: others cannot be looked up."""
+    return all(1 <= len(label) <= 63 for label in host.removesuffix(".").split("."))
 
 
 def parse_delay(text: str) -> float:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from kshare.options.frozen import Properties
 from kshare.options.jaas import JaasEntry, parse_jaas
 from kshare.options.kafka_table import PROPERTIES
+from kshare.options.kinds import has_labels
 from kshare.options.raw import RawProperties
 
 __all__ = ["Login", "SecurityParser", "extension_fault"]
@@ -163,6 +164,14 @@ class SecurityParser:
             self._raw.fault(
                 "sasl.jaas.config", f"lacks {' and '.join(missing)}", f"write {_JAAS[mechanism]}"
             )
+        for name in ("username", "password"):
+            if login.options.get(name, "")[:1].isspace():
+                self._raw.fault(
+                    "sasl.jaas.config",
+                    f"has a {name} that begins with a blank, which librdkafka leaves out when it "
+                    "logs in",
+                    f"choose a {name} that begins with another character",
+                )
         if any("\0" in value for value in login.options.values()):
             self._raw.fault("sasl.jaas.config", "has a NUL character in a value")
         if login.options.get("tokenauth", "").lower() == "true":
@@ -255,6 +264,7 @@ class SecurityParser:
             parts = urlsplit(url.strip())
             wrong = "@" in parts.netloc or (parts.scheme != "file" and not parts.hostname)
             wrong = wrong or parts.scheme not in {"http", "https", "file"}
+            wrong = wrong or not (parts.scheme == "file" or has_labels(parts.hostname or ""))
             wrong = wrong or (parts.scheme == "file" and not parts.path.startswith("/"))
             _ = parts.port
         except ValueError:
@@ -351,4 +361,4 @@ class SecurityParser:
 
 
 def _is_number(text: str) -> bool:
-    return re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text.strip(), re.ASCII) is not None
+    return re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", text.strip(), re.ASCII) is not None

@@ -16,7 +16,6 @@ import base64
 import hashlib
 import http.client
 import io
-import json
 import logging
 import os
 import pickle
@@ -29,11 +28,13 @@ from contextlib import closing, suppress
 from typing import Any, Final, cast
 from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 
+from kshare.core.bounded_json import read_json
 from kshare.errors import AuthenticationError, KshareError
 from kshare.options.frozen import FrozenMapping, Properties
 from kshare.options.model import KafkaConfig
 from kshare.security.tls import context_of
 from kshare.security.tokens import (
+    TEN_YEARS,
     TOKEN_URL,
     Token,
     jaas_extensions,
@@ -215,6 +216,10 @@ class _Endpoint:
                     f"the token endpoint {self._shown}: its certificate was not accepted: "
                     f"{error.verify_message}"
                 ) from None
+            except UnicodeError:  # of the name's encoding: it stays as it is
+                raise AuthenticationError(
+                    f"the token endpoint {self._shown}: its host is no name that can be looked up"
+                ) from None
             except (OSError, http.client.HTTPException) as error:
                 if time.monotonic() + pause > deadline:
                     raise OSError(f"the token endpoint {self._shown}: {_text(error)}") from error
@@ -276,14 +281,17 @@ class _Endpoint:
         if len(body) > _BODY_MAX:
             raise _RefusedError("its answer is longer than 1 MiB")
         try:
-            answer = json.loads(body)
+            answer = read_json(body)
         except ValueError:
             raise _RefusedError("its answer is no JSON") from None
         text = answer.get("access_token") if isinstance(answer, dict) else None
         if not isinstance(text, str) or not text or not text.isascii() or not text.isprintable():
             raise _RefusedError("its answer holds no access_token")
         lifetime = answer.get("expires_in")
-        seconds = float(lifetime) if isinstance(lifetime, int | float) else None
+        is_number = isinstance(lifetime, int | float) and not isinstance(lifetime, bool)
+        if is_number and lifetime > TEN_YEARS:
+            raise _RefusedError("its token would be good for more than ten years (expires_in)")
+        seconds = float(max(lifetime, 0)) if is_number else None
         now = time.time()
         token = token_from_text(text, seconds, extensions, now)
         if token.expires <= now:
@@ -294,7 +302,7 @@ class _Endpoint:
 def _refusal(status: int, body: bytes) -> str:
     """The error code in an answer by RFC 6749, if it is one: its code is a word of a list."""
     try:
-        code = json.loads(body).get("error")
+        code = read_json(body).get("error")
     except (ValueError, AttributeError):
         code = None
     known = {

@@ -7,7 +7,6 @@ Kept apart from :mod:`kshare.security.key_store`, because importing ``cryptograp
 """
 
 import base64
-import binascii
 import re
 from pathlib import Path
 from typing import Final
@@ -81,7 +80,7 @@ def pem_certificates(text: str, name: str) -> str:
             continue
         try:
             certificates.append(pem_armour(base64.b64decode("".join(body.split()), validate=True)))
-        except binascii.Error:
+        except ValueError:  # also for a character that is no ASCII
             raise store_fault(name, "has a certificate that is no Base64") from None
     if not certificates:
         raise store_fault(name, "holds no certificate in PEM format (-----BEGIN CERTIFICATE-----)")

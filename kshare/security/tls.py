@@ -2,13 +2,16 @@
 
 Guarantee: a broker is trusted only if its certificate leads to a trusted one and, unless
 ``ssl.endpoint.identification.algorithm`` is empty, names the host; TLS 1.2 and 1.3 only.
-Cost: stores are read for each connection; the client's key is on disk for a moment, encrypted with
-a password that is never written.
+Cost: stores are read for each connection; the client's key is in a file for a moment (in memory, on
+Linux), encrypted with a password that is never written.
 """
 
+import os
 import secrets
 import ssl
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,14 +90,35 @@ def client_keys(properties: Properties) -> "KeyStore | None":
 
 
 def _load_keys(context: ssl.SSLContext, keys: "KeyStore") -> None:
-    """Python takes keys from files only."""
+    """Python takes keys from files only: from one in memory, as no folder may be writable."""
     password = secrets.token_urlsafe(32)
-    with tempfile.TemporaryDirectory(prefix="kshare-") as directory:  # mode 0700
-        path = Path(directory, "client.pem")
-        path.write_text(keys.certificates + keys.key_pem(password))
+    content = (keys.certificates + keys.key_pem(password)).encode()
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(_in_memory(content))
+        except (AttributeError, OSError):  # no Linux, or no /proc
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kshare-"))  # mode 0700
+            path = Path(folder, "client.pem")
+            path.write_bytes(content)
         try:
             context.load_cert_chain(path, password=password)
         except ssl.SSLError:
             raise OptionsError(
                 ["kafka.ssl.keystore.*: holds a key or a certificate that OpenSSL cannot use"]
             ) from None
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[Path]:
+    """A file that is in no folder.
+
+    Raises:
+        AttributeError: This system has none.
+        OSError: It cannot be had, or not be opened by a path.
+    """
+    with open(os.memfd_create("kshare-client.pem"), "wb") as file:  # noqa: PTH123 - a descriptor
+        file.write(content)
+        file.flush()
+        path = Path(f"/proc/self/fd/{file.fileno()}")
+        path.stat()
+        yield path

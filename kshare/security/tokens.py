@@ -8,7 +8,6 @@ extensions)``: a text, seconds since 1970, a text, a dict of texts.
 """
 
 import base64
-import binascii
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from kshare.core.bounded_json import read_json
 from kshare.core.dotted_path import find
 from kshare.core.showing import error_text, shown_error
 from kshare.errors import AuthenticationError, OptionsError
@@ -24,6 +24,7 @@ from kshare.options.kinds import BadValueError
 from kshare.options.security import extension_fault
 
 __all__ = [
+    "TEN_YEARS",
     "TOKEN_URL",
     "Token",
     "is_sendable",
@@ -36,7 +37,8 @@ __all__ = [
 
 TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the name of a property
 _LIFETIME_SECONDS: Final = 3600.0
-_TEN_YEARS: Final = 10 * 365 * 86_400
+TEN_YEARS: Final = 10 * 365 * 86_400
+"""No token is good for longer, in seconds."""
 _WANTED: Final = "return (token, seconds since 1970), and optionally principal and extensions"
 
 
@@ -88,17 +90,18 @@ def token_from_text(
     parts = text.split(".")
     if len(parts) == 3:
         try:
-            claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        except (binascii.Error, ValueError):
+            claims = read_json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        except ValueError:
             claims = {}
     if not isinstance(claims, dict):
         claims = {}
     expires = claims.get("exp")
-    if not isinstance(expires, int | float) or isinstance(expires, bool):
+    is_number = isinstance(expires, int | float) and not isinstance(expires, bool)
+    if not is_number or expires > now + TEN_YEARS:  # one that never ends says nothing
         expires = now + (_LIFETIME_SECONDS if lifetime is None else lifetime)
     subject = claims.get("sub")
     principal = subject if isinstance(subject, str) else ""
-    return Token(Secret(text), float(expires), principal, extensions)
+    return Token(Secret(text), float(max(expires, 0)), principal, extensions)
 
 
 def token_from_file(path: str, extensions: FrozenMapping[str, str], now: float) -> Token:
@@ -222,7 +225,7 @@ def _check_expiry(expires: Any, now: float) -> None:
     number = isinstance(expires, int | float) and not isinstance(expires, bool)
     if not number or not math.isfinite(expires):
         raise BadValueError(f"an expiry of type {type(expires).__name__}", _WANTED)
-    if expires > now + _TEN_YEARS:
+    if expires > now + TEN_YEARS:
         right = "give seconds since 1970, not milliseconds"
         raise BadValueError("an expiry more than ten years ahead", right)
     if expires <= now:

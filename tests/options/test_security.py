@@ -45,7 +45,22 @@ def test_servers_are_hosts_and_ports(text: str, servers: tuple[tuple[str, int], 
     assert options({"kafka.bootstrap.servers": text}).kafka.bootstrap_servers == servers
 
 
-@pytest.mark.parametrize("entry", ["a", "a:", ":1", "a:0", "a:65536", "a:b", "::1:9092", "a b:1"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "a",
+        "a..b:1",
+        f"{'x' * 64}:1",
+        ".a:1",
+        "a:",
+        ":1",
+        "a:0",
+        "a:65536",
+        "a:b",
+        "::1:9092",
+        "a b:1",
+    ],
+)
 def test_what_is_no_server_is_refused(entry: str) -> None:
     assert problem({"kafka.bootstrap.servers": f"good:1,{entry}"}) == (
         f"kafka.bootstrap.servers: has an entry that is not host:port (given: {entry!r}); write "
@@ -186,6 +201,16 @@ def test_iam_of_amazon_is_two_lines_away() -> None:
         ("PLAIN", f"{PLAIN} required;", "lacks username and password; write "),
         ("PLAIN", f'{PLAIN} required username="u" password="";', "lacks password"),
         ("PLAIN", f'{PLAIN} required username="u" password="\\0";', "has a NUL character"),
+        (
+            "PLAIN",
+            f'{PLAIN} required username=" u" password="p";',
+            "has a username that begins with a blank, which librdkafka leaves out",
+        ),
+        (
+            "SCRAM-SHA-256",
+            f'{SCRAM} required username="u" password="\tp";',
+            "has a password that begins with a blank, which librdkafka leaves out",
+        ),
         ("PLAIN", f"{SCRAM} required;", "names a login module that does not fit PLAIN; write "),
         ("SCRAM-SHA-256", f"{PLAIN} required;", "names a login module that does not fit SCRAM-"),
         ("OAUTHBEARER", f"{SCRAM} required;", "names a login module that does not fit OAUTHB"),

@@ -194,6 +194,11 @@ def test_what_does_not_pass_in_time_is_an_error_to_retry() -> None:
         oauth_token(credentials(endpoint.url))
 
 
+def opaque(expires_in: str) -> str:
+    """The answer with a token that says nothing of itself."""
+    return f'{{"access_token": "a", "expires_in": {expires_in}}}'
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -209,6 +214,13 @@ def test_what_does_not_pass_in_time_is_an_error_to_retry() -> None:
         ((200, json.dumps({"access_token": 5})), "its answer holds no access_token"),
         ((200, json.dumps({"access_token": "a\nb"})), "its answer holds no access_token"),
         ((200, json.dumps({"access_token": "x" * (1 << 20)})), "is longer than 1 MiB"),
+        ((200, "[" * 100_000), "its answer is no JSON"),
+        ((401, '{"error":' + "[" * 100_000), "HTTP status 401 (the client's id or"),
+        ((200, opaque("1" + "0" * 400)), "its token would be good for more than ten years"),
+        ((200, opaque("1" + "0" * 5000)), "its answer is no JSON"),
+        ((200, opaque("-1" + "0" * 400)), "is expired already"),
+        ((200, opaque("NaN")), "its answer is no JSON"),
+        ((200, opaque("1e999")), "its answer is no JSON"),
         ((200, json.dumps({"access_token": jwt(exp=5)})), "is expired already"),
     ],
 )
@@ -233,6 +245,26 @@ def test_credentials_do_not_follow_a_redirect(status: int) -> None:
     ):
         oauth_token(credentials(endpoint.url))
     assert other.asked == []
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        "[" * 100_000,
+        '{"exp": 1%s}' % ("0" * 400),
+        '{"exp": NaN}',
+        '{"exp": 1e999}',
+        '{"exp": true}',
+    ],
+)
+def test_claims_that_cannot_be_read_say_nothing(claims: str) -> None:
+    """The token is the broker's matter; how long it is used is what the answer says."""
+    part = base64.urlsafe_b64encode(claims.encode()).decode().rstrip("=")
+    answer = json.dumps({"access_token": f"a.{part}.c", "expires_in": 50})
+    before = time.time()
+    with Endpoint((200, answer)) as endpoint:
+        token = oauth_token(credentials(endpoint.url))
+    assert before + 50 <= token.expires <= time.time() + 50
 
 
 def test_a_token_that_is_no_jwt_lives_as_long_as_the_answer_says() -> None:

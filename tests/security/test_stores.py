@@ -138,6 +138,11 @@ def test_pkcs12_without_keys(authority: Pair, server_pair: Pair, tmp_path: Path)
             "PEM",
             "location: has a certificate that is no Base64",
         ),
+        (
+            b"-----BEGIN CERTIFICATE-----\n\xe9\n-----END CERTIFICATE-----",
+            "PEM",
+            "location: has a certificate that is no Base64",
+        ),
     ],
 )
 def test_a_trust_store_that_cannot_be_read(

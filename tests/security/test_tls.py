@@ -1,7 +1,9 @@
 """TLS, against servers in this process: whom a client believes, and what it shows."""
 
+import os
 import socket
 import ssl
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,40 @@ def test_versions_of_tls(versions: str) -> None:
     ]
     assert context.verify_mode == ssl.CERT_REQUIRED
     assert context.check_hostname
+
+
+def open_files() -> list[str]:
+    return sorted(file.name for file in Path("/proc/self/fd").iterdir())
+
+
+def test_a_client_shows_its_certificate_where_no_folder_can_be_written(
+    client: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with readOnlyRootFilesystem: the key is in memory, encrypted."""
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/none")
+    given = properties(
+        keystore__key=client.key_pem(),
+        keystore__certificate__chain=client.pem,
+        keystore__type="PEM",
+    )
+    before = open_files()
+    context_of(given)
+    assert open_files() == before
+
+
+def test_without_files_in_memory_a_folder_serves(
+    client: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    given = properties(
+        keystore__key=client.key_pem(),
+        keystore__certificate__chain=client.pem,
+        keystore__type="PEM",
+    )
+    context_of(given)
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/none")
+    with pytest.raises(FileNotFoundError):
+        context_of(given)
 
 
 def test_no_context_without_tls() -> None:

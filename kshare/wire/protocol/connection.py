@@ -12,6 +12,7 @@ The socket loop is ours, because that library's transport reads 4 KiB at a time.
 """
 
 import contextlib
+import logging
 import select
 import socket
 import ssl
@@ -39,6 +40,9 @@ from kshare.wire.protocol.api_versions import parse_api_versions
 from kshare.wire.protocol.error_codes import ErrorCode
 
 __all__ = ["BrokerConnection", "Connection", "ProtocolError"]
+
+_log = logging.getLogger(__name__)
+_LONG_THROTTLE_MS = 30_000
 
 _FRAME_AT_ONCE = 64 << 20
 """Bytes allocated by what a frame's length says; a longer frame grows as it arrives."""
@@ -228,6 +232,14 @@ class Connection:
         throttle_ms = getattr(response, "throttle_time_ms", 0) or 0
         if throttle_ms > 0:
             self.throttled_until = time.monotonic() + throttle_ms / 1000
+            if throttle_ms >= _LONG_THROTTLE_MS:
+                _log.warning(
+                    "broker %s wants no request for %.0f s after a %s (a quota of the client, or "
+                    "a broker that is not what it should be)",
+                    self.broker,
+                    throttle_ms / 1000,
+                    response_class.name,
+                )
         return response
 
     def _unreadable(self, response: str, version: int, why: Exception) -> ProtocolError:
@@ -259,7 +271,13 @@ class Connection:
 
     def _connect(self, host: str, port: int) -> socket.socket:
         timeout = self._kafka.connection_setup_seconds
-        plain = socket.create_connection((host, port), timeout=timeout)
+        try:
+            plain = socket.create_connection((host, port), timeout=timeout)
+        except UnicodeError:  # of the name's encoding; brokers name each other, too
+            raise OSError(
+                f"broker {self.broker}: its host is no name that can be looked up (a part of it is "
+                "empty or longer than 63 letters)"
+            ) from None
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

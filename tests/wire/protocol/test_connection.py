@@ -141,6 +141,23 @@ def test_a_request_for_which_there_is_no_room_is_sent_in_parts_and_not_waited_fo
         assert connection.fileno() < 0
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+def test_a_host_that_is_no_name_is_an_error_of_the_connection(host: str) -> None:
+    """A broker's answer may hold any."""
+    given = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}
+    kafka = parse_options(given, streaming=True).options.kafka
+    with pytest.raises(OSError, match="9092: its host is no name that can be looked"):
+        Connection(host, 9092, kafka)
+
+
+def test_a_long_throttle_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with ExitStack() as stack:
+        connection, _ = connected(stack)
+        answer = HeartbeatResponse(version=3, throttle_time_ms=2**31 - 1, error_code=0)
+        connection.decoded(HeartbeatRequest, 3, memoryview(bytes(answer.encode())))
+        assert f"broker {connection.broker} wants no request for 2147484 s" in caplog.text
+
+
 def test_the_time_for_an_answer_counts_from_the_end_of_a_throttle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
