@@ -37,6 +37,7 @@ __all__ = [
     "Answer",
     "Outcome",
     "ask",
+    "is_built_in",
     "load_task_assignor",
     "notify",
     "shown_error",
@@ -77,8 +78,7 @@ def load_task_assignor(
     if isinstance(name, type):
         name = f"{name.__module__}:{name.__qualname__}"
     else:
-        kafka = name.rpartition(".")[2] if name.startswith("org.apache.kafka.") else name
-        target = find(TASK_ASSIGNORS.get(kafka, name), "task assignor", TASK_ASSIGNORS)
+        target = find(TASK_ASSIGNORS.get(_short(name), name), "task assignor", TASK_ASSIGNORS)
     try:
         # A class has the method assign, too.
         is_factory = isinstance(target, type) or not _is_assignor(target)
@@ -93,6 +93,16 @@ def load_task_assignor(
             name, "task assignor", f"it cannot be made: {shown}", TASK_ASSIGNORS
         ) from cause
     return assignor  # type: ignore[no-any-return]
+
+
+def is_built_in(name: str) -> bool:
+    """True if a name is that of a task assignor of kshare's own."""
+    return _short(name) in TASK_ASSIGNORS
+
+
+def _short(name: str) -> str:
+    """A name without Kafka's package."""
+    return name.rpartition(".")[2] if name.startswith("org.apache.kafka.") else name
 
 
 def _is_assignor(target: Any) -> bool:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from kshare.options.allowed import function_fault
 from kshare.options.model import SOURCE_COLUMNS
-from kshare.ranges import load_range_assignor
+from kshare.ranges import RANGE_ASSIGNORS, load_range_assignor
 
 __all__ = [
     "BOOLEAN",
@@ -317,8 +318,11 @@ def _parse_some_keys(text: str) -> tuple[bytes, ...]:
 
 
 def _parse_range_assignor(text: str) -> str:
-    load_range_assignor(text.strip())
-    return text.strip()
+    name = text.strip()
+    if name not in RANGE_ASSIGNORS and (fault := function_fault(name)):
+        raise BadValueError(*fault)  # before it is imported
+    load_range_assignor(name)
+    return name
 
 
 def _parse_function(text: str) -> str:
@@ -326,6 +330,8 @@ def _parse_function(text: str) -> str:
     names = (*module.split("."), *attribute.split("."))
     if not colon or not all(map(str.isidentifier, names)):
         raise BadValueError("is not the path of a Python function", "write package.module:function")
+    if fault := function_fault(text):
+        raise BadValueError(*fault)
     return text.strip()
 
 

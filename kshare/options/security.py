@@ -9,6 +9,7 @@ import re
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from kshare.options.allowed import function_fault, token_url_fault
 from kshare.options.frozen import Properties
 from kshare.options.jaas import JaasEntry, parse_jaas
 from kshare.options.kafka_table import PROPERTIES
@@ -196,6 +197,8 @@ class SecurityParser:
                 f"leave it out or give {_OAUTH_HANDLER}",
             )
             return provider
+        if fault := function_fault(handler):
+            self._raw.fault(_HANDLER, *fault)
         if provider not in {None, handler}:
             self._raw.fault(_HANDLER, f"is given beside {_PROVIDER}: give one")
         return handler
@@ -277,6 +280,8 @@ class SecurityParser:
                 "wanted https://host/path, http://host/path or file:///path, without a user name",
             )
             return None
+        if fault := token_url_fault(url):
+            self._faults.add(f"kafka.{_TOKEN_URL}", None, *fault)
         if parts.scheme == "http":
             self._faults.warn(
                 f"kafka.{_TOKEN_URL}", "sends the client's secret unencrypted; https is safe"

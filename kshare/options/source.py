@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kshare.options.allowed import function_fault
 from kshare.options.frozen import FrozenMapping, Properties
 from kshare.options.kafka import CONSUMER, lacks_prefix, parse_kafka
 from kshare.options.kinds import topic_fault
@@ -362,6 +363,7 @@ def parse_task_assignor(
         return None, FrozenMapping()
     # 15 ms of a planner's start, and most queries name no assignor.
     from kshare.assignment import AssignmentConfigs, load_task_assignor  # noqa: PLC0415
+    from kshare.assignment.loading import is_built_in  # noqa: PLC0415
 
     made = None
     try:
@@ -370,7 +372,12 @@ def parse_task_assignor(
         faults.add(f"{_OPTION}.*", None, str(error))
     if name is not None:
         name = name.strip()
-    if name is not None and makes_assignor:
+    fault = None
+    if name is not None and given is None and not is_built_in(name):
+        fault = function_fault(name)
+    if name is not None and fault is not None:
+        faults.add(_OPTION, name, *fault)
+    elif name is not None and makes_assignor:
         try:
             made = load_task_assignor(given or name, configs)
         except ValueError as error:
