@@ -174,6 +174,35 @@ def test_manifests_have_their_schemas_shape(manifest: dict[str, Any]) -> None:
         kubernetes_validate.validate(manifest, "1.37", strict=True)
 
 
+def confined(place: dict[str, Any], volumes: list[dict[str, Any]]) -> bool:
+    """True if a container may do no more than its work."""
+    context = place["securityContext"]
+    mounted = {volume["name"] for volume in volumes if "emptyDir" in volume}
+    return (
+        context["readOnlyRootFilesystem"] is context["runAsNonRoot"] is True
+        and context["allowPrivilegeEscalation"] is False
+        and context["runAsUser"] == 185  # the image's
+        and context["capabilities"] == {"drop": ["ALL"]}
+        and context["seccompProfile"] == {"type": "RuntimeDefault"}
+        and {"/tmp"} == {mount["mountPath"] for mount in place["volumeMounts"]}
+        and {mount["name"] for mount in place["volumeMounts"]} <= mounted
+    )
+
+
+def test_pods_may_do_no_more_than_their_work() -> None:
+    seen = 0
+    for manifest in manifests():
+        spec = manifest.get("spec", {})
+        if manifest["kind"] == "SparkApplication":
+            assert confined(spec["driver"], spec["volumes"])
+            assert confined(spec["executor"], spec["volumes"])
+            seen += 2
+        elif pod := spec.get("template", {}).get("spec"):
+            assert all(confined(each, pod["volumes"]) for each in pod["containers"])
+            seen += 1
+    assert seen == 4
+
+
 def test_a_wrong_manifest_does_not_pass() -> None:
     wrong = {"ScaledObject": ["scaleTargetRef", "nam"], "SparkApplication": ["driver", "core"]}
     for manifest in manifests():
