@@ -3,7 +3,7 @@
 import os
 import sys
 
-from kshare.cli import main
+from kshare.console import main
 from kshare.start_folder import put_installed_first
 
 put_installed_first(os.curdir)  # "-m" has put the current folder first on the path

@@ -4,6 +4,7 @@ import argparse
 import shlex
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from kshare import cli
 from kshare.cli import EXAMPLES
 from kshare.errors import KshareError
 from spark_plugin.demo import run as demo
+from tests.support.documents import ROOT
 
 COMMANDS = tuple(EXAMPLES)
 
@@ -129,3 +131,33 @@ def test_all_names_of_the_package_are_there() -> None:
     assert set(kshare.__all__) <= set(dir(kshare))
     with pytest.raises(AttributeError, match="'kshare' has no attribute 'nonsense'"):
         _ = kshare.nonsense
+
+
+INTERRUPTED = """
+import sys
+import tomllib
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["kshare", "status", "--checkpoint", "none"]
+from {program} import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["kshare.cli", "kshare.cli.arguments", "kshare.core.listing", "kshare.cli.status"]
+)
+def test_an_interrupt_while_it_imports_is_one_line(module: str) -> None:
+    code = INTERRUPTED.format(module=module, program="kshare.console")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_the_program_is_the_one_that_can_be_interrupted() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["scripts"]["kshare"] == "kshare.console:main"
