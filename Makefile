@@ -18,7 +18,7 @@ BY_WORKER := --dist loadfile --no-loadscope-reorder
 # What the runs of pytest have done, for the page at the end of make test.
 RESULTS := $(VENV)/results
 
-.PHONY: setup demo-setup demo test test-all test-rest test-core test-quick test-proof test-docker test-slow test-units test-integration test-oldest test-long test-cluster test-spark test-python test-one image prepare prepare-tests prepare-tools prepare-spark prepare-client soak histories lint lint-quick bench docs map pictures dist clean
+.PHONY: setup demo-setup demo test test-all test-rest test-core test-quick test-proof test-docker test-slow test-units test-integration test-oldest test-long test-cluster test-spark test-python test-one image constraints prepare prepare-tests prepare-tools prepare-spark prepare-client soak histories lint lint-quick bench docs map pictures dist clean
 
 setup: $(VENV)/.ready
 
@@ -176,6 +176,13 @@ map: setup
 	$(BIN)/python docs/map.py
 
 # The commands of docker/Dockerfile, in a clean virtual environment.
+# The packages of the image, the newest ones, each with its hashes. It needs the package index.
+constraints: setup
+	$(BIN)/python -m pip install --quiet uv
+	head -n 2 docker/constraints.txt > docker/constraints.new
+	$(BIN)/uv pip compile pyproject.toml --extra pandas --extra prometheus --python-version 3.11 --universal --generate-hashes --no-header --quiet >> docker/constraints.new
+	mv docker/constraints.new docker/constraints.txt
+
 image: setup
 	$(BIN)/python -m integration.image
 
@@ -188,6 +195,7 @@ dist: setup
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/python -m integration.clean_install dist
+	$(BIN)/cyclonedx-py requirements docker/constraints.txt --pyproject pyproject.toml --output-reproducible --output-file dist/kshare.cdx.json
 
 clean:
 	rm -rf dist site $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -40,7 +40,7 @@ def _unset(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
         was_set = policies.unset(policy)
     of = f" of topic {policy.topic}" if policy.topic else ""
     now = "is not set any more" if was_set else "was not set"
-    sys.stdout.write(f"{policy.name}{of} {now}: it accepts\n")
+    say(f"{policy.name}{of} {now}: it accepts")
     return 0
 
 

@@ -20,6 +20,9 @@ import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 import kshare
 from kshare._version import __version__
@@ -95,7 +98,10 @@ def test_the_image_is_made_of_what_there_is() -> None:
     text = (DOCKER / "Dockerfile").read_text()
     ignored = (ROOT / ".dockerignore").read_text().split("\n")
     copies = re.findall(r"^COPY (?!--from)(\S+) ", text, re.MULTILINE)
-    assert copies == [".", "docker/entrypoint.sh", "docker/demo"]
+    assert copies == [
+        *(".", "docker/constraints.txt"),
+        *("docker/entrypoint.sh", "docker/demo"),
+    ]
     for path in copies[1:]:
         assert (ROOT / path).exists()
         assert f"!{path}" in ignored
@@ -105,6 +111,28 @@ def test_the_image_is_made_of_what_there_is() -> None:
     sources = {*wheel["packages"], *wheel["force-include"], "pyproject.toml", "hatch_build.py"}
     for name in sources | {"README.md", "LICENSE"}:
         assert f"!{name}" in ignored, name
+
+
+def test_the_image_installs_nothing_without_a_hash() -> None:
+    """What the wheel and two extras need is pinned; so is what that needs, or pip would refuse."""
+    text = (DOCKER / "Dockerfile").read_text()
+    assert "--require-hashes --requirement /opt/constraints.txt" in text
+    assert "--no-deps /wheels/kshare-*.whl" in text
+    joined = (DOCKER / "constraints.txt").read_text().replace("\\\n", " ")
+    pinned: dict[str, list[SpecifierSet]] = {}
+    for line in filter(re.compile(r"\w").match, joined.splitlines()):
+        requirement, *hashes = line.split(" --hash=")
+        assert hashes, line
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}\s*", each) for each in hashes), line
+        found = Requirement(requirement.strip())
+        assert str(found.specifier).startswith("=="), line
+        pinned.setdefault(canonicalize_name(found.name), []).append(found.specifier)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for text in (*project["dependencies"], *extras["pandas"], *extras["prometheus"]):
+        wanted = Requirement(text)
+        for specifier in pinned[canonicalize_name(wanted.name)]:
+            assert wanted.specifier.contains(str(specifier).removeprefix("==")), text
 
 
 def entrypoint(tmp_path: Path, *arguments: str, **given: str) -> list[str]:
