@@ -96,6 +96,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             number=context.attemptNumber(),
             began=self._began,
             speculative=context.getLocalProperty(_SPECULATION) == "true",
+            prefix=self._options.id_prefix,
         )
         return PreparedMessage(prepare_rows(iterator, self._options, attempt))
 

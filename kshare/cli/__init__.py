@@ -29,7 +29,7 @@ _OUTPUT_CLOSED: Final = 141
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "to begin with": ("demo", "broker", "doctor"),
     "as it runs": ("top", "ui"),
-    "of a query": ("status", "park", "unpark", "parked", "checkpoint"),
+    "of a query": ("status", "park", "unpark", "parked", "checkpoint", "ledger"),
     "of a consumer group": ("groups", "owners", "offsets", "replay", "policy"),
     "of a task assignor": ("assign",),
     "to test clients": ("check-history", "verifiable-consumer"),
@@ -51,6 +51,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"kshare replay --from orders.dlq {_AT} customer-7",
     ),
     "checkpoint": ("kshare checkpoint drop-ranges /data/orders-checkpoint",),
+    "ledger": (f"kshare ledger show --query 6f9c0c2e-3b1a-4d7e-9a55-0d8f6a1c2b3e {_AT}",),
     "groups": (f"kshare groups {_AT}", f"kshare groups --group billing {_AT}"),
     "owners": (f"kshare owners --group billing --topic orders --key customer-7 {_AT}",),
     "offsets": (

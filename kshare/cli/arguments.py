@@ -24,6 +24,7 @@ def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         _add_top,
         _add_ui,
         _add_policy,
+        _add_ledger,
         _add_assign,
         _add_doctor,
     ):
@@ -428,6 +429,25 @@ def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
     listed.add_argument("--json", action="store_true", help="for programs")
     for parser in (set_, unset, listed):
         _set_connected(parser, "policy")
+
+
+def _add_ledger(commands: "argparse._SubParsersAction[Any]") -> None:
+    ledger = commands.add_parser(
+        "ledger",
+        help="show or drop what the ledger says of an exactlyOnce query",
+        description="Show the last batch that the ledger knows of a query, or drop its record, if "
+        "it cannot be read or somebody else wrote it. Stop the query before. The ledger has "
+        "forgotten the query then: see in the topic whether the batch that comes next is there, "
+        "as it is written whatever was written before. Other queries keep their records.",
+    )
+    ledger.add_argument("action", choices=("show", "drop"))
+    ledger.add_argument(
+        "--query", type=_name, required=True, help="the id in the file metadata of its checkpoint"
+    )
+    ledger.add_argument("--ledger-topic", type=_name, help="the query's option ledgerTopic")
+    ledger.add_argument("--dry-run", action="store_true", help="for drop: change nothing")
+    ledger.add_argument("--json", action="store_true", help="for programs")
+    _set_connected(ledger, "ledger")
 
 
 def _add_assign(commands: "argparse._SubParsersAction[Any]") -> None:

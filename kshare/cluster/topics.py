@@ -36,10 +36,10 @@ INTERNAL_TOPICS: Final = frozenset(
 def is_internal(topic: str) -> bool:
     """True if no ``subscribePattern`` matches a topic.
 
-    Logs of individual commits that ``individual.commit.topic`` names are known by how their names
-    begin.
+    Logs of individual commits that ``individual.commit.topic`` names, and ledgers that
+    ``ledgerTopic`` names, are known by how their names begin.
     """
-    return topic in INTERNAL_TOPICS or topic.startswith(INDIVIDUAL_COMMITS_TOPIC)
+    return topic in INTERNAL_TOPICS or topic.startswith((INDIVIDUAL_COMMITS_TOPIC, LEDGER_TOPIC))
 
 
 @dataclass(frozen=True, slots=True)

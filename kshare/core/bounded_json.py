@@ -27,6 +27,7 @@ __all__ = [
     "count_of",
     "flag_of",
     "inflated",
+    "list_of",
     "read_json",
     "read_object",
     "text_of",
@@ -139,6 +140,15 @@ def flag_of(value: Any) -> bool:
         TypeError: It is something else.
     """
     return bool(_of_type(value, bool))
+
+
+def list_of(value: Any) -> list[Any]:
+    """A field that is a list.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    return list(_of_type(value, list))
 
 
 def count_of(value: Any, most: int = COUNT_MAX) -> int:

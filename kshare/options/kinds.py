@@ -22,6 +22,7 @@ __all__ = [
     "DURATION_MAX",
     "DURATION_OR_OFF",
     "FUNCTION",
+    "ID_PREFIX",
     "INT_MAX",
     "KEYS",
     "LONG_MAX",
@@ -47,6 +48,7 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_ID_PREFIX = re.compile(r"[!-~]{1,200}")
 # ClientUtils.parseAndValidateAddresses: a protocol may stand in front.
 _ADDRESS = re.compile(
     r"(?:[A-Za-z_]+://)?(?:\[([0-9A-Fa-f:.%]+)\]|([0-9A-Za-z._-]+)):([0-9]{1,5})", re.ASCII
@@ -165,6 +167,19 @@ def _parse_topic(text: str) -> str:
 
 
 TOPIC: Final = Kind("name of a topic", _parse_topic)
+
+
+def _parse_id_prefix(text: str) -> str:
+    if _ID_PREFIX.fullmatch(text.strip()):
+        return text.strip()
+    raise BadValueError(
+        f"{text!r:.100} cannot begin a transactional id",
+        "allowed: 1 to 200 visible ASCII characters",
+    )
+
+
+ID_PREFIX: Final = Kind("1 to 200 visible characters", _parse_id_prefix)
+"""How transactional ids begin; a dash follows."""
 
 
 # -- parsers of several kinds -------------------------------------------------------------------

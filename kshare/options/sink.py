@@ -27,6 +27,7 @@ from kshare.options.source import is_assignor_config
 from kshare.options.table import NOT_BUILT, OPTIONS
 
 __all__ = [
+    "ID_PREFIX",
     "TRANSACTION_TIMEOUT_MS",
     "ParsedSinkOptions",
     "SinkOptions",
@@ -35,6 +36,9 @@ __all__ = [
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 """The longest that a broker allows by default (``transaction.max.timeout.ms``)."""
+
+ID_PREFIX: Final = "kshare"
+"""How transactional ids begin unless ``transactionalIdPrefix`` says otherwise."""
 
 _DELIVERY_MS: Final = 120_000  # Java's delivery.timeout.ms
 _LINGER_MS: Final = 20
@@ -66,6 +70,8 @@ class SinkOptions:
         exactly_once: Whether each batch of a stream is written once, in transactions.
         drop_repeated_batch: With ``exactly_once``, the number of a batch whose rows are dropped if
             it was written before, even if they cannot be the same ones.
+        ledger_topic: With ``exactly_once``, the topic of the ledger; None: the default.
+        id_prefix: With ``exactly_once``, how transactional ids begin; a dash follows.
         producer: librdkafka's settings of the producer, without those of the connection.
     """
 
@@ -73,6 +79,8 @@ class SinkOptions:
     kafka: KafkaConfig
     exactly_once: bool = False
     drop_repeated_batch: int | None = None
+    ledger_topic: str | None = None
+    id_prefix: str = ID_PREFIX
     producer: FrozenMapping[str, str | int | bool]
 
 
@@ -136,6 +144,8 @@ class _SinkParser:
             kafka=kafka,
             exactly_once=exactly_once,
             drop_repeated_batch=self._raw.value("dropRepeatedBatch"),
+            ledger_topic=self._ledger_topic(topic, exactly_once=exactly_once),
+            id_prefix=self._id_prefix(exactly_once=exactly_once),
             producer=producer,
         )
 
@@ -196,6 +206,26 @@ class _SinkParser:
                 "leave it out",
             )
         return wanted
+
+    def _ledger_topic(self, topic: str | None, *, exactly_once: bool) -> str | None:
+        ledger: str | None = self._raw.value("ledgerTopic")
+        if ledger is not None:
+            self._warn_without_exactly_once("ledgerTopic", exactly_once=exactly_once)
+            if ledger == topic:
+                self._faults.add(
+                    "ledgerTopic", None, "is the topic of the rows", "give the ledger its own"
+                )
+        return ledger
+
+    def _id_prefix(self, *, exactly_once: bool) -> str:
+        prefix: str | None = self._raw.value("transactionalIdPrefix")
+        if prefix is not None:
+            self._warn_without_exactly_once("transactionalIdPrefix", exactly_once=exactly_once)
+        return prefix or ID_PREFIX
+
+    def _warn_without_exactly_once(self, name: str, *, exactly_once: bool) -> None:
+        if not exactly_once:
+            self._faults.warn(name, "has no effect without exactlyOnce=true")
 
     # -- the producer -----------------------------------------------------------------------
 

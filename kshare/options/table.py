@@ -16,6 +16,7 @@ from kshare.options.kinds import (
     COMMITS,
     DURATION_OR_OFF,
     FUNCTION,
+    ID_PREFIX,
     INT_MAX,
     KEYS,
     RANGE_ASSIGNOR,
@@ -377,6 +378,22 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             _SINK,
             integer(0),
             default="none",
+        ),
+        Option(
+            "ledgerTopic",
+            "With `exactlyOnce`: the ledger. Whoever may write to it can make a batch count as "
+            "written ([exactly-once.md](exactly-once.md#who-may-write-the-ledger)).",
+            _SINK,
+            TOPIC,
+            default="`__kshare_sink_ledger`",
+        ),
+        Option(
+            "transactionalIdPrefix",
+            "With `exactlyOnce`: how the query's transactional ids begin; a dash follows "
+            "([exactly-once.md](exactly-once.md#who-may-write-the-ledger)).",
+            _SINK,
+            ID_PREFIX,
+            default="`kshare`",
         ),
     ),
 }

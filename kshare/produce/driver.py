@@ -29,7 +29,8 @@ from kshare.core.listing import join_names
 from kshare.errors import KafkaError, KshareError
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions
 from kshare.produce.coordinator import Coordinators
-from kshare.produce.ledger import Entry, Ledger, State, check_repetition, is_written, next_state
+from kshare.produce.ledger import Ledger
+from kshare.produce.ledger_state import Entry, State, check_repetition, is_written, next_state
 from kshare.produce.model import Prepared, Transaction, id_prefix, transactional_id
 
 __all__ = ["Batch", "abort_batch", "commit_batch"]
@@ -117,6 +118,7 @@ class Batch:
         self._attempts = attempts
         self._number = batch
         self._topic = options.topic or ""
+        self._prefix = options.id_prefix
         self._may_drop = options.drop_repeated_batch == batch
         self._ledger = ledger
         self._coordinators = coordinators
@@ -142,7 +144,19 @@ class Batch:
             return
         if self._own:
             self._check()
-            decided = next_state(state, self._run, self._number, self._entries(), self._topic)
+            if state is None and self._number:
+                _log.warning(
+                    "exactlyOnce: the ledger %s knows nothing of query %s before batch %d. That is "
+                    "right if its first rows are of this batch, or if it had no exactlyOnce "
+                    "before. If its state is in another ledger (ledgerTopic), rows may be written "
+                    "twice",
+                    self._ledger.topic,
+                    self._query,
+                    self._number,
+                )
+            decided = next_state(
+                state, self._run, self._number, self._entries(), self._topic, self._prefix
+            )
             self._ledger.write(decided)
             # From here on nothing may abort: the next to run the batch commits it.
             if self._finished(decided) != decided.end():
@@ -196,9 +210,10 @@ class Batch:
         """
         if state is None or state.ended:
             return state
+        begin = id_prefix(state.prefix, self._query, state.run)
         leader, *others = [
             Transaction(
-                transactional_id(self._query, state.run, state.batch, entry.task, entry.attempt),
+                transactional_id(begin, state.batch, entry.task, entry.attempt),
                 entry.producer_id,
                 entry.epoch,
                 topic="",
@@ -284,7 +299,8 @@ class Batch:
         newcomer = before is None or self._run not in before.runs
         if not newcomer and not any(a.number or a.speculative for a in self._attempts):
             return
-        prefix = id_prefix(self._query) if newcomer else id_prefix(self._query, self._run)
+        parts = (self._query,) if newcomer else (self._query, self._run)
+        prefix = id_prefix(self._prefix, *parts)
         try:
             own = {transaction.id for transaction in self._own.values()}
             for name in self._coordinators.open_ids(prefix):

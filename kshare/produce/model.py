@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from kshare.options.sink import ID_PREFIX
+
 __all__ = ["Attempt", "Prepared", "Transaction", "id_prefix", "transactional_id"]
 
 
@@ -38,6 +40,7 @@ class Attempt:
         number: Number of the attempt, from 0.
         began: When the batch began, in seconds since 1970, by the driver's clock.
         speculative: Whether Spark may run a task twice at a time.
+        prefix: How the ids of its query's transactions begin.
     """
 
     query: str
@@ -47,6 +50,7 @@ class Attempt:
     number: int
     began: float
     speculative: bool = False
+    prefix: str = ID_PREFIX
 
     @property
     def transactional_id(self) -> str:
@@ -55,7 +59,8 @@ class Attempt:
         No two attempts of a batch share one, nor do two runs of a query. Every other batch uses
         the same names again: a broker keeps each name for days.
         """
-        return transactional_id(self.query, self.run, self.batch, self.task, self.number)
+        begin = id_prefix(self.prefix, self.query, self.run)
+        return transactional_id(begin, self.batch, self.task, self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +76,23 @@ class Prepared:
     transaction: Transaction | None
 
 
-def id_prefix(*parts: str) -> str:
-    """Prefix of the transactional ids of a query, or of one of its runs."""
-    return "-".join(("kshare", *parts, ""))
+def id_prefix(prefix: str, *parts: str) -> str:
+    """How the transactional ids of a query begin, or those of one of its runs.
+
+    Args:
+        prefix: That of the sink.
+        parts: The query, or the query and the run.
+    """
+    return "-".join((prefix, *parts, ""))
 
 
-def transactional_id(query: str, run: str, batch: int, task: int, attempt: int) -> str:
-    """The name of an attempt's transaction; see :class:`Attempt`."""
-    return f"{id_prefix(query, run)}{task}-{attempt}-{batch % 2}"
+def transactional_id(begin: str, batch: int, task: int, attempt: int) -> str:
+    """The name of an attempt's transaction; see :class:`Attempt`.
+
+    Args:
+        begin: The :func:`id_prefix` of its query and run.
+        batch: Number of the batch.
+        task: Number of the task in the batch.
+        attempt: Number of the attempt.
+    """
+    return f"{begin}{task}-{attempt}-{batch % 2}"

@@ -19,6 +19,7 @@ from kshare.core.bounded_json import (
     count_of,
     flag_of,
     inflated,
+    list_of,
     read_json,
     read_object,
     text_of,
@@ -179,7 +180,15 @@ def test_more_than_the_bound_is_refused() -> None:
 def test_fields_have_types() -> None:
     assert [text_of("a"), flag_of(False), count_of(0)] == ["a", False, 0]
     assert count_of(2**63 - 1) == COUNT_MAX
-    for read, wrong in ((text_of, 1), (flag_of, 1), (count_of, True), (count_of, 1.0)):
+    assert list_of([1]) == [1]
+    for read, wrong in (
+        (text_of, 1),
+        (list_of, "ab"),
+        (list_of, {}),
+        (flag_of, 1),
+        (count_of, True),
+        (count_of, 1.0),
+    ):
         with pytest.raises(TypeError, match="wanted"):
             read(wrong)
     for count in (-1, 2**63, -(10**4000), 10**4000):

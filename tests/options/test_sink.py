@@ -69,6 +69,25 @@ def test_the_batch_that_may_be_dropped_is_a_number() -> None:
     assert found.startswith("dropRepeatedBatch: is wrong")
 
 
+def test_a_team_has_a_ledger_and_ids_of_its_own() -> None:
+    assert (sink({}).ledger_topic, sink({}).id_prefix) == (None, "kshare")
+    own = {"ledgerTopic": "__kshare_sink_ledger.a", "transactionalIdPrefix": " team:a "}
+    found = sink({"exactlyOnce": "true", **own})
+    assert (found.ledger_topic, found.id_prefix) == ("__kshare_sink_ledger.a", "team:a")
+    for name, wrong in (
+        ("ledgerTopic", "a b"),
+        ("ledgerTopic", "t"),
+        ("transactionalIdPrefix", "a b"),
+        ("transactionalIdPrefix", "\N{LATIN SMALL LETTER E WITH ACUTE}"),
+        ("transactionalIdPrefix", "a" * 201),
+    ):
+        (fault,) = faults({"exactlyOnce": "true", name: wrong})
+        assert fault.startswith(name)
+    for name, value in own.items():
+        (warning,) = parse_sink_options({**BASE, name: value}, streaming=True).warnings
+        assert warning == f"option {name} has no effect without exactlyOnce=true"
+
+
 def test_defaults() -> None:
     found = sink()
     assert (found.topic, found.exactly_once) == ("t", False)

@@ -1,5 +1,6 @@
 """The sink without Spark and Kafka: exactly-once under crashes at every step."""
 
+import json
 import logging
 import re
 import time
@@ -13,15 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kshare.cluster.compacted_topic import Row
+from kshare.cluster.topics import LEDGER_TOPIC
 from kshare.errors import CheckpointVersionError, KafkaError
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions, parse_sink_options
 from kshare.produce import Attempt, Prepared
 from kshare.produce.coordinator import Coordinators
 from kshare.produce.driver import Batch
-from kshare.produce.ledger import (
+from kshare.produce.ledger import Ledger
+from kshare.produce.ledger_state import (
     RUNS_MAX,
     Entry,
-    Ledger,
     State,
     check_repetition,
     decode,
@@ -35,15 +38,26 @@ from tests.support.effort import examples
 # -- the ledger ------------------------------------------------------------------------------
 
 entries = st.builds(Entry, *[st.integers(0, 2**31)] * 5)
-states = st.builds(
-    State,
-    st.integers(0, 10**9),
-    st.text(max_size=4),
-    st.lists(st.text(max_size=4), max_size=3).map(tuple),
-    st.lists(entries, max_size=3).map(tuple),
-    st.booleans(),
-    st.sampled_from(["", "t"]),
-)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+
+
+@st.composite
+def any_state(draw: st.DrawFn) -> State:
+    """A state as queries write it."""
+    runs = draw(st.lists(texts, min_size=1, max_size=3))
+    made = tuple(draw(st.lists(entries, max_size=3)))
+    return State(
+        draw(st.integers(-1, 10**9)),
+        runs[-1],
+        tuple(runs),
+        made,
+        not made or draw(st.booleans()),
+        draw(st.sampled_from(["", "t"])),
+        draw(st.sampled_from(["kshare", "team-a"])),
+    )
+
+
+states = any_state()
 
 
 @examples(50)
@@ -72,6 +86,78 @@ def test_a_later_version_and_other_bytes_are_refused() -> None:
             decode(told)
 
 
+GOOD: dict[str, Any] = {
+    "v": 1,
+    "batch": 7,
+    "run": "r",
+    "runs": ["r"],
+    "ended": True,
+    "transactions": [[0, 0, 1, 0, 3]],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch", 1e400),
+        ("batch", 7.0),
+        ("batch", True),
+        ("batch", -2),
+        ("batch", 10**400),
+        ("run", 7),
+        ("run", "s"),
+        ("runs", "r"),
+        ("runs", []),
+        ("runs", ["r"] * (RUNS_MAX + 1)),
+        ("runs", [[]]),
+        ("ended", "no"),
+        ("transactions", {}),
+        ("transactions", ["12345"]),
+        ("transactions", [[0, 0, 1, 0]]),
+        ("transactions", [[0, 0, 1, 0, -3]]),
+        ("transactions", [[0, 0, 1, 0, 1e400]]),
+        ("topic", 1),
+        ("prefix", None),
+    ],
+)
+def test_a_state_of_others_is_read_by_its_types(name: str, value: Any) -> None:
+    assert decode(json.dumps(GOOD).encode()).batch == 7
+    row = Row(3, 41, b"q", b"")
+    with pytest.raises(
+        KafkaError, match=r"topic own, partition 3, offset 41, .* no state"
+    ) as wrong:
+        decode(json.dumps({**GOOD, name: value}).encode(), "own", row)
+    assert (wrong.value.topic, wrong.value.partition, wrong.value.offset) == ("own", 3, 41)
+
+
+def test_a_state_is_bounded_before_it_is_parsed() -> None:
+    for bomb in (b"[" * 10**6, b'{"v":' + b"[" * 10**5, b'"' + b"a" * (8 << 20) + b'"'):
+        with pytest.raises(KafkaError, match="no state of a sink"):
+            decode(bomb)
+    open_ = json.dumps({**GOOD, "ended": False, "transactions": []}).encode()
+    with pytest.raises(KafkaError, match="a decision without transactions"):
+        decode(open_)
+
+
+@examples(200)
+@given(states, st.data())
+def test_a_state_that_others_have_changed_is_read_or_refused(state: State, data: Any) -> None:
+    """Whatever the bytes are: a state that can be acted on, or an error of ours."""
+    written = bytearray(encode(state))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(written) - 1))
+        written[at : at + data.draw(st.integers(0, 3))] = data.draw(
+            st.sampled_from([b"", b"[", b"]", b"-", b"9" * 400, b"1e999", b'"', b"null", b"\xff"])
+        )
+        if not written:
+            break
+    with suppress(KafkaError, CheckpointVersionError):
+        found = decode(bytes(written))
+        assert found.ended or found.entries
+        assert found.runs[-1] == found.run
+        encode(found)
+
+
 def test_judgement() -> None:
     state = next_state(next_state(None, "r1", 4, ()), "r2", 5, ())
     assert not is_written(None, "r1", 0)
@@ -88,8 +174,10 @@ def test_rows_that_cannot_be_the_same_ones_are_no_repetition() -> None:
     for topic in ("t", ""):
         check_repetition(state, 1_234, topic)
     check_repetition(state, 0, "t")
-    check_repetition(state.retract(), 7, "t")
     check_repetition(replace(state, topic=""), 1_234, "other")
+    with pytest.raises(KafkaError, match=r"batch 4 was written, but not by which .*=4 drops"):
+        check_repetition(state.retract(), 7, "t")
+    check_repetition(state.retract(), 0, "t")
     with pytest.raises(KafkaError, match=r"batch 5 .* with 1,234 rows, and now has 1,235\."):
         check_repetition(state, 1_235, "t")
     with pytest.raises(KafkaError, match="to topic t, and is now to be written to other"):
@@ -229,6 +317,7 @@ class FakeLedger(Ledger):
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
         self.mine = -1
+        self.topic = LEDGER_TOPIC
 
     def read(self) -> State | None:
         told = self.kafka.step(lambda: self.kafka.told)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kshare.errors import KafkaError
 from kshare.produce import Attempt, Prepared
+from kshare.produce.ledger_state import Entry, State, decode, encode
 from tests.produce.test_crashes import OPTIONS, Kafka, Query
 
 
@@ -78,3 +79,45 @@ def test_no_two_attempts_of_a_batch_share_a_transactional_id(
     ):
         assert other.transactional_id != name
     assert replace(attempt, batch=batch + 2).transactional_id == name
+
+
+def test_a_decision_that_names_no_transactions_drops_no_rows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever may write to the ledger has written it: the rows would be gone."""
+    kafka = Kafka()
+    query = Query(kafka, OPTIONS, True, None)
+    query.work(begun(kafka, "r1", 0, [1]), 0).commit()
+    kafka.told = encode(State(1, "r1", ("r1",), ended=True))
+    forged = kafka.told
+    again = begun(kafka, "r1", 1, [2, 3])
+    with pytest.raises(KafkaError, match="batch 1 was written, but not by which transactions"):
+        query.work(again, 1).commit()
+    query.work(again, 1).abort()
+    assert (kafka.told, kafka.visible()) == (forged, {1: 1})
+    kafka.told = None  # kshare ledger drop
+    query.work(begun(kafka, "r1", 1, [2, 3]), 1).commit()
+    assert kafka.visible() == {1: 1, 2: 1, 3: 1}
+    (warning,) = caplog.messages
+    assert "knows nothing of query q before batch 1" in warning
+
+
+def test_a_decision_is_ended_by_the_prefix_that_it_was_made_with() -> None:
+    kafka = Kafka()
+    query = Query(kafka, OPTIONS, True, None)
+    prepared = begun(kafka, "r1", 0, [1, 2])
+    assert prepared[0].transaction
+    own = prepared[0].transaction
+    entry = Entry(0, 0, own.producer_id, own.epoch, 2)
+    kafka.told = encode(State(0, "r1", ("r1",), (entry,)))
+    query.options = replace(OPTIONS, id_prefix="team")
+    attempt = Attempt("q", "r2", 0, 0, 0, time.time(), prefix="team")
+    assert attempt.transactional_id == "team-q-r2-0-0-0"
+    again = [Prepared(attempt, kafka.begin(attempt.transactional_id, [1, 2]))]
+    query.work(again, 0).commit()
+    assert kafka.visible() == {1: 1, 2: 1}
+    attempt = replace(attempt, batch=1)
+    query.work([Prepared(attempt, kafka.begin(attempt.transactional_id, [3]))], 1).commit()
+    assert kafka.told is not None
+    assert decode(kafka.told).prefix == "team"
+    assert kafka.visible() == {1: 1, 2: 1, 3: 1}

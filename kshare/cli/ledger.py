@@ -1,0 +1,38 @@
+"""``kshare ledger``: the last batch of an ``exactlyOnce`` query, shown or deleted."""
+
+import argparse
+import sys
+
+from kshare.cli.connection import needed_kafka_config
+from kshare.cli.output import print_json
+from kshare.cluster.topics import LEDGER_TOPIC
+from kshare.errors import KshareError
+from kshare.produce.ledger import LedgerRecord
+
+__all__ = ["run"]
+
+
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Run the command, and return its exit code."""
+    kafka = needed_kafka_config(parser, arguments)
+    is_drop = arguments.action == "drop"
+    with LedgerRecord(kafka, arguments.query, arguments.ledger_topic or LEDGER_TOPIC) as record:
+        said, is_damaged = "nothing", False
+        try:
+            state = record.read()
+        except KshareError as error:
+            said, is_damaged = str(error), True
+        else:
+            if state is not None:
+                rows = f"{state.rows:,}" if state.entries else "an unknown number of"
+                said = f"batch {state.batch} of run {state.run}, with {rows} rows"
+        if is_drop and not arguments.dry_run:
+            record.drop()
+    if arguments.json:
+        fields = {"query": arguments.query, "said": said, "damaged": is_damaged}
+        print_json({**fields, "dropped": is_drop and not arguments.dry_run})
+        return 0
+    sys.stdout.write(f"query {arguments.query}: {said}\n")
+    if is_drop:
+        sys.stdout.write("nothing was changed (--dry-run)\n" if arguments.dry_run else "deleted\n")
+    return 0
