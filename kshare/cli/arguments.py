@@ -78,6 +78,7 @@ def _add_keys(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     parked.add_argument("--topic", type=_name, help="only keys of this topic")
     parked.add_argument("--json", action="store_true", help="for programs")
+    _add_drop_damaged(parked)
     for parser in (park, unpark, parked):
         _set_connected(parser, "keys")
 
@@ -393,6 +394,14 @@ def _add_plot(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_drop_damaged(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--drop-damaged",
+        action="store_true",
+        help="before, delete the records of the topic that cannot be read, and no others",
+    )
+
+
 def _add_log_topic(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-topic", help="the log of individual commits (individual.commit.topic)"
@@ -427,6 +436,7 @@ def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
         "list", help="the policies that are set", description="List the policies that are set."
     )
     listed.add_argument("--json", action="store_true", help="for programs")
+    _add_drop_damaged(listed)
     for parser in (set_, unset, listed):
         _set_connected(parser, "policy")
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Final
 
 from kshare.cli.connection import log_topic, needed_kafka_config, user_name
-from kshare.cli.output import complain, print_json, say, say_block
+from kshare.cli.output import complain, counted, print_json, say, say_block
 from kshare.cli.show import parked_json, parked_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedKeys
@@ -90,6 +90,9 @@ def _release(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
 
 def _parked(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     with closing(ParkedKeys(kafka)) as parked:
+        if arguments.drop_damaged:
+            count = parked.drop_damaged()
+            complain(f"{counted(count, 'damaged record')} deleted")
         listed = {
             key: info for key, info in parked.parked().items() if arguments.topic in {None, key[0]}
         }

@@ -1,10 +1,9 @@
 """``kshare ledger``: the last batch of an ``exactlyOnce`` query, shown or deleted."""
 
 import argparse
-import sys
 
 from kshare.cli.connection import needed_kafka_config
-from kshare.cli.output import print_json
+from kshare.cli.output import print_json, say
 from kshare.cluster.topics import LEDGER_TOPIC
 from kshare.errors import KshareError
 from kshare.produce.ledger import LedgerRecord
@@ -32,7 +31,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         fields = {"query": arguments.query, "said": said, "damaged": is_damaged}
         print_json({**fields, "dropped": is_drop and not arguments.dry_run})
         return 0
-    sys.stdout.write(f"query {arguments.query}: {said}\n")
+    say(f"query {arguments.query}: {said}")
     if is_drop:
-        sys.stdout.write("nothing was changed (--dry-run)\n" if arguments.dry_run else "deleted\n")
+        say("nothing was changed (--dry-run)" if arguments.dry_run else "deleted")
     return 0

@@ -4,7 +4,7 @@ import argparse
 from contextlib import closing
 
 from kshare.cli.connection import needed_kafka_config, user_name
-from kshare.cli.output import print_json, say, say_block, text_table
+from kshare.cli.output import complain, counted, print_json, say, say_block, text_table
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.policies import RANGE_FETCH, Policies, Policy
 from kshare.options import KafkaConfig, Subscribe
@@ -46,6 +46,9 @@ def _unset(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
 
 def _list(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     with closing(Policies(kafka)) as policies:
+        if arguments.drop_damaged:
+            count = policies.drop_damaged()
+            complain(f"{counted(count, 'damaged record')} deleted")
         listed = sorted(policies.read().items())
     if arguments.json:
         rows = [

@@ -76,6 +76,7 @@ class ParkedKeys(TopicTable[ParkedKey, ParkedInfo]):
         "does not start without it, as it would read parked keys",
         stale=f"cannot read which keys are parked (topic {PARKED_TOPIC}), going on with the "
         "{count} that were parked when last seen",
+        repair="'kshare parked --drop-damaged' deletes what cannot be read",
     )
 
     @staticmethod

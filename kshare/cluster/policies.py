@@ -84,6 +84,7 @@ class Policies(TopicTable[Policy, PolicyInfo]):
         "them, as it would not obey them",
         stale=f"cannot read the policies (topic {POLICIES_TOPIC}), going on with the {{count}} "
         "that were last seen",
+        repair="'kshare policy list --drop-damaged' deletes what cannot be read",
     )
 
     @staticmethod

@@ -1,10 +1,11 @@
 """A table in a compacted topic, of JSON objects of texts: set by operators, followed by queries.
 
 Guarantees: equal keys have equal bytes, or compaction would keep both. A record that cannot be read
-is passed over, with a warning. What a query goes by is the table as it was at some moment of the
-last seconds, or as last known if it cannot be read. A query that has never read it does not start
-without it, unless it is not authorized to read it; a query that has read it never fails because of
-it.
+is passed over, with a warning: what its key had before stays. :meth:`TopicTable.drop_damaged`
+deletes such records, and no others. What a query goes by is the table as it was at some moment of
+the last seconds, or as last known if it cannot be read. A query that has never read it does not
+start without it, unless it is not authorized to read it; a query that has read it never fails
+because of it.
 
 ::
 
@@ -23,8 +24,9 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
-from kshare.cluster.compacted_topic import CompactedTopic
+from kshare.cluster.compacted_topic import CompactedTopic, Row
 from kshare.cluster.topics import TopicSpec
+from kshare.core.bounded_json import DAMAGE, read_object, text_of
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.retry import Clock, RetryDeadline
@@ -56,6 +58,7 @@ class TableTexts:
         unauthorized: When a query starts, and goes on without the table.
         refused: When a query does not start.
         stale: When a running query goes on by the table last read, of ``{count}`` rows.
+        repair: What deletes the records that cannot be read.
     """
 
     record: str
@@ -63,6 +66,7 @@ class TableTexts:
     unauthorized: str
     refused: str
     stale: str
+    repair: str
 
 
 class TopicTable(Generic[KeyT, ValueT]):
@@ -96,6 +100,7 @@ class TopicTable(Generic[KeyT, ValueT]):
         self._now = now
         self._topic = CompactedTopic(kafka, self.spec, group=self.reader, admin=admin)
         self._rows: dict[KeyT, ValueT] = {}
+        self._damaged: set[bytes] = set()  # keys whose last record cannot be read
 
     @staticmethod
     def decode_key(data: bytes | None) -> KeyT:
@@ -119,24 +124,44 @@ class TopicTable(Generic[KeyT, ValueT]):
         """All rows, in any order."""
         changes = self._topic.read()
         if changes.restarted:
-            self._rows = {}
+            self._rows, self._damaged = {}, set()
         for row in changes.rows:
+            self._damaged.discard(row.key or b"")
             try:
-                key = self.decode_key(row.key)
-                value = None if row.value is None else self.decode_value(row.value)
-            except (ValueError, RecursionError) as fault:
-                _log.warning(
-                    "%s, offset %d, is no record of %s: %s",
-                    self.spec.name,
-                    row.offset,
-                    self.texts.record,
-                    fault,
-                )
-                continue
-            self._rows.pop(key, None)
-            if value is not None:
-                self._rows[key] = value
+                self._apply(row)
+            except DAMAGE as fault:
+                self._pass_over(row, fault)
         return self._rows
+
+    def drop_damaged(self) -> int:
+        """Delete the records that cannot be read, and nothing else; return their number."""
+        self.read()
+        if not self._damaged:
+            return 0
+        keys = sorted(self._damaged)
+        self.delete(keys)
+        return len(keys)
+
+    def _apply(self, row: Row) -> None:
+        key = self.decode_key(row.key)
+        value = None if row.value is None else self.decode_value(row.value)
+        self._rows.pop(key, None)
+        if value is not None:
+            self._rows[key] = value
+
+    def _pass_over(self, row: Row, fault: Exception) -> None:
+        if row.key is not None:
+            if row.value is None:  # it deletes what could not be read either
+                return
+            self._damaged.add(row.key)
+        _log.warning(
+            "%s, offset %d, is no record of %s, and is passed over: %.300s. %s",
+            self.spec.name,
+            row.offset,
+            self.texts.record,
+            fault,
+            self.texts.repair,
+        )
 
     def put(self, rows: Collection[tuple[bytes, bytes]]) -> None:
         """Write rows; makes the topic if need be."""
@@ -184,11 +209,11 @@ def texts_of(data: bytes | None, *names: str) -> list[str]:
     Raises:
         ValueError: They are not there.
     """
-    decoded = json.loads(data or b"")
-    values = [decoded.get(name) if isinstance(decoded, dict) else None for name in names]
-    if any(not isinstance(value, str) for value in values):
-        raise ValueError(f"wanted a JSON object with the texts {', '.join(names)}")
-    return [str(value) for value in values]
+    decoded = read_object(data or b"")
+    try:
+        return [text_of(decoded[name]) for name in names]
+    except (KeyError, TypeError):
+        raise ValueError(f"wanted a JSON object with the texts {', '.join(names)}") from None
 
 
 class TopicWatch(Generic[KeyT, ValueT]):

@@ -146,7 +146,9 @@ def test_records_of_others_are_told_of_and_passed_over(
         assert keys.parked() == {("t", A): ParkedInfo("w", "b", "y")}
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warned) == len(records) - 1
-    assert warned[1].startswith(f"{PARKED_TOPIC}, offset 1, is no record of a parked key: ")
+    assert warned[1].startswith(
+        f"{PARKED_TOPIC}, offset 1, is no record of a parked key, and is passed"
+    )
 
 
 # -- the topic ------------------------------------------------------------------------------------

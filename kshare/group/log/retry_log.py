@@ -19,7 +19,6 @@ Guarantees: a mark of a sequence is on the brokers before its first dead letter 
 written behind: a crash may forget the last one, never add one.
 """
 
-import json
 import logging
 import threading
 import time
@@ -31,6 +30,14 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topic_table import json_bytes
+from kshare.core.bounded_json import (
+    DAMAGE,
+    JsonBounds,
+    count_of,
+    read_json,
+    read_object,
+    text_of,
+)
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
@@ -50,11 +57,11 @@ _log = logging.getLogger("kshare.processing")
 _MARK: Final = "kshare.processing of group"
 _ROWS_MAX: Final = 10_000  # of one write; librdkafka queues 100,000
 _REASON_MAX: Final = 1_000
+_BOUNDS: Final = JsonBounds(size=2 << 20, depth=4, containers=1 << 16)
 _RECORD_MAX: Final = 2 << 20  # a key in hexadecimal of 1 MB, which is what brokers take
 YEAR_10000_MS: Final = 253_402_300_800_000
 """Milliseconds from 1970 to the year 10000: a time is before it."""
 _CLOSE_SECONDS: Final = 30.0
-_DAMAGE: Final = (ValueError, KeyError, TypeError, RecursionError, OverflowError)
 _Row: TypeAlias = tuple[bytes, bytes | None]
 _GRACE_SECONDS: Final = 0.5
 """Time for the last write to say why it has failed."""
@@ -204,10 +211,11 @@ class RetryLog:
         try:
             if len(key) + len(value or b"") > _RECORD_MAX:
                 raise ValueError(f"{len(key) + len(value or b'')} bytes")
-            _, _, kind, topic, number, detail = json.loads(key)
-            fields = None if value is None else dict(json.loads(value))
-            self._keep(kind, TopicPartition(str(topic), int(number)), detail, fields)
-        except _DAMAGE as fault:
+            _, _, kind, topic, number, detail = read_json(key, _BOUNDS)
+            fields = None if value is None else read_object(value, _BOUNDS)
+            partition = TopicPartition(text_of(topic), count_of(number, 2**31 - 1))
+            self._keep(kind, partition, detail, fields)
+        except DAMAGE as fault:
             _log.warning(
                 "%.200r is no record of a processor, and is passed over: %.200r", key, fault
             )
