@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from kshare.cli.output import complain, counted, duration, say
-from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, decode, encode
+from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, decode, decode_stable, encode
 from kshare.core.offsets import length, union
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
@@ -216,12 +216,9 @@ def _entries(log: OffsetLog, batch: int) -> dict[int, _Entry]:
 def _without_extra(line: str, error: CheckpointError) -> BatchOffsets:
     """The stable offsets of a dict of which the rest is damaged."""
     try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
+        return decode_stable(line)
+    except CheckpointError:
         raise error from None
-    if not isinstance(fields, dict):
-        raise error
-    return decode({name: part for name, part in fields.items() if name != EXTRA_KEY})
 
 
 def _level(offsets: BatchOffsets) -> BatchOffsets:

@@ -15,7 +15,9 @@ import json
 import math
 import re
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NoReturn
 
@@ -30,6 +32,7 @@ __all__ = [
     "list_of",
     "read_json",
     "read_object",
+    "read_without",
     "text_of",
 ]
 
@@ -73,21 +76,46 @@ def read_json(data: bytes | str, bounds: JsonBounds = BOUNDS) -> Any:
     Raises:
         ValueError: It is no JSON, or exceeds the bounds; the text says what is wrong.
     """
-    if len(data) > bounds.size:
-        raise ValueError(f"it has {len(data)} bytes; at most {bounds.size} are read")
-    text = data if isinstance(data, str) else data.decode()
-    containers = text.count("[") + text.count("{")  # in texts, too: a bound is enough
-    if containers > bounds.containers:
-        raise ValueError(
-            f"it has about {containers} arrays and objects; at most {bounds.containers} are read"
-        )
-    if containers > bounds.depth and _is_deeper(text, bounds.depth):
-        raise ValueError(f"it is nested more than {bounds.depth} levels deep")
+    text = _bounded(data, bounds)
     value = json.loads(
         text, object_pairs_hook=_no_doubles, parse_constant=_no_constant, parse_float=_finite
     )
-    if "\\ud" in text or "\\uD" in text:  # halves of a pair are texts that nobody can send on
-        json.dumps(value, ensure_ascii=False).encode()
+    _refuse_halves(text, value)
+    return value
+
+
+def read_without(text: str, name: str, bounds: JsonBounds = BOUNDS) -> Any:
+    """Parse a JSON text whose objects may have a name that is damaged.
+
+    Args:
+        text: The text.
+        name: It is left out of every object, whatever it has and however often it is there.
+        bounds: What is read at most, that name included.
+
+    Raises:
+        ValueError: The rest is no JSON, or all exceeds the bounds; the text says what is wrong.
+    """
+    text = _bounded(text, bounds)
+
+    def kept(pairs: list[tuple[str, Any]]) -> Any:
+        rest = [pair for pair in pairs if pair[0] != name]
+        wrong = next((value for _, value in rest if isinstance(value, _Wrong)), None)
+        return wrong or _or_wrong(_no_doubles, rest)
+
+    value = json.loads(
+        text,
+        object_pairs_hook=kept,
+        parse_constant=partial(_or_wrong, _no_constant),
+        parse_float=partial(_or_wrong, _finite),
+    )
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, _Wrong):
+            raise ValueError(each.text)  # noqa: TRY004 - as all of them
+        if isinstance(each, list | dict):
+            waiting += each.values() if isinstance(each, dict) else each
+    _refuse_halves(text, value)
     return value
 
 
@@ -181,6 +209,45 @@ def _is_deeper(text: str, depth: int) -> bool:
     for _ in range(depth):  # each turn takes the innermost level away
         brackets = brackets.replace("[]", "")
     return bool(brackets)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """What is wrong with a part of a text that may yet be left out."""
+
+    text: str
+
+
+def _or_wrong(read: Callable[[Any], Any], part: Any) -> Any:
+    try:
+        return read(part)
+    except ValueError as error:
+        return _Wrong(str(error))
+
+
+def _bounded(data: bytes | str, bounds: JsonBounds) -> str:
+    """A text, if it keeps the bounds.
+
+    Raises:
+        ValueError: It does not, or is no UTF-8.
+    """
+    if len(data) > bounds.size:
+        raise ValueError(f"it has {len(data)} bytes; at most {bounds.size} are read")
+    text = data if isinstance(data, str) else data.decode()
+    containers = text.count("[") + text.count("{")  # in texts, too: a bound is enough
+    if containers > bounds.containers:
+        raise ValueError(
+            f"it has about {containers} arrays and objects; at most {bounds.containers} are read"
+        )
+    if containers > bounds.depth and _is_deeper(text, bounds.depth):
+        raise ValueError(f"it is nested more than {bounds.depth} levels deep")
+    return text
+
+
+def _refuse_halves(text: str, value: Any) -> None:
+    """Refuse halves of a surrogate pair: texts that nobody can send on."""
+    if "\\ud" in text or "\\uD" in text:
+        json.dumps(value, ensure_ascii=False).encode()
 
 
 def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

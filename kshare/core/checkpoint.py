@@ -1,7 +1,8 @@
 """The offset dict that Spark writes into the checkpoint, and back.
 
 Guarantees: ``decode(encode(x)) == x``, also through JSON text, and equal values have equal text.
-Whatever the dict, the outcome is a value or a CheckpointError that names the field.
+Whatever the dict, the outcome is a value or a CheckpointError that names the field. Of a text, a
+topic, a partition or a field that is there twice is such an error, too.
 Cost: linear in the gaps; 2 integers a gap, in base64 about 2.7 bytes while gaps are short.
 
 A partition whose key hashes all stand at one offset is written as Spark's kafka source writes it,
@@ -22,19 +23,28 @@ A later version may say more: then ``v`` is greater, and this code refuses to gu
 """
 
 import binascii
-import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NoReturn, TypeVar
 
+from kshare.core.bounded_json import JsonBounds, read_json, read_without
 from kshare.core.hashing import HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, Bounds, pack, unpack
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
 
-__all__ = ["EXTRA_KEY", "VERSION", "BatchOffsets", "RangeLimit", "by_topic", "decode", "encode"]
+__all__ = [
+    "EXTRA_KEY",
+    "VERSION",
+    "BatchOffsets",
+    "RangeLimit",
+    "by_topic",
+    "decode",
+    "decode_stable",
+    "encode",
+]
 
 EXTRA_KEY: Final = "@kshare"
 """The key for all that Spark's dict does not have. No topic can have this name."""
@@ -45,6 +55,7 @@ VERSION: Final = 1
 _PARTITION_MAX: Final = 2**31 - 1
 # A dict that no planner writes is refused before it costs memory.
 _TEXT_MAX: Final = 256 << 20
+_BOUNDS: Final = JsonBounds(size=_TEXT_MAX, depth=16, containers=1 << 22)
 _PACKED_MAX: Final = 64 << 20
 _RANGES_MAX: Final = 1 << 20
 _PARTS: Final = {"v", "ic", "limits", "committed", "start"}
@@ -162,6 +173,19 @@ def decode(value: Mapping[str, Any] | str) -> BatchOffsets:
     return BatchOffsets(progress=progress, started=started, limits=limits, read_committed=committed)
 
 
+def decode_stable(text: str) -> BatchOffsets:
+    """The stable offsets alone, of a text whose :data:`EXTRA_KEY` cannot be read.
+
+    Raises:
+        CheckpointError: They cannot be read either.
+    """
+    try:
+        plain = read_without(text, EXTRA_KEY, _BOUNDS)
+    except ValueError as error:
+        raise CheckpointError(_fault("", f"wanted JSON: {error}")) from None
+    return decode(plain)
+
+
 # -- encoding --------------------------------------------------------------------------------------
 
 
@@ -195,9 +219,21 @@ def _parsed(text: str) -> Any:
     if len(text) > _TEXT_MAX:
         _refuse("", f"at most {_TEXT_MAX} characters", len(text))
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        _refuse("", "JSON", text)
+        return read_json(text, _BOUNDS)
+    except ValueError as error:
+        where = EXTRA_KEY if _is_plain_sound(text) else ""
+        raise CheckpointError(
+            _fault(where, f"wanted JSON, found {text[:100]!r}: {error}")
+        ) from None
+
+
+def _is_plain_sound(text: str) -> bool:
+    """True if all but what is under :data:`EXTRA_KEY` can be read."""
+    try:
+        read_without(text, EXTRA_KEY, _BOUNDS)
+    except ValueError:
+        return False
+    return True
 
 
 def _checked_extra(extra: Any) -> Mapping[str, Any]:

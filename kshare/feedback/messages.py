@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
+from kshare.core.bounded_json import JsonBounds, read_object
 from kshare.core.hashing import HASH_SPACE
 from kshare.core.slice_end import HOT_KEYS_MAX, KEY_BYTES_MAX, SAMPLE_MAX, HotKey, SliceEnd
 from kshare.core.tasks import Ticket, TicketId
@@ -28,6 +29,7 @@ __all__ = ["Done", "Executor", "Hello", "Message", "TaskReport", "decode", "enco
 
 _OFFSET_MAX = 2**63 - 1
 _MAC_SIZE = 64  # hexadecimal
+_BOUNDS = JsonBounds(size=64 << 10, depth=4, containers=4 << 10)
 _EXECUTOR_MAX = 300  # characters
 _SLOTS_MAX = 1 << 16
 _log = logging.getLogger(__name__)
@@ -128,10 +130,7 @@ def _unseal(key: bytes, line: bytes) -> dict[str, Any]:
     expected = hmac.new(key, body, hashlib.sha256).hexdigest().encode()
     if space != b" " or not hmac.compare_digest(mac, expected):
         raise ValueError("not signed with this server's key")
-    fields = json.loads(body)
-    if not isinstance(fields, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - one kind of fault for the caller
-    return fields
+    return read_object(body, _BOUNDS)
 
 
 def _done(ticket: TicketId, fields: Mapping[str, Any]) -> Done:

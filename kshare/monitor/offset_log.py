@@ -16,7 +16,6 @@ request, in HDFS by writing it anew.
 Cost: reading takes two listings and three files; in a store each is a request.
 """
 
-import json
 import os
 import re
 import shutil
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from kshare.core.bounded_json import read_object
 from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, decode
 from kshare.errors import CheckpointError, CheckpointVersionError
 
@@ -110,8 +110,8 @@ class OffsetLog:
     def watermark_ms(self) -> int:
         """The watermark of the newest planned batch, in milliseconds since 1970; 0 if none."""
         try:
-            found = json.loads(self._lines(self.planned)[1]).get("batchWatermarkMs")
-        except (ValueError, IndexError, AttributeError):
+            found = read_object(self._lines(self.planned)[1]).get("batchWatermarkMs")
+        except (ValueError, IndexError):
             return 0
         return found if isinstance(found, int) else 0
 

@@ -252,6 +252,17 @@ def test_what_cannot_be_read_is_set_back_and_the_error_says_how(tmp_path: Path) 
     assert read_checkpoint(str(tmp_path)).sources[0].done == {T0: Progress.at(10)}
 
 
+@pytest.mark.parametrize("extra", ['{"v":1},"@kshare":{"v":1}', '{"v":1,"v":1}', '{"v":NaN}'])
+def test_what_is_there_twice_is_set_back_alone(tmp_path: Path, extra: str) -> None:
+    write_checkpoint(
+        tmp_path, [BatchOffsets({T0: AHEAD}), f'{{"t":{{"0":10}},"@kshare":{extra}}}'], 1
+    )
+    with pytest.raises(CheckpointError, match="'kshare checkpoint drop-ranges DIR' sets a stopped"):
+        read_checkpoint(str(tmp_path))
+    assert drop(tmp_path).dropped == (Dropped(0, T0, 10, None),)
+    assert read_checkpoint(str(tmp_path)).sources[0].done == {T0: Progress.at(10)}
+
+
 def test_of_a_damaged_plan_the_batch_before_counts(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, [BatchOffsets({T0: AHEAD}), damaged(17)], 0)
     assert drop(tmp_path).dropped == (Dropped(0, T0, 10, None),)

@@ -22,6 +22,7 @@ from kshare.core.bounded_json import (
     list_of,
     read_json,
     read_object,
+    read_without,
     text_of,
 )
 
@@ -172,6 +173,19 @@ def test_more_than_the_bound_is_refused() -> None:
         inflated(b"no stream")
     with pytest.raises(ValueError, match="cannot be decompressed"):
         inflated(bomb[:2] + b"\xff" + bomb[3:])
+
+
+def test_a_name_may_be_left_out_however_often_it_is_there() -> None:
+    text = '{"a": 1, "x": [{"x": 2}], "x": 3, "b": {"x": 4, "c": 5}}'
+    assert read_without(text, "x") == {"a": 1, "b": {"c": 5}}
+    for wrong in ('{"c": 1, "c": 2}', "NaN", "1e999", "[[1, -Infinity]]"):
+        assert read_without(f'[{{"a": [1], "x": {wrong}}}]', "x") == [{"a": [1]}]
+        for text in (f'{{"a": {{"b": {wrong}}}, "x": 1}}', f"[{wrong}]", wrong):
+            with pytest.raises(ValueError, match=r"twice|no number|beyond"):
+                read_without(text, "x")
+    for text in ('{"a": 1, "x": 2, "a": 1}', "[" * 99, '{"x": "\\ud800", "a": "\\ud800"}', "{"):
+        with pytest.raises(ValueError, match=r"."):
+            read_without(text, "x")
 
 
 # -- fields --------------------------------------------------------------------------------------
