@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, Final, TextIO, TypeAlias
 
 from kshare.assignment.cases import Case, CaseError, Outcome, run_case
 from kshare.assignment.interface.application import ApplicationState, KafkaStreamsState
@@ -26,8 +26,11 @@ from kshare.assignment.interface.assignor import (
 from kshare.assignment.interface.task_id import ProcessId, TaskId
 from kshare.assignment.loading import load_task_assignor
 from kshare.cli.output import complain, counted, say_block, text_table
+from kshare.core.bounded_json import JsonBounds, read_json
 
 __all__ = ["explain_outcome", "run"]
+
+_BOUNDS: Final = JsonBounds(size=256 << 20, depth=32, containers=1 << 22)
 
 _PREFIX_MAX = 8
 """A longer common beginning of names is left out."""
@@ -67,8 +70,8 @@ def _answer(name: str, file: TextIO, assignor: TaskAssignor | None, *, explain: 
     faults = 0
     for where, fields in _cases(file):
         try:
-            if isinstance(fields, json.JSONDecodeError):
-                raise CaseError(f"no JSON: {fields.msg} at column {fields.colno}")
+            if isinstance(fields, ValueError):
+                raise CaseError(f"no JSON: {fields}")
             outcome = run_case(Case.read(fields, assignor))
         except CaseError as error:
             complain(f"kshare assign: {name}:{where}: {error}")
@@ -98,10 +101,10 @@ def _cases(file: TextIO) -> Iterator[tuple[str, Any]]:
         return
     one = _parse(first)
     rest = file
-    if isinstance(one, json.JSONDecodeError):
+    if isinstance(one, ValueError):
         lines = list(file)
         whole = _parse("".join([first, *lines]))
-        if not isinstance(whole, json.JSONDecodeError):
+        if not isinstance(whole, ValueError):
             yield from _members(str(number), whole)
             return
         rest = iter(lines)  # type: ignore[assignment]
@@ -121,8 +124,8 @@ def _members(where: str, parsed: Any) -> Iterator[tuple[str, Any]]:
 
 def _parse(text: str) -> Any:
     try:
-        return json.loads(text.strip())
-    except json.JSONDecodeError as error:
+        return read_json(text.strip(), _BOUNDS)
+    except ValueError as error:
         return error
 
 

@@ -6,7 +6,6 @@ given in the words of Kafka's own tool.
 """
 
 import argparse
-import json
 import re
 from collections.abc import Mapping
 from contextlib import closing
@@ -18,6 +17,7 @@ from kshare.cli.output import complain, counted, print_json, say, say_block
 from kshare.cli.show import partition_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import log_bounds
+from kshare.core.bounded_json import read_object
 from kshare.core.progress import TopicPartition
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.offsets import GroupOffsets
@@ -184,7 +184,7 @@ def _place(text: str) -> ResetTo:
     try:
         offsets = {
             TopicPartition(str(topic), int(number)): offset
-            for topic, of_topic in json.loads(text).items()
+            for topic, of_topic in read_object(text).items()
             for number, offset in of_topic.items()
         }
     except (ValueError, AttributeError):

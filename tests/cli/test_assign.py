@@ -86,6 +86,8 @@ def test_a_file_can_hold_lines_one_case_or_all_of_them_in_one_document(
     ("bad", "why"),
     [
         ("{", "no JSON"),
+        ("[" * 5000, "no JSON: it is nested more than 32 levels deep"),
+        ("9" * 5000, "no JSON"),
         ("[1]", "a case is an object"),
         ('{"op": "guess"}', "no operation 'guess'; there are: assign, "),
         ('{"op": "assign"}', "there is no 'tasks'"),

@@ -48,3 +48,13 @@ def test_what_is_no_duration(text: str, capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         target(f"--by-duration={text}")
     assert "argument --by-duration: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[" * 5000, '{"t": {"0": 1, "0": 2}}', '{"t": {"0": %s}}' % ("9" * 5000), '{"t": []}'],
+)
+def test_what_is_no_place(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        target(f"--to={text}")
+    assert "argument --to: " in capsys.readouterr().err
