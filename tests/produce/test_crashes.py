@@ -139,25 +139,6 @@ def test_a_state_is_bounded_before_it_is_parsed() -> None:
         decode(open_)
 
 
-@examples(200)
-@given(states, st.data())
-def test_a_state_that_others_have_changed_is_read_or_refused(state: State, data: Any) -> None:
-    """Whatever the bytes are: a state that can be acted on, or an error of ours."""
-    written = bytearray(encode(state))
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(written) - 1))
-        written[at : at + data.draw(st.integers(0, 3))] = data.draw(
-            st.sampled_from([b"", b"[", b"]", b"-", b"9" * 400, b"1e999", b'"', b"null", b"\xff"])
-        )
-        if not written:
-            break
-    with suppress(KafkaError, CheckpointVersionError):
-        found = decode(bytes(written))
-        assert found.ended or found.entries
-        assert found.runs[-1] == found.run
-        encode(found)
-
-
 def test_judgement() -> None:
     state = next_state(next_state(None, "r1", 4, ()), "r2", 5, ())
     assert not is_written(None, "r1", 0)
