@@ -86,7 +86,9 @@ class Query:
             prepare_rows(
                 [numbered(batch * 100 + task * 10, 10)],
                 self.options,
-                Attempt(self.id, run, batch, task, number, time.time()),
+                Attempt(
+                    self.id, run, batch, task, number, time.time(), prefix=self.options.id_prefix
+                ),
             )
             for task in range(tasks)
         ]
@@ -98,7 +100,7 @@ class Query:
         return Counter(number for _, number in received(self.broker, self.topic))
 
     def open(self) -> list[str]:
-        return self.coordinators.open_ids(f"kshare-{self.id}-")
+        return self.coordinators.open_ids(f"{self.options.id_prefix}-{self.id}-")
 
 
 def expected(*batches: int) -> Counter[int]:

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,11 +36,12 @@ from integration.sinking import (
     received,
 )
 from integration.spark import INTERPRETED, start_spark
-from kshare.errors import KafkaError
+from kshare.cluster.topics import LEDGER_TOPIC
+from kshare.errors import KafkaError, UnknownTopicError
 from kshare.produce import write_rows
 from kshare.produce.coordinator import Coordinators
 from kshare.produce.driver import abort_batch
-from kshare.produce.ledger import Ledger
+from kshare.produce.ledger import Ledger, LedgerRecord
 from spark_plugin.sink import StreamSink
 from spark_plugin.source import KshareDataSource
 from tests.support import shown
@@ -261,6 +263,24 @@ def test_a_batch_counts_once_wherever_its_driver_dies(query: Query, step: int) -
     rows = expected(0) + Counter(range(100, 120))
     until(lambda: query.rows() == rows)
     until(lambda: query.open() == [])
+
+
+def test_a_team_has_a_ledger_and_ids_of_its_own(broker: KafkaBroker) -> None:
+    """What others write into the ledger that all share does not count."""
+    ledger = f"{LEDGER_TOPIC}.{uuid.uuid4().hex[:8]}"
+    query = Query(broker, ledgerTopic=ledger, transactionalIdPrefix="billing")
+    prepared = query.prepare("r1", 0, tasks=3)
+    assert sorted(query.open()) == sorted(f"billing-{query.id}-r1-{n}-0-0" for n in range(3))
+    query.commit(prepared, 0)
+    query.commit(query.prepare("r2", 0, tasks=3), 0)  # it was written before
+    query.commit(query.prepare("r2", 1, tasks=3), 1)
+    until(lambda: query.rows() == expected(0, 1))
+    until(lambda: query.open() == [])
+    query.coordinators.close()
+    for topic, batch in ((ledger, 1), (LEDGER_TOPIC, None)):
+        with suppress(UnknownTopicError), LedgerRecord(query.options.kafka, query.id, topic) as own:
+            state = own.read()
+            assert (state and state.batch) == batch
 
 
 # -- through Spark ---------------------------------------------------------------------------

@@ -186,7 +186,11 @@ class LedgerRecord:
         self._rows = _rows_of(kafka, self._key, topic, _TIMEOUT_MS)
 
     def __enter__(self) -> Self:
-        (self._partition,) = self._rows.partitions()
+        try:
+            (self._partition,) = self._rows.partitions()
+        except BaseException:
+            self._rows.close()
+            raise
         return self
 
     def __exit__(
