@@ -89,7 +89,7 @@ def forget_claims_of(broker: KafkaBroker, log: str, pid: int) -> None:
 
 def progress_of(broker: KafkaBroker, group: str, at: TopicPartition, log: str) -> Progress:
     config = consumer_config({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
-    with closing(GroupOffsets(config.kafka, group, log)) as offsets:
+    with closing(GroupOffsets(group, config.kafka, log)) as offsets:
         found = offsets.committed()
     return found[at].progress if at in found else Progress.at(0)
 

@@ -36,7 +36,7 @@ NEEDED: Final = frozenset(
         *("_cffi_backend", "annotated_types", "cffi", "confluent_kafka", "crc32c", "cryptography"),
         *("dateutil", "fsspec", "javaproperties", "kafka", "mmh3", "numpy", "opentelemetry"),
         *("pandas", "prometheus_client", "py4j", "pyarrow", "pycparser", "pydantic"),
-        *("pydantic_core", "pyspark", "pytz", "scipy", "six", "typing_extensions"),
+        *("pydantic_core", "pyspark", "pytz", "scipy", "six", "typing_extensions", "uvloop"),
         *("typing_inspection", "tzdata"),
     }
 )

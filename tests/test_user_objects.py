@@ -78,9 +78,10 @@ def test_what_a_deserializer_raises_is_named_with_its_record(kind: type[Exceptio
     def deserialize(*_: Any) -> Any:
         raise kind
 
-    processor = Processor(print, value_deserializer=deserialize)
+    handler = Processor(print, value_deserializer=deserialize).handler
+    records = records_of(Processor(print), [b"k"])
     with pytest.raises(UndecodableError, match="orders-0 offset 0: the value cannot be decoded"):
-        processor.handler.call(records_of(processor, [b"k"]))
+        handler.call_in_thread(records, lambda _: None)
 
 
 def test_a_choice_of_errors_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:

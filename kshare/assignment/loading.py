@@ -201,7 +201,7 @@ def ask(
 
 
 def _fault(state: ApplicationState, answer: TaskAssignment) -> tuple[AssignmentError, str]:
-    """What is wrong with an answer, and how it is said."""
+    """A fault of an answer, and its text."""
     error = validate_task_assignment(state, answer)
     if error is not AssignmentError.NONE:
         return error, error.value

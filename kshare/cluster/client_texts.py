@@ -1,4 +1,4 @@
-"""What librdkafka says in its own words, as sentences that say the cause and what helps.
+"""The texts of librdkafka as sentences that say the cause and what helps.
 
 The one table of them: :func:`kshare.cluster.client.kafka_error` uses it for each error that
 surfaces, in sinks, groups, processors and commands. What librdkafka says stands behind it, to be
@@ -42,7 +42,7 @@ _TEXTS: Final[Mapping[int, str]] = {
 
 
 def text_of(error: RdKafkaError) -> str:
-    """What an error of librdkafka means; its own words alone if there is nothing to add."""
+    """The meaning of an error of librdkafka; its own words alone if there is nothing to add."""
     said = error.str()
     text = _TEXTS.get(error.code())
     return said if text is None else f"{text} ({said})" if said else text

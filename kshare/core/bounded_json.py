@@ -45,7 +45,7 @@ COUNT_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class JsonBounds:
-    """What is read at most.
+    """The bounds of what is read.
 
     Attributes:
         size: Bytes of the text, and bytes that a compressed text may have inflated.
@@ -213,7 +213,7 @@ def _is_deeper(text: str, depth: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Wrong:
-    """What is wrong with a part of a text that may yet be left out."""
+    """A fault in a part of a text that may yet be left out."""
 
     text: str
 

@@ -20,7 +20,7 @@ ALLOWED_TOKEN_URLS: Final = "KSHARE_ALLOWED_TOKEN_URLS"  # noqa: S105 - the name
 
 
 def function_fault(path: str) -> tuple[str, str] | None:
-    """Why an option may not name a function or a class.
+    """The reason why an option may not name a function or a class.
 
     Args:
         path: ``package.module:name`` or ``package.module.name``.
@@ -39,7 +39,7 @@ def function_fault(path: str) -> tuple[str, str] | None:
 
 
 def token_url_fault(url: str) -> tuple[str, str] | None:
-    """Why no tokens may come from a URL, as :func:`function_fault` says it; None if they may."""
+    """The reason why no tokens may come from a URL, as :func:`function_fault`; None if they may."""
     allowed = _listed(ALLOWED_TOKEN_URLS)
     if allowed is not None and url.strip() not in allowed:
         return _not_allowed(ALLOWED_TOKEN_URLS)

@@ -133,7 +133,7 @@ class Release:
         self._group = group
         kafka = replay.kafka
         self._log = RetryLog(log_table(kafka, log_topic, group), group)
-        self._offsets = GroupOffsets(kafka, group, log_topic)
+        self._offsets = GroupOffsets(group, kafka, log_topic)
         # What other transactions have not ended yet is not to be overtaken either.
         uncommitted = {**replay.config, "group.id": group, "isolation.level": "read_uncommitted"}
         config = consumer_config(uncommitted)

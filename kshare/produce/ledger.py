@@ -228,7 +228,7 @@ def _rows_of(kafka: KafkaConfig, key: bytes, topic: str, timeout_ms: int) -> Com
 
 
 def _last_state(rows: CompactedTopic, key: bytes) -> tuple[bool, State | None]:
-    """Whether a key's record has changed since the last read, and what it is now.
+    """A key's record: true if it has changed since the last read, and its state now.
 
     Only the last one counts: earlier ones, and those of other queries, may be whatever they are.
     """

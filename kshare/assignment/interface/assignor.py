@@ -176,7 +176,7 @@ class TaskAssignment:
 
     @property
     def by_process(self) -> dict[ProcessId, KafkaStreamsAssignment]:
-        """What each process gets, by the entries of it together; the earliest deadline counts.
+        """The tasks of each process, of all its entries; the earliest deadline counts.
 
         Raises:
             ValueError: A process has a task both as active and as standby, in two entries.

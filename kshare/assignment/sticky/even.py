@@ -122,7 +122,7 @@ class _Actives:
         return [task for _, task in sorted(order)]
 
     def _siblings_elsewhere(self, own: Iterable[int]) -> dict[int, int]:
-        """How many siblings of each shared task are not among some tasks, if any is."""
+        """The number of siblings of each shared task that are not among some tasks, if any is."""
         shared = self._indexed.shared
         counts = Counter(shared.partitions[task] for task in own if task in shared.tasks)
         return {

@@ -1,4 +1,4 @@
-"""What a member says of the settings that all members of its group must share."""
+"""The settings that all members of a group must share, as a member says them."""
 
 import hashlib
 

@@ -73,7 +73,7 @@ class Ownerships:
 
     @property
     def times_anew(self) -> int:
-        """How often claims were made anew, as others may have come and gone."""
+        """The number of times that claims were made anew, as others may have come and gone."""
         return self._claimant.times_anew
 
     # -- what the consumer wants -------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Whether others have processed what a query is to read: by where its claims start.
+"""True if others have processed what a query is to read: by where its claims start.
 
 A query goes by its checkpoint, so it cannot go on where others have stopped. Mostly its claims say
 that another member has taken over. They do not if that member has left and the log was compacted

@@ -28,9 +28,9 @@ from kshare.group.protocol.cooperator import Share, processed_offsets
 __all__ = ["LateDeliveries", "SharedDeliveries"]
 
 _MOST: Final = 16
-"""How many late deliveries of a partition are kept."""
+"""Maximum number of late deliveries of a partition."""
 _MOST_RECORDS: Final = 1_000_000
-"""How many records of a partition that are late and not acknowledged are kept."""
+"""Maximum number of records of a partition that are late and not acknowledged."""
 
 
 class LateDeliveries:

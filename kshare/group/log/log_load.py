@@ -1,4 +1,4 @@
-"""How large a group's log is for a member that follows it, as the member's metrics show it."""
+"""The size of a group's log for a member that follows it, as its metrics show it."""
 
 import re
 from collections.abc import Iterable

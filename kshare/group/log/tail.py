@@ -251,7 +251,7 @@ class LogTail:
         return rows
 
     def _has_holes(self, rows: int, offsets: int) -> bool:
-        """Whether offsets are missing since the log was read to its end, now that there are more.
+        """True if offsets are missing since the log was read to its end, now that there are more.
 
         Args:
             rows: Number of records that the answer has.

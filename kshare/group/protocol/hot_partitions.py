@@ -366,7 +366,7 @@ class _Exchange:
     def _gain(
         self, member: str, tp: TopicPartition, other: str, back: TopicPartition | None
     ) -> int:
-        """How many more members would find others of their instance at their partitions."""
+        """The number of members more that would find others of their instance there."""
         here, there, count = self._instance[member], self._instance[other], self._count
         if here == there:
             return 0

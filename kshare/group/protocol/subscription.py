@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from kshare.core.bounded_json import DAMAGE, count_of, flag_of, text_of
+from kshare.core.bounded_json import COUNT_MAX, DAMAGE, count_of, flag_of, text_of
 from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError, KshareError
@@ -272,7 +272,7 @@ def _followup_of(fields: Mapping[str, Any]) -> int | None:
     """When the leader wants to plan again; one that is no time costs nobody its membership."""
     try:
         # No later than Java's clock: what floats cannot hold would end the plan that counts on it.
-        return min(count_of(fields["followup"]), 2**63 - 1) if "followup" in fields else None
+        return count_of(min(fields["followup"], COUNT_MAX)) if "followup" in fields else None
     except _DAMAGE:
         return None
 

@@ -80,7 +80,7 @@ class Presence:
         return 0.0 if self.right.beats.wants_proof else min(self._beat_at, self._look_at)
 
     def may_act(self, link: LogLink) -> bool:
-        """Whether something may be claimed: not before settings were compared.
+        """True if something may be claimed: not before settings were compared.
 
         Else a member that is refused would have fenced those that are right.
         """

@@ -190,7 +190,7 @@ class GroupSession:
         return self._shared.ownerships.times_anew
 
     def incarnation(self, partition: TopicPartition) -> int:
-        """How often the offsets of a partition were reset before its start; 0 if it has none."""
+        """The number of resets of a partition before its start; 0 if it has no start."""
         with self._shared.changed:
             each = self._shared.ownerships.by_partition.get(partition)
             resolved = None if each is None else each.owner.resolved
