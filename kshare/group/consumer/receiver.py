@@ -216,7 +216,7 @@ class Receiver:
 
     @property
     def times_anew(self) -> int:
-        """The number of times that a standalone consumer has begun anew, as others may have come and gone.
+        """The number of new beginnings of a standalone consumer: others may have come and gone.
 
         What it had returned before comes again, unless others have committed it. A member of a
         group hears of that by its callbacks.
