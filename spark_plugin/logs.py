@@ -4,7 +4,7 @@ import logging
 import os
 from typing import Final
 
-from kshare.monitor.log_format import PrintableFormatter
+from kshare.log_format import PrintableFormatter
 
 __all__ = ["show_log"]
 

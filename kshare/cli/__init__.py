@@ -18,7 +18,7 @@ from kshare.cli.arguments import add_commands
 from kshare.cli.client_arguments import add_client_commands
 from kshare.cli.output import complain, say
 from kshare.errors import KshareError
-from kshare.monitor.log_format import PrintableFormatter
+from kshare.log_format import PrintableFormatter
 
 __all__ = ["EXAMPLES", "GroupedHelp", "ShowVersions", "add_examples", "main"]
 

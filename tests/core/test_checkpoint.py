@@ -16,7 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core import checkpoint
-from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, RangeLimit, decode, encode
+from kshare.core.checkpoint import (
+    EXTRA_KEY,
+    BatchOffsets,
+    RangeLimit,
+    decode,
+    decode_stable,
+    encode,
+)
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, NO_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange, from_pairs
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
@@ -238,6 +245,19 @@ def test_the_future_is_refused_with_what_to_do() -> None:
         "reads up to version 1. Install that version of kshare or a later one, or start the query "
         "with a new checkpoint."
     )
+
+
+def test_stable_offsets_are_read_of_a_text_whose_extra_part_is_damaged() -> None:
+    text = '{"t": {"0": 5}, "@kshare": {"v": 1, "v": 2}}'
+    with pytest.raises(CheckpointError):
+        decode(text)
+    assert decode_stable(text).progress == {TopicPartition("t", 0): Progress.at(5)}
+
+
+@pytest.mark.parametrize("text", ["no JSON", '{"t": {"0": 5}, "t": {"0": 6}}', '{"t": {"0": 5}'])
+def test_stable_offsets_that_cannot_be_read_either(text: str) -> None:
+    with pytest.raises(CheckpointError):
+        decode_stable(text)
 
 
 def test_the_shape() -> None:

@@ -129,7 +129,9 @@ def test_a_whole_clone_is_imported_as_a_whole(tmp_path: Path) -> None:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     (tmp_path / "shows.py").write_text(
         "import sys, spark_plugin, kshare, kshare.kafka_python, kshare.wire.decode.compiled as c\n"
-        "print(kshare.__file__, spark_plugin.__file__, c._library()._name)\n"
+        "from kshare.wire.decode.kernel_library import locate\n"
+        "c._library()\n"
+        "print(kshare.__file__, spark_plugin.__file__, locate())\n"
     )
     command = [sys.executable, "-m", "shows", "pyspark.worker"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

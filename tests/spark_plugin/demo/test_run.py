@@ -167,7 +167,7 @@ def test_spark_that_does_not_start_ends_the_demo_with_what_it_printed(tmp_path: 
     assert done.returncode == 1
     first, *others = done.stderr.splitlines()
     assert first.startswith("kshare demo: Spark did not start: ")
-    assert "this Java is broken" in others
+    assert "  this Java is broken" in others
     assert "Traceback" not in done.stderr
 
 
