@@ -59,9 +59,9 @@ class RowWriter:
         Raises:
             KafkaError: They are not known to be written.
         """
-        client = self._opened()
+        client, producer = self._opened()
         deadline = time.monotonic() + min(self._kafka.api_timeout_ms / 1000 + 1, seconds)
-        error = _write(client.handle, topic, rows, partition, deadline)
+        error = _write(producer, topic, rows, partition, deadline)
         if error is not None:
             # Librdkafka remembers for minutes that a topic was refused, or was not there.
             if kind_of(error) is not Kind.RECORD:
@@ -73,7 +73,7 @@ class RowWriter:
         with self._lock:
             self._drop()
 
-    def _opened(self) -> Client[Producer]:
+    def _opened(self) -> tuple[Client[Producer], Producer]:
         with self._lock:
             if self._process != os.getpid():
                 self._drop()
@@ -82,8 +82,7 @@ class RowWriter:
                     self._make, self._kafka, lambda: _config(self._kafka), making="make a producer"
                 )
                 self._process = os.getpid()
-            _ = self._client.handle  # by one thread
-            return self._client
+            return self._client, self._client.handle  # opened by one thread
 
     def _leave(self, client: Client[Producer]) -> None:
         """The next write is another client's; who writes by this one now goes on."""
@@ -93,7 +92,11 @@ class RowWriter:
 
     def _drop(self) -> None:
         client, self._client = self._client, None
-        if client is not None and self._process != os.getpid():
+        if client is None:
+            return
+        if self._process == os.getpid():
+            client.close()  # who writes by it now holds its producer, which ends with that
+        else:
             _of_parents.append(client)
 
 

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from confluent_kafka.admin import AdminClient
@@ -199,8 +200,13 @@ class TopicTable(Generic[KeyT, ValueT]):
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as JSON; the same bytes for equal ones."""
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+    """A value as JSON; the same bytes for equal ones. What no UTF-8 has is a question mark."""
+    dumps = partial(json.dumps, value, separators=(",", ":"), sort_keys=True)
+    try:
+        dumps(ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # of an argument that is no text: nobody could read it
+        return dumps(ensure_ascii=False).encode(errors="replace")
+    return dumps().encode()
 
 
 def texts_of(data: bytes | None, *names: str) -> list[str]:

@@ -158,7 +158,7 @@ class ConsumerEdge:
         self._on_room = on_room
         self._releases = consumer.releases
         self._receiver = consumer.receiver
-        self._times_anew = self._receiver.times_anew
+        self._times_anew = self._times_dropped = self._receiver.times_anew
         self.has_given_back = False
         self.retry_log = consumer.releases.retry_log()
         kafka = consumer.config.kafka
@@ -181,11 +181,19 @@ class ConsumerEdge:
         """True if the consumer has begun anew, and records of before are still held."""
         return self._times_anew != self._receiver.times_anew
 
-    def begun_anew(self, drop: Callable[[], None]) -> None:
-        """Hold no records of before, if the consumer has begun anew; then handlers are called."""
+    def begun_anew(self, drop: Callable[[], None], read: Callable[[], None]) -> None:
+        """Hold no records of before, if the consumer has begun anew; then handlers are called.
+
+        Args:
+            drop: Drops what is held. Once: what comes later is of the new beginning.
+            read: Reads what others have kept; called again if it fails.
+        """
         times = self._receiver.times_anew
-        if times != self._times_anew:
+        if times != self._times_dropped:
             drop()
+            self._times_dropped = times
+        if times != self._times_anew:
+            read()
             self._times_anew = times
 
     def settle(self, outcomes: Sequence[Outcome]) -> None:

@@ -184,14 +184,13 @@ class Reader:
     def _look_for_others(self) -> None:
         """Hold nothing of before if others may have come and gone: it comes again."""
         try:
-            self._intake.edge.begun_anew(self._begin_anew)
+            self._intake.edge.begun_anew(self._drop_all, self._kept.read)
         except KafkaError as error:  # no handler is called before the next attempt
             _log.warning("cannot read what others have kept, and try again: %s", error)
 
-    def _begin_anew(self) -> None:
+    def _drop_all(self) -> None:
         self._intake.drop(lambda _: True)
         self._shares.forget()
-        self._kept.read()
 
     def _send(self, messages: Sequence[Message]) -> None:
         self._look_for_others()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from kshare.cluster.cluster import Cluster, TopicConfig
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.parked_keys import EVERY_SECONDS, PARKED_TOPIC, ParkedInfo, ParkWatch
+from kshare.cluster.topic_table import json_bytes, texts_of
 from kshare.cluster.topics import TopicSpec
 from kshare.core.listing import ParkedCount
 from kshare.errors import AuthorizationError, KafkaError
@@ -385,3 +386,11 @@ def test_a_part_that_was_read_before_an_error_does_not_count(
         with pytest.raises(AuthorizationError, match=f"read {PARKED_TOPIC}"):
             keys.parked()
         assert set(keys.parked()) == {("t", A)}
+
+
+def test_a_reason_that_is_no_text_can_be_read() -> None:
+    """An argument of the command line may have any bytes."""
+    row = json_bytes(
+        {"by": "ann", "when": "now", "why": b"caf\xe9".decode(errors="surrogateescape")}
+    )
+    assert texts_of(row, "by", "why") == ["ann", "caf?"]

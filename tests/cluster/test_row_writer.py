@@ -1,5 +1,6 @@
 """Rows are written by one client, however often and from however many threads."""
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from kshare.group.log.retry_log import Reason, RetryLog
 from kshare.processing import Processor
 from kshare.testing import FakeCluster
 from tests.processing.engines import PARTITION, records_of
-from tests.support.clock import WAIT_S
+from tests.support.clock import WAIT_S, until
 from tests.support.parked_keys import kafka
 
 SPEC = TopicSpec("table", 1)
@@ -78,6 +79,20 @@ def test_a_table_has_one_writer_until_it_is_closed(cluster: FakeCluster) -> None
         topic.close()
         topic.write([(b"k", None)])
         assert made.count == 2
+
+
+def test_what_is_closed_has_no_threads(cluster: FakeCluster) -> None:
+    """Not only once Python collects garbage."""
+    gc.disable()
+    try:
+        threads = psutil.Process().num_threads()
+        writer = RowWriter(kafka(cluster))
+        writer.write("table", [(b"k", b"v")])
+        assert psutil.Process().num_threads() > threads
+        writer.close()
+        until(lambda: psutil.Process().num_threads() <= threads)
+    finally:
+        gc.enable()
 
 
 def test_a_processor_s_failures_have_one_writer(cluster: FakeCluster) -> None:

@@ -12,12 +12,13 @@ import pytest
 
 from kshare.core.hashing import WHOLE, HashRange, key_hash
 from kshare.core.progress import Progress
-from kshare.errors import FencedError
+from kshare.errors import FencedError, KafkaError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import DeadLetter, Processor, Record, Retry, loop
 from kshare.processing.consumer_edge import records_of
 from kshare.processing.core.effects import GiveBack
 from kshare.processing.intake import Intake
+from kshare.processing.kept_state import KeptState
 from kshare.processing.reader import Ending, Reader
 from kshare.processing.room import Allotment, Room
 from kshare.processing.runner import Runner
@@ -208,12 +209,26 @@ def test_what_is_held_is_dropped_when_another_consumer_has_claimed_it(
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("failures", [0, 3])
 def test_what_is_held_is_dropped_when_others_may_have_come_and_gone(
-    consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
+    consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
-    """The consumer goes on behind what they have committed, and so does the processor."""
+    """The consumer goes on behind what they have committed, and so does the processor.
+
+    Once, even if what they have kept cannot be read at first: what comes then is to be handled.
+    """
     monkeypatch.setattr(loop, "_LOOK_SECONDS", 0.001)
-    made, seen = consumer(), list[int]()
+    made, seen, read = consumer(), list[int](), KeptState.read
+    refused = list[None]()
+
+    def fails(kept: KeptState) -> None:
+        session: Any = made._session
+        if session.times_anew and len(refused) < failures:
+            refused.append(None)
+            raise KafkaError("no broker answers")
+        read(kept)
+
+    monkeypatch.setattr(KeptState, "read", fails)
 
     async def handler(record: Record) -> None:
         seen.append(record.offset)
@@ -231,3 +246,4 @@ def test_what_is_held_is_dropped_when_others_may_have_come_and_gone(
 
     run(processor, made, lambda: len(seen) >= 1 + RECORDS - 100)
     assert sorted(seen) == [0, *range(100, RECORDS)]
+    assert len(refused) == failures

@@ -216,12 +216,11 @@ class Receiver:
 
     @property
     def times_anew(self) -> int:
-        """The number of new beginnings of a standalone consumer: others may have come and gone.
+        """The number of new beginnings: others may have come and gone unseen.
 
-        What it had returned before comes again, unless others have committed it. A member of a
-        group hears of that by its callbacks.
+        What was returned before comes again, unless others have committed it.
         """
-        return self._session.times_anew if self.subscriber is None else 0
+        return self._session.times_anew
 
     def follow_group(self, *, continues: bool) -> bool:
         """Apply a rebalance; False if it has to wait for a call's records, or a transaction."""

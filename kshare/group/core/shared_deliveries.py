@@ -43,6 +43,7 @@ class LateDeliveries:
     def __init__(self) -> None:
         self.warnings: list[str] = []
         self._all: tuple[SharedDelivery, ...] = ()  # in the order in which they have ended
+        self._refused = frozenset[TopicPartition]()  # of which a commit has said so
         self._forgotten_parts = 0
 
     def __iter__(self) -> Iterator[SharedDelivery]:
@@ -55,6 +56,7 @@ class LateDeliveries:
 
     def add(self, delivery: SharedDelivery) -> None:
         """A delivery has ended."""
+        self._refused -= {delivery.topic_partition}
         if not any(each is delivery for each in self._all):  # else after an interrupt
             self._all = (*self._all, delivery)
         self._drop([each for each in self._all if each.is_over])
@@ -76,8 +78,17 @@ class LateDeliveries:
         self._drop([each for each in known if each.is_over])
 
     def keep(self, may_count: MayCount) -> None:
-        """Forget those that will never be committed."""
+        """A commit has been refused: forget those that will never be committed.
+
+        Of the others it has been said now: they count if their partition comes back.
+        """
         self._drop([each for each in self._all if not may_count(each.topic_partition, each.start)])
+        self._refused = frozenset(each.topic_partition for each in self._all)
+
+    @property
+    def unrefused(self) -> frozenset[TopicPartition]:
+        """The partitions of which no commit has been refused since the last delivery ended."""
+        return frozenset(each.topic_partition for each in self._all) - self._refused
 
     def _drop(self, dropped: Collection[SharedDelivery]) -> None:
         if dropped:
@@ -166,8 +177,8 @@ class SharedDeliveries(Deliveries):
 
     @property
     def late_partitions(self) -> frozenset[TopicPartition]:
-        """The partitions of deliveries that have ended, and are of interest."""
-        return frozenset(each.topic_partition for each in self.late)
+        """The partitions of deliveries that have ended, and that a commit is to speak of."""
+        return self.late.unrefused
 
     def keep_late(self, may_count: MayCount) -> None:
         """Forget deliveries that have ended and will never be committed."""

@@ -61,7 +61,7 @@ class LastAnswer(NamedTuple):
         bounds: The last stable offset and the high watermark.
         read_at: When it was asked for; minus infinity before there was one.
         has_holes: Whether offsets that were never seen lie behind the last answer that came to the
-            end: compaction has deleted records, or they are markers of transactions.
+            end: compaction has deleted records, or markers of transactions.
         is_relied_upon: Whether it, or one before it, came to the end.
     """
 
@@ -210,8 +210,8 @@ class LogTail:
         if answer is None:
             raise OSError(f"broker {connection.broker} answered without {self._partition}")
         before = self.position
-        rows = list(self._rows(answer))
-        has_holes = self._has_holes(len(rows), self.position - before)
+        rows, seen = self._rows(answer)
+        has_holes = self._has_holes(seen, self.position - before)
         end, stable = answer.high_watermark, answer.last_stable_offset
         stable = stable if stable >= 0 else end
         is_end = self.position >= stable
@@ -236,7 +236,8 @@ class LogTail:
         self._request = None
         self._leader.close()
 
-    def _rows(self, answer: FetchAnswer) -> "list[Row]":
+    def _rows(self, answer: FetchAnswer) -> "tuple[list[Row], int]":
+        """The records of an answer, and how many there are with markers and aborted ones."""
         assert self.position is not None
         topic, number = self._partition
         index = index_batches(
@@ -248,13 +249,13 @@ class LogTail:
             rows += [Row(at, key or b"", value) for at, key, value in zip(*columns, strict=True)]
         if index.next_offset is not None:
             self.position = index.next_offset
-        return rows
+        return rows, index.records
 
     def _has_holes(self, rows: int, offsets: int) -> bool:
         """True if offsets are missing since the log was read to its end, now that there are more.
 
         Args:
-            rows: Number of records that the answer has.
+            rows: Number of records that the answer has, with markers and aborted ones.
             offsets: Number of offsets that it spans.
         """
         last = self.last

@@ -185,10 +185,14 @@ class TransactionLog:
         with self._shared.changed:
             for partition, processed in work.processed.items():
                 each = self._shared.ownerships.by_partition.get(partition)
-                if each is not None and each.start is work.starts[partition]:
+                if each is None:
+                    continue
+                if each.start is work.starts[partition]:
                     each.processed(processed)
                     facts = self._written.get(partition)
                     each.follow_ups.facts = facts or each.follow_ups.facts
+                else:  # claimed anew meanwhile: it may have started before these facts were read
+                    each.rewind()
         self._thread.wake()
 
     def rewind(self) -> None:

@@ -253,7 +253,8 @@ class Windows:
         for part, extent in zip(parts, extents, strict=True):
             start = self._arena.used
             try:
-                stream = open_stream(codec, part, self._max_record)
+                # A block may have many records: it is no larger than a window for each of them.
+                stream = open_stream(codec, part, max(self._max_record, self._arena.window))
                 at = self._arena.inflate(stream, self._most)
             except BlockSizeError:
                 at = start, start  # the scan, which needs it, finds it too large

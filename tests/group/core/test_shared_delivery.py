@@ -302,6 +302,19 @@ def test_deliveries_that_have_ended_are_bounded_and_the_oldest_one_is_named() ->
     assert [each.start for each in made.late] == [last]
 
 
+def test_a_refusal_is_said_once_of_each_delivery_that_has_ended() -> None:
+    made = deliveries(explicit=True)
+    for number in range(2):
+        begin(made, 10 * number, 10 * number + 10)
+        each = chunk(*range(10 * number, 10 * number + 10))
+        made.shared[T0].hand_out(each, 10 * number + 10)
+        made.refresh({}, 0.0, {})
+        assert made.late_partitions == {T0}
+        made.keep_late(lambda *_: True)  # it may come back
+        assert made.late_partitions == frozenset()
+        assert len(made.late.of(T0)) == number + 1
+
+
 def test_records_that_are_late_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_deliveries, "_MOST_RECORDS", 15)
     made = deliveries(explicit=True)

@@ -8,7 +8,7 @@ import pytest
 from kshare.core.progress import TopicPartition
 from kshare.group.log.tail import LogTail
 from kshare.options import KafkaConfig
-from tests.support.batches import Rec, batch_of
+from tests.support.batches import COMMIT, Rec, batch_of, control_batch
 from tests.support.clock import WAIT_S
 from tests.support.scripted_cluster import Log, ScriptedCluster, ScriptedConnection
 
@@ -149,6 +149,26 @@ def test_a_throttled_answer_is_no_fault(
     assert (before.caught_up, tail.last.caught_up) == (False, True)
     first, second = asked
     assert first is second
+    tail.close()
+
+
+def test_markers_of_transactions_are_not_missing() -> None:
+    rows = [Rec(b"k", b"v")]
+    batches = [batch_of(rows, base=0).encode(), control_batch(1, 7, COMMIT).encode()]
+    batches += [batch_of(rows, base=2).encode()]
+    cluster = ScriptedCluster({LOG: Log(batches[:1])})
+    woken = threading.Event()
+    tail = LogTail(KAFKA, LOG, cluster, woken.set, wait_ms=0)
+    tail.ask()
+    assert woken.wait(WAIT_S)
+    assert tail.take()
+    cluster.logs[LOG] = Log(batches)
+    tail.ask()
+    rows_after = tail.take()
+    assert rows_after is not None
+    assert [row.offset for row in rows_after] == [2]
+    assert tail.position == 3
+    assert not tail.last.has_holes
     tail.close()
 
 

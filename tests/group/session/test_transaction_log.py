@@ -148,3 +148,15 @@ def test_what_is_said_of_one_that_cannot_commit(
         next_action(log_of_the_upper_half(), 0.0, work, **given)
     has_group = not given.get("is_closed") and not given.get("is_torn")
     assert str(caught.value) == f"{'group g: ' * has_group}the transaction is aborted: {text}"
+
+
+@pytest.mark.parametrize("is_anew", [False, True])
+def test_what_is_committed_under_a_claim_that_was_replaced_is_read_first(is_anew: bool) -> None:
+    """The new claim may have started before these facts were in the log: they would come again."""
+    log = log_of_the_upper_half()
+    each = log._shared.ownerships.by_partition[T0]
+    log._thread = cast("SessionThread", SimpleNamespace(wake=lambda: None))
+    if is_anew:
+        each.start = Progress.at(3)
+    log.committed(AHEAD)
+    assert (each.start is None) == is_anew

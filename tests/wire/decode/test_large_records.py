@@ -216,11 +216,17 @@ def test_a_snappy_block_that_is_too_large(caplog: pytest.LogCaptureFixture) -> N
     batch = batch_of(THREE, base=40, codec="snappy")
     after = simple(43, 2)
     with pytest.raises(RecordTooLargeError, match="a snappy block with records from offset 40 on"):
-        decode(batch, after, max_record=1_024)
+        decode(batch, after, arena=Arena(64), max_record=1_024)
     with caplog.at_level(logging.WARNING):
-        rows = decode(batch, after, max_record=1_024, leaves_out_large=True)
+        rows = decode(batch, after, arena=Arena(64), max_record=1_024, leaves_out_large=True)
     assert offsets(rows) == [43, 44]
     assert "the rest of its batch, offsets 40 to 42" in caplog.text
+
+
+def test_a_snappy_block_of_many_small_records_is_no_large_record() -> None:
+    """Other clients write a batch as one block."""
+    batch = batch_of(numbered([Rec(b"k", bytes(100))] * 100), base=40, codec="snappy")
+    assert offsets(decode(batch, max_record=1_024)) == list(range(40, 140))
 
 
 def test_the_head_of_a_record() -> None:
