@@ -1,7 +1,7 @@
 """A rolling upgrade: members of an earlier, this and a simulated later version run together."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any, Final
 
@@ -104,9 +104,16 @@ UPGRADE: Final = [
 ]
 
 
-def test_members_that_subscribe_are_upgraded_one_by_one(
-    cluster: FakeCluster, versions: Versions, caplog: pytest.LogCaptureFixture
-) -> None:
+def upgraded(
+    cluster: FakeCluster, versions: Versions, begin: Callable[[KeySharedConsumer, int], None]
+) -> Iterator[tuple[int, list[KeySharedConsumer]]]:
+    """Members that are replaced one by one: each stage, and the two that run then.
+
+    Args:
+        cluster: The cluster.
+        versions: Makes the members.
+        begin: Has a member subscribe, or assigns to it; with its place, 0 or 1.
+    """
     with ExitStack() as stack:
         running: list[tuple[str, KeySharedConsumer]] = []
         for stage, wanted in enumerate(UPGRADE):
@@ -117,11 +124,18 @@ def test_members_that_subscribe_are_upgraded_one_by_one(
                     running.pop(i)[1].close()
                 made = versions.consumer(cluster, version)
                 stack.enter_context(closing(made))
-                made.subscribe(["orders"])
+                begin(made, i)
                 running.insert(i, (version, made))
-            consumers = [each for _, each in running]
-            until(lambda: _are_sharing(consumers))  # noqa: B023 - called at once
-            consume(consumers, produce(cluster, stage))
+            yield stage, [each for _, each in running]
+
+
+def test_members_that_subscribe_are_upgraded_one_by_one(
+    cluster: FakeCluster, versions: Versions, caplog: pytest.LogCaptureFixture
+) -> None:
+    members = upgraded(cluster, versions, lambda made, _: made.subscribe(["orders"]))
+    for stage, consumers in members:
+        until(lambda: _are_sharing(consumers))  # noqa: B023 - called at once
+        consume(consumers, produce(cluster, stage))
     assert _errors(caplog) == []
 
 
@@ -141,19 +155,10 @@ def test_members_with_assign_are_upgraded_one_by_one(
     cluster: FakeCluster, versions: Versions, caplog: pytest.LogCaptureFixture
 ) -> None:
     halves = (KeyRanges([LOWER]), KeyRanges([UPPER]))
-    with ExitStack() as stack:
-        running: list[tuple[str, KeySharedConsumer]] = []
-        for stage, wanted in enumerate(UPGRADE):
-            for i, version in enumerate(wanted):
-                if len(running) == 2 and running[i][0] == version:
-                    continue
-                if len(running) == 2:
-                    running.pop(i)[1].close()
-                made = versions.consumer(cluster, version)
-                stack.enter_context(closing(made))
-                made.assign({T0: halves[i]})
-                running.insert(i, (version, made))
-            consume([each for _, each in running], produce(cluster, stage))
+    for stage, consumers in upgraded(
+        cluster, versions, lambda made, i: made.assign({T0: halves[i]})
+    ):
+        consume(consumers, produce(cluster, stage))
     assert _errors(caplog) == []
 
 
