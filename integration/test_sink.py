@@ -40,8 +40,9 @@ from kshare.cluster.topics import LEDGER_TOPIC
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.produce import write_rows
 from kshare.produce.coordinator import Coordinators
-from kshare.produce.driver import abort_batch
-from kshare.produce.ledger import Ledger, LedgerRecord
+from kshare.produce.driver import abort_batch, kept_clients
+from kshare.produce.ledger import Ledger, LedgerRecord, LedgerTakenError
+from kshare.produce.ledger_state import State
 from spark_plugin.sink import StreamSink
 from spark_plugin.source import KshareDataSource
 from tests.support import shown
@@ -228,12 +229,15 @@ STEPS = {
 
 @contextmanager
 def stepping(before: Callable[[int], object]) -> Iterator[None]:
-    """Call ``before`` with the number of each step of a commit; the last one is the end."""
+    """Call ``before`` with the number of each step of a commit; the last one is the end.
+
+    A ledger that was kept from the batch before is not opened: then the first step is left out.
+    """
     steps = itertools.count(1)
     with ExitStack() as patches:
         for kind, names in ((Ledger, ("take_over", "write")), (Coordinators, ("is_open", "end"))):
             for name in names:
-                after = _after(before, steps, getattr(kind, name))
+                after = _after(before, steps, name, getattr(kind, name))
                 patches.enter_context(patch.object(kind, name, after))
         yield
         last = next(steps)
@@ -241,9 +245,10 @@ def stepping(before: Callable[[int], object]) -> Iterator[None]:
         before(last)
 
 
-def _after(before: Callable[[int], object], steps: Iterator[int], method: Any) -> Any:
+def _after(before: Callable[[int], object], steps: Iterator[int], name: str, method: Any) -> Any:
     def step(*arguments: Any, **named: Any) -> Any:
-        before(next(steps))
+        number = next(steps)
+        before(next(steps) if number == 1 and name != "take_over" else number)
         return method(*arguments, **named)
 
     return step
@@ -256,6 +261,8 @@ def test_a_batch_counts_once_wherever_its_driver_dies(query: Query, step: int) -
             raise KeyboardInterrupt
 
     query.commit(query.prepare("r1", 0), 0)
+    if step == 1:
+        kept_clients.drop()
     messages = query.prepare("r1", 1, tasks=2)
     with pytest.raises(KeyboardInterrupt), stepping(dies):
         query.commit(messages, 1)
@@ -263,6 +270,19 @@ def test_a_batch_counts_once_wherever_its_driver_dies(query: Query, step: int) -
     rows = expected(0) + Counter(range(100, 120))
     until(lambda: query.rows() == rows)
     until(lambda: query.open() == [])
+
+
+def test_a_kept_ledger_that_another_driver_has_opened_is_opened_again(query: Query) -> None:
+    query.commit(query.prepare("r1", 0), 0)
+    with Ledger(query.options, query.id) as other:
+        other.take_over()  # it dies before it has written anything
+        assert not kept_clients.empty
+        query.commit(query.prepare("r1", 1), 1)
+        other.read()
+        with pytest.raises(LedgerTakenError, match="write the ledger of exactlyOnce"):
+            other.write(State(2, "r2", ("r1", "r2"), ended=True))
+    query.commit(query.prepare("r1", 2), 2)
+    until(lambda: query.rows() == expected(0, 1, 2))
 
 
 def test_a_team_has_a_ledger_and_ids_of_its_own(broker: KafkaBroker) -> None:
@@ -375,6 +395,9 @@ def source_of(kill: dict[str, Any], driver: int) -> type[KshareDataSource]:
             def before(step: int) -> None:
                 if step == kill["step"]:
                     die(kill, driver)
+
+            if kill["step"] == 1:
+                kept_clients.drop()
 
             with stepping(before):
                 super().commit(messages, batchId)

@@ -15,29 +15,37 @@ first, alone: if it is gone, nothing of its batch is visible::
                                       +--- nobody knows it any more ---> an error: ended
 
 Cost: three requests for each transaction, several at a time, and a few to the ledger for each
-batch. Its clients live as long as a batch. Tasks do without this module: the protocol's classes and
-the admin client take 0.3 s to import.
+batch. Spark has one process commit batch after batch, so a batch leaves its clients to the next
+one; after an error they are closed. Tasks do without this module: the protocol's classes and the
+admin client take 0.3 s to import.
 """
 
+import hashlib
 import logging
+import os
+import pickle
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from kshare.core.listing import join_names
 from kshare.errors import KafkaError, KshareError
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions
 from kshare.produce.coordinator import Coordinators
-from kshare.produce.ledger import Ledger
+from kshare.produce.ledger import Ledger, LedgerTakenError
 from kshare.produce.ledger_state import Entry, State, check_repetition, is_written, next_state
-from kshare.produce.model import Prepared, Transaction, id_prefix, transactional_id
+from kshare.produce.model import Attempt, Prepared, Transaction, id_prefix, transactional_id
 
-__all__ = ["Batch", "abort_batch", "commit_batch"]
+__all__ = ["Batch", "KeptClients", "abort_batch", "commit_batch", "kept_clients"]
 
 _log = logging.getLogger(__name__)
 _TIME_SHARE: Final = 0.9
 """Of transaction.timeout.ms: a batch that took longer is not decided."""
+
+_KEPT_SECONDS: Final = 60.0
+"""Clients that no batch has used for so long are made anew, as brokers may have forgotten them."""
 
 _NAMED_MAX: Final = 20
 
@@ -75,15 +83,75 @@ def abort_batch(messages: Iterable[Prepared | None], batch: int, options: SinkOp
         failed.abort()
 
 
+@dataclass(frozen=True, slots=True)
+class _Clients:
+    """What batches of one run of a query are committed with."""
+
+    ledger: Ledger
+    coordinators: Coordinators
+
+    def close(self) -> None:
+        self.ledger.close()
+        self.coordinators.close()
+
+
+class KeptClients:
+    """Those of the last batch that this process has committed."""
+
+    def __init__(self) -> None:
+        self._clients: _Clients | None = None
+        self._made_for: tuple[int, str, str, bytes] | None = None
+        self._until = 0.0
+
+    @contextmanager
+    def taken(self, attempt: Attempt, options: SinkOptions) -> Iterator[_Clients]:
+        """Those of a query's run: the kept ones, or new ones; after an error they are closed."""
+        # A digest: the memory of the process holds no second copy of a secret.
+        digest = hashlib.sha256(pickle.dumps(options)).digest()
+        wanted = (os.getpid(), attempt.query, attempt.run, digest)
+        clients, self._clients = self._clients, None  # nobody else has them now
+        if clients is not None and (wanted != self._made_for or time.monotonic() > self._until):
+            clients.close()
+            clients = None
+        clients = clients or _made(attempt.query, options)
+        try:
+            yield clients
+        except BaseException:
+            clients.close()
+            raise
+        self._clients, self._made_for = clients, wanted
+        self._until = time.monotonic() + _KEPT_SECONDS
+
+    @property
+    def empty(self) -> bool:
+        """True if the next batch makes new ones."""
+        return self._clients is None
+
+    def drop(self) -> None:
+        """Close them."""
+        clients, self._clients = self._clients, None
+        if clients is not None:
+            clients.close()
+
+
+kept_clients: Final = KeptClients()
+"""Those of this process."""
+
+
 @contextmanager
 def _opened(messages: Sequence[Prepared], batch: int, options: SinkOptions) -> "Iterator[Batch]":
     """A batch of at least one task, with the ledger and the coordinators that it needs."""
+    with kept_clients.taken(messages[0].attempt, options) as own:
+        yield Batch(messages, batch, options, own.ledger, own.coordinators)
+
+
+def _made(query: str, options: SinkOptions) -> _Clients:
     coordinators = Coordinators(options.kafka)
     try:
-        with Ledger(options, messages[0].attempt.query) as ledger:
-            yield Batch(messages, batch, options, ledger, coordinators)
-    finally:
+        return _Clients(Ledger(options, query), coordinators)
+    except BaseException:
         coordinators.close()
+        raise
 
 
 class Batch:
@@ -137,8 +205,10 @@ class Batch:
         is_written(state, self._run, self._number)  # raises: an older run shuts no one out
         if not self._own and (state is None or state.ended):
             return  # no rows, and nothing left to do
-        self._ledger.take_over()
-        state = self._finished(self._ledger.read())
+        is_held = self._ledger.holds(state)
+        if not is_held:
+            self._ledger.take_over()
+            state = self._finished(self._ledger.read())
         if is_written(state, self._run, self._number):
             self._drop_repetition(state)
             return
@@ -157,7 +227,7 @@ class Batch:
             decided = next_state(
                 state, self._run, self._number, self._entries(), self._topic, self._prefix
             )
-            self._ledger.write(decided)
+            self._decide(decided, state if is_held else None)
             # From here on nothing may abort: the next to run the batch commits it.
             if self._finished(decided) != decided.end():
                 raise KafkaError(
@@ -176,6 +246,23 @@ class Batch:
             self._finished(state)
         else:
             self._drop()
+
+    def _decide(self, decided: State, held: State | None) -> None:
+        """Write the decision.
+
+        Args:
+            decided: It.
+            held: The state that a kept ledger wrote before; None if it was opened for this batch.
+        """
+        try:
+            self._ledger.write(decided)
+        except LedgerTakenError:
+            if held is None:
+                raise
+            self._ledger.take_over()  # as it would be without a kept one
+            if self._ledger.read() != held:
+                raise
+            self._ledger.write(decided)
 
     def _entries(self) -> tuple[Entry, ...]:
         return tuple(

@@ -8,7 +8,8 @@ The topic, ``__kshare_sink_ledger`` unless ``ledgerTopic`` names another, is mad
 compacted, the key is the query's id.
 
 Cost: some requests for each batch; a read of the ledger's partition, which compaction keeps at
-about 1 MiB.
+about 1 MiB, and later of what is new. A ledger can be kept for the next batch: while nobody else
+has opened it, it need not be opened again.
 """
 
 import zlib
@@ -16,9 +17,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
 
+from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
-from kshare.cluster.client import Client, kafka_error
+from kshare.cluster.client import Client, code_of, kafka_error, kind_of
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topics import LEDGER_TOPIC, TopicSpec
 from kshare.errors import KafkaError, UnknownTopicError
@@ -27,8 +29,9 @@ from kshare.options.sink import SinkOptions
 from kshare.produce.config import commit_transaction, transactional_config, with_late_repetitions
 from kshare.produce.ledger_state import State, decode, encode
 from kshare.produce.sender import connect
+from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["Ledger", "LedgerRecord"]
+__all__ = ["Ledger", "LedgerRecord", "LedgerTakenError"]
 
 _SPEC: Final = TopicSpec(
     LEDGER_TOPIC,
@@ -46,6 +49,14 @@ _TIMEOUT_MS: Final = 30_000
 _CLEAN_UP_SECONDS: Final = 15.0
 """A coordinator looks for transactions that have timed out every 10 s
 (``transaction.abort.timed.out.transaction.cleanup.interval.ms``), and then ends them."""
+
+
+_TAKEN: Final = {RdKafkaError.INVALID_PRODUCER_ID_MAPPING, RdKafkaError.UNKNOWN_PRODUCER_ID}
+"""The id has expired, which is as if another had it."""
+
+
+class LedgerTakenError(KafkaError):
+    """Another driver has opened the query's ledger since: nothing was written."""
 
 
 class Ledger:
@@ -71,6 +82,7 @@ class Ledger:
         self._producer: Producer | None = None
         self._is_producer_fit = False  # whether it may begin a transaction
         self._state: State | None = None
+        self._written: State | None = None  # by this producer, at last
 
     def __enter__(self) -> Self:
         return self
@@ -91,10 +103,21 @@ class Ledger:
         is_new, state = _last_state(self._rows, self._key)
         if is_new:
             self._state = state
+        if not self._rows.exists:  # deleted since it was opened
+            self._partition = self._found_or_made()
         return self._state
+
+    def holds(self, state: State | None) -> bool:
+        """Whether this ledger wrote that state, and may write the next one as things stand.
+
+        Another driver may have opened the ledger since and written nothing yet: that shows when
+        this one writes.
+        """
+        return self._is_producer_fit and state is not None and state == self._written
 
     def take_over(self) -> None:
         """Shut out all others that have this query's ledger open; they cannot write any more."""
+        self._written = None
         client = Client(Producer, self._options.kafka, self._producer_config)
         try:
             self._producer = client.handle
@@ -108,7 +131,8 @@ class Ledger:
         """Replace the query's state.
 
         Raises:
-            KafkaError: Fenced by another driver, or not known to be written: read it again.
+            LedgerTakenError: Another driver has opened it.
+            KafkaError: It is not known to be written: read it again.
         """
         if self._producer is None:
             raise RuntimeError("write() before take_over()")
@@ -120,13 +144,16 @@ class Ledger:
             self._producer.produce(self.topic, encode(state), self._key, self._partition)
             self._is_producer_fit = commit_transaction(self._producer, self._seconds)
         except KafkaException as error:
-            raise kafka_error(
+            told = kafka_error(
                 error,
                 "write the ledger of exactlyOnce",
                 topic=self.topic,
                 partition=self._partition,
-            ) from error
-        self._state = state
+            )
+            if kind_of(error) is Kind.FENCED or code_of(error) in _TAKEN:
+                told = LedgerTakenError(str(told), topic=self.topic, partition=self._partition)
+            raise told from error
+        self._state = self._written = state
 
     def close(self) -> None:
         """Close the clients."""

@@ -21,7 +21,7 @@ from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions, parse_sink_
 from kshare.produce import Attempt, Prepared
 from kshare.produce.coordinator import Coordinators
 from kshare.produce.driver import Batch
-from kshare.produce.ledger import Ledger
+from kshare.produce.ledger import Ledger, LedgerTakenError
 from kshare.produce.ledger_state import (
     RUNS_MAX,
     Entry,
@@ -298,6 +298,7 @@ class FakeLedger(Ledger):
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
         self.mine = -1
+        self.written: State | None = None
         self.topic = LEDGER_TOPIC
 
     def read(self) -> State | None:
@@ -308,16 +309,21 @@ class FakeLedger(Ledger):
         def effect() -> None:
             self.kafka.owner += 1
             self.mine = self.kafka.owner
+            self.written = None
 
         self.kafka.step(effect)
+
+    def holds(self, state: State | None) -> bool:
+        return state is not None and state == self.written
 
     def write(self, state: State) -> None:
         def effect() -> None:
             if self.mine != self.kafka.owner:
-                raise KafkaError("fenced")
+                raise LedgerTakenError("fenced")
             self.kafka.told = encode(state)
 
         self.kafka.step(effect)
+        self.written = state
 
 
 @dataclass
@@ -348,19 +354,22 @@ class Query:
             messages.append(Prepared(attempt, found))
         return messages
 
-    def work(self, messages: list[Prepared], batch: int) -> Batch:
-        coordinators, ledger = FakeCoordinators(self.kafka, self.lists), FakeLedger(self.kafka)
-        return Batch(messages, batch, self.options, ledger, coordinators)
+    def work(self, messages: list[Prepared], batch: int, ledger: FakeLedger | None = None) -> Batch:
+        coordinators = FakeCoordinators(self.kafka, self.lists)
+        return Batch(messages, batch, self.options, ledger or FakeLedger(self.kafka), coordinators)
 
     def run_on(self, batches: int | None = None) -> None:
         """One start of the query, up to its end or the first failure."""
         self.runs += 1
         run = f"run{self.runs}"
         last = self.batches if batches is None else min(self.batches, self.done + batches)
+        # Spark may commit in one process or in turns in several; each keeps its ledger.
+        ledgers = [FakeLedger(self.kafka) for _ in range(2)]
         for batch in range(self.done, last):
             messages = self.prepare(run, batch)
+            at = self.data.draw(st.integers(0, 2), "process")
             try:
-                self.work(messages, batch).commit()
+                self.work(messages, batch, ledgers[at] if at < 2 else None).commit()
             except KafkaError:
                 self.work(messages, batch).abort()
                 raise
@@ -511,7 +520,7 @@ class Always:
     """In place of drawn data: so many tasks, and failed attempts of each."""
 
     def __init__(self, tasks: int, failed: int) -> None:
-        self._drawn = {"tasks": tasks, "failed attempts": failed}
+        self._drawn = {"tasks": tasks, "failed attempts": failed, "process": 0}
 
     def draw(self, _: Any, label: str) -> int:
         return self._drawn[label]
@@ -526,6 +535,21 @@ def test_a_batch_that_took_too_long_is_not_decided() -> None:
     with pytest.raises(KafkaError, match=r"not written: it took .*kafka\.transaction\.timeout\.ms"):
         query.work([message], 0).commit()
     assert kafka.told is None
+
+
+def test_a_kept_ledger_that_another_has_opened_is_opened_again() -> None:
+    """A driver that has opened it and then died has written nothing: the one that lives goes on."""
+    kafka = Kafka()
+    query = Query(kafka, OPTIONS, True, Always(1, 0))
+    ledger = FakeLedger(kafka)
+    query.work(query.prepare("r", 0), 0, ledger).commit()
+    opened = kafka.owner
+    query.work(query.prepare("r", 1), 1, ledger).commit()
+    assert kafka.owner == opened
+    FakeLedger(kafka).take_over()
+    query.work(query.prepare("r", 2), 2, ledger).commit()
+    assert kafka.owner == opened + 2
+    assert kafka.visible() == query.expected()
 
 
 def test_attempts_that_do_not_count_leave_nothing_open() -> None:

@@ -23,7 +23,7 @@ from kshare.produce import Attempt, Prepared, prepare_rows, write_rows
 from kshare.produce import sender as sender_module
 from kshare.produce.config import producer_config, transactional_config
 from kshare.produce.coordinator import Coordinators
-from kshare.produce.driver import abort_batch, commit_batch
+from kshare.produce.driver import abort_batch, commit_batch, kept_clients
 from kshare.produce.ledger import Ledger
 from kshare.produce.model import Transaction
 from kshare.produce.rows import rows_of
@@ -139,6 +139,7 @@ def cluster() -> Iterator[FakeCluster]:
     with FakeCluster(topics={"t": 3, "u": 1, LEDGER_TOPIC: 4}) as running:
         yield running
         sender_module._kept.drop()
+        kept_clients.drop()
 
 
 def options_for(cluster: FakeCluster, **options: str) -> SinkOptions:
@@ -376,6 +377,25 @@ def test_batches_are_decided_once_on_a_broker(cluster: FakeCluster) -> None:
         commit_batch(old, 2, options)
     abort_batch(old, 2, options)
     coordinators.close()
+
+
+def opened_for(cluster: FakeCluster, run: str, batch: int) -> int:
+    """How many producers a batch's decision takes."""
+    messages = prepared(cluster, run, batch)
+    cluster.track_requests()
+    commit_batch(messages, batch, options_for(cluster, exactlyOnce="true"))
+    requests = cluster.requests()
+    return sum(count for (_, name), count in requests.items() if name == "InitProducerId")
+
+
+def test_batches_of_a_run_are_committed_by_the_same_clients(cluster: FakeCluster) -> None:
+    assert opened_for(cluster, "r1", 0)
+    assert not kept_clients.empty
+    assert [opened_for(cluster, "r1", batch) for batch in (1, 2)] == [0, 0]
+    assert opened_for(cluster, "r2", 3)
+    with pytest.raises(KafkaError, match="older run"):
+        opened_for(cluster, "r1", 4)
+    assert kept_clients.empty
 
 
 @pytest.mark.parametrize(("given", "timeout"), [(None, 30), ("900000", 30), ("10000", 10)])
