@@ -37,6 +37,7 @@ __all__ = [
     "disturb_broker",
     "set_back",
     "signal_later",
+    "while_it_goes_on",
 ]
 
 CLIENT: Final = "histories"
@@ -67,6 +68,22 @@ _LOG: Final[Mapping[str, object]] = {
     "max.compaction.lag.ms": 1_000,
 }
 _LOOK_SECONDS: Final = 0.5
+_STILL_SECONDS: Final = 150.0
+
+
+def while_it_goes_on(missing: Callable[[], int], seconds: float = _STILL_SECONDS) -> int:
+    """Wait until nothing is missing, for as long as ever less is; return how much is in the end.
+
+    Args:
+        missing: How much is.
+        seconds: So long may pass without a change.
+    """
+    least, since = missing(), time.monotonic()
+    while least and time.monotonic() < since + seconds:
+        time.sleep(0.5)
+        if (now := missing()) < least:
+            least, since = now, time.monotonic()
+    return least
 
 
 @contextmanager

@@ -22,9 +22,10 @@ from integration.conditions import (
     disturb,
     disturb_broker,
     set_back,
+    while_it_goes_on,
 )
 from integration.handler_judge import Handlers, Letter, Process, calls_of
-from integration.members import Group, Member, end_all, eventually
+from integration.members import Group, Member, end_all
 from integration.topics import Topics
 from integration.transactions import read_to_end, reader_of
 from kshare.cli import main as kshare
@@ -43,7 +44,6 @@ _KEYS: Final = 61
 _GENERATION: Final = 900
 """After so many records there are other keys: a sequence holds its key for good."""
 _BYTES: Final = 200
-_WAIT_SECONDS: Final = 240.0
 _NS: Final = 1_000_000_000
 
 
@@ -235,15 +235,13 @@ def _chaos(run: Round, seconds: float, cluster: Any) -> None:
 def _await(run: Round) -> None:
     """Heal all, and wait until each record has its outcome."""
 
-    def is_done() -> bool:
+    def missing() -> int:
         run.keep()
         run.heal()
-        return not run.history().missing()
+        return len(run.history().missing())
 
     run.group.wake()
-    try:
-        eventually(is_done, _WAIT_SECONDS)
-    except AssertionError:
+    if while_it_goes_on(missing):
         print(f"without an outcome: {run.history().missing()[:20]}", flush=True)
 
 

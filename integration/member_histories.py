@@ -25,8 +25,9 @@ from integration.conditions import (
     disturb_broker,
     set_back,
     signal_later,
+    while_it_goes_on,
 )
-from integration.members import Group, Member, end_all, eventually, key_at
+from integration.members import Group, Member, end_all, key_at
 from integration.transactions import faults_of_outputs, outputs
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.group.offsets import list_offsets
@@ -187,22 +188,21 @@ def await_all(crew: Crew, total: int) -> None:
             return group.delivered()
         return {(0, offset) for offset, _ in outputs(group.broker, group.output)}
 
-    def have_come() -> bool:
+    def missing() -> int:
         crew.keep()
-        return come() >= wanted
+        return len(wanted - come())
 
-    try:
-        eventually(have_come, 180)
-    except AssertionError:
+    if while_it_goes_on(missing):
         for member in group.members:
             if member.process.poll() is None:
                 member.process.send_signal(signal.SIGUSR1)
-        missing = sorted(wanted - come())
-        print(f"{len(missing)} of {total} records did not come: {missing[:20]} ... {missing[-20:]}")
+        left = sorted(wanted - come())
+        text = f"{len(left)} of {total} records did not come: {left[:20]} ... {left[-20:]}"
+        print(text)
         print(f"the log ends at {group.broker.latest(group.topic)}")
         where = {"bootstrap.servers": group.broker.bootstrap_servers}
         print(f"committed: {list_offsets(group.topic, where)}", flush=True)
-        raise
+        raise AssertionError(text)
 
 
 def members_round(

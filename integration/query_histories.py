@@ -30,6 +30,7 @@ from integration.conditions import (
     disturb,
     disturb_broker,
     set_back,
+    while_it_goes_on,
 )
 from integration.members import Group, Member, eventually, key_at
 from integration.runs import Driver, DriverKilledError
@@ -226,6 +227,11 @@ class Round:
     chance: random.Random
     owners: dict[HashRange, Member] = field(default_factory=dict)
     produced: int = 0
+    seen: int = 0
+
+    def has_gone_on(self) -> bool:
+        """Whether the query has processed a batch since something was done to it."""
+        return sum(map(len, self.query.batches())) > self.seen
 
     def keep(self) -> None:
         """Start members in the places of those that have ended."""
@@ -256,6 +262,7 @@ class Round:
             self.query.signal(signal.SIGCONT)
         else:
             self._take_over()
+        self.seen = sum(map(len, self.query.batches()))
 
     def _take_over(self) -> None:
         """Suspend the query; another process processes some of what it has, and leaves."""
@@ -315,18 +322,17 @@ def query_round(
         _chaos(run, seconds, cluster)
         group.wake()
 
-        def is_done() -> bool:
+        def missing() -> int:
             run.keep()
-            return run.delivered() >= set(range(run.produced))
+            return len(set(range(run.produced)) - run.delivered())
 
-        with suppress(AssertionError):
-            eventually(is_done, _WAIT_SECONDS)
+        while_it_goes_on(missing)
         query.close()
         for member in group.members:
             member.is_over = member.process.poll() == 1 and "FencedError" in member.errors()
             member.end()
-        missing = sorted(set(range(run.produced)) - run.delivered())
-        found = [f"lost: offset {offset} was not processed" for offset in missing]
+        left = sorted(set(range(run.produced)) - run.delivered())
+        found = [f"lost: offset {offset} was not processed" for offset in left]
         found += [end for end in query.ends if len(end) > len("no planner")]
         for number, batches in enumerate(query.batches()):
             faults = faults_of_batches(batches, observer.looks)
@@ -348,7 +354,7 @@ def _chaos(run: Round, seconds: float, cluster: Any) -> None:
         living = [each for each in group.members if each.process.poll() is None]
         if chance.random() < 0.2 and living:
             disturb(chance.choice(living), chance)
-        if chance.random() < 0.12:
+        if chance.random() < 0.12 and run.has_gone_on():
             run.disturb()
         if cluster is not None and chance.random() < 0.04:
             group.faults.append(disturb_broker(group.topic, cluster, chance))
