@@ -56,8 +56,8 @@ _PARTITIONS: Final = 8  # of offsets and of the log, so that groups have other c
 _QUOTAS: Final = {
     CLIENT: {
         "consumer_byte_rate": 120_000,
-        "producer_byte_rate": 20_000,
-        "request_percentage": 1.0,
+        "producer_byte_rate": 80_000,
+        "request_percentage": 2.0,
     },
     f"{CLIENT}-log": {"consumer_byte_rate": 200_000, "request_percentage": 3.0},
 }
