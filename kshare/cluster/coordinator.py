@@ -57,11 +57,8 @@ TRANSACTION: Final = 1
 
 _Answer = TypeVar("_Answer")
 _UNKNOWN = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
-_VERSIONS: Final = (2, 7)
-"""Versions of OffsetCommit whose layout this module was written and tested for."""
-
 _STATIC_VERSION: Final = 7
-"""The version from which it carries a ``group.instance.id``."""
+"""The version of OffsetCommit from which it carries a ``group.instance.id``."""
 
 _NO_EPOCH: Final = -1
 _NO_GENERATION: Final = -1
@@ -109,7 +106,7 @@ def find_on(
         action: As for :func:`check`, and so is ``grant``.
         grant: What to do if the principal lacks a right.
     """
-    version = connection.version(FindCoordinatorRequest, 1, 3)
+    version = connection.version(FindCoordinatorRequest)
     answer = connection.call(FindCoordinatorRequest(version=version, key=key, key_type=kind))
     check(answer.error_code, action, grant=grant)
     return str(answer.host), int(answer.port)
@@ -204,7 +201,7 @@ def _fetch(
         for topic, of_topic in groupby(sorted(partitions), lambda tp: tp.topic)
     ]
     request = OffsetFetchRequest(
-        version=connection.version(OffsetFetchRequest, 2, 7),
+        version=connection.version(OffsetFetchRequest),
         group_id=group,
         topics=topics if partitions is not None else None,
         require_stable=True,
@@ -335,12 +332,9 @@ def commit_request(
         generation: Its generation.
         instance_id: Its ``group.instance.id``, if it is a static member.
     """
-    lowest, highest = _VERSIONS
     static = {} if instance_id is None else {"group_instance_id": instance_id}
     return OffsetCommitRequest(
-        version=connection.version(
-            OffsetCommitRequest, _STATIC_VERSION if static else lowest, highest
-        ),
+        version=connection.version(OffsetCommitRequest, _STATIC_VERSION if static else None),
         group_id=group,
         generation_id_or_member_epoch=generation,
         member_id=member_id,

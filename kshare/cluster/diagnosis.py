@@ -22,7 +22,6 @@ __all__ = ["connection_fault", "login_fault"]
 
 _LOGIN_SECONDS = 10.0
 _STEPS = 3  # of a look at one server, each of which may take its whole time
-_HANDSHAKE_VERSION = 1
 _SASL_SPOKEN = {ErrorCode.NONE, ErrorCode.UNSUPPORTED_SASL_MECHANISM}  # it expects a login
 
 
@@ -136,7 +135,7 @@ def _speaks_tls(host: str, port: int, kafka: KafkaConfig) -> bool:
 def _wants_login(connection: Connection) -> bool:
     """True if a listener takes logins: one that does answers nothing else to a stranger."""
     try:
-        version = connection.version(SaslHandshakeRequest, _HANDSHAKE_VERSION, _HANDSHAKE_VERSION)
+        version = connection.version(SaslHandshakeRequest)
         request = SaslHandshakeRequest(version=version, mechanism="PLAIN")
         return connection.call(request).error_code in _SASL_SPOKEN
     except (KafkaError, OSError):

@@ -76,7 +76,7 @@ class Coordinators:
         def ask() -> int:
             connection = self._coordinator(transaction.id)
             request = AddPartitionsToTxnRequest(
-                version=connection.version(AddPartitionsToTxnRequest, 0, 3),
+                version=connection.version(AddPartitionsToTxnRequest),
                 v3_and_below_transactional_id=transaction.id,
                 v3_and_below_producer_id=transaction.producer_id,
                 v3_and_below_producer_epoch=transaction.epoch,
@@ -103,9 +103,8 @@ class Coordinators:
 
         def ask() -> int:
             connection = self._coordinator(transaction.id)
-            # From version 5 on a broker would answer with another epoch: not ours to take.
             request = EndTxnRequest(
-                version=connection.version(EndTxnRequest, 0, 3),
+                version=connection.version(EndTxnRequest),
                 transactional_id=transaction.id,
                 producer_id=transaction.producer_id,
                 producer_epoch=transaction.epoch,
@@ -137,7 +136,7 @@ class Coordinators:
             code = int(ErrorCode.NONE)
             for timeout_ms in _FENCE_TIMEOUTS_MS:
                 request = InitProducerIdRequest(
-                    version=connection.version(InitProducerIdRequest, 0, 4),
+                    version=connection.version(InitProducerIdRequest),
                     transactional_id=transactional_id,
                     transaction_timeout_ms=timeout_ms,
                     producer_id=producer[0],
@@ -235,7 +234,7 @@ class Coordinators:
 
     def _open_ids(self, producer_ids: Sequence[int] = ()) -> list[str]:
         first = self._any()
-        version = first.version(MetadataRequest, 4, 9)
+        version = first.version(MetadataRequest)
         brokers = first.call(
             MetadataRequest(version=version, topics=[], allow_auto_topic_creation=False)
         ).brokers
@@ -244,7 +243,7 @@ class Coordinators:
         for broker in brokers:
             connection = self._connection((broker.host, broker.port))
             try:
-                version = connection.version(ListTransactionsRequest, 0, 0)
+                version = connection.version(ListTransactionsRequest)
             except KafkaError:
                 return []
             response = connection.call(

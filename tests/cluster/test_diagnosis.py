@@ -23,6 +23,7 @@ from kshare.cluster.diagnosis import connection_fault, login_fault
 from kshare.errors import AuthenticationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster
+from kshare.wire.protocol.apis import api_of
 
 SECONDS = 6.0
 
@@ -242,8 +243,8 @@ class Listener:
             raise self.error
         return self
 
-    def version(self, request: Any, lowest: int, highest: int) -> int:
-        return highest
+    def version(self, request: Any, lowest: int | None = None, highest: int | None = None) -> int:
+        return api_of(request.API_KEY).highest if highest is None else highest
 
     def call(self, request: Any) -> Any:
         if isinstance(self.handshake, Exception):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kshare.options import KafkaConfig, parse_options
+from kshare.wire.protocol.apis import api_of
 from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
 from kshare.wire.protocol.messages import Address
 from tests.support.clock import Clock
@@ -24,8 +25,10 @@ class FakeConnection:
         self.throttled_until = 0.0
         self.closed = False
 
-    def version(self, request: type[Any], lowest: int, highest: int) -> int:
-        return highest
+    def version(
+        self, request: type[Any], lowest: int | None = None, highest: int | None = None
+    ) -> int:
+        return api_of(request.API_KEY).highest if highest is None else highest
 
     def send(self, request: Any) -> None:
         raise AssertionError("nothing is fetched")

@@ -16,6 +16,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import FetchGroup, PlannedSlice
 from kshare.options import KafkaConfig
+from kshare.wire.protocol.apis import api_of
 from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
 from kshare.wire.protocol.brokers import Brokers, Leader
 from kshare.wire.protocol.connection import BrokerConnection
@@ -121,8 +122,10 @@ class ScriptedLog:
     def call(self, request: Any) -> Any:
         raise AssertionError(f"not scripted: {request}")
 
-    def version(self, request: type[Any], lowest: int, highest: int) -> int:
-        return highest
+    def version(
+        self, request: type[Any], lowest: int | None = None, highest: int | None = None
+    ) -> int:
+        return api_of(request.API_KEY).highest if highest is None else highest
 
     @property
     def in_flight(self) -> int:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.tasks import PlannedSlice
 from kshare.options import KafkaConfig
+from kshare.wire.protocol.apis import api_of
 from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
 from kshare.wire.protocol.brokers import Leader
 from kshare.wire.protocol.connection import BrokerConnection
@@ -97,8 +98,10 @@ class ScriptedConnection:
         self.requests: list[Any] = []
         self.is_open = True
 
-    def version(self, request: type[Any], lowest: int, highest: int) -> int:
-        return highest
+    def version(
+        self, request: type[Any], lowest: int | None = None, highest: int | None = None
+    ) -> int:
+        return api_of(request.API_KEY).highest if highest is None else highest
 
     def send(self, request: Any) -> None:
         assert self.is_open

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kshare.group.membership import member_link as link_module
+from kshare.wire.protocol.apis import api_of
 
 __all__ = ["SilentConnection", "silent_connections"]
 
@@ -27,8 +28,10 @@ class SilentConnection:
         """Of the requests that were sent."""
         return [type(request).__name__ for request in self.sent]
 
-    def version(self, request: type[Any], lowest: int, highest: int) -> int:
-        return highest
+    def version(
+        self, request: type[Any], lowest: int | None = None, highest: int | None = None
+    ) -> int:
+        return api_of(request.API_KEY).highest if highest is None else highest
 
     def frame(self, request: Any) -> memoryview:
         self.framed.append(request)

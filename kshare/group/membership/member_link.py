@@ -42,13 +42,9 @@ Make: TypeAlias = Callable[[Connection], Any]
 Answered: TypeAlias = Callable[[Any], None]
 """Takes the answer."""
 
-# Versions whose layout this module was written and tested for; of the first three, the higher one
-# is that from which requests carry a ``group.instance.id``.
-_JOIN_VERSIONS: Final = (2, 5)
-_SYNC_VERSIONS: Final = (1, 3)
-_HEARTBEAT_VERSIONS: Final = (1, 3)
-_LEAVE_VERSIONS: Final = (1, 1)
-_DESCRIBE_VERSIONS: Final = (1, 4)
+_STATIC_JOIN: Final = 5
+_STATIC: Final = 3
+"""The versions from which JoinGroup, and SyncGroup and Heartbeat, carry a ``group.instance.id``."""
 _SKIPPING_JOIN: Final = 9
 """JoinGroup that lets a static leader know that its group stays assigned (KIP-814)."""
 
@@ -157,11 +153,11 @@ class MemberLink:
         self._joining.ask(partial(self._join, request), answered)
 
     def _join(self, request: Join, connection: Connection) -> JoinGroupRequest:
-        latest = connection.version(JoinGroupRequest, _JOIN_VERSIONS[0], _SKIPPING_JOIN)
-        versions = _JOIN_VERSIONS if latest < _SKIPPING_JOIN else (latest, latest)
+        latest = connection.version(JoinGroupRequest)
+        static = _SKIPPING_JOIN if latest == _SKIPPING_JOIN else _STATIC_JOIN
         protocol_class = JoinGroupRequest.JoinGroupRequestProtocol
         return JoinGroupRequest(
-            **self._head(connection, JoinGroupRequest, versions),
+            **self._head(connection, JoinGroupRequest, static),
             session_timeout_ms=self._config.session_timeout_ms,
             rebalance_timeout_ms=self._config.max_poll_interval_ms,
             member_id=request.member_id,
@@ -179,7 +175,7 @@ class MemberLink:
     def _sync(self, request: Sync, connection: Connection) -> SyncGroupRequest:
         assignment_class = SyncGroupRequest.SyncGroupRequestAssignment
         return SyncGroupRequest(
-            **self._head(connection, SyncGroupRequest, _SYNC_VERSIONS),
+            **self._head(connection, SyncGroupRequest, _STATIC),
             generation_id=request.generation,
             member_id=request.member_id,
             assignments=[
@@ -196,7 +192,7 @@ class MemberLink:
 
     def _heartbeat(self, request: Heartbeat, connection: Connection) -> HeartbeatRequest:
         return HeartbeatRequest(
-            **self._head(connection, HeartbeatRequest, _HEARTBEAT_VERSIONS),
+            **self._head(connection, HeartbeatRequest, _STATIC),
             generation_id=request.generation,
             member_id=request.member_id,
         )
@@ -205,7 +201,7 @@ class MemberLink:
         """Leave the group."""
         self._speaking.ask(
             lambda connection: LeaveGroupRequest(
-                version=connection.version(LeaveGroupRequest, *_LEAVE_VERSIONS),
+                version=connection.version(LeaveGroupRequest),
                 group_id=self._config.group,
                 member_id=member_id,
             ),
@@ -233,21 +229,24 @@ class MemberLink:
         group = self._config.group
         self._speaking.ask(
             lambda connection: DescribeGroupsRequest(
-                version=connection.version(DescribeGroupsRequest, *_DESCRIBE_VERSIONS),
+                version=connection.version(DescribeGroupsRequest),
                 groups=[group],
             ),
             lambda answer: answered(_assignments(answer.groups)),
         )
 
-    def _head(
-        self, connection: Connection, request: type[Any], versions: tuple[int, int]
-    ) -> dict[str, Any]:
-        """The fields that all requests of a member begin with."""
-        lowest, highest = versions
+    def _head(self, connection: Connection, request: type[Any], static: int) -> dict[str, Any]:
+        """The fields that all requests of a member begin with.
+
+        Args:
+            connection: Whom they are for.
+            request: The request.
+            static: The version that has a ``group.instance.id``; no higher one is spoken.
+        """
         instance = self._config.instance_id
-        version = connection.version(request, lowest if instance is None else highest, highest)
+        version = connection.version(request, None if instance is None else static, static)
         head = {"version": version, "group_id": self._config.group}
-        return head if version < highest else {**head, "group_instance_id": instance}
+        return head if version < static else {**head, "group_instance_id": instance}
 
 
 def _connect(

@@ -175,7 +175,7 @@ def open_producers(kafka: KafkaConfig, partition: TopicPartition, before: int) -
     connection = pool.connect(leader)
     try:
         request = DescribeProducersRequest(
-            version=connection.version(DescribeProducersRequest, 0, 0),
+            version=connection.version(DescribeProducersRequest),
             topics=[
                 DescribeProducersRequest.TopicRequest(
                     name=partition.topic, partition_indexes=[partition.partition]

@@ -20,7 +20,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from kshare.security.sasl import sasl_mechanism
 from kshare.security.tls import ssl_context
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.api_versions import parse_api_versions
+from kshare.wire.protocol.apis import api_of
 from kshare.wire.protocol.error_codes import ErrorCode
 
 __all__ = ["BrokerConnection", "Connection", "ProtocolError"]
@@ -47,10 +48,9 @@ _LONG_THROTTLE_MS = 30_000
 _FRAME_AT_ONCE = 64 << 20
 """Bytes allocated by what a frame's length says; a longer frame grows as it arrives."""
 
-# Highest versions whose layout this module's callers were written and tested for.
-_API_VERSIONS_VERSION = 3
-_HANDSHAKE_VERSION = 1
-_AUTHENTICATE_VERSION = 1
+_API_VERSIONS: Final = api_of(ApiVersionsRequest.API_KEY)
+_asked_by_0: Final = set[str]()
+"""Brokers that close the connection if they are asked for their versions in another one."""
 
 
 class ProtocolError(OSError):
@@ -64,7 +64,9 @@ class BrokerConnection(Protocol):
     def broker(self) -> str:
         """Host and port, for texts."""
 
-    def version(self, request: type[Any], lowest: int, highest: int) -> int:
+    def version(
+        self, request: type[Any], lowest: int | None = None, highest: int | None = None
+    ) -> int:
         """The version of a request to speak."""
 
     def send(self, request: Any) -> None:
@@ -118,7 +120,7 @@ class Connection:
         self.throttled_until = 0.0
         self._socket = self._connect(host, port)
         try:
-            self._negotiate()
+            self._negotiate(host, port)
             self._authenticate()
         except BaseException:
             self.close()
@@ -130,19 +132,33 @@ class Connection:
 
     # -- messages ---------------------------------------------------------------------------
 
-    def version(self, request: type[Any], lowest: int, highest: int) -> int:
+    def version(
+        self, request: type[Any], lowest: int | None = None, highest: int | None = None
+    ) -> int:
         """The version of ``request`` to speak: the highest that both sides know.
 
+        Args:
+            request: The request, one of :mod:`kshare.wire.protocol.apis`.
+            lowest: The lowest that will do, if that is more than there.
+            highest: The highest that may be spoken, if that is less than there.
+
         Raises:
-            KafkaError: The broker knows none in ``lowest..highest``.
+            KafkaError: The broker knows none of them.
         """
-        api_key = request.API_KEY
-        broker_lowest, broker_highest = self._versions.get(api_key, (0, -1))
+        api = api_of(request.API_KEY)
+        lowest = api.lowest if lowest is None else max(api.lowest, lowest)
+        highest = api.highest if highest is None else min(api.highest, highest)
+        offered = self._versions.get(api.key)
+        broker_lowest, broker_highest = offered or (0, -1)
         version = min(highest, broker_highest)
         if version < max(lowest, broker_lowest):
+            speaks = (
+                f"speaks {request.name} versions {broker_lowest} to {broker_highest}"
+                if offered
+                else f"does not know {request.name}"
+            )
             raise KafkaError(
-                f"broker {self.broker} speaks {request.name} versions "
-                f"{broker_lowest} to {broker_highest}, kshare needs one of {lowest} to {highest}: "
+                f"broker {self.broker} {speaks}, kshare needs one of {lowest} to {highest}: "
                 "brokers from Kafka 2.1 on are supported",
                 broker=self.broker,
             )
@@ -323,26 +339,9 @@ class Connection:
             return error
         return AuthenticationError(f"broker {self.broker}: {why}", broker=self.broker)
 
-    def _negotiate(self) -> None:
-        request = ApiVersionsRequest(
-            version=_API_VERSIONS_VERSION,
-            client_software_name="kshare",
-            client_software_version=__version__,
-        )
+    def _negotiate(self, host: str, port: int) -> None:
         try:
-            self.send(request)
-            body = self.receive()
-            if (
-                len(body) >= 2
-                and struct.unpack_from(">h", body)[0] == ErrorCode.UNSUPPORTED_VERSION
-            ):
-                # An older broker: what else is in that answer, brokers do not agree on.
-                response = self.call(ApiVersionsRequest(version=0))
-                apis = response.api_keys
-                error_code = response.error_code
-                self._versions = {api.api_key: (api.min_version, api.max_version) for api in apis}
-            else:
-                error_code, self._versions = self._api_versions(body)
+            error_code = self._ask_versions(host, port)
         except ssl.SSLError as error:
             # TLS 1.3: a refused client certificate shows only at the first read.
             raise self._tls_fault(error) from error
@@ -360,43 +359,105 @@ class Connection:
                 broker=self.broker,
             )
 
+    def _ask_versions(self, host: str, port: int) -> int:
+        """Ask what the broker speaks; returns an error code."""
+        if self.broker in _asked_by_0:
+            return self._ask_version_0()
+        try:
+            self.send(
+                ApiVersionsRequest(
+                    version=_API_VERSIONS.highest,
+                    client_software_name="kshare",
+                    client_software_version=__version__,
+                )
+            )
+            body = self.receive()
+        except (ConnectionError, ProtocolError) as closed:
+            # Some services hang up on a version that they do not know (and so does a listener that
+            # expects TLS, or a broker that stops).
+            try:
+                self._socket = self._connect(host, port)
+                error_code = self._ask_version_0()
+            except OSError:
+                self.close()
+                raise closed from None
+            _asked_by_0.add(self.broker)
+            return error_code
+        if len(body) >= 2 and struct.unpack_from(">h", body)[0] == ErrorCode.UNSUPPORTED_VERSION:
+            # An older broker: what else is in that answer, brokers do not agree on.
+            return self._ask_version_0()
+        error_code, self._versions = self._api_versions(body)
+        return error_code
+
+    def _ask_version_0(self) -> int:
+        response = self.call(ApiVersionsRequest(version=0))
+        self._versions = {
+            api.api_key: (api.min_version, api.max_version) for api in response.api_keys
+        }
+        return int(response.error_code)
+
     def _api_versions(self, body: memoryview) -> tuple[int, dict[int, tuple[int, int]]]:
         try:
             return parse_api_versions(body)
         except ValueError as error:
             self.close()
-            raise self._unreadable("ApiVersionsResponse", _API_VERSIONS_VERSION, error) from error
+            raise self._unreadable("ApiVersionsResponse", _API_VERSIONS.highest, error) from error
 
     def _authenticate(self) -> None:
         mechanism = sasl_mechanism(self._kafka)
         if mechanism is None:
             return
         name = self._kafka.sasl_mechanism
-        version = self.version(SaslHandshakeRequest, _HANDSHAKE_VERSION, _HANDSHAKE_VERSION)
-        response = self.call(SaslHandshakeRequest(version=version, mechanism=name))
+        handshake = self.version(SaslHandshakeRequest)
+        if SaslAuthenticateRequest.API_KEY not in self._versions:
+            handshake = 0
+        response = self.call(SaslHandshakeRequest(version=handshake, mechanism=name))
         if response.error_code:
             offered = ", ".join(response.mechanisms) or "none"
             raise AuthenticationError(
                 f"broker {self.broker} does not offer SASL mechanism {name}; it offers: {offered}",
                 broker=self.broker,
             )
-        version = self.version(SaslAuthenticateRequest, 0, _AUTHENTICATE_VERSION)
+        exchange = self._exchange if handshake else self._exchange_unframed
         while not mechanism.is_done():
-            request = SaslAuthenticateRequest(version=version, auth_bytes=mechanism.auth_bytes())
-            response = self.call(request)
-            if response.error_code:
-                reason = response.error_message or error_codes.name(response.error_code)
-                raise AuthenticationError(
-                    f"broker {self.broker} refused SASL {name}: {reason}", broker=self.broker
-                )
+            answer = exchange(mechanism.auth_bytes())
             try:
-                mechanism.receive(bytes(response.auth_bytes or b""))
+                mechanism.receive(answer)
             except (KeyError, ValueError) as error:
                 raise AuthenticationError(
                     f"SASL {name} with broker {self.broker} failed: the broker's answer does not "
                     "prove that it knows the credentials",
                     broker=self.broker,
                 ) from error
+
+    def _exchange(self, token: bytes) -> bytes:
+        """Send a token of SASL in a request, and return the broker's."""
+        version = self.version(SaslAuthenticateRequest)
+        response = self.call(SaslAuthenticateRequest(version=version, auth_bytes=token))
+        if response.error_code:
+            reason = response.error_message or error_codes.name(response.error_code)
+            raise AuthenticationError(
+                f"broker {self.broker} refused SASL {self._kafka.sasl_mechanism}: {reason}",
+                broker=self.broker,
+            )
+        return bytes(response.auth_bytes or b"")
+
+    def _exchange_unframed(self, token: bytes) -> bytes:
+        """The same after SaslHandshake 0: a token is its length and its bytes, without a header."""
+        self._socket.settimeout(self._timeout)
+        try:
+            self._socket.sendall(struct.pack(">i", len(token)) + token)
+            self._frame = self._next_frame(least=0)
+            self._room = next(self._frame)
+            answer = self._receive_frame(time.monotonic() + self._timeout)
+        except ConnectionError as error:
+            raise ConnectionResetError(
+                f"broker {self.broker} closed the connection amid SASL "
+                f"{self._kafka.sasl_mechanism}; it gives no reason (SaslHandshake 0): are the "
+                "credentials right?"
+            ) from error
+        assert answer is not None
+        return bytes(answer)
 
     # -- bytes ------------------------------------------------------------------------------
 
@@ -418,12 +479,16 @@ class Connection:
                 frame: memoryview = end.value
                 return frame
 
-    def _next_frame(self) -> Generator[memoryview, None, memoryview]:
-        """Yield what the parts of a frame are to be received into, and return it."""
+    def _next_frame(self, least: int = 4) -> Generator[memoryview, None, memoryview]:
+        """Yield what the parts of a frame are to be received into, and return it.
+
+        Args:
+            least: The fewest bytes that it has: a correlation id.
+        """
         head = bytearray(4)
         yield memoryview(head)
         (size,) = struct.unpack(">i", head)
-        if size < 4:
+        if size < least:
             raise ProtocolError(
                 f"broker {self.broker} announced a response of {size} bytes: no Kafka broker"
             )

@@ -2,8 +2,8 @@
 
 What a broker sends is either understood to the last byte that is used, or a
 :class:`~kshare.wire.protocol.connection.ProtocolError`. Records are not copied: the Fetch response
-is read where it lies (versions 10 and 11, which have no tagged fields). All other messages go
-through kafka-python's classes.
+is read where it lies (versions 4 to 11, which have no tagged fields). All other messages go through
+kafka-python's classes.
 """
 
 import struct
@@ -35,14 +35,15 @@ __all__ = [
     "parse_fetch_response",
 ]
 
-_FETCH_LOWEST, _FETCH_HIGHEST = 10, 11
+_FETCH_WITH_LOG_START = 5
+_FETCH_WITH_SESSION = 7
 _FETCH_WITH_PREFERRED_REPLICA = 11
-_LIST_OFFSETS_LOWEST, _LIST_OFFSETS_HIGHEST = 1, 5
-_METADATA_LOWEST, _METADATA_HIGHEST = 4, 12
 _EARLIEST, _LATEST = -2, -1
 
 _HEAD = struct.Struct(">ihii")  # throttle time, error, session, topics
+_HEAD_BEFORE_SESSIONS = struct.Struct(">ii")  # throttle time, topics
 _PARTITION = struct.Struct(">ihqqqi")  # index, error, high watermark, stable, start, aborted
+_PARTITION_WITHOUT_START = struct.Struct(">ihqqi")
 _ABORTED = struct.Struct(">qq")
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
@@ -109,7 +110,7 @@ class FetchResponse:
 
 def fetch_version(connection: BrokerConnection) -> int:
     """The version of Fetch to speak with this broker."""
-    return connection.version(FetchRequest, _FETCH_LOWEST, _FETCH_HIGHEST)
+    return connection.version(FetchRequest)
 
 
 def fetch_request(
@@ -169,18 +170,24 @@ def parse_fetch_response(body: memoryview, version: int) -> FetchResponse:
         ProtocolError: The response is cut short.
     """
     try:
-        throttle_ms, error_code, _, topics = _HEAD.unpack_from(body)
-        answers = {} if error_code else dict(_answers(body, topics, version))
+        if version >= _FETCH_WITH_SESSION:
+            throttle_ms, error_code, _, topics = _HEAD.unpack_from(body)
+            position = _HEAD.size
+        else:
+            throttle_ms, topics = _HEAD_BEFORE_SESSIONS.unpack_from(body)
+            error_code, position = 0, _HEAD_BEFORE_SESSIONS.size
+        answers = {} if error_code else dict(_answers(body, position, topics, version))
     except (struct.error, UnicodeDecodeError):
         raise ProtocolError(f"a Fetch response of {len(body)} bytes is cut short") from None
     return FetchResponse(error_code, throttle_ms / 1000, answers)
 
 
 def _answers(
-    body: memoryview, topics: int, version: int
+    body: memoryview, position: int, topics: int, version: int
 ) -> Iterator[tuple[TopicPartition, FetchAnswer]]:
     names_replica = version >= _FETCH_WITH_PREFERRED_REPLICA
-    position = _HEAD.size
+    has_start = version >= _FETCH_WITH_LOG_START
+    head = _PARTITION if has_start else _PARTITION_WITHOUT_START
     for _ in range(topics):
         (length,) = _SHORT.unpack_from(body, position)
         position += _SHORT.size + max(length, 0)
@@ -188,10 +195,10 @@ def _answers(
         (partitions,) = _INT.unpack_from(body, position)
         position += _INT.size
         for _ in range(partitions):
-            partition, error_code, watermark, stable, first, count = _PARTITION.unpack_from(
+            partition, error_code, watermark, stable, *start, count = head.unpack_from(
                 body, position
             )
-            position += _PARTITION.size
+            position += head.size
             aborted_end = position + _ABORTED.size * max(count, 0)
             aborted = tuple(_ABORTED.iter_unpack(body[position:aborted_end]))
             position, preferred = aborted_end, -1
@@ -199,8 +206,8 @@ def _answers(
                 (preferred,) = _INT.unpack_from(body, position)
                 position += _INT.size
             (size,) = _INT.unpack_from(body, position)
-            start = position + _INT.size
-            position = start + max(size, 0)
+            records = position + _INT.size
+            position = records + max(size, 0)
             if position > len(body):
                 raise struct.error
             yield (
@@ -210,9 +217,9 @@ def _answers(
                     watermark,
                     stable,
                     aborted,
-                    body[start:position],
+                    body[records:position],
                     preferred if preferred >= 0 else None,
-                    first,
+                    *start,
                 ),
             )
 
@@ -249,7 +256,7 @@ def _listed_offsets(
     """For each partition its error code, and the offset for the timestamp."""
     topic_class = ListOffsetsRequest.ListOffsetsTopic
     request = ListOffsetsRequest(
-        version=connection.version(ListOffsetsRequest, _LIST_OFFSETS_LOWEST, _LIST_OFFSETS_HIGHEST),
+        version=connection.version(ListOffsetsRequest),
         replica_id=-1,
         isolation_level=0,
         topics=[
@@ -345,7 +352,7 @@ class Metadata:
 def fetch_metadata(connection: BrokerConnection, topics: Iterable[str]) -> Metadata:
     """Ask a broker about some topics and about all brokers."""
     request = MetadataRequest(
-        version=connection.version(MetadataRequest, _METADATA_LOWEST, _METADATA_HIGHEST),
+        version=connection.version(MetadataRequest),
         topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics],
         allow_auto_topic_creation=False,
     )

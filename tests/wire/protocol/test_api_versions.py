@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from kafka.protocol.metadata import ApiVersionsResponse
 
 from kshare import kafka_python
-from kshare.wire.protocol import messages
 from kshare.wire.protocol.api_versions import parse_api_versions
+from kshare.wire.protocol.apis import api_of
 
 SHORTS = st.integers(-(2**15), 2**15 - 1)
 TEXTS = st.text("abc.", max_size=200)
@@ -171,7 +171,7 @@ def test_the_only_assert_of_kafka_python_that_does_something_is_not_reached() ->
         if (versions := [v for v in range(response.max_version + 1) if reaches(response, v)])
     }
     assert first == {"ApiVersionsRequest": 3, "FetchRequest": 12}  # both are read here
-    assert first["FetchRequest"] > messages._FETCH_HIGHEST
+    assert first["FetchRequest"] > api_of(1).highest
 
 
 def reaches(response: Any, version: int) -> bool:

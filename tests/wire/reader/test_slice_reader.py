@@ -279,13 +279,14 @@ def test_a_slice_that_is_trimmed_whole(cluster: FakeCluster) -> None:
 
 
 def test_an_old_broker_is_named(cluster: FakeCluster) -> None:
-    cluster.limit_api_version("Fetch", 0, 9)
-    with pytest.raises(KafkaError, match=r"FetchRequest versions .* needs one of 10 to 11.*2.1 on"):
+    cluster.limit_api_version("Fetch", 0, 3)
+    with pytest.raises(KafkaError, match=r"FetchRequest versions .* needs one of 4 to 11.*2.1 on"):
         read(cluster, whole())
 
 
-def test_a_broker_of_fetch_version_10(cluster: FakeCluster) -> None:
-    cluster.limit_api_version("Fetch", 0, 10)
+@pytest.mark.parametrize("highest", range(4, 11))
+def test_a_broker_of_an_earlier_version_of_fetch(cluster: FakeCluster, highest: int) -> None:
+    cluster.limit_api_version("Fetch", 0, highest)
     assert read(cluster, whole()).num_rows == COUNT
 
 

@@ -1,0 +1,29 @@
+"""What services that speak Kafka's protocol offer, as librdkafka's mock brokers can be limited."""
+
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["EVENT_HUBS"]
+
+EVENT_HUBS: Final[Mapping[str, tuple[int, int]]] = {
+    "Produce": (0, 7),
+    "Fetch": (4, 6),
+    "Metadata": (0, 5),
+    "ListOffsets": (0, 2),
+    "OffsetCommit": (0, 3),
+    "OffsetFetch": (0, 3),
+    "FindCoordinator": (0, 1),
+    "JoinGroup": (0, 2),
+    "Heartbeat": (0, 1),
+    "LeaveGroup": (0, 1),
+    "SyncGroup": (0, 1),
+    "SaslHandshake": (0, 0),
+    "InitProducerId": (0, 1),
+    "DescribeProducers": (-1, -1),
+    "ListTransactions": (-1, -1),
+}
+"""Azure Event Hubs: the lowest and the highest version of each request; -1, -1: none.
+
+Fetch, Produce and Metadata are those that its users report; the others are the lowest that clients
+of that age spoke, so that nothing rests on a higher one.
+"""

@@ -1,0 +1,90 @@
+"""Source, sink, groups and handlers on brokers that offer what a service offers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition as Partition
+
+import kshare
+from kshare.core.hashing import WHOLE
+from kshare.core.progress import TopicPartition
+from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.options.sink import parse_sink_options
+from kshare.processing import Processor
+from kshare.produce import write_rows
+from kshare.testing import FakeCluster
+from tests.processing.running import run
+from tests.support.clock import WAIT_S
+from tests.support.groups import LOG
+from tests.support.services import EVENT_HUBS
+
+RECORDS = 100
+ROWS = [(f"k{at % 10}", str(at)) for at in range(RECORDS)]
+VALUES = sorted(value.encode() for _, value in ROWS)
+
+
+@pytest.fixture(params=[EVENT_HUBS], ids=["Event Hubs"])
+def service(request: pytest.FixtureRequest) -> Iterator[FakeCluster]:
+    with FakeCluster(topics={LOG: 1, "orders": 1, "out": 1}) as cluster:
+        for api, (lowest, highest) in request.param.items():
+            if highest >= 0:  # the mock has none of the others
+                cluster.limit_api_version(api, lowest, highest)
+        cluster.produce("orders", ROWS, partition=0)
+        yield cluster
+
+
+def consumer_of(cluster: FakeCluster, **config: str) -> KeySharedConsumer:
+    given = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": "group",
+        "auto.offset.reset": "earliest",
+    }
+    return KeySharedConsumer(given | config)
+
+
+def test_slices_are_read(service: FakeCluster) -> None:
+    options = {"kafka.bootstrap.servers": service.bootstrap_servers}
+    everything = kshare.Rectangle(kshare.OffsetRange(0, RECORDS), WHOLE)
+    batches = kshare.read_slice(kshare.Slice("orders", 0, (everything,)), options)
+    table = pa.Table.from_batches(list(batches))
+    assert table["value"].to_pylist() == [value.encode() for _, value in ROWS]
+
+
+@pytest.mark.parametrize("way", ["subscribe", "assign"])
+def test_a_group_receives_and_commits(service: FakeCluster, way: str) -> None:
+    with consumer_of(service) as consumer:
+        if way == "subscribe":
+            consumer.subscribe(["orders"])
+        else:
+            consumer.assign([Partition("orders", 0)])
+        found: list[Any] = []
+        while len(found) < RECORDS:
+            messages = consumer.consume(RECORDS, WAIT_S)
+            assert messages
+            found += messages
+        consumer.commit()
+    assert sorted(message.value() for message in found) == VALUES
+    with consumer_of(service) as consumer:
+        committed = consumer.committed([("orders", 0)], WAIT_S)
+        assert committed[TopicPartition("orders", 0)].offset == RECORDS
+
+
+def test_handlers_are_called(service: FakeCluster) -> None:
+    seen: list[bytes | None] = []
+
+    def handler(message: Any) -> None:
+        seen.append(message.value)
+
+    with consumer_of(service, **{"acknowledgement.mode": "explicit"}) as consumer:
+        consumer.assign([Partition("orders", 0)])
+        run(Processor(handler), consumer, lambda: len(seen) == RECORDS)
+    assert sorted(value or b"" for value in seen) == VALUES
+
+
+def test_rows_are_written(service: FakeCluster) -> None:
+    given = {"kafka.bootstrap.servers": service.bootstrap_servers, "topic": "out"}
+    options = parse_sink_options(given, streaming=True).options
+    rows = pa.RecordBatch.from_pydict({"key": [k for k, _ in ROWS], "value": [v for _, v in ROWS]})
+    assert write_rows([rows], options) == RECORDS
