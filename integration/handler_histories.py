@@ -161,7 +161,7 @@ class Round:
                 if call.how == "handled"
             ]
             lines.sort(key=lambda line: line.time)
-            events[name] = Events(lines, mine.resumed)
+            events[name] = Events(lines, mine.resumed, anew=mine.anew)
         return [str(each) for each in check_history(History(processes=events))]
 
 

@@ -233,7 +233,12 @@ def members_round(
             traceback.print_exc()  # brokers that do not stop then may hide it
             raise
         observed = {"observer": observer.events()}
-        found = group.anomalies(is_strict=True, has_order=mode != "no order", more=observed)
+        found = group.anomalies(
+            is_strict=True,
+            has_order=mode != "no order",
+            lease_ms=MODES[mode].get("cooperative.lease.timeout.ms"),
+            more=observed,
+        )
         found += set_back(observer.looks)
         if group.output:
             found += faults_of_outputs(outputs(where, group.output), range(total))

@@ -75,9 +75,9 @@ class Member:
         if is_strict:
             # A signal handler that closes the consumer writes amid the records of the last call.
             lines.sort(key=lambda line: line.time)
-            return Events(lines, anew, (), self.has_callbacks, self.is_plain)
+            return Events(lines, anew, (), self.has_callbacks, self.is_plain, anew)
         resumed = sorted([*self.resumed, *anew])
-        return Events(lines, resumed, closing, self.has_callbacks, self.is_plain)
+        return Events(lines, resumed, closing, self.has_callbacks, self.is_plain, anew)
 
     def share(self) -> float:
         """How many partitions it has now, by its callbacks."""
@@ -223,6 +223,7 @@ class Group:
         *,
         is_strict: bool = False,
         has_order: bool = True,
+        lease_ms: int | None = None,
         more: Mapping[str, Events] | None = None,
     ) -> list[str]:
         """What is wrong with all that was delivered.
@@ -231,6 +232,7 @@ class Group:
             produced: The offset ranges of each partition that had to be delivered.
             is_strict: Excuse no record that was in hand.
             has_order: Whether members have key order.
+            lease_ms: For how long a record is a member's, without an order.
             more: The events of others, who know what is committed.
         """
         sent = None
@@ -246,7 +248,13 @@ class Group:
         }
         resets = self.log_losses
         events |= more or {}
-        history = History(processes=events, sent=sent, resets=resets, has_order=has_order)
+        history = History(
+            processes=events,
+            sent=sent,
+            resets=resets,
+            has_order=has_order,
+            lease_ns=None if lease_ms is None else lease_ms * 1_000_000,
+        )
         return [str(each) for each in check_history(history)]
 
     def history(self) -> str:

@@ -73,6 +73,7 @@ _ILLEGAL_SASL_STATE: Final = RdKafkaError(ErrorCode.ILLEGAL_SASL_STATE).str()
 # for has a leader, or none of them exists.
 _OWN_KINDS: Final = {
     RdKafkaError._AUTHENTICATION: Kind.AUTHENTICATION,  # noqa: SLF001
+    RdKafkaError._DESTROY_BROKER: Kind.TRANSIENT,  # noqa: SLF001 - it has closed a connection
     RdKafkaError._FENCED: Kind.FENCED,  # noqa: SLF001
     RdKafkaError._INVALID_DIFFERENT_RECORD: Kind.RECORD,  # noqa: SLF001
     RdKafkaError._NOENT: Kind.TRANSIENT,  # noqa: SLF001

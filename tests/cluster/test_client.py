@@ -60,6 +60,7 @@ def test_a_brokers_code_means_what_the_table_says(code: ErrorCode) -> None:
         (TimeoutError(), Kind.TRANSIENT),
         (RdKafkaError(RdKafkaError._TIMED_OUT), Kind.TRANSIENT),
         (RdKafkaError(RdKafkaError._NOENT), Kind.TRANSIENT),
+        (RdKafkaError(RdKafkaError._DESTROY_BROKER), Kind.TRANSIENT),
         (TRANSPORT, Kind.TRANSIENT),
         (RdKafkaError(RdKafkaError._SSL), Kind.AUTHENTICATION),
         (REFUSED, Kind.AUTHENTICATION),

@@ -234,6 +234,10 @@ def test_a_record_that_was_handed_over_does_not_come_again() -> None:
     assert faults({"a": member(assigned(0), got(1, 1), lost, assigned(3, OTHERS)), "b": b}) == []
     assert faults({"a": member(assigned(0), got(1, 1), revoked(2, MINE)), "b": b}) == []
     assert faults({"a": member(*handed_over, closing=(1,)), "b": b}) == []
+    later = member(assigned(0), got(1, 1), revoked(3, MINE), assigned(4, OTHERS))
+    for anew, expected in ((1, 1), (3, 1), (2, 0)):  # between the record and the end
+        claimed = replace(later, anew=(anew,))
+        assert len(faults({"a": claimed, "b": b})) == expected
     assert faults({"a": member(*handed_over), "b": b}, [2]) == []
     assert faults({"a": member(*handed_over), "b": replace(b, is_plain=True)}) == []
 
@@ -290,3 +294,16 @@ def test_without_the_order_of_keys_what_is_committed_still_comes_once() -> None:
     b = member(assigned(0), got(5, 3), got(6, 2))
     history = History(processes={"a": a, "b": b}, has_order=False)
     assert [each.kind for each in check_history(history)] == ["duplicate"]
+
+
+@pytest.mark.parametrize(
+    ("committed", "received", "expected"),
+    [(5, 6, ["duplicate"]), (12, 13, []), (12, 22, []), (12, 23, ["duplicate"])],
+)
+def test_what_is_committed_after_its_lease_may_be_in_anothers_hand(
+    committed: int, received: int, expected: list[str]
+) -> None:
+    a = member(assigned(0), got(1, 3), Committed(committed, AT, 3))
+    b = member(assigned(0), got(received, 3))
+    history = History(processes={"a": a, "b": b}, has_order=False, lease_ns=10)
+    assert [each.kind for each in check_history(history)] == expected

@@ -153,6 +153,8 @@ class Polls:
         at, end = next(ends, (0, None))
         if end is None or end.is_lost or any(closing < end.time for closing in events.closing):
             return False
+        if any(record.time < anew < end.time for anew in events.anew):
+            return False
         return any(not isinstance(line, Committed) for line in after[at + 1 :])
 
     def _skips(self, key: Key, rows: Sequence[_Held]) -> Iterator[Anomaly]:
@@ -225,6 +227,8 @@ class _Commits:
         self._resets = sorted(history.resets)
         self._records: dict[tuple[TopicPartition, int], list[tuple[int, str]]] = {}
         self._below: dict[TopicPartition, list[tuple[int, str, int]]] = {}
+        self._lease = history.lease_ns or 0
+        self._late = _late_commits(history)
         for name, events in history.processes.items():
             for line in events.lines:
                 if not isinstance(line, Committed):
@@ -240,7 +244,10 @@ class _Commits:
 
     def since(self, delivery: Delivery) -> tuple[int, str] | None:
         """Time and process; None if nobody knew when the record was received."""
-        known = self._records.get((delivery.partition, delivery.offset), [])
+        record = delivery.partition, delivery.offset
+        if any(0 <= delivery.time - late <= self._lease for late in self._late.get(record, ())):
+            return None
+        known = self._records.get(record, [])
         below = self._below.get(delivery.partition, [])
         whole = ((t, name) for t, name, end in below if delivery.offset < end)
         found = min(
@@ -252,6 +259,24 @@ class _Commits:
         return known[0] < delivery.time and not any(
             known[0] < reset < delivery.time for reset in self._resets
         )
+
+
+def _late_commits(history: History) -> dict[tuple[TopicPartition, int], list[int]]:
+    """When records were committed by processes whose lease of them was over."""
+    found: dict[tuple[TopicPartition, int], list[int]] = {}
+    if history.lease_ns is None:
+        return found
+    for events in history.processes.values():
+        received: dict[tuple[TopicPartition, int], int] = {}
+        for line in events.lines:
+            if isinstance(line, Delivery):
+                received[line.partition, line.offset] = line.time
+            elif isinstance(line, Committed) and not line.is_below:
+                record = line.partition, line.offset
+                began = received.get(record)
+                if began is not None and line.time - began > history.lease_ns:
+                    found.setdefault(record, []).append(line.time)
+    return found
 
 
 def _rising(

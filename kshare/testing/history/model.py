@@ -152,6 +152,8 @@ class Events:
         has_callbacks: Whether it writes what it is assigned; else it was given all at its start.
         is_plain: Whether it is a plain consumer in a group of kshare's: it starts at the stable
             offset, so what was committed above that may come again there.
+        anew: When it claimed anew what it had: what it has processed and not committed until then
+            may come again.
     """
 
     lines: Sequence[Delivery | OwnerChange | Committed]
@@ -159,6 +161,7 @@ class Events:
     closing: Sequence[int] = ()
     has_callbacks: bool = True
     is_plain: bool = False
+    anew: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +176,8 @@ class History:
         starts: The first offset to receive, by partition; where there is none, 0.
         has_order: Whether the order of keys is to be kept.
         is_complete: Whether consumers had the time to receive all that was written.
+        lease_ns: For how long a record is somebody's (``consumption.order=none``). What he commits
+            later counts, but whoever has it by then may still be handing it out.
     """
 
     processes: Mapping[str, Events]
@@ -181,6 +186,7 @@ class History:
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     has_order: bool = True
     is_complete: bool = True
+    lease_ns: int | None = None
 
     def deliveries(self) -> Iterator[tuple[str, Delivery]]:
         """Process and record, process by process."""
