@@ -106,7 +106,7 @@ def api_of(key: int) -> Api:
     """The request with a number.
 
     Raises:
-        KeyError: kshare sends no such request.
+        KeyError: There is none of ours.
     """
     return APIS[key]
 
