@@ -60,6 +60,7 @@ LONG = (
 OF_SPARK = (
     (
         "test_differential_stream",
+        "test_available_now",
         "test_reused_frames",
         "test_columns",
         "test_examples",

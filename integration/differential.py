@@ -10,20 +10,18 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from integration.kafka import KafkaBroker
 from integration.spark import QUERY_S
 from kshare.testing import Record, produce_all
-from spark_plugin.spark_api import TELLS_START
+from spark_plugin import available_now
 
 FORMATS = ("kafka", "kshare")
 DAY_MS = 86_400_000
 T0 = 1_700_000_000_000  # of the first record with a timestamp of its own; then one a second
 KEYS = 7
-# Before Spark 4.2, AvailableNow is one batch for Python's sources.
-READS_ALL: Mapping[str, Any] = (
-    {"availableNow": True} if TELLS_START else {"processingTime": "0 seconds"}
-)
+AVAILABLE_NOW: Mapping[str, Any] = {"availableNow": True}
 _numbers = itertools.count()
 
 
@@ -203,9 +201,12 @@ class Stream:
 
         writer = frame.writeStream.foreachBatch(keep)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
-        trigger = trigger or READS_ALL
-        query = writer.trigger(**trigger).start()
-        read_all(query, trigger)
+        trigger = trigger or AVAILABLE_NOW
+        if trigger == AVAILABLE_NOW:
+            query = run_available_now(writer, source)
+        else:
+            query = writer.trigger(**trigger).start()
+            read_all(query, trigger)
         self.ranges += [
             (p.sources[0].startOffset, p.sources[0].endOffset)
             for p in query.recentProgress
@@ -213,7 +214,19 @@ class Stream:
         ]
 
 
-def read_all(query: StreamingQuery, trigger: Mapping[str, Any] = READS_ALL) -> None:
+def run_available_now(
+    writer: DataStreamWriter, source: str, table: str | None = None
+) -> StreamingQuery:
+    """Read all that is there, as users of a format write it, and return the ended query."""
+    if source == "kshare":
+        return available_now(writer, table)
+    writer = writer.trigger(**AVAILABLE_NOW)
+    query = writer.start() if table is None else writer.toTable(table)
+    read_all(query)
+    return query
+
+
+def read_all(query: StreamingQuery, trigger: Mapping[str, Any] = AVAILABLE_NOW) -> None:
     """Let a query with this trigger read all there is, and stop it."""
     try:
         if "processingTime" in trigger:

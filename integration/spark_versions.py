@@ -20,6 +20,8 @@ from integration.jars import CACHE, ROOT, locked
 OLDEST = "4.0.2"
 VERSIONS = (OLDEST, "4.1.4", "4.2.1", "4.3.0")
 PARITY = (
+    "integration/test_available_now.py",
+    "integration/test_differential_calls.py",
     "integration/test_differential_batch.py",
     "integration/test_differential_stream.py",
     "integration/test_differential_sink.py",
@@ -27,6 +29,9 @@ PARITY = (
     "integration/test_spark_versions.py",
 )
 SHORT = (
+    "integration/test_available_now.py::test_it_is_as_with_sparks_source[an_unfinished_batch]",
+    "integration/test_available_now.py::test_it_is_as_with_sparks_source[rows_behind_a_watermark]",
+    "integration/test_available_now.py::test_it_is_as_with_sparks_source[a_producer_that_goes_on]",
     "integration/test_differential_batch.py::test_rows[headers]",
     "integration/test_differential_stream.py::test_rows_of_each_batch[maxOffsetsPerTrigger]",
     "integration/test_differential_stream.py::test_one_checkpoint_in_turn",

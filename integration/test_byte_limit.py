@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from integration.differential import READS_ALL, read_all
 from integration.kafka import KafkaBroker
 from kshare.testing import Record
+from spark_plugin import available_now
 
 MOST = 100_000
 
@@ -43,7 +43,7 @@ def test_batches_have_the_size_that_was_asked_for(
     reader = reader.option("startingOffsets", "earliest").option("maxBytesPerTrigger", "100000b")
     writer = reader.options(**options).load().writeStream.foreachBatch(keep)
     writer = writer.option("checkpointLocation", str(tmp_path))
-    read_all(writer.trigger(**READS_ALL).start(), READS_ALL)
+    available_now(writer)
     assert sum(sizes) == 2 * 300_000 + 150_000
     assert sizes.count(150_000) == 1
     assert all(size <= MOST for size in sizes if size != 150_000)

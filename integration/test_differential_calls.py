@@ -17,20 +17,16 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
-from integration.differential import FORMATS, READS_ALL, T0
+from integration.differential import AVAILABLE_NOW, FORMATS, T0, run_available_now
 from integration.kafka import KafkaBroker
 from integration.spark import QUERY_S
 from kshare.core.checkpoint import EXTRA_KEY
 from kshare.testing import Record
-from spark_plugin.spark_api import TELLS_START
 from tests.docs.test_examples import examples
 
 DEFAULT: Mapping[str, Any] = {}
 INTERVAL: Mapping[str, Any] = {"processingTime": "50 milliseconds"}
 ONCE: Mapping[str, Any] = {"once": True}
-# Before Spark 4.2, AvailableNow is one batch for Python's sources, and so without the batches that
-# only move a watermark.
-AVAILABLE_NOW: Mapping[str, Any] = {"availableNow": True} if TELLS_START else ONCE
 JOBS = (AVAILABLE_NOW, ONCE)
 
 
@@ -94,7 +90,10 @@ class Query:
             writer = writer.foreachBatch(self._call)
         else:
             writer = writer.format(sink).option("numRows", 1)
-        self._running = (writer.trigger(**trigger) if trigger else writer).start()
+        if trigger == AVAILABLE_NOW:
+            self._running = run_available_now(writer, self._source)
+        else:
+            self._running = (writer.trigger(**trigger) if trigger else writer).start()
 
     def _call(self, batch: DataFrame, number: int) -> None:
         assert number not in self._calls
@@ -249,7 +248,7 @@ def test_batches_of_queries_that_sparks_source_does_not_have(
     given, wanted = ALONE[case]
     topic = broker.create_topic()
     fill(broker, topic, 40, 0)
-    program = Program(rows, "append", "foreachBatch", READS_ALL, given)
+    program = Program(rows, "append", "foreachBatch", AVAILABLE_NOW, given)
     options = {
         "kafka.bootstrap.servers": broker.bootstrap_servers,
         "startingOffsets": "earliest",

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from integration.differential import FORMATS, READS_ALL, error_of, read, read_all, rows_of
+from integration.differential import FORMATS, error_of, read, rows_of, run_available_now
 from integration.kafka import KafkaBroker
 from kshare.testing import Record
 
@@ -214,16 +214,14 @@ def test_a_stream_and_its_restart(spark: SparkSession, broker: KafkaBroker, tmp_
                 .option("maxOffsetsPerTrigger", "8")
                 .load()
             )
-            query = (
+            writer = (
                 frame.select("key", "value")
                 .writeStream.format(source)
                 .option("kafka.bootstrap.servers", servers)
                 .option("topic", out)
                 .option("checkpointLocation", str(tmp_path / source))
-                .trigger(**READS_ALL)
-                .start()
             )
-            read_all(query)
+            run_available_now(writer, source)
     results = {source: written(spark, servers, out) for source, out in outs.items()}
     assert results["kshare"] == results["kafka"]
     assert len(results["kafka"]) == 40
@@ -264,16 +262,14 @@ def test_a_stream_to_a_topic_that_does_not_exist(
         .option("subscribe", topic)
         .load()
     )
-    query = (
+    writer = (
         frame.select("key", "value")
         .writeStream.format("kshare")
         .options(**{"kafka.bootstrap.servers": servers, "topic": missing})
         .options(exactlyOnce=exactly_once, checkpointLocation=str(tmp_path))
-        .trigger(**READS_ALL)
-        .start()
     )
     said = f"topic {missing} does not exist on {servers}; did you mean {topic}?"
-    assert said in error_of(partial(read_all, query))
+    assert said in error_of(partial(run_available_now, writer, "kshare"))
 
 
 def test_brokers_that_make_the_topics_that_are_written_to(spark: SparkSession) -> None:

@@ -1,8 +1,9 @@
 """The reader of a stream for a Spark without admission control: before 4.2.
 
 Such a Spark asks for the end of a batch, ``latestOffset()``, without saying where it starts, or
-what limits it, and runs Trigger.AvailableNow as one batch. The options say the limits. What Spark
-calls besides says the start, the end of its offset log (``I``: where a new query starts; ``E``,
+what limits it, and runs Trigger.AvailableNow as one batch. The options say the limits, and
+:mod:`spark_plugin.held_ends` whether the query runs by ``available_now``. What Spark calls besides
+says the start, the end of its offset log (``I``: where a new query starts; ``E``,
 ``L``: ends in the log)::
 
     new query             latestOffset, initialOffset, partitions(I, E), latestOffset, commit(E) ...
@@ -33,6 +34,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from kshare.edge import edge
 from kshare.errors import KshareError
+from spark_plugin.held_ends import SAY_SECONDS, Hold
 from spark_plugin.spark_api import SPARK
 
 if TYPE_CHECKING:
@@ -54,10 +56,13 @@ class PlainReader(DataSourceStreamReader):
 
     Args:
         reader: Gets the start and the limit of a batch.
+        folder: Where queries hold the ends of the source; None: none does.
     """
 
-    def __init__(self, reader: "StreamReader") -> None:
+    def __init__(self, reader: "StreamReader", folder: str | None = None) -> None:
         self.reader = reader
+        self._folder = folder
+        self._hold: Hold | None = None  # while the ends are held
         self._start: dict[str, Any] | None = None
         self._log: LoggedEnd[dict[str, Any]] | None = None
 
@@ -73,7 +78,18 @@ class PlainReader(DataSourceStreamReader):
     @edge
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         """Return where the next batch ends."""
-        return self._known.next_end(self._end_after)
+        known = self._known
+        if self._hold is not None and not self._hold:
+            self._hold = None
+            self.reader.follow_latest()
+        end = known.next_end(self._end_after)
+        if self._hold is not None and self._hold.is_late(at_end=known.is_idle):
+            _log.warning(
+                "waits since %d s at the ends of when it started: available_now runs another query "
+                "of the same load(), and this one reads on when that has ended",
+                SAY_SECONDS,
+            )
+        return end
 
     @edge
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -97,8 +113,14 @@ class PlainReader(DataSourceStreamReader):
     @property
     def _known(self) -> "LoggedEnd[dict[str, Any]]":
         if self._log is None:
+            options = self.reader.options
+            hold = Hold(self._folder)
+            if hold:
+                self.reader.prepareForTriggerAvailableNow()
+                self._hold = hold
+            else:
+                _warn(options)
             self._log = LoggedEnd(self._initial, SPARK)
-            _warn(self.reader.options)
         return self._log
 
     def _initial(self) -> dict[str, Any]:
@@ -181,10 +203,14 @@ class LoggedEnd(Generic[Offsets]):
         elif self._phase is _Phase.SKIPPED:
             self._advance()
         assert self._end is not None
-        idle = self._phase is _Phase.RUNNING and self._answer == self._end
-        if self._answer is None or idle:
+        if self._answer is None or self.is_idle:
             self._answer = after(self._end)
         return self._answer
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing was new when Spark last asked for an end."""
+        return self._phase is _Phase.RUNNING and self._answer == self._end
 
     def initial_asked(self) -> None:
         """Take note that Spark calls ``initialOffset``."""
@@ -223,7 +249,7 @@ class LoggedEnd(Generic[Offsets]):
     def _wrapped(self) -> KshareError:
         return KshareError(
             f"{self._spark} asks for an end before it says where the query is; turn {WRAPPER} off, "
-            "which makes it do so"
+            "which makes it do so, and run the query by spark_plugin.available_now(writer)"
         )
 
     def _unknown(self, call: str, offsets: Offsets) -> KshareError:

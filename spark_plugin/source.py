@@ -7,7 +7,7 @@ what only planners need is in :mod:`spark_plugin.planner_side`, what only tasks 
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ from spark_plugin.spark_api import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
     limit_of_bytes,
+    new_folder,
     stream_reader,
 )
 from spark_plugin.tables import told_of_tables
@@ -88,7 +89,15 @@ def as_partitions(tasks: Iterable[Task]) -> list[InputPartition]:
 
 
 class KshareDataSource(DataSource):
-    """``format("kshare")``: Kafka, each partition read by several key-ordered tasks."""
+    """``format("kshare")``: Kafka, each partition read by several key-ordered tasks.
+
+    Attributes:
+        folder: By which its streams hear of ``available_now``; None if Spark tells them.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.folder = new_folder()
 
     @classmethod
     def name(cls) -> str:
@@ -134,7 +143,7 @@ class KshareDataSource(DataSource):
             reader = StreamReader(parsed.options, parsed.warnings)
         except OptionsError as error:
             reader = _RefusedReader(error)
-        return stream_reader(reader)
+        return stream_reader(reader, self.folder)
 
     @edge
     def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
@@ -272,6 +281,10 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Take the log as it is now; records produced later are not read."""
         self._planner.pin_latest()
+
+    def follow_latest(self) -> None:
+        """Read on beyond the ends that were taken for all there is: Spark has no such call."""
+        self._planner.unpin_latest()
 
     @edge
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802

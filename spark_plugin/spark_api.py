@@ -7,8 +7,9 @@ stood in for here, or named in a warning with Spark's version.
 what                                 from    without it
 ===================================  ======  ====================================================
 ``latestOffset(start, limit)``       4.2     :mod:`spark_plugin.plain_reader` finds the start
-several batches for AvailableNow,    4.2     one batch, which the options' limits bound: a warning
-Once without limits
+several batches for AvailableNow     4.2     :mod:`spark_plugin.triggers` runs them; Spark's own
+                                             trigger is one batch, which the options' limits bound
+Once without limits                  4.2     the limits hold: a warning
 ``reportLatestOffset``               4.2     events do not tell the lag: a warning of the listener
 Arrow batches for a stream's sink    4.1     the Arrow writer of batch queries, which 4.0 asks too
 filters                              4.1     Spark filters (:mod:`spark_plugin.read_info`)
@@ -91,6 +92,7 @@ __all__ = [
     "ReadMinRows",
     "SupportsTriggerAvailableNow",
     "limit_of_bytes",
+    "new_folder",
     "refuse_reuse",
     "shown_offsets",
     "stream_reader",
@@ -101,14 +103,29 @@ _FINISH: Final = "get_finish_signal_from_stream"
 _READ: Final = "read_int"
 
 
-def stream_reader(reader: "StreamReader") -> datasource.DataSourceStreamReader:
-    """Return a reader that the installed Spark can call."""
+def new_folder() -> str | None:
+    """Return the folder by which a source hears of ``available_now``; None if Spark says it."""
+    if TELLS_START:
+        return None
+    # Only older versions need it.
+    from spark_plugin.held_ends import folder_name  # noqa: PLC0415
+
+    return folder_name()
+
+
+def stream_reader(reader: "StreamReader", folder: str | None) -> datasource.DataSourceStreamReader:
+    """Return a reader that the installed Spark can call.
+
+    Args:
+        reader: What it calls.
+        folder: As of :func:`new_folder`.
+    """
     if TELLS_START:
         return reader
     # Only older versions need it.
     from spark_plugin.plain_reader import PlainReader  # noqa: PLC0415
 
-    return PlainReader(reader)
+    return PlainReader(reader, folder)
 
 
 def limit_of_bytes(size: int) -> ReadLimit:

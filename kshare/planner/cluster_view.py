@@ -184,6 +184,10 @@ class ClusterView:
         ends = self._ends_of(self._cluster)
         self._pinned = PinnedView(self._cluster, ends)
 
+    def unpin(self) -> None:
+        """Let the ends of each look be all that there is."""
+        self._pinned = None
+
     @property
     def now(self) -> View:
         """The cluster as it is now, pinned or not."""

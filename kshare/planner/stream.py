@@ -170,6 +170,10 @@ class StreamPlanner:
         """Make the present end offsets the end of this run (``Trigger.AvailableNow``)."""
         self._view.pin()
 
+    def unpin_latest(self) -> None:
+        """Let the log grow again: this run has no end any more."""
+        self._view.unpin()
+
     def latest_offsets(
         self,
         start: Mapping[str, Any],

@@ -300,6 +300,8 @@ def test_available_now_reads_what_was_there_then() -> None:
     zero = planned.latest_offsets(planned.initial_offsets(), None)
     assert zero["t"] == {"0": 5}
     assert planned.latest_offsets(zero, None) == zero
+    planned.unpin_latest()
+    assert planned.latest_offsets(zero, None) == {"t": {"0": 9, "1": 3}}
 
 
 def test_stable_offsets_are_committed_when_their_batch_is_done() -> None:

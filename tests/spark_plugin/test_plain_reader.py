@@ -8,6 +8,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from kshare.core.checkpoint import decode
 from kshare.errors import KshareError, OptionsError
 from kshare.testing import FakeCluster, Record
+from spark_plugin.held_ends import hold
 from spark_plugin.plain_reader import WRAPPER, PlainReader
 from spark_plugin.source import KshareDataSource, StreamReader
 from tests.support.effort import examples
@@ -172,6 +174,49 @@ def test_a_new_query_starts_where_it_was_first_told_to(cluster: FakeCluster) -> 
     assert after == {topic: {"0": 10}}
     reader.commit(end)
     assert len(reader.partitions(end, after)) == 1
+    reader.stop()
+
+
+def test_a_held_source_stops_at_the_ends_of_its_start_and_then_goes_on(
+    cluster: FakeCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, folder = new_topic(cluster), str(tmp_path / "of-a-load")
+    cluster.produce(topic, [Record(b"k", b"v")] * 5)
+    options = {
+        "kafka.bootstrap.servers": cluster.bootstrap_servers,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "3",
+    }
+    reader, ends, start = PlainReader(new_reader(options), folder), [], None
+    with hold(folder):
+        for _ in range(4):
+            end = reader.latestOffset()
+            ends.append(end[topic]["0"])
+            if start != end:
+                if start is not None:
+                    reader.commit(start)
+                start = reader.initialOffset() if start is None else start
+                assert reader.partitions(start, end)
+            start = end
+            cluster.produce(topic, [Record(b"k", b"v")])
+    assert ends == [3, 5, 5, 5]
+    assert reader.latestOffset()[topic] == {"0": 8}
+    reader.stop()
+    assert caplog.messages == []  # no word about limits: they hold
+
+
+def test_a_restarted_source_is_held_amid_its_batch(cluster: FakeCluster, tmp_path: Path) -> None:
+    topic, folder = new_topic(cluster), str(tmp_path / "of-a-load")
+    cluster.produce(topic, [Record(b"k", b"v")] * 5)
+    servers = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}
+    reader = PlainReader(new_reader(servers), folder)
+    before, last = {topic: {"0": 1}}, {topic: {"0": 3}}
+    with hold(folder):
+        assert reader.partitions(last, last) == []
+        cluster.produce(topic, [Record(b"k", b"v")] * 5)
+        assert len(reader.partitions(before, last)) == 1
+        assert reader.latestOffset() == {topic: {"0": 5}}
     reader.stop()
 
 

@@ -1,0 +1,134 @@
+"""The word between :func:`~spark_plugin.triggers.available_now` and a source, before Spark 4.2.
+
+Such a Spark has no call that asks a Python source to stop at the ends that partitions have now. So
+the driver's Python says it by a file. Each ``load()`` names a folder, and what Spark keeps of the
+source has that name. A query that shall end holds a locked file in the folder. A source that finds
+one when it starts takes the ends of then for all there is, until the file is gone.
+
+Guarantees: the kernel unlocks the file of a driver that was killed, so no source waits for it. A
+folder exists while a query holds a file there, and its name cannot be guessed. Two queries of one
+``load()`` share the folder: one that starts while another is held stops at its own ends until that
+one is done, and then goes on. Cost: a source that is not held looks once for a folder that is not
+there; one that is held, for its files at each trigger.
+"""
+
+import fcntl
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+__all__ = ["SAY_SECONDS", "Hold", "folder_name", "hold"]
+
+SAY_SECONDS: Final = 30.0
+"""How long a source stands at held ends before it says so."""
+
+
+def folder_name() -> str:
+    """Return a new name for the folder of a ``load()``; the folder is not made."""
+    return str(Path(tempfile.gettempdir()) / f"kshare-{os.geteuid()}-{uuid.uuid4().hex}")
+
+
+@contextmanager
+def hold(folder: str) -> Iterator[Callable[[], bool]]:
+    """Hold the ends of the sources that start within the block, which one ``load()`` has made.
+
+    Args:
+        folder: Its folder.
+
+    Yields:
+        Returns whether a source has found the hold.
+
+    Raises:
+        OSError: The file cannot be made, or not be locked.
+    """
+    handle, file = _new_file(folder)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield lambda: os.fstat(handle).st_size > 0
+    finally:
+        os.close(handle)
+        with suppress(OSError):  # a cleaner of temporary files may have been here
+            Path(file).unlink()
+        with suppress(OSError):  # another query holds a file there
+            Path(folder).rmdir()
+
+
+class Hold:
+    """What a source knows of the queries that hold its ends.
+
+    Args:
+        folder: The folder of the ``load()`` that made the source; None if there is none.
+        clock: Seconds.
+    """
+
+    def __init__(self, folder: str | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._files = [] if folder is None else list(_held_files(folder))
+        self._at_end_since: float | None = None
+        self._has_said = False
+
+    def __bool__(self) -> bool:
+        """True while a query holds the ends."""
+        self._files = [file for file in self._files if _is_locked(file)]
+        return bool(self._files)
+
+    def is_late(self, *, at_end: bool) -> bool:
+        """Return, once, that the source has stood at the held ends for :data:`SAY_SECONDS`.
+
+        Args:
+            at_end: Whether it stands there.
+        """
+        if not at_end:
+            self._at_end_since = None
+            return False
+        if self._at_end_since is None:
+            self._at_end_since = self._clock()
+        if self._has_said or self._clock() - self._at_end_since < SAY_SECONDS:
+            return False
+        self._has_said = True
+        return True
+
+
+def _new_file(folder: str) -> tuple[int, str]:
+    while True:
+        Path(folder).mkdir(mode=0o700, exist_ok=True)
+        try:
+            return tempfile.mkstemp(dir=folder)
+        except FileNotFoundError:  # another query of this load() has just removed the folder
+            continue
+
+
+def _held_files(folder: str) -> Iterator[str]:
+    """Find the held files of a folder, and leave a byte in each, which says that it was found."""
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - names, and the folder may be missing
+    except OSError:
+        return
+    for name in names:
+        file = str(Path(folder) / name)
+        if not _is_locked(file):
+            continue
+        with suppress(OSError), Path(file).open("ab") as found:
+            found.write(b"1")
+            yield file
+
+
+def _is_locked(file: str) -> bool:
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
