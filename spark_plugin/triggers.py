@@ -7,8 +7,9 @@ finds nothing for another batch, not even one without records, as for its own tr
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from kshare.errors import KshareError
@@ -22,6 +23,7 @@ __all__ = ["available_now"]
 
 _log = logging.getLogger("kshare")
 _FORMAT: Final = "kshare"
+_UNSEEN_SECONDS: Final = 30.0  # a planner starts in less, but on a machine that is overloaded
 _UNENDING: Final = ("kafka", "rate", "socket")
 """Beginnings of names of sources that may have something new at each trigger, for ever."""
 
@@ -55,19 +57,39 @@ def available_now(writer: "DataStreamWriter", table: str | None = None) -> "Stre
     from spark_plugin.held_ends import hold  # noqa: PLC0415
 
     with ExitStack() as held:
-        found = [held.enter_context(hold(folder)) for folder in sorted(_folders(writer))]
+        seen = [held.enter_context(hold(folder)) for folder in sorted(_folders(writer))]
+        held.enter_context(_watch(seen))
         query = _started(writer.trigger(processingTime="0 seconds"), table)
         try:
             _process_all(query)
         finally:
             query.stop()
         query.awaitTermination()
-        if not all(each() for each in found):
-            _log.warning(
-                "available_now: the source did not see the driver's temporary files, so it has "
-                "also read records that were produced after its start"
-            )
     return query
+
+
+@contextmanager
+def _watch(seen: Sequence[Callable[[], bool]]) -> Iterator[None]:
+    """Warn of a source that does not see that it is held: after a while, or else at the end."""
+    timer = threading.Timer(_UNSEEN_SECONDS, _warn_unseen, [seen])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+        if timer.is_alive():
+            _warn_unseen(seen)
+    finally:
+        timer.cancel()
+        timer.join()  # the files that it looks at are closed next
+
+
+def _warn_unseen(seen: Sequence[Callable[[], bool]]) -> None:
+    if not all(each() for each in seen):
+        _log.warning(
+            "available_now: a source has not found the file that the driver keeps for it in the "
+            "temporary folder. Without it, records that are produced after the start are read, "
+            "too, and the query ends when a trigger finds none"
+        )
 
 
 def _started(writer: "DataStreamWriter", table: str | None) -> "StreamingQuery":

@@ -17,6 +17,7 @@ from kshare.errors import KshareError
 from spark_plugin import available_now, spark_api, triggers
 from spark_plugin.held_ends import Hold
 from spark_plugin.source import KshareDataSource
+from tests.support.groups import eventually
 from tests.support.options import BASE
 
 FAILURE = StreamingQueryException("it failed")
@@ -144,7 +145,19 @@ def test_each_source_was_held(caplog: pytest.LogCaptureFixture) -> None:
     writer.query.sees = lambda: None
     available_now(writer)
     (said,) = caplog.messages
-    assert "it has also read records that were produced after its start" in said
+    assert "a source has not found the file that the driver keeps for it" in said
+
+
+@pytest.mark.usefixtures("older")
+def test_a_query_that_is_not_held_says_so_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may go on for ever."""
+    monkeypatch.setattr(triggers, "_UNSEEN_SECONDS", 0.0)
+    writer: Any = FakeWriter(leaf("kshare", KshareDataSource(dict(BASE))))
+    writer.query.sees = lambda: eventually(lambda: caplog.messages)
+    available_now(writer)
+    assert len(caplog.messages) == 1
 
 
 @pytest.mark.usefixtures("older")
