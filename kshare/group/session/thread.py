@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from kshare.core.progress import TopicPartition
 from kshare.core.showing import shown
-from kshare.errors import KshareError
+from kshare.errors import ForeignMemberError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
@@ -170,6 +170,9 @@ class SessionThread:
                 self._step()
             self._leave()
             self._warn()
+        except ForeignMemberError as error:
+            self._fail(error)
+            self._withdraw()
         except KshareError as error:
             self._fail(error)
         except BaseException as error:
@@ -271,6 +274,13 @@ class SessionThread:
         for key in (*keys, beat_key(self.presence.session_id)):
             self.actions.delete(link, key)
         link.writer.flush(max(min(seconds, ANSWER_MS / 1000), 0.0))
+
+    def _withdraw(self) -> None:
+        """Delete the own beat: it must not keep those from starting who have the right settings."""
+        link = self._follower.link
+        if link is not None:
+            self.actions.delete(link, beat_key(self.presence.session_id))
+            link.writer.flush(ANSWER_MS / 1000)
 
     def _fail(self, error: KshareError) -> None:
         with self.shared.changed:

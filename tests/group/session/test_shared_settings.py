@@ -50,6 +50,11 @@ def test_who_comes_later_is_refused_by_name(servers: str, given: dict[str, str],
             other.claim({T0: ALL_HASHES})
             with pytest.raises(ForeignMemberError, match=f"{session.session_id} on .*: {said}"):
                 eventually(other.check)
+            # It is not closed, but its beat keeps nobody from starting.
+            beats = session._shared.ownerships.log.members
+            eventually(lambda: other.session_id not in beats)
+            with member(servers, UPPER) as third:
+                assert third.may_deliver()
         assert commit(session, rectangle(0, 5, LOWER)) == 0  # nobody has the other half
         session.check()
     with member(servers, **given) as other:  # that one has gone  # type: ignore[arg-type]
