@@ -37,6 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from kshare.operating_system import OperatingSystem, this_system
 from spark_plugin.forked_start import (
     DAEMON,
     FORKED,
@@ -139,13 +140,13 @@ class _Starter:
         self.streams.clear()
 
 
-def start() -> None:
-    """Fork a server for this process's siblings, if they have none.
+def start(system: OperatingSystem | None = None) -> None:
+    """Fork a server for this process's siblings, if they have none and the system lets it.
 
     It returns in this process. In the server, and in those that it forks, it raises SystemExit, or
     what the module that the process runs has raised.
     """
-    where = address()
+    where = address() if (system or this_system()).has_fork_server else None
     if where is None:
         return
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -384,8 +385,7 @@ def become(request: Request) -> None:
 
 def _name_process(name: str) -> None:
     """Set what ``ps -o comm`` and ``top`` show; the command line stays that of the daemon."""
-    with suppress(OSError):
-        Path("/proc/self/comm").write_text(name)
+    this_system().name_process(name)
 
 
 def _say(what: Any) -> None:

@@ -38,6 +38,8 @@ def address() -> str | None:
     Returns:
         None if the parent is no JVM, or there is no ``/proc`` to see that.
     """
+    if os.environ.get("KSHARE_PORTABLE") == "1":  # kshare.operating_system, which takes 10 ms
+        return None
     parent = os.getppid()
     try:
         program = os.readlink(f"/proc/{parent}/exe")  # noqa: PTH115

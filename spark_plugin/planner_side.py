@@ -3,7 +3,9 @@
 A call costs one call of :mod:`kshare.planner`. Tasks do not import this module.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import InputPartition
@@ -11,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.listening import START_SECONDS, check_listening
 from kshare.cluster.policies import PolicyWatch
+from kshare.operating_system import OperatingSystem, this_system
 from kshare.options import FromGroup, SourceOptions
 from kshare.planner import StreamPlanner, plan_batch
 from kshare.planner.batch_query import Comparison, Condition, bounds_of
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import ColumnPath, Filter
 
 
-__all__ = ["batch_partitions", "conditions_of", "open_planner"]
+__all__ = ["batch_partitions", "conditions_of", "open_planner", "say_what_lacks"]
+
+_log = logging.getLogger("kshare")
 
 
 def batch_partitions(options: SourceOptions, filters: "Sequence[Filter]") -> list[InputPartition]:
@@ -37,6 +42,7 @@ def batch_partitions(options: SourceOptions, filters: "Sequence[Filter]") -> lis
         DataLossError: The given offsets are not in the log, and ``failOnDataLoss`` is true.
         KafkaError: The cluster did not answer.
     """
+    say_what_lacks(this_system())
     check_listening(options.kafka, START_SECONDS)
     cluster, policies = Cluster(options.kafka), PolicyWatch(options.kafka)
     try:
@@ -54,6 +60,7 @@ def open_planner(options: SourceOptions) -> StreamPlanner:
     Raises:
         KafkaError: No bootstrap server listens.
     """
+    say_what_lacks(this_system())
     check_listening(options.kafka, START_SECONDS)
     return StreamPlanner(
         options,
@@ -61,6 +68,14 @@ def open_planner(options: SourceOptions) -> StreamPlanner:
         group=_group_of(options),
         policies=PolicyWatch(options.kafka),
     )
+
+
+@cache
+def say_what_lacks(system: OperatingSystem) -> None:
+    """Say, once in each process, what it costs that this is not Linux."""
+    costs = system.costs()
+    if costs:
+        _log.info("%s; nothing is lost (docs/tuning.md, Other systems)", "; ".join(costs))
 
 
 def _group_of(options: SourceOptions) -> QueryMemberLike | None:

@@ -18,8 +18,9 @@ the worker again, so a later task starts in a new one.
 
 **The executor** is found from the worker's parent processes: Spark does not say. Two workers of one
 executor get the same name, those of two executors different ones. A worker's parent is the daemon
-that forked it, and the daemon's is the executor's JVM. Its command line has ``--executor-id`` and
-``--cores`` under every cluster manager (``CoarseGrainedExecutorBackend``), and neither in local
+that forked it, and the daemon's is the executor's JVM; without a daemon
+(``spark.python.use.daemon=false``), the worker's is. The JVM's command line has ``--executor-id``
+and ``--cores`` under every cluster manager (``CoarseGrainedExecutorBackend``), and neither in local
 mode.
 """
 
@@ -28,11 +29,10 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import cache, partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -41,13 +41,14 @@ from kshare.core.progress import Slice
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import Ticket
 from kshare.feedback.messages import Executor, TaskReport
+from kshare.operating_system import OperatingSystem, this_system
 from kshare.options import SourceOptions
 from kshare.wire.reader.read_slice import OnEnd, read_slices
 from spark_plugin.logs import show_log
 from spark_plugin.source import SlicePartition
 from spark_plugin.spark_api import SPARK, refuse_reuse
 
-__all__ = ["end_worker_with_task", "read_partition", "this_executor"]
+__all__ = ["end_worker_with_task", "executor_above", "read_partition", "this_executor"]
 
 _log = logging.getLogger("kshare")
 _DAEMONS = {"pyspark.daemon", "spark_plugin.daemon"}
@@ -107,18 +108,30 @@ def _is_daemon(main: Any) -> bool:
 @cache
 def this_executor() -> Executor:
     """Return the executor of this process; its slots are 0 if they cannot be seen."""
+    return executor_above(os.getppid(), this_system())
+
+
+def executor_above(parent: int, system: OperatingSystem) -> Executor:
+    """Return the executor of a worker.
+
+    Args:
+        parent: The worker's parent: the daemon, or the executor's JVM.
+        system: It shows the processes.
+
+    Returns:
+        Named after the parent, without slots, if the processes are not shown.
+    """
     host = socket.gethostname()
     try:
-        jvm = _parent_of(os.getppid())
-        command = Path(f"/proc/{jvm}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except (OSError, ValueError, IndexError):  # no /proc, or no right to read it
-        return Executor(f"{os.getppid()}@{host}", 0)
+        command = system.command_of(parent)
+        if not _is_jvm(command):
+            command = system.command_of(system.parent_of(parent))
+    except (OSError, ValueError, IndexError):  # not on this system, or no right to read it
+        return Executor(f"{parent}@{host}", 0)
     arguments = dict(pairwise(command))
     name, cores = arguments.get("--executor-id", "driver"), arguments.get("--cores", "")
     return Executor(f"{name}@{host}", int(cores) if cores.isdecimal() else 0)
 
 
-def _parent_of(process: int) -> int:
-    # The command's name is in parentheses, and may contain some.
-    stat = Path(f"/proc/{process}/stat").read_text()
-    return int(stat.rpartition(")")[2].split()[1])
+def _is_jvm(command: Sequence[str]) -> bool:
+    return os.path.basename(next(iter(command), "")) == "java"  # noqa: PTH119

@@ -37,6 +37,7 @@ from kshare.errors import KafkaError, KshareError, UnknownTopicError
 from kshare.feedback.messages import TaskReport
 from kshare.feedback.server import FeedbackServer
 from kshare.monitor.status import unchanged_text
+from kshare.operating_system import OperatingSystem, this_system
 from kshare.options import KafkaConfig, Subscribe
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "examine_compiled_code",
     "examine_feedback",
     "examine_java",
+    "examine_system",
     "examine_workers",
     "run",
 ]
@@ -120,6 +122,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield from examine_workers(environment)
     yield examine_java(environment)
     yield examine_compiled_code()
+    yield from examine_system(this_system())
     if arguments.spark:
         yield _spark()
     if arguments.checkpoint is not None:
@@ -334,6 +337,13 @@ def examine_compiled_code() -> Finding:
         text = f"the reader's machine code does not load: {type(error).__name__}: {error}"
         return Finding("compiled code", "red", text, "install kshare again")
     return Finding("compiled code", "green", "the reader's machine code loads")
+
+
+def examine_system(system: OperatingSystem) -> Iterator[Finding]:
+    """Say what it costs that this system is not Linux; nothing where it costs nothing."""
+    if costs := system.costs():
+        remedy = "nothing is lost; docs/tuning.md, Other systems, says what each costs"
+        yield Finding("system", "yellow", "; ".join(costs), remedy)
 
 
 @dataclass(frozen=True, slots=True)

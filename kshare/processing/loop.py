@@ -25,9 +25,9 @@ _Work: TypeAlias = Callable[[], Callable[[], Any]]
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Make an event loop for handlers: uvloop's where that is installed, else asyncio's.
 
-    Where a policy for event loops is set, it decides.
+    Where a policy for event loops is set, it decides, before Python 3.14.
     """
-    if sys.version_info < (3, 14):  # since then policies mean nothing
+    if sys.version_info < (3, 14):  # since then to ask for a policy is deprecated; 3.16 has none
         policy = asyncio.get_event_loop_policy()
         if type(policy) is not asyncio.DefaultEventLoopPolicy:
             return asyncio.new_event_loop()

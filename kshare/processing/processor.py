@@ -167,7 +167,7 @@ class Processor:
         ended within ``drain_timeout``, and the rest stays pending.
 
         Handlers run in an event loop of the processor's own: uvloop's, where that is installed
-        (the extra ``processing``) and no policy for event loops is set.
+        (the extra ``processing``) and, before Python 3.14, no policy for event loops is set.
 
         Where an event loop runs already, as in a notebook's cell, the processor has a loop and a
         thread of its own, and that one waits. Interrupt the cell to end it. In a coroutine, write

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kshare.errors import OptionsError
+from kshare.operating_system import OperatingSystem, this_system
 from kshare.options.frozen import Properties
 from kshare.options.model import KafkaConfig
 from kshare.security.store_files import has_key, trust_store
@@ -43,11 +44,12 @@ def identifies_endpoints(properties: Properties) -> bool:
     return properties.get(name, "https").strip().lower() == "https"
 
 
-def context_of(properties: Properties) -> ssl.SSLContext:
+def context_of(properties: Properties, system: OperatingSystem | None = None) -> ssl.SSLContext:
     """Return the context of a client.
 
     Args:
         properties: Java's ``ssl.*``, without ``kafka.``.
+        system: What the operating system has; by default, that of this process.
 
     Raises:
         OptionsError: A store cannot be used; the text names the option.
@@ -72,7 +74,7 @@ def context_of(properties: Properties) -> ssl.SSLContext:
             ) from None
     keys = client_keys(properties)
     if keys is not None:
-        _load_keys(context, keys)
+        _load_keys(context, keys, system or this_system())
     return context
 
 
@@ -89,14 +91,14 @@ def client_keys(properties: Properties) -> "KeyStore | None":
     return key_store(properties)
 
 
-def _load_keys(context: ssl.SSLContext, keys: "KeyStore") -> None:
+def _load_keys(context: ssl.SSLContext, keys: "KeyStore", system: OperatingSystem) -> None:
     """Python takes keys from files only: from one in memory, as no folder may be writable."""
     password = secrets.token_urlsafe(32)
     content = (keys.certificates + keys.key_pem(password)).encode()
     with ExitStack() as stack:
         try:
-            path = stack.enter_context(_in_memory(content))
-        except (AttributeError, OSError):  # no Linux, or no /proc
+            path = stack.enter_context(_in_memory(content, system))
+        except OSError:  # there are no such files here
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kshare-"))  # mode 0700
             path = Path(folder, "client.pem")
             path.write_bytes(content)
@@ -109,16 +111,14 @@ def _load_keys(context: ssl.SSLContext, keys: "KeyStore") -> None:
 
 
 @contextmanager
-def _in_memory(content: bytes) -> Iterator[Path]:
+def _in_memory(content: bytes, system: OperatingSystem) -> Iterator[Path]:
     """A file that is in no folder.
 
     Raises:
-        AttributeError: This system has none.
         OSError: It cannot be had, or not be opened by a path.
     """
-    with open(os.memfd_create("kshare-client.pem"), "wb") as file:  # noqa: PTH123 - a descriptor
-        file.write(content)
-        file.flush()
-        path = Path(f"/proc/self/fd/{file.fileno()}")
-        path.stat()
-        yield path
+    descriptor = system.memory_file("kshare-client.pem", content)
+    try:
+        yield Path(system.path_of(descriptor))
+    finally:
+        os.close(descriptor)

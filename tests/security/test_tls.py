@@ -1,6 +1,5 @@
 """TLS, against servers in this process: whom a client believes, and what it shows."""
 
-import os
 import socket
 import ssl
 import tempfile
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kshare.errors import AuthenticationError
+from kshare.operating_system import POSIX
 from kshare.options.frozen import Properties
 from kshare.security.tls import context_of, ssl_context
 from kshare.wire.protocol.connection import Connection
@@ -93,16 +93,15 @@ def test_a_client_shows_its_certificate_where_no_folder_can_be_written(
 def test_without_files_in_memory_a_folder_serves(
     client: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(os, "memfd_create")
     given = properties(
         keystore__key=client.key_pem(),
         keystore__certificate__chain=client.pem,
         keystore__type="PEM",
     )
-    context_of(given)
+    context_of(given, POSIX)
     monkeypatch.setattr(tempfile, "tempdir", "/proc/none")
     with pytest.raises(FileNotFoundError):
-        context_of(given)
+        context_of(given, POSIX)
 
 
 def test_no_context_without_tls() -> None:

@@ -1,12 +1,14 @@
 """The daemon of Python workers: what it imports, and that it may be forked after that."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+from kshare.operating_system import PORTABLE
 from kshare.testing import FakeCluster, Record
 from spark_plugin.fork_server import preload
 
@@ -65,10 +67,14 @@ daemon.main()
 )
 
 
-def run(script: str) -> str:
+def run(script: str, *, portable: bool = False) -> str:
     """Run a script in a process of its own, and return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script],
+        env=os.environ | {PORTABLE: "1" if portable else ""},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout
 
@@ -117,3 +123,9 @@ def test_an_import_that_fails_is_left_to_the_worker(capfd: pytest.CaptureFixture
 def test_only_daemons_of_workers_import_the_kernels(arguments: list[str], imported: str) -> None:
     """Spark has a daemon for each kind of process that plans, too."""
     assert run(MAIN.replace("{arguments}", repr(arguments))).strip() == imported
+
+
+@pytest.mark.parametrize("arguments", [[], ["pyspark.sql.worker.plan_data_source_read"]])
+def test_nothing_is_imported_ahead_where_a_fork_may_not_use_it(arguments: list[str]) -> None:
+    script = MAIN.replace("{arguments}", repr(arguments))
+    assert run(script, portable=True).strip() == "False False"

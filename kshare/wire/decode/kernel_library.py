@@ -15,7 +15,6 @@ Cost: 0.5 ms to find and load it; 4 s to make it, in a process of its own.
 """
 
 import ctypes
-import fcntl
 import hashlib
 import logging
 import os
@@ -23,11 +22,14 @@ import pkgutil
 import platform
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+
+from kshare.operating_system import OperatingSystem, this_system
 
 __all__ = ["directories", "elsewhere", "file_name", "find", "load", "locate", "make", "sealed"]
 
@@ -45,23 +47,39 @@ _POLL_SECONDS: Final = 0.05
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
-def load() -> ctypes.CDLL:
-    """Load the library; see :func:`locate`."""
-    found = locate()
-    if isinstance(found, Path):
-        # What was looked at is what is loaded, even if its folder has another file by now.
-        descriptor = _opened(found.name, found)
-        opened = Path(f"/proc/self/fd/{descriptor}")
-        try:
-            return ctypes.CDLL(str(opened if opened.exists() else found))
-        finally:
-            os.close(descriptor)
-    descriptor = os.memfd_create("kernels")
+def load(system: OperatingSystem | None = None) -> ctypes.CDLL:
+    """Load the library; see :func:`locate`.
+
+    Args:
+        system: What the operating system has; by default, that of this process.
+    """
+    found, system = locate(), system or this_system()
+    if isinstance(found, bytes):
+        return _loaded(found, system)
+    # What was looked at is what is loaded, even if its folder has another file by now.
+    descriptor = _opened(found.name, found)
     try:
-        os.write(descriptor, found)
-        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+        if system.process_files:
+            return ctypes.CDLL(system.path_of(descriptor))
+        if _is_importable(found):  # nobody else can change it
+            return ctypes.CDLL(str(found))
+        return _loaded(os.pread(descriptor, os.fstat(descriptor).st_size, 0), system)
     finally:
         os.close(descriptor)
+
+
+def _loaded(library: bytes, system: OperatingSystem) -> ctypes.CDLL:
+    """Load a library that is in no folder: from memory, or from a folder of this user's alone."""
+    with suppress(OSError):
+        descriptor = system.memory_file("kernels", library)
+        try:
+            return ctypes.CDLL(system.path_of(descriptor))
+        finally:
+            os.close(descriptor)
+    with tempfile.TemporaryDirectory(prefix="kshare-") as folder:  # mode 0700
+        path = Path(folder, "kernels.so")
+        path.write_bytes(library)
+        return ctypes.CDLL(str(path))  # it stays when its file goes
 
 
 def locate() -> Path | bytes:
@@ -255,12 +273,7 @@ def _lock(path: Path) -> Iterator[None]:
         if not (_is_importable(path) or _is_own(file.fileno())):
             raise PermissionError(f"{path} is another user's")
         until = time.monotonic() + _WAIT_SECONDS
-        while time.monotonic() < until:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
+        with suppress(OSError):  # a file system without locks
+            while time.monotonic() < until and not this_system().try_lock(file.fileno()):
                 time.sleep(_POLL_SECONDS)
-            except OSError:
-                break  # a file system without locks
         yield

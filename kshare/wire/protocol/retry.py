@@ -9,6 +9,7 @@ import time
 from typing import Final, Protocol, Self
 
 from kshare.core.backoff import Backoff
+from kshare.operating_system import this_system
 from kshare.options import KafkaConfig
 
 __all__ = ["CHANCE", "Clock", "RetryDeadline", "boot_time", "retry_backoff"]
@@ -30,7 +31,7 @@ class Clock(Protocol):
         """Wait."""
 
 
-_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_BOOT_CLOCK: Final = this_system().boot_clock
 
 
 def boot_time() -> float:

@@ -13,7 +13,8 @@ lives, up to half a second (the holder may be waiting for a slow sink), and then
 So the fastest task leads and the others follow. :mod:`kshare.wire.sharing.files` has the files and
 the lock on the index.
 
-Linux only. Elsewhere, and where ``/proc`` is hidden, each task fetches for itself.
+Where processes cannot open each other's files (Linux alone lets them, and only where its ``/proc``
+shows them), each task fetches for itself.
 """
 
 import logging
@@ -30,8 +31,8 @@ import numpy as np
 from crc32c import crc32c
 
 from kshare.core.tasks import FetchGroup
+from kshare.operating_system import OperatingSystem, this_system
 from kshare.wire.sharing.files import (
-    CAN_LOCK,
     CHUNK_HEAD,
     CHUNK_MAGIC,
     held_files,
@@ -82,9 +83,17 @@ class SharedChunks:
         partition: The partition.
         limit: Maximum size of all chunks of this user on this host, in bytes
             (``max.bytes.key.range.results``).
+        system: What the operating system has; by default, that of this process.
     """
 
-    def __init__(self, group: FetchGroup, topic: str, partition: int, limit: int) -> None:
+    def __init__(
+        self,
+        group: FetchGroup,
+        topic: str,
+        partition: int,
+        limit: int,
+        system: OperatingSystem | None = None,
+    ) -> None:
         self._key = GroupKey(group.query, group.batch, group.number, topic, partition)
         self._digest = sha256(repr(self._key).encode()).digest()[:16]
         self._number = group.member
@@ -92,7 +101,9 @@ class SharedChunks:
         self._buffer = np.empty(0, np.uint8)
         self._is_wanted = False
         self._owner = Owner(0, 0)
-        self._works = CAN_LOCK
+        self._works = (system or this_system()).shares_open_files
+        if not self._works:
+            return
         with self._as_without_cache():
             self._owner = this_process()
             with opened_index(create=True) as index:
@@ -280,9 +291,9 @@ class _Waiting:
         self._pause = min(1.5 * self._pause, _PAUSE_SECONDS[1])
 
 
-def forget_query(query: str) -> None:
+def forget_query(query: str, system: OperatingSystem | None = None) -> None:
     """Free what waits on this host for the tasks of a query that has ended. Raises nothing."""
-    if not CAN_LOCK:
+    if not (system or this_system()).shares_open_files:
         return
     try:
         with opened_index() as index:

@@ -42,20 +42,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
 
+from kshare.operating_system import OperatingSystem, this_system
 from kshare.wire.sharing.group import Chunk, LostGroupError, Owner
 from kshare.wire.sharing.index import INDEX_MAGIC, ChunkIndex
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows
-    fcntl = None  # type: ignore[assignment]
-
 __all__ = [
-    "CAN_LOCK",
     "CHUNK_HEAD",
     "CHUNK_MAGIC",
     "held_files",
@@ -70,8 +64,6 @@ __all__ = [
     "write_file",
 ]
 
-CAN_LOCK = fcntl is not None
-"""True if this system has locks that end with their holders."""
 CHUNK_MAGIC = b"kschunk1"
 # Magic, CRC-32C of what follows it; name, digest of the siblings, offsets, sizes of what comes.
 CHUNK_HEAD = struct.Struct(">8sI16s16sqqIQ")
@@ -102,12 +94,13 @@ def index_name() -> str:
     """The name of this user's index. Processes that cannot see each other have different ones.
 
     So have those with different temporary folders, since the room there is what they share.
+
+    Raises:
+        OSError: This system shows no open files of other processes.
     """
     folder = sha256(os.fsencode(tempfile.gettempdir())).hexdigest()[:16]
-    with suppress(OSError):
-        space = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - follows a magic link
-        return f"kshare-chunks-{os.geteuid()}-{space}-{folder}"
-    raise OSError(errno.ENOSYS, "there is no /proc to share open files by")
+    space = this_system().process_namespace()
+    return f"kshare-chunks-{os.geteuid()}-{space}-{folder}"
 
 
 @contextmanager
@@ -139,7 +132,7 @@ def _locked_index(name: str, *, create: bool) -> Iterator[int]:
         held = _held_indexes.get(name) or _join_index(name, create=create)
         try:
             # Opened once more: a lock of its own keeps this process's other threads out, too.
-            handle = os.open(f"/proc/self/fd/{held.handle}", os.O_RDWR | os.O_CLOEXEC)
+            handle = os.open(this_system().path_of(held.handle), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
         try:
@@ -183,11 +176,10 @@ def _elected(name: str) -> Iterator[list[tuple[int, int]]]:
     elected = _bound(name)
     _elections.add(elected)
     try:
-        listed = Path("/proc/net/unix").read_bytes().splitlines()
-        signs = {line.rpartition(b" ")[2] for line in listed}
-        own = b"@" + name.encode()
+        signs = this_system().abstract_names()
+        own = name.encode()
         if own not in signs:
-            raise OSError(errno.ENOSYS, "/proc does not show this process's sockets")
+            raise OSError(errno.ENOSYS, "the sockets of this process are not shown")
         matches = (re.fullmatch(rb"%s/(\d{1,9})/(\d{1,9})" % own, sign) for sign in sorted(signs))
         yield [(int(match[1]), int(match[2])) for match in matches if match]
     finally:
@@ -224,7 +216,7 @@ def _try_bind(name: str) -> int | None:
     """A socket of this name, which goes with the process; None if another has it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
         try:
-            made.bind("\0" + name)
+            made.bind(this_system().abstract_address(name))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -233,10 +225,7 @@ def _try_bind(name: str) -> int | None:
 
 
 def _try_lock(handle: int) -> int | None:
-    with suppress(BlockingIOError):
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return handle
-    return None
+    return handle if this_system().try_lock(handle) else None
 
 
 def _in_time(attempt: Callable[[], int | None]) -> int:
@@ -268,7 +257,7 @@ def _close_the_parents() -> None:
         kept.clear()
 
 
-if CAN_LOCK:
+if this_system().shares_open_files:
     os.register_at_fork(after_in_child=_close_the_parents)
 
 
@@ -321,7 +310,7 @@ def _open_again(
     pid: int, handle: int, flags: int, is_it: Callable[[os.stat_result], bool]
 ) -> int | None:
     """Open a file of another process in this one; None if it is something else."""
-    path = f"/proc/{pid}/fd/{handle}"
+    path = this_system().path_of(handle, pid)
     if not is_it(os.stat(path)):  # noqa: PTH116 - follows a magic link
         return None
     opened = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -346,15 +335,13 @@ def opened_folder() -> Iterator[int]:
         os.close(handle)
 
 
-def nameless_file(folder: int) -> int:
+def nameless_file(folder: int, system: OperatingSystem | None = None) -> int:
     """A new file without a name, open for reading and writing.
 
-    Where the file system makes none, it has a name for an instant, and is empty then.
+    Where the system or the file system makes none, it has a name for an instant, and is empty then.
     """
     try:
-        return os.open(
-            ".", os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
-        )
+        return (system or this_system()).unnamed_file(folder)
     except OSError as error:
         if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}:
             raise
@@ -395,22 +382,12 @@ def read_file(handle: int, view: memoryview) -> bool:
 def this_process() -> Owner:
     """The owner of what this process leaves."""
     pid = os.getpid()
-    birth = _birth(pid)
+    birth = this_system().start_of(pid)
     if birth is None:
-        raise OSError(errno.ENOSYS, "/proc does not show this process")
+        raise OSError(errno.ENOSYS, "this process is not shown")
     return Owner(pid, birth)
 
 
 def is_alive(owner: Owner) -> bool:
     """True if a process has not ended."""
-    return _birth(owner.pid) == owner.birth
-
-
-def _birth(pid: int) -> int | None:
-    """Start time of a process; None if there is none, or it has ended and no one waited for it."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    state, *fields = text[text.rindex(b")") + 2 :].split()
-    return None if state in {b"Z", b"X"} else int(fields[18])
+    return this_system().start_of(owner.pid) == owner.birth

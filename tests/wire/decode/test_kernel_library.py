@@ -9,11 +9,13 @@ import stat
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kshare.errors import KernelLibraryError
+from kshare.operating_system import POSIX, OperatingSystem, observed
 from kshare.wire.decode import kernel_library
 from kshare.wire.decode.kernel_compiler import compile_library
 from kshare.wire.decode.kernel_library import directories, find, locate, make, sealed
@@ -376,6 +378,37 @@ def test_changed_sources_are_compiled_at_first_use(installed: Path) -> None:
     made = new.stat().st_mtime_ns
     assert run_fresh(installed).stdout == "[]\n"
     assert new.stat().st_mtime_ns == made
+
+
+SMALLER = [
+    POSIX,
+    replace(observed(), process_files=False),
+    replace(observed(), memory_files=False),
+]
+"""Systems where a library is not loaded by the path of an open file, or not from memory."""
+
+
+@pytest.mark.parametrize("system", SMALLER, ids=["POSIX", "no /proc", "no memory files"])
+@pytest.mark.parametrize("where", ["installed", "cache", "archive"])
+def test_kernels_load_where_there_are_no_paths_of_open_files(
+    system: OperatingSystem, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that another user could exchange meanwhile is copied; nothing of that is left."""
+    found = locate()
+    assert isinstance(found, Path)
+    if where != "installed":
+        kept = tmp_path / "cache" / found.name
+        kept.parent.mkdir()
+        shutil.copyfile(found, kept)
+        place = kept if where == "cache" else kept.read_bytes()
+        monkeypatch.setattr(kernel_library, "locate", lambda: place)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = sorted(tmp_path.iterdir())
+    loaded = kernel_library.load(system)
+    assert all(loaded[name] for name in SIGNATURES)
+    assert sorted(tmp_path.iterdir()) == before
+    if where == "cache" and not system.process_files:
+        assert loaded._name != str(kept)
 
 
 @pytest.mark.long
