@@ -46,12 +46,15 @@ for line in sys.stdin:
 SHOWS = """
 import json, os, signal, sys
 import __main__
+# A recent libffi keeps its own file open, once a process has called C, and maps it again.
+OPEN = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+OPEN = [name for name in OPEN if "/libffi.so" not in os.path.realpath(name)]
 SIGNALS = [str(signal.getsignal(n)) for n in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP)]
 shown = {
     "argv": sys.argv, "orig": sys.orig_argv, "main": __main__.__spec__.name, "folder": os.getcwd(),
     "group": os.getpgrp() == os.getpgid(int(os.environ["SPARK_JVM"])),
     "environment": dict(os.environ), "input": sys.stdin.read(), "path": sys.path,
-    "descriptors": len(os.listdir("/proc/self/fd")), "signals": SIGNALS,
+    "descriptors": len(OPEN), "signals": SIGNALS,
 }
 print(json.dumps(shown))
 print("to the error stream", file=sys.stderr)
