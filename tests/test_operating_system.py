@@ -227,13 +227,9 @@ def test_an_executor_without_processes_is_its_workers_parent() -> None:
 
 def test_a_worker_without_a_daemon_knows_its_executor() -> None:
     """``spark.python.use.daemon=false``: the JVM is its parent, not its parent's parent."""
-    script = (
-        "import os, time\n"
-        "print(os.spawnv(os.P_NOWAIT, '/bin/sleep', ['sleep', '600']), flush=True)\n"
-        "time.sleep(600)"
-    )
-    command = ["java", "-c", script, "--executor-id", "3", "--cores", "4"]
-    with subprocess.Popen(command, executable=sys.executable, stdout=subprocess.PIPE) as jvm:
+    shell = ["java", "-c", "sleep 600 & echo $!; wait", "java"]
+    command = [*shell, "--executor-id", "3", "--cores", "4"]
+    with subprocess.Popen(command, executable="/bin/sh", stdout=subprocess.PIPE) as jvm:
         assert jvm.stdout
         daemon = int(jvm.stdout.readline())
         try:
