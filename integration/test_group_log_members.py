@@ -176,7 +176,7 @@ def test_the_log_has_no_leader_for_a_while(
         produced += 2_000
         time.sleep(2)  # twice claim.timeout.ms
         stopped = run.delivered()
-        eventually(each_says(members, "has handed out nothing for 10 s"))
+        eventually(each_says(members, "nothing is handed out, as others may have its key hashes"))
         assert run.delivered() == stopped < produced
         cluster.brokers[2].start()
         run.finish(produced)

@@ -215,7 +215,7 @@ class Client(Generic[HandleT]):
                 self.close()
                 return
             self.renew()
-            deadline.sleep()
+            deadline.sleep(_log, "get an answer", self.last_fault or "no broker has answered")
 
     def answered(self) -> None:
         """Note that the cluster has answered: from now on, silence has reasons that can pass."""

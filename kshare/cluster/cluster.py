@@ -299,9 +299,8 @@ class Cluster:
                 # It was created or deleted just now, and one broker knows that and another not.
                 if deadline.expired:
                     raise
-                _log.info("listing the topics again after: %s", error)
                 self._client.close()
-                deadline.sleep()
+                deadline.sleep(_log, f"list the topics of {pattern}", error)
 
     def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
         wanted = {RdTopicPartition(*tp): spec for tp, spec in specs.items()}
@@ -395,11 +394,11 @@ class Cluster:
                     # A client goes on by what it knew before: a new one asks who leads.
                     self._client.close()
             if not faults:
+                deadline.over()
                 return answers
             faults += self._missing(leaderless, what, deadline)
             missing = self._missing_twice(faults, missing)
-            _log.info("asking again after: %s", faults[-1])
-            deadline.sleep()
+            deadline.sleep(_log, what, faults[-1])
 
     def _missing(
         self, partitions: Collection[RdTopicPartition], what: str, deadline: RetryDeadline

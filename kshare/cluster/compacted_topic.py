@@ -6,6 +6,7 @@ nothing. That a topic was deleted or made again is said by :attr:`Changes.restar
 Cost: a read takes one request, and another one if anything is new; then it fetches what is new.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ from kshare.wire.protocol.error_codes import PASSING, ErrorCode
 from kshare.wire.protocol.retry import RetryDeadline
 
 __all__ = ["Changes", "CompactedTopic", "Row"]
+
+_log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.1
 _REPLICAS_MAX: Final = 3
@@ -229,10 +232,10 @@ class CompactedTopic:
         while True:
             try:
                 self.partitions()
-            except UnknownTopicError:
+            except UnknownTopicError as error:
                 if deadline.expired:
                     raise
-                deadline.sleep()
+                deadline.sleep(_log, f"find topic {self.name}", error)
             else:
                 return
 

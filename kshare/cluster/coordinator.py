@@ -13,6 +13,7 @@ no bootstrap server answers, brokers that this process has seen are asked. Of an
 :class:`OffsetWriter`, a thread, a connection to the coordinator, and one round trip a commit.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -50,6 +51,8 @@ __all__ = [
     "offsets_to_send",
     "retried",
 ]
+
+_log = logging.getLogger(__name__)
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -133,7 +136,7 @@ def retried(
     deadline.start()
     while True:
         try:
-            return step()
+            answer = step()
         except OSError as error:
             if deadline.expired:
                 raise KafkaError(
@@ -141,7 +144,10 @@ def retried(
                     f"{str(error) or type(error).__name__}"
                 ) from error
             on_fault(error)
-        deadline.sleep()
+            deadline.sleep(_log, action, error)
+        else:
+            deadline.over()
+            return answer
 
 
 def find_coordinator(kafka: KafkaConfig, group: str) -> Address:

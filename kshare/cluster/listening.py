@@ -73,7 +73,7 @@ def check_listening(
         if not has_said and seconds - deadline.seconds_left >= _SILENT_SECONDS:
             has_said = True
             _log.warning("%s; looking again for %.0f s", what, deadline.seconds_left)
-        deadline.sleep()
+        deadline.sleep(_log, "connect", what)
 
 
 def _faults(kafka: KafkaConfig, connect: Connect) -> list[str]:

@@ -285,15 +285,17 @@ class TopicWatch(Generic[KeyT, ValueT]):
         deadline.start()
         while True:
             try:
-                return self._table.read()
+                rows = self._table.read()
             except AuthorizationError:
                 raise
             except KafkaError as error:
                 if isinstance(error, AuthenticationError) or deadline.expired:
                     text = f"{self._table.texts.refused}: {error}"
                     raise KafkaError(text, topic=self._table.spec.name) from error
-                _log.info("reading %s again after: %s", self._table.spec.name, error)
-            deadline.sleep()
+                deadline.sleep(_log, f"read topic {self._table.spec.name}", error)
+            else:
+                deadline.over()
+                return rows
 
     def _look(self) -> None:
         try:

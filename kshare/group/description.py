@@ -1,5 +1,6 @@
 """A group as its coordinator describes it: its state, and the members that it knows."""
 
+import logging
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from contextlib import closing
@@ -24,6 +25,8 @@ __all__ = [
     "describe_group",
     "describe_groups",
 ]
+
+_log = logging.getLogger("kshare.group")
 
 _UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001 - the mock cluster
 _NO_GROUP: Final = RdKafkaError.GROUP_ID_NOT_FOUND
@@ -99,7 +102,8 @@ class GroupDescriber:
                     described[group] = answer
             if len(described) < len(groups):
                 self._client.close()  # a new one asks again who coordinates the group
-                deadline.sleep()
+                late = ", ".join(group for group in wanted if group not in described)
+                deadline.sleep(_log, f"describe group {late}", "its coordinator is not ready")
         return described
 
     def close(self) -> None:

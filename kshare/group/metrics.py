@@ -4,7 +4,6 @@ Cost: counting costs a clock's look for each commit. Metrics are worked out when
 linear in the partitions, and in the stretches that are not acknowledged.
 """
 
-import logging
 import threading
 import time
 from bisect import bisect_left
@@ -31,12 +30,10 @@ __all__ = [
     "ServedConsumer",
 ]
 
-_log = logging.getLogger("kshare.group")
 
 LATENCY_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets of latencies, in seconds; the last bucket has none."""
 
-_PAUSE_SECONDS = 10.0
 """After this time without the right to hand records out, there is a warning."""
 
 
@@ -212,7 +209,7 @@ class Latency:
 class DeliveryPause:
     """Counts the time in which nothing may be handed out, as the session may be over.
 
-    Warns once if it gets long. For the thread that polls.
+    For the thread that polls. The session says why, once it lasts.
 
     Attributes:
         seconds: All of it together.
@@ -220,33 +217,15 @@ class DeliveryPause:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._since: float | None = None  # inf once it was said
 
     @contextmanager
-    def waiting(self, member: str) -> Iterator[None]:
-        """A poll waits, as nothing may be handed out.
-
-        Args:
-            member: Id of the member.
-        """
+    def waiting(self) -> Iterator[None]:
+        """A poll waits, as nothing may be handed out."""
         start = time.monotonic()
-        self._since = self._since or start
-        if start - self._since >= _PAUSE_SECONDS:
-            self._since = float("inf")
-            _log.warning(
-                "%s has handed out nothing for %g s: the brokers of the group's log or its "
-                "coordinator do not answer, so others may have its key hashes",
-                member,
-                _PAUSE_SECONDS,
-            )
         try:
             yield
         finally:
             self.seconds += time.monotonic() - start
-
-    def over(self) -> None:
-        """Records may be handed out."""
-        self._since = None
 
 
 class MeasuredConsumer(Protocol):

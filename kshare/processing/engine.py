@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from kshare.core.showing import shown
+from kshare.core.waits import Wait
 from kshare.errors import ProcessingError
 from kshare.processing.core.effects import (
     Abandon,
@@ -33,6 +34,7 @@ from kshare.processing.core.record import FILTERED, Record, Status
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import AdaptiveLimit
 from kshare.processing.handler import Handler, answer_of, seconds_until_next, unawaited
+from kshare.processing.held import held
 from kshare.processing.loop import EngineLoop
 from kshare.processing.measures import Measures
 from kshare.processing.policy import RetryAfter
@@ -158,6 +160,16 @@ class Engine:
         """True if no held record can go on by itself now."""
         return not (self._offered and self.scheduler.room) and self.scheduler.is_idle
 
+    def waits(self, state: str, until: str) -> Wait:
+        """The wait of who waits for what is held.
+
+        Args:
+            state: What is waited for.
+            until: What ends that.
+        """
+        detail = held(self.scheduler.figures(), self.scheduler.firsts())
+        return Wait(state, until, self.handler_name, detail)
+
     async def drain(self, seconds: float) -> None:
         """End what is held, but what has to wait for another attempt.
 
@@ -169,7 +181,9 @@ class Engine:
         self.scheduler.close(Phase.CLOSING if self.failure else Phase.DRAINING)
         self._offered.clear()
         self.pump()
-        if not await self.loop.wait(lambda: self.is_idle, seconds):
+        until = f"handlers return and dead letters are written, for {seconds:g} s at most"
+        drains = partial(self.waits, "records that were read are not processed yet", until)
+        if not await self.loop.wait(lambda: self.is_idle, seconds, drains):
             _log.warning("%d records are not processed in time", self.scheduler.figures().records)
 
     async def close(self) -> None:

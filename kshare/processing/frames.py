@@ -16,6 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -269,13 +270,19 @@ class _Task:
         """Take records, and wait until there is room for more."""
         engine = self.engine
         engine.offer(records)
-        await engine.loop.wait(lambda: engine.room > 0 or engine.failure is not None)
+        await engine.loop.wait(
+            lambda: engine.room > 0 or engine.failure is not None,
+            waits=partial(engine.waits, "there is no room for more records", "handlers return"),
+        )
         engine.raise_failure()
 
     async def finish(self) -> None:
         """Wait until every record has its outcome."""
         engine = self.engine
-        await engine.loop.wait(lambda: engine.is_idle or engine.failure is not None)
+        await engine.loop.wait(
+            lambda: engine.is_idle or engine.failure is not None,
+            waits=partial(engine.waits, "not every record has its outcome", "handlers return"),
+        )
         await asyncio.sleep(0)  # the last outcomes are handed out in the loop's next turn
         engine.raise_failure()
 

@@ -8,6 +8,7 @@ failed attempts are in the group's log.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from kshare.processing.consumer_edge import ConsumerEdge, message_of
@@ -93,7 +94,9 @@ class Intake:
         engine = self.engine
         engine.revoke(is_gone, in_order=True)
         if not await engine.loop.wait(
-            lambda: not engine.scheduler.is_running(is_gone), self._drain_seconds
+            lambda: not engine.scheduler.is_running(is_gone),
+            self._drain_seconds,
+            partial(engine.waits, "others are to get records that are in work", "handlers return"),
         ):
             _log.warning(
                 "%s is still at work on records that others get now: they may be handled twice",

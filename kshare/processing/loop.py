@@ -5,6 +5,7 @@ when the process ends, also one that hangs. Here one that hangs is left behind, 
 """
 
 import asyncio
+import logging
 import math
 import sys
 import threading
@@ -14,11 +15,17 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final, TypeAlias
 
+from kshare.core.waits import Wait
 from kshare.wire.protocol.retry import boot_time
+from kshare.wire.protocol.wait_log import WaitLog
 
 __all__ = ["EngineLoop", "new_event_loop"]
 
+_log = logging.getLogger("kshare.processing")
+
 _LOOK_SECONDS: Final = 0.05
+_SAY_SECONDS: Final = 1.0
+"""How often those who wait look whether that is to be said."""
 _Work: TypeAlias = Callable[[], Callable[[], Any]]
 
 
@@ -131,23 +138,35 @@ class EngineLoop:
             waiting.close()  # nothing, once it has run
             raise
 
-    async def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
+    async def wait(
+        self,
+        until: Callable[[], bool],
+        seconds: float | None = None,
+        waits: Callable[[], Wait] | None = None,
+    ) -> bool:
         """Wait until ``until()`` is true; return whether it is.
 
         Args:
             until: Looked at whenever something has :meth:`changed`.
             seconds: Maximum time to wait; None for no limit.
+            waits: Says what is waited for: it is logged once that lasts. None: whoever keeps it
+                from being true says so.
         """
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        said, look_at = WaitLog(_log), -math.inf
         while not until():
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            now = time.monotonic()
+            if now >= deadline:
                 return False
+            if waits is not None and now >= look_at:
+                said.wait(waits())
+                look_at = now + _SAY_SECONDS
+            end = deadline if waits is None else min(deadline, look_at)
             self._changed.clear()
-            try:
+            with suppress(TimeoutError):
+                left = None if end == math.inf else end - now
                 await asyncio.wait_for(self._changed.wait(), left)
-            except TimeoutError:
-                return until()
+        said.over()
         return True
 
     def changed(self) -> None:

@@ -26,10 +26,12 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Message
 from kshare.processing.consumer_edge import records_of
 from kshare.processing.core.record import Record
+from kshare.processing.held import full
 from kshare.processing.intake import Intake
 from kshare.processing.kept_state import KeptState
 from kshare.processing.processor import Processor
-from kshare.processing.room import Allotment, FullWatch, Shares
+from kshare.processing.room import Allotment, Shares
+from kshare.wire.protocol.wait_log import WaitLog
 
 __all__ = ["READ_MAX", "Ending", "Reader", "Topics"]
 
@@ -124,11 +126,11 @@ class Reader:
     def _follow(self, until: Callable[[], bool]) -> None:
         """Poll with all partitions paused, until there is room or ``until()`` holds."""
         scheduler = self._intake.engine.scheduler
-        watch = FullWatch(scheduler.figures, scheduler.firsts)
+        waits = WaitLog(_log)
         while not until():
             if not self._ending.begun.is_set():
                 self._kept.look_for_unparked()
-                watch.look()
+                waits.wait(full(scheduler.figures(), scheduler.firsts()))
             self._look_for_others()
             paused = list(self._consumer.assignment())
             self._consumer.pause(paused)

@@ -28,6 +28,7 @@ from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import KeyRanges, key_hash
 from kshare.core.listing import show_key
 from kshare.core.progress import Progress, Slice, TopicPartition
+from kshare.core.waits import PATIENCE_SECONDS, Wait
 from kshare.errors import TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
@@ -46,6 +47,7 @@ from kshare.processing.replay import (
     is_over,
     put_back,
 )
+from kshare.wire.protocol.wait_log import WaitLog
 from kshare.wire.reader.read_slice import read_slice
 
 __all__ = ["Found", "Release", "Released", "first_without_letter"]
@@ -55,7 +57,6 @@ _log = logging.getLogger("kshare.processing")
 _BATCH: Final = 500
 _WAIT_SECONDS: Final = 0.2
 _PAUSE_SECONDS: Final = 0.1
-_SAY_SECONDS: Final = 30.0
 _Marks: TypeAlias = Mapping[TopicPartition, Sequenced]
 _Place: TypeAlias = tuple[str, int, int]
 
@@ -170,7 +171,7 @@ class Release:
     def _release(self, consumer: KeySharedConsumer, key: bytes) -> Iterator[Released]:
         hashes = KeyRanges.of_hashes([key_hash(key, 0)])
         targets = Targets(self._cluster)
-        said, ends = time.monotonic(), dict[TopicPartition, int]()
+        waits, ends = WaitLog(_log), dict[TopicPartition, int]()
         while marks := {tp: mark for (tp, each), mark in self._open().items() if each == key}:
             token = secrets.token_hex(16)  # what an earlier attempt wrote must not count
             for tp, mark in marks.items():
@@ -193,7 +194,8 @@ class Release:
             except TransactionAbortedError as error:
                 _log.warning("a transaction is aborted, and tried again: %s", error)
             except _TooEarlyError as early:
-                said = self._wait(key, early.place, said)
+                waits.wait(self._too_early(key, early.place))
+                time.sleep(_PAUSE_SECONDS)
             else:
                 self._replay.count(batch)
                 ended = self._ended(key, {tp: mark for tp, mark in marks.items() if counts[tp]})
@@ -203,7 +205,7 @@ class Release:
 
     def _ended(self, key: bytes, marks: _Marks) -> Collection[TopicPartition]:
         """Wait, for some time, until processors have ended sequences; those that they have."""
-        until = time.monotonic() + _SAY_SECONDS
+        until = time.monotonic() + PATIENCE_SECONDS
         while True:
             known = {tp: mark.offset for (tp, each), mark in self._open().items() if each == key}
             ended = [tp for tp, mark in marks.items() if known.get(tp) != mark.offset]
@@ -252,19 +254,15 @@ class Release:
                         value = dict(message.headers() or ()).get(RELEASE) or b""
                         yield Found((*tp, message.offset()), value.decode(errors="replace"))
 
-    def _wait(self, key: bytes, place: _Place, said: float) -> float:
-        """Wait for a processor to write a letter; when it was said last what is waited for."""
-        time.sleep(_PAUSE_SECONDS)
-        if time.monotonic() - said < _SAY_SECONDS:
-            return said
-        _log.warning(
-            "key %s is not released yet: its record {}-{} offset {} is no dead letter so far. "
-            "Either no processor of group %s runs, or new records of the key come faster than "
-            "letters are put back: then pause whoever writes them".format(*place),
-            show_key(key),
-            self._group,
+    def _too_early(self, key: bytes, place: _Place) -> Wait:
+        """For what a key waits that cannot be released yet."""
+        return Wait(
+            f"key {show_key(key)} is not released yet",
+            f"a processor of group {self._group} has written a dead letter for each of its "
+            "records: if none runs, start one; if new records of the key come faster than letters "
+            "are put back, pause whoever writes them",
+            detail="its record {}-{} offset {} is no dead letter so far".format(*place),
         )
-        return time.monotonic()
 
 
 def _partition_of(letter: Letter) -> TopicPartition | None:

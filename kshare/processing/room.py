@@ -1,22 +1,18 @@
 """Room for more records, and how partitions share it where each is processed in order."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.processing.core.lane import Figures, Lane, State
+from kshare.processing.core.lane import Lane, State
 from kshare.processing.core.record import Record
 from kshare.processing.processor import Processor
 
-__all__ = ["Allotment", "FullWatch", "Room", "Shares"]
+__all__ = ["Allotment", "Room", "Shares"]
 
-_log = logging.getLogger("kshare.processing")
-_SAY_SECONDS: Final = 30.0
 _GATHER_SECONDS: Final = 0.01
 _FULL_SECONDS: Final = 1.0
 """After so long without room, partitions are paused and the group is followed meanwhile."""
@@ -97,54 +93,6 @@ class Room:
             self._has_changed.clear()
             if goes_on():  # what changed before it was cleared is seen by this
                 self._has_changed.wait(seconds)
-
-
-class FullWatch:
-    """Says for what everything waits, once nothing was read for half a minute. For one thread.
-
-    Args:
-        figures: What is held.
-        firsts: The first record of each lane.
-        clock: seconds.
-    """
-
-    def __init__(
-        self,
-        figures: Callable[[], Figures],
-        firsts: Callable[[], list[Record]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._figures = figures
-        self._firsts = firsts
-        self._clock = clock
-        self._began = self._said = clock()
-
-    def look(self) -> None:
-        """There is still no room: say so every half minute."""
-        now = self._clock()
-        if now - self._said < _SAY_SECONDS:
-            return
-        self._said = now
-        figures, firsts = self._figures(), self._firsts()
-        first = min(firsts, key=lambda record: record.due, default=None)
-        if first is not None and first.due > time.time():
-            until = datetime.fromtimestamp(first.due, UTC).isoformat(timespec="seconds")
-            following = f"; the next one, {first!r}, until {until}"
-        else:
-            following = ""
-        _log.warning(
-            "nothing is read for %.0f s, as max_records or max_bytes is full: %d records of %d "
-            "keys, of which %d wait for their time (another attempt, RetryAfter, a header "
-            "not-before), %d for a dead letter or to be parked, and %d calls of the handler are "
-            "under way%s",
-            now - self._began,
-            figures.records,
-            figures.lanes,
-            figures.waiting,
-            figures.ending,
-            figures.calls,
-            following,
-        )
 
 
 class Allotment(NamedTuple):

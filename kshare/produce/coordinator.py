@@ -223,7 +223,6 @@ class Coordinators:
         return retried(self._kafka, what, step, self._on_fault)
 
     def _on_fault(self, error: OSError) -> None:
-        _log.info("asking again after: %s", error)
         if not isinstance(error, NotNowError):
             self.close()
 

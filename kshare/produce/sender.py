@@ -10,6 +10,7 @@ process keeps its producer for the next task: connections, metadata and the prod
 """
 
 import hashlib
+import logging
 import os
 import pickle
 import time
@@ -24,7 +25,9 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of, servers
+from kshare.cluster.client_texts import text_of
 from kshare.cluster.listening import START_SECONDS, check_listening
+from kshare.core.waits import Wait
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
 from kshare.options.sink import SinkOptions
@@ -32,9 +35,11 @@ from kshare.produce.config import producer_config
 from kshare.produce.rows import Rows, rows_of
 from kshare.produce.topic_lookup import TopicLookup
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
+from kshare.wire.protocol.wait_log import WaitLog
 
 __all__ = ["Sender", "connect", "first_topic", "write_error", "write_rows"]
 
+_log = logging.getLogger(__name__)
 
 _TOO_LARGE: Final = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
 _UNDELIVERED: Final = {RdKafkaError._MSG_TIMED_OUT, RdKafkaError._TIMED_OUT}  # noqa: SLF001
@@ -99,6 +104,7 @@ class Sender:
         self._topics = TopicLookup(self._client, kafka)
         self.brokers = servers(kafka)
         self.rows = 0
+        self._waits = WaitLog(_log)
 
     def begin_transaction(self, topic: str | None, seconds: float) -> None:
         """Get the producer's id, which shuts out an older one of the same name, and begin.
@@ -126,7 +132,10 @@ class Sender:
                     cause = self._client.no_connection_text()
                     raise kafka_error(fault, "begin a transaction", cause=cause) from error
                 self._client.raise_if_unreachable()
+                until = "the coordinator of its transactional id is there"
+                self._waits.wait(Wait("cannot begin a transaction", until, detail=text_of(fault)))
             else:
+                self._waits.over()
                 return
 
     def send(self, batch: pa.RecordBatch, topic: str | None) -> None:
@@ -155,10 +164,25 @@ class Sender:
         while True:
             with self.fatal_as_ours():
                 before, left = left, self.producer.flush(_POLL_SECONDS)
-            self._note(progress=left < before)
+            self._note(left, progress=left < before)
             self.raise_faults()
             if not left:
                 return
+
+    def flush_for(self, seconds: float) -> int:
+        """Wait until every row is on the brokers, or refused; return how many are not yet.
+
+        Args:
+            seconds: Maximum time to wait.
+        """
+        until, before = time.monotonic() + seconds, len(self.producer)
+        while True:
+            left: int = self.producer.flush(min(max(until - time.monotonic(), 0.0), 1.0))
+            if not left or time.monotonic() >= until:
+                self._waits.over()
+                return left
+            self._say(left, progress=left < before)
+            before = left
 
     def discard(self) -> None:
         """Forget the rows that wait. The producer is of no further use."""
@@ -207,7 +231,7 @@ class Sender:
         waiting = len(self.producer)
         with self.fatal_as_ours():
             self.producer.poll(_POLL_SECONDS)
-        self._note(progress=len(self.producer) < waiting)
+        self._note(left := len(self.producer), progress=left < waiting)
         self.raise_faults()
 
     @contextmanager
@@ -227,8 +251,19 @@ class Sender:
             with suppress(KafkaException):
                 self.producer.poll(_POLL_SECONDS)
 
-    def _note(self, *, progress: bool) -> None:
+    def _say(self, left: int, *, progress: bool) -> None:
+        """Rows are waited for: say it if none of them is taken for long."""
+        if progress or not left:
+            self._waits.over()
+            return
+        fault = self._client.last_fault
+        detail = f"{left:,} rows wait, {text_of(fault) if fault else 'no broker has refused one'}"
+        until = "the leaders of their partitions take them, or delivery.timeout.ms is over"
+        self._waits.wait(Wait(f"rows are not on the brokers {self.brokers}", until, detail=detail))
+
+    def _note(self, left: int, *, progress: bool) -> None:
         """While nothing was ever delivered: is there a Kafka broker at all?"""
+        self._say(left, progress=progress)
         if progress:
             self._client.answered()
         else:

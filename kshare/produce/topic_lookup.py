@@ -17,6 +17,7 @@ Spark's sink does. One that was made a moment ago may not have reached every bro
 Cost: a round trip for each topic, task and minute.
 """
 
+import logging
 import time
 from collections.abc import Iterable
 from contextlib import closing, suppress
@@ -36,6 +37,8 @@ from kshare.wire.protocol.error_codes import Kind
 from kshare.wire.protocol.retry import CHANCE, Clock, RetryDeadline
 
 __all__ = ["TopicLookup"]
+
+_log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS: Final = 60.0
 _NO_NEW_TOPICS_SECONDS: Final = 1.0
@@ -105,7 +108,7 @@ class TopicLookup:
             fault = self._said(topic)
             if expired or kind_of(fault) is not Kind.UNKNOWN_TOPIC:
                 return fault
-            deadline.sleep()
+            deadline.sleep(_log, f"find topic {topic}", fault)
 
     def _said(self, topic: str) -> RdKafkaError | None:
         """A broker's error of a topic; None if there is none, or no answer."""

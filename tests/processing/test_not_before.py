@@ -1,7 +1,6 @@
 """Records that are not to be handled before a time: how far ahead, and what others have left."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +13,8 @@ from kshare.errors import OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import Processor, Record
 from kshare.processing.core.lane import Figures
+from kshare.processing.held import full
 from kshare.processing.not_before import NotBefore
-from kshare.processing.room import FullWatch
 from kshare.testing import FakeCluster
 from kshare.testing import Record as Row
 from tests.processing.running import ORDERS, RECORDS, run
@@ -124,22 +123,14 @@ def test_what_went_back_to_the_log_comes_at_its_time_and_in_order(
         assert offsets == sorted(offsets)
 
 
-def test_what_fills_everything_is_named_after_half_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    now, place = [100.0], TopicPartition("orders", 3)
+def test_what_fills_everything_is_named() -> None:
+    place = TopicPartition("orders", 3)
     waiting = [Record(Mock(topic_partition=place), 0, at, b"k", b"v", at) for at in range(3)]
     for each in waiting:
         each.due = 4_000_000_000.0 + each.offset
-    figures = Figures(9, 99, 3, 0, 3, 0, None)
-    watch = FullWatch(lambda: figures, lambda: waiting, lambda: now[0])
-    with caplog.at_level(logging.WARNING):
-        for seconds in (10.0, 19.0, 1.0, 29.0):
-            now[0] += seconds
-            watch.look()
-    (said,) = caplog.messages
-    assert said.startswith("nothing is read for 30 s, as max_records or max_bytes is full: 9 rec")
-    assert "of 3 keys, of which 3 wait for their time" in said
-    assert said.endswith(
+    wait = full(Figures(9, 99, 3, 0, 3, 0, None), waiting)
+    assert wait.state == "nothing is read, as max_records or max_bytes is full"
+    assert wait.detail.startswith("9 records of 3 keys, of which 3 wait for their time")
+    assert wait.detail.endswith(
         "the next one, <Record orders-3 offset 0>, until 2096-10-02T07:06:40+00:00"
     )

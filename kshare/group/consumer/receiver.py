@@ -192,12 +192,10 @@ class Receiver:
             self.give_back()
         if self._session.seconds_to_deliver() < 0:
             # Before the first start, nobody counts it.
-            session_id = self._session.session_id
-            pause, is_counted = self.delivery_pause, bool(self._dispatcher.deliveries)
-            with pause.waiting(session_id) if is_counted else nullcontext():
+            is_counted = bool(self._dispatcher.deliveries)
+            with self.delivery_pause.waiting() if is_counted else nullcontext():
                 self.fresh.waker.wait(seconds)
             return False
-        self.delivery_pause.over()
         if self.subscriber is not None:
             self.subscriber.started(self._dispatcher.state.is_claimed)
         if continues and self._dispatcher.is_blocked():

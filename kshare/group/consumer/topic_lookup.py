@@ -23,15 +23,21 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.topics import is_internal
 from kshare.core.progress import TopicPartition
 from kshare.core.showing import shown
+from kshare.core.waits import Wait
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.options import KafkaConfig, Subscribe
 from kshare.options.kinds import topic_fault
 from kshare.options.pattern import java_pattern
+from kshare.wire.protocol.wait_log import WaitLog
 
 __all__ = ["SubscribedTopics", "TopicPatterns", "check_existence", "log_offsets"]
 
 _log = logging.getLogger("kshare.group")
 _SOON_SECONDS: Final = 5.0
+_NO_TOPIC: Final = Wait(
+    "no topic matches the subscription, so nothing is read",
+    "there is one that the principal may describe",
+)
 _PATIENCE_SECONDS: Final = 2.0
 
 
@@ -112,7 +118,7 @@ class TopicPatterns:
 
     def _run(self, topics: SubscribedTopics, closed: threading.Event) -> None:
         known: tuple[str, ...] = ()
-        said = ""
+        said, waits = "", WaitLog(_log)
         with closing(Cluster(self._kafka)) as cluster:
             while not closed.is_set():
                 seconds = _SOON_SECONDS
@@ -121,6 +127,7 @@ class TopicPatterns:
                     with self._lock:
                         if found and found != known and not closed.is_set():
                             self._on_topics(found)
+                    waits.look({} if found else {"": _NO_TOPIC})
                     if found:
                         known, seconds = found, self._kafka.metadata_max_age_seconds
                 except KafkaError as error:

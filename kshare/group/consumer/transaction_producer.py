@@ -114,8 +114,7 @@ class TransactionProducer:
 
     def flush(self, seconds: float) -> None:
         """Wait until all records are delivered."""
-        producer: Producer = self.sender.producer
-        left = self._call("write", lambda: producer.flush(max(seconds, 0)))
+        left = self._call("write", lambda: self.sender.flush_for(seconds))
         self._raise_faults()
         if left:
             raise TransactionAbortedError(
@@ -127,7 +126,7 @@ class TransactionProducer:
         """Commit the transaction, once all its records are delivered; whether it may go on."""
         producer: Producer = self.sender.producer
         until = time.monotonic() + seconds
-        self._call("write", lambda: producer.flush(max(seconds, 0)))
+        self._call("write", lambda: self.sender.flush_for(seconds))
         self._raise_faults()
         left = until - time.monotonic()
         may_go_on: bool = self._call("commit", lambda: commit_transaction(producer, left))

@@ -35,8 +35,6 @@ from kshare.group.protocol.requests import (
 __all__ = ["GroupMember", "Level", "MemberSchedule", "Notice"]
 
 _SHORTEST_HEARTBEAT: Final = 0.1
-_TROUBLE: Final = 10.0
-_WARNING: Final = 30.0  # between two
 
 
 @dataclass(slots=True)
@@ -51,8 +49,7 @@ class MemberSchedule:
         synced_at: When SyncGroup was answered last.
         heartbeat_at: When the next heartbeat is due.
         retry_at: Before this time nothing is asked: something has failed.
-        failing_since: Since when everything has failed; None if it has not.
-        warned_at: When the last warning of that was written.
+        trouble: What has failed since something worked last; empty if nothing has.
     """
 
     pauses: Backoff
@@ -62,8 +59,7 @@ class MemberSchedule:
     synced_at: float = 0.0
     heartbeat_at: float = 0.0
     retry_at: float = 0.0
-    failing_since: float | None = None
-    warned_at: float = float("-inf")
+    trouble: str = ""
 
     def pause(self, now: float) -> None:
         """Something has failed: do nothing for a while, longer each time."""
@@ -75,16 +71,7 @@ class MemberSchedule:
 
     def works(self) -> None:
         """It is a member, as the coordinator says."""
-        self.failing_since, self.warned_at = None, float("-inf")
-
-    def is_worth_a_warning(self, now: float) -> bool:
-        """Something has failed: whether nothing has worked for a while, and nobody was warned."""
-        if self.failing_since is None:
-            self.failing_since = now
-        if now - self.failing_since < _TROUBLE or now - self.warned_at < _WARNING:
-            return False
-        self.warned_at = now
-        return True
+        self.trouble = ""
 
     def joined(self) -> None:
         """JoinGroup was answered: a heartbeat is due."""
@@ -312,7 +299,7 @@ class GroupMember:
         if not self._is_stable:
             self._end_right()
             if self.membership.fault is None:
-                self._log_trouble(now, "the leader has not named this member")
+                self._log_trouble("the leader has not named this member")
                 self.schedule.pause(now)
             return True
         self.schedule.synced(now, awaits_round=self.membership.awaits_round)
@@ -348,7 +335,7 @@ class GroupMember:
         self._end_right_if_lost()
         self.must_find |= code in _MOVED
         if code not in _ORDINARY:
-            self._log_trouble(now, f"{what} was refused: {name}")
+            self._log_trouble(f"{what} was refused: {name}")
             self.schedule.pause(now)
 
     def heartbeat_answered(
@@ -387,7 +374,7 @@ class GroupMember:
 
     def failed(self, now: float, why: str) -> None:
         """The coordinator did not answer, or not as it should: find it again, after a pause."""
-        self._log_trouble(now, f"the coordinator: {why}")
+        self._log_trouble(f"the coordinator: {why}")
         self.membership.disconnected()
         self.schedule.pause(now)
         self.awaits = self.awaits_heartbeat = False
@@ -445,9 +432,7 @@ class GroupMember:
                 "did not wait for it",
             )
 
-    def _log_trouble(self, now: float, what: str) -> None:
-        """Say what has failed, as a warning if nothing has worked for some seconds."""
-        if self.schedule.is_worth_a_warning(now):
-            self.log_later(Level.WARNING, f"is no member, and tries again: {what}")
-        else:
-            self.log_later(Level.INFO, what)
+    def _log_trouble(self, what: str) -> None:
+        """Say what has failed; if it lasts, who watches says it as a warning."""
+        self.schedule.trouble = what
+        self.log_later(Level.INFO, what)

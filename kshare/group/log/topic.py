@@ -207,10 +207,10 @@ class LogTopic:
         while True:
             try:
                 return self._described(_OFFSETS_TOPIC)
-            except UnknownTopicError:
+            except UnknownTopicError as error:
                 if deadline.expired or deadline.seconds - deadline.seconds_left > 5:
                     raise
-                deadline.sleep()
+                deadline.sleep(_log, f"find topic {_OFFSETS_TOPIC}", error)
 
     def _described(self, topic: str) -> TopicDescription:
         topics = TopicCollection([topic])
@@ -400,8 +400,7 @@ class LogWriter:
                 error = said
         unreported, self._unreported = self._unreported, {}
         self._has_timed_out, self._stuck = False, None
-        _log.log(
-            logging.WARNING if is_fatal else logging.INFO,
+        _log.warning(
             "the producer of the group's log %s; another one is made: %s",
             "has ended by a fatal error" if is_fatal else "brings no record to the brokers",
             kafka_error(error, "write to the log"),

@@ -258,7 +258,11 @@ class MemberDialogue:
         """The coordinator did not answer, or not as it should."""
         self._disconnect(str(error))
         if self._is_leaving:
-            self._member.log_later(Level.INFO, f"cannot leave: {error}")
+            self._member.log_later(
+                Level.WARNING,
+                "cannot leave, so others get what it owned only once session.timeout.ms is over: "
+                f"{error}",
+            )
         else:
             self._member.failed(self._now(), str(error))
 

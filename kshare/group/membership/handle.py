@@ -10,18 +10,20 @@ called there: the thread that polls takes what has changed.
 
 import socket
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
 from kshare.cluster.committer import CommittedOffsets
 from kshare.cluster.policies import RANGE_FETCH
 from kshare.core.progress import TopicPartition
+from kshare.core.waits import Wait
 from kshare.errors import AuthorizationError, KshareError, PolicyError
 from kshare.group.config.shared_settings import shared_settings
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import GroupMember, MemberSchedule
 from kshare.group.core.right import Liveness
+from kshare.group.core.waiting import member_waits
 from kshare.group.membership.dialogue import MemberDialogue
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.leader import GroupLeader, WriteEpoch
@@ -228,6 +230,11 @@ class MemberHandle:
             self._dialogue.refuse_commits()
 
     # -- for the session's thread ------------------------------------------------------------
+
+    def waits(self) -> Mapping[Hashable, Wait]:
+        """The waits of the member; none before it subscribes. The lock is held by the caller."""
+        is_silent = self.is_closed or self.is_closing or not self._has_subscribed
+        return {} if is_silent else member_waits(self._member)
 
     def commit(self, offsets: CommittedOffsets) -> "Future[Any]":
         """Commit primary offsets as a member; the future has an error or None by partition.

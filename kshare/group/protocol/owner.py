@@ -138,6 +138,11 @@ class Owner:
         """Session ids of the members of its epoch; None if they are not known."""
         return self._takeover.peers
 
+    @property
+    def pending(self) -> tuple[Action, ...]:
+        """What it wants to be done and was not confirmed."""
+        return self._pending
+
     # -- events ----------------------------------------------------------------------------
 
     def know_peers(self, names: frozenset[str] | None) -> None:

@@ -170,9 +170,7 @@ class LogFollower:
 
     def note(self, error: Exception) -> None:
         """Keep what went wrong last, for the errors of those who wait."""
-        if str(error) != self._shared.trouble:
-            self._shared.notices.append(f"group {self._config.group}: {error}")
-        self._shared.trouble = str(error)
+        self._shared.note(error, self._now())
 
     def close(self) -> None:
         """Close the connections."""

@@ -1,37 +1,35 @@
-"""Beats in the commit log: send ours, warn of what stands still, delete members long gone."""
+"""Beats in the commit log: send ours, say what is waited for, delete members long gone."""
 
+import logging
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final
 
-from kshare.core.hashing import NO_HASHES, KeyRanges
-from kshare.core.progress import TopicPartition
+from kshare.core.waits import Wait
 from kshare.errors import ForeignMemberError, KafkaError
 from kshare.group.config.shared_settings import shared_settings
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
+from kshare.group.core.waiting import commit_waits, right_waits, start_waits, unclaimed_waits
 from kshare.group.log.log_link import LogLink
 from kshare.group.protocol.log import GroupLog, members_forgotten, members_seen
-from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.record_codec import LIFE_SECONDS, encode
 from kshare.group.protocol.records import READS, Key, Member
 from kshare.group.protocol.shared_settings import difference
-from kshare.group.protocol.takeover import session_of
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.shared import Shared
 from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.wait_log import WaitLog
 
-__all__ = ["Presence", "Watchdog", "beat_key"]
+__all__ = ["Presence", "beat_key"]
+
+_log = logging.getLogger("kshare.group")
 
 _BEAT_SECONDS: Final = 10.0
 _FORGOTTEN_MS: Final = 86_400_000
 _LOOK_SECONDS: Final = 1.0
-
-_PATIENCE_SECONDS: Final = 10.0
-_SAID: Final = float("inf")
 
 
 def beat_key(session_id: str) -> Key:
@@ -69,7 +67,7 @@ class Presence:
         self._shared = shared
         self._actions = actions
         self._now = now
-        self._watchdog = Watchdog(shared.ownerships)
+        self._waits = WaitLog(_log, f"group {config.group}, member {session_id}", clock=now)
         self._settings = shared_settings(config)
         self._has_compared = False
         self._beat_at = self._look_at = 0.0
@@ -104,21 +102,40 @@ class Presence:
             link.writer.append(link.partition, *encode(self._config.group, alive), failed)
 
     def look(self, link: LogLink | None) -> None:
-        """See now and then what stands still, and forget members that are long gone."""
+        """See now and then what is waited for, and forget members that are long gone."""
         now, wall_ms = self._now(), int(time.time() * 1000)
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_SECONDS
         with self._shared.changed:
-            self._watchdog.warn_of_starts(now, self._shared.trouble)
-            if link is None or not link.tail.last.caught_up:
-                return
             log = self._shared.ownerships.log
-            living = {*members_seen(log, wall_ms - int(LIFE_SECONDS * 1000)), self.session_id}
-            self._watchdog.warn_of_unclaimed(now, living)
+            waits = self._waiting(link, now, wall_ms)
             old = members_forgotten(log, self.session_id, wall_ms, _FORGOTTEN_MS)
-        for session_id in old:
-            self._actions.delete(link, beat_key(session_id))
+        self._waits.look(waits)
+        if link is not None and link.tail.last.caught_up:
+            for session_id in old:
+                self._actions.delete(link, beat_key(session_id))
+
+    def _waiting(self, link: LogLink | None, now: float, wall_ms: int) -> dict[Hashable, Wait]:
+        """The waits of the session. The lock is held."""
+        member, trouble = self._shared.member, self._shared.trouble
+        ownerships = self._shared.ownerships
+        waits: dict[Hashable, Wait] = {} if member is None else {**member.waits()}
+        waits |= right_waits(self.right, ownerships.started(), trouble, now)
+        if link is None or link.truncated:
+            what = f"the group's log, topic {self._config.log_topic}, is neither found nor made"
+            return waits | {"log": Wait(what, "it can be found or made", detail=trouble)}
+        last = link.tail.last
+        if not (last.is_relied_upon or link.denied):
+            what = f"the group's log, {link.partition}, is not read to its end"
+            where = f"read up to offset {link.tail.position} of {last.bounds[1]}"
+            detail = f"{where}; {trouble}" if trouble else where
+            return waits | {"log": Wait(what, "its leader hands out all of it", detail=detail)}
+        living = {*members_seen(ownerships.log, wall_ms - int(LIFE_SECONDS * 1000))}
+        living |= {self.session_id}
+        waits |= start_waits(ownerships, trouble)
+        waits |= commit_waits(ownerships)
+        return {**waits, **(unclaimed_waits(ownerships, living) if last.caught_up else {})}
 
     def look_at_signs(self, link: LogLink) -> None:
         """Take the own beat that was read back; see which members with leases are dead.
@@ -172,68 +189,3 @@ class Presence:
         self._actions.note(error)
         self.right.beats.not_taken(wall_ms)
         self._beat_at = 0.0  # again, with the next step
-
-
-class Watchdog:
-    """Says once what has stood still for 10 s: starts, and key hashes that nobody claims.
-
-    Args:
-        ownerships: What the session owns; it gets the warnings.
-    """
-
-    def __init__(self, ownerships: Ownerships) -> None:
-        self._ownerships = ownerships
-        self._starting: dict[TopicPartition, float] = {}
-        self._unclaimed: dict[TopicPartition, tuple[float, KeyRanges]] = {}
-
-    def warn_of_starts(self, now: float, trouble: str) -> None:
-        """Warn of partitions whose delivery has not begun for a while.
-
-        Args:
-            now: The time.
-            trouble: What went wrong last; empty if nothing did.
-        """
-        starting = {
-            partition: each
-            for partition, each in self._ownerships.by_partition.items()
-            if each.start is None and each.owner.phase not in {Phase.RUNNING, Phase.FENCED}
-        }
-        self._starting = {tp: self._starting.get(tp, now) for tp in starting}
-        for partition, since in self._starting.items():
-            if now - since < _PATIENCE_SECONDS:
-                continue
-            self._starting[partition] = _SAID
-            why = starting[partition].owner.phase.value + (f" ({trouble})" if trouble else "")
-            self._warn(
-                partition,
-                f"no record is delivered yet, {now - since:g} s after it was assigned: {why}",
-            )
-
-    def warn_of_unclaimed(self, now: float, living: Collection[str]) -> None:
-        """Warn of key hashes that no living member has claimed for a while.
-
-        Args:
-            now: The time.
-            living: Ids of sessions that have given a sign of life lately.
-        """
-        for partition, each in self._ownerships.by_partition.items():
-            if each.start is None:
-                self._unclaimed.pop(partition, None)
-                continue
-            free = self._ownerships.log.of(partition).unclaimed_by(
-                lambda claim_name: session_of(claim_name) in living
-            )
-            since, seen = self._unclaimed.get(partition, (now, NO_HASHES))
-            if free != seen:
-                self._unclaimed[partition] = (now, free)
-            elif free and now - since >= _PATIENCE_SECONDS:
-                self._unclaimed[partition] = (_SAID, free)
-                self._warn(
-                    partition,
-                    f"no living member has claimed key hashes {', '.join(map(str, free))}: their "
-                    "records wait, and the stable offset does not pass them",
-                )
-
-    def _warn(self, partition: TopicPartition, text: str) -> None:
-        ownerships = self._ownerships
-        ownerships.warnings.append(f"group {ownerships.log.group}, {partition}: {text}")

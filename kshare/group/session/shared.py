@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass, field
+from typing import Final
 
 from kshare.errors import KshareError
 from kshare.group.core.ownerships import Ownerships
@@ -9,13 +10,16 @@ from kshare.group.membership.handle import MemberHandle
 
 __all__ = ["Shared"]
 
+_AGAIN_SECONDS: Final = 300.0
+"""What goes wrong again and again is logged as often."""
+
 
 @dataclass(slots=True)
 class Shared:
     """What the session's thread and its callers share; ``changed`` guards it.
 
-    But without the lock, the session's thread notes ``trouble`` and ``notices`` and reads
-    ``served`` and ``is_closing``; ``keeps_claims`` is set; and ``member``, ``fault``,
+    But without the lock, the session's thread notes ``trouble``, ``troubles`` and ``notices`` and
+    reads ``served`` and ``is_closing``; ``keeps_claims`` is set; and ``member``, ``fault``,
     ``own_fences`` and ``primary_by`` are looked at, one at a time.
 
     Attributes:
@@ -25,6 +29,7 @@ class Shared:
         served: Those that have not ended: its membership, and former ones that are still leaving.
         fault: Why the session cannot go on; None if it can.
         trouble: What went wrong last.
+        troubles: What went wrong lately, each with when it was logged last.
         notices: What is to be logged for information, once the lock is released.
         is_closing: Whether the session is to end.
         is_closed: Whether all claims have been given up.
@@ -43,6 +48,7 @@ class Shared:
     served: list[MemberHandle] = field(default_factory=list)
     fault: KshareError | None = None
     trouble: str = ""
+    troubles: dict[str, float] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     is_closing: bool = False
     is_closed: bool = False
@@ -51,3 +57,16 @@ class Shared:
     own_fences: int = 0
     primary_by: float = float("inf")
     keeps_claims: bool = False
+
+    def note(self, error: Exception, now: float) -> None:
+        """Keep what went wrong last, and have it logged, unless that was done lately.
+
+        Args:
+            error: What went wrong. It keeps the session from its work until that is tried again.
+            now: The time.
+        """
+        self.trouble = text = str(error)
+        lately = {each: at for each, at in self.troubles.items() if now - at < _AGAIN_SECONDS}
+        self.troubles = {text: now} | lately
+        if text not in lately:
+            self.ownerships.warnings.append(f"group {self.ownerships.log.group}: {text}")

@@ -3,11 +3,13 @@
 All methods may be called from any thread.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kshare.core.progress import TopicPartition
+from kshare.core.waits import Wait
 from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.transaction_state import GiveUp, Outlook, TransactionAction, TransactionState
@@ -26,8 +28,11 @@ from kshare.group.protocol.record_codec import encode, encode_key
 from kshare.group.protocol.records import Block, Key
 from kshare.group.session.shared import Shared
 from kshare.group.session.thread import SessionThread
+from kshare.wire.protocol.wait_log import WaitLog
 
 __all__ = ["Gap", "LogRecords", "TransactionLog"]
+
+_log = logging.getLogger("kshare.group")
 
 _LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 0.1
@@ -78,6 +83,7 @@ class TransactionLog:
         self._thread = thread
         self._prepared: LogRecords = []
         self._written: dict[TopicPartition, tuple[Block, ...]] = {}
+        self._waits = WaitLog(_log, f"group {group}")
 
     @property
     def own_fences(self) -> int:
@@ -163,8 +169,9 @@ class TransactionLog:
             parts = {tp: self._part(tp, work) for tp in work.processed} if is_own else {}
             found = purgatory_state(parts.values(), purgatory)
             outlook = Outlook(starts, found, read_at, is_alive, is_lost, is_disturbed, is_closed)
-            action = state.next_action(outlook, time.monotonic())
+            action, wait = state.next_action(outlook, time.monotonic()), None
             if isinstance(action, GiveUp):
+                self._waits.over()
                 refusal = self._refusal(action, work, outlook, parts)
                 raise refusal from self._shared.ownerships.fenced()
             if action is TransactionAction.WRITE:
@@ -172,8 +179,10 @@ class TransactionLog:
                 state.written()
             elif action is TransactionAction.WAIT:
                 is_open = found is PurgatoryState.OPEN
+                wait = self._wait(outlook, parts)
                 self._shared.changed.wait(_LOOK_SECONDS if is_open else _LONGEST_LOOK_SECONDS)
-            return action
+        self._waits.look({} if wait is None else {"": wait})
+        return action
 
     def records(self) -> LogRecords:
         """What the transaction is to write into the log."""
@@ -225,6 +234,15 @@ class TransactionLog:
 
     # -- with the lock held ------------------------------------------------------------------
 
+    def _wait(self, outlook: Outlook, parts: Mapping[TopicPartition, TransactionPart]) -> Wait:
+        """The wait of a transaction that is to commit."""
+        if outlook.purgatory is PurgatoryState.OPEN:
+            what = "a transaction waits for what is processed before it (purgatory=stable)"
+            return Wait(what, "others have committed that", detail=_firsts(parts))
+        what = "a transaction waits, as others may have taken over its key hashes"
+        until = "the group's log and its coordinator answer"
+        return Wait(what, until, detail=self._shared.trouble)
+
     def _refusal(
         self,
         reason: GiveUp,
@@ -242,12 +260,7 @@ class TransactionLog:
                 lost = next(tp for tp, start in starts if outlook.starts.get(tp) is not start)
                 why = f"{lost} {why}"
             case GiveUp.OVERTAKEN | GiveUp.LATE:
-                waiting = ", ".join(
-                    f"{tp} from offset {part.first} on (stable offset {part.known.stable})"
-                    for tp, part in sorted(parts.items())
-                    if part.first is not None
-                )
-                why += f", and it waits for that (purgatory=stable): {waiting}"
+                why += f", and it waits for that (purgatory=stable): {_firsts(parts)}"
             case GiveUp.UNPROVEN:
                 why += f"; the last trouble: {self._shared.trouble or 'none'}"
         return TransactionAbortedError(f"group {self._group}: the transaction is aborted: {why}")
@@ -271,6 +284,15 @@ class TransactionLog:
         log = self._shared.ownerships.log.of(partition)
         done = owner.done.union(work.processed[partition])
         return transaction_records(partition, log, owner.claim_name, owner.hashes, done)
+
+
+def _firsts(parts: Mapping[TopicPartition, TransactionPart]) -> str:
+    """From where on a transaction has processed what nobody else has."""
+    return ", ".join(
+        f"{tp} from offset {part.first} on (stable offset {part.known.stable})"
+        for tp, part in sorted(parts.items())
+        if part.first is not None
+    )
 
 
 def _is_open(each: Ownership) -> bool:

@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from kshare._version import __version__
+from kshare.core.waits import PATIENCE_SECONDS
 from kshare.errors import AuthenticationError, KafkaError
 from kshare.kafka_python import (
     ApiVersionsRequest,
@@ -43,7 +44,6 @@ from kshare.wire.protocol.error_codes import ErrorCode
 __all__ = ["BrokerConnection", "Connection", "ProtocolError"]
 
 _log = logging.getLogger(__name__)
-_LONG_THROTTLE_MS = 30_000
 
 _FRAME_AT_ONCE = 64 << 20
 """Bytes allocated by what a frame's length says; a longer frame grows as it arrives."""
@@ -248,7 +248,7 @@ class Connection:
         throttle_ms = getattr(response, "throttle_time_ms", 0) or 0
         if throttle_ms > 0:
             self.throttled_until = time.monotonic() + throttle_ms / 1000
-            if throttle_ms >= _LONG_THROTTLE_MS:
+            if throttle_ms >= PATIENCE_SECONDS * 1000:
                 _log.warning(
                     "broker %s wants no request for %.0f s after a %s (a quota of the client, or "
                     "a broker that is not what it should be)",

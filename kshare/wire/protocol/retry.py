@@ -1,16 +1,19 @@
 """Retries: how long to pause before each, and how long to go on.
 
 Only waiting counts, not the time that the caller's consumer takes; any progress starts the time
-again. No pause ends after the deadline.
+again. No pause ends after the deadline. What lasts is said: see :mod:`kshare.core.waits`.
 """
 
+import logging
 import random
 import time
 from typing import Final, Protocol, Self
 
 from kshare.core.backoff import Backoff
+from kshare.core.waits import Wait
 from kshare.operating_system import this_system
 from kshare.options import KafkaConfig
+from kshare.wire.protocol.wait_log import WaitLog
 
 __all__ = ["CHANCE", "Clock", "RetryDeadline", "boot_time", "retry_backoff"]
 
@@ -58,6 +61,7 @@ class RetryDeadline:
         self._backoff = backoff
         self._clock = clock
         self._since: float | None = None
+        self._waits: WaitLog | None = None
         self.due = 0.0
 
     @classmethod
@@ -79,6 +83,12 @@ class RetryDeadline:
         """Stop the time: there was progress."""
         self._since = None
         self._backoff.reset()
+        self.over()
+
+    def over(self) -> None:
+        """Say that the wait is over, if it was said. The time goes on: others may share it."""
+        if self._waits is not None:
+            self._waits.over()
 
     @property
     def seconds_left(self) -> float:
@@ -102,8 +112,30 @@ class RetryDeadline:
         pause = self._backoff.pause() if self.expired else self.next_pause()
         self.due = self._clock.monotonic() + pause
 
-    def sleep(self) -> None:
-        """Pause before the next retry."""
+    def waits(self, log: logging.Logger, wait: Wait) -> None:
+        """Say that there was no progress: the first time at INFO, once it lasts as a warning.
+
+        Args:
+            log: Where it is said, and that it is over with :meth:`reset`.
+            wait: What is waited for.
+        """
+        if self._waits is None:
+            self._waits = WaitLog(log, clock=self._clock.monotonic)
+        if not self._waits.is_waiting:
+            head = f"{wait.name}: " if wait.name else ""
+            log.info("%s%s, retrying after: %s", head, wait.state, wait.detail)
+        self._waits.wait(wait)
+
+    def sleep(self, log: logging.Logger, action: str, cause: object) -> None:
+        """Pause before the next retry, and say so as :meth:`waits` does.
+
+        Args:
+            log: Where it is said.
+            action: What is tried, such as ``list topics``.
+            cause: Why it has to be tried again.
+        """
+        until = f"brokers answer, for {self.seconds:g} s at most"
+        self.waits(log, Wait(f"cannot {action}", until, detail=str(cause) or type(cause).__name__))
         self._clock.sleep(self.next_pause())
 
 

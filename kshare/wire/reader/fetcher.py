@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
 from kshare.core.progress import TopicPartition
+from kshare.core.waits import Wait
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.brokers import Brokers
 from kshare.wire.protocol.connection import BrokerConnection, ProtocolError
@@ -23,6 +24,7 @@ from kshare.wire.protocol.messages import (
     parse_fetch_response,
 )
 from kshare.wire.protocol.retry import Clock
+from kshare.wire.protocol.wait_log import WaitLog
 from kshare.wire.reader.partition_reader import PartitionReader
 
 __all__ = ["Fetcher"]
@@ -30,7 +32,6 @@ __all__ = ["Fetcher"]
 _log = logging.getLogger(__name__)
 
 _NAMES_MAX = 5
-_LONG_THROTTLE_SECONDS = 30.0  # what lasts so long is said
 
 
 class Fetcher:
@@ -61,6 +62,7 @@ class Fetcher:
         self._asked: dict[TopicPartition, int] = {}  # offsets, of the request under way
         self._asked_at = 0.0
         self._throttled_until = 0.0
+        self._throttles = WaitLog(_log, "{}:{}".format(*address), clock=clock.monotonic)
 
     @property
     def is_waiting(self) -> bool:
@@ -148,13 +150,12 @@ class Fetcher:
                 self.partitions[topic_partition].start_waiting()
         self._asked = {}
         response = parse_fetch_response(connection.receive(), fetch_version(connection))
-        if response.throttle_seconds:
-            self._throttle(response.throttle_seconds)
-            if not response.answers and not response.error_code:
-                for topic_partition in asked:
-                    if topic_partition in self.partitions:
-                        self.partitions[topic_partition].throttled()
-                return []
+        self._throttle(response.throttle_seconds)
+        if response.throttle_seconds and not response.answers and not response.error_code:
+            for topic_partition in asked:
+                if topic_partition in self.partitions:
+                    self.partitions[topic_partition].throttled()
+            return []
         if response.error_code:
             failure = FetchAnswer(response.error_code, -1, -1, (), memoryview(b""))
             answers = dict.fromkeys(asked, failure)
@@ -173,17 +174,14 @@ class Fetcher:
         ]
 
     def _throttle(self, seconds: float) -> None:
+        if not seconds:
+            self._throttles.over()
+            return
         self._throttled_until = self._clock.monotonic() + seconds
-        if seconds >= _LONG_THROTTLE_SECONDS:
-            host, port = self.address
-            _log.warning(
-                "broker %s:%d throttles what is read: it wants no request for %.0f s; "
-                "see the quotas of client.id %r and of its user",
-                host,
-                port,
-                seconds,
-                self._kafka.client_id,
-            )
+        whose = f"the quotas of client.id {self._kafka.client_id!r} and of its user"
+        state = f"the broker throttles what is read by {whose}"
+        wait = Wait(state, "less is read, or they are raised", detail=f"now for {seconds:.0f} s")
+        self._throttles.wait(wait, lasts=seconds)
 
 
 def _some(partitions: AbstractSet[TopicPartition]) -> str:

@@ -24,6 +24,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from kshare.core.progress import TopicPartition
+from kshare.core.waits import Wait
 from kshare.errors import RecordError, UnknownTopicError
 from kshare.options import SourceOptions
 from kshare.wire.decode.batch_index import BatchIndex, index_batches
@@ -69,19 +70,18 @@ class ObstacleHandler(Protocol):
         All but an unknown topic: it may have been deleted.
         """
 
-    def answered(self, first: int, end: int) -> None:
+    def answered(self, first: int, end: int, log_end: int) -> None:
         """A broker has answered.
 
         Args:
             first: First offset of its log; 0 if it does not say.
             end: The end of the offsets that it hands out.
+            log_end: The end of its log, as far as it is replicated. An open transaction hides what
+                lies between the two.
         """
 
     def delivering(self, index: BatchIndex) -> None:
         """The records of a response are delivered from now on."""
-
-    def pausing(self, partition: TopicPartition, cause: Exception, until: float) -> None:
-        """Nothing is asked until a time of the reader's clock."""
 
     def lost(self, lost: LostOffsets) -> int:
         """Return the offset to go on at.
@@ -253,7 +253,8 @@ class PartitionReader:
         """
         if answer.error_code:
             return self._refused(answer.error_code)
-        self._handler.answered(max(answer.log_start, 0), self._visible(answer))
+        ends = self._visible(answer), answer.high_watermark
+        self._handler.answered(max(answer.log_start, 0), *ends)
         if self._handler.is_endless:
             self._deadline.reset()
             self._was_found_again = False
@@ -330,7 +331,11 @@ class PartitionReader:
                 why = str(cause) or type(cause).__name__
                 raise no_progress(self._options.kafka, self.position, why) from cause
         self._deadline.postpone()
-        self._handler.pausing(self.topic_partition, cause, self._deadline.due)
+        self._waits("cannot be read", "a broker hands out its records", cause)
+
+    def _waits(self, state: str, until: str, why: object) -> None:
+        why = str(why) or type(why).__name__
+        self._deadline.waits(_log, Wait(state, until, str(self.topic_partition), why))
 
     def check_bounds(self, answer: FetchAnswer, bounds: tuple[int, int] | OSError) -> Outcome:
         """Take the offsets that the log holds, after :attr:`Outcome.CHECK_BOUNDS`.
@@ -402,13 +407,17 @@ class PartitionReader:
 
     def _starved(self, answer: FetchAnswer, asked: int, others_have_records: bool) -> Outcome:
         """No whole batch came: the fetch was too small, or there is nothing there yet."""
+        visible = self._visible(answer)
         if len(answer.records):
             self._records.grow()
-        elif others_have_records and self._visible(answer) > asked:
+        elif others_have_records and visible > asked:
             self._deadline.reset()  # its turn comes
             return Outcome.EMPTY
-        elif not self._handler.is_endless and self.replica.leave("it has no records yet"):
-            return Outcome.REROUTE
+        elif not self._handler.is_endless:
+            if self.replica.leave("it has no records yet"):
+                return Outcome.REROUTE
+            why = f"offset {asked} is wanted, and brokers hand out those below {visible}"
+            self._waits("wanted records are not there yet", "they are, or transactions end", why)
         return Outcome.CHECK_BOUNDS if self._deadline.expired else Outcome.EMPTY
 
     def _visible(self, answer: FetchAnswer) -> int:

@@ -231,14 +231,11 @@ class _ToTheEnd:
     fail_on_data_loss: bool
     is_endless = False
 
-    def answered(self, first: int, end: int) -> None:
+    def answered(self, first: int, end: int, log_end: int) -> None:
         pass
 
     def delivering(self, index: BatchIndex) -> None:
         pass
-
-    def pausing(self, partition: TopicPartition, cause: Exception, until: float) -> None:  # noqa: ARG002
-        _log.info("%s: retrying after: %s", partition, cause)
 
     def lost(self, lost: LostOffsets) -> int:
         if self.fail_on_data_loss:

@@ -27,11 +27,13 @@ import pyarrow as pa
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.tasks import PlannedSlice
+from kshare.core.waits import Wait
 from kshare.errors import DataLossError
 from kshare.options import SourceOptions
 from kshare.wire.decode.batch_index import BatchIndex
 from kshare.wire.decode.codecs import Arena
 from kshare.wire.protocol.background import BackgroundBrokers, Waker
+from kshare.wire.protocol.wait_log import WaitLog
 from kshare.wire.reader.faults import LostOffsets, why_missing
 from kshare.wire.reader.fetch_loop import FetchLoop
 from kshare.wire.reader.fetcher import Fetcher
@@ -46,7 +48,6 @@ NO_END = 1 << 62
 """The end of a slice that has none."""
 
 NamedReset = Literal["earliest", "latest", "error"]
-_WARNING_SECONDS = 30.0
 _DECODERS_MAX = 8  # partitions that keep their buffers; others give them up after each response
 _ALTERNATING = 8  # partitions
 _ROWS_MAX = 16_384  # a fourth takes 20 MB less, and no more time
@@ -134,11 +135,13 @@ class _Tail:
         self._topic_ids = topic_ids
         self._brokers = brokers
         self._topic_partition = topic_partition
-        self._warned: float | None = None  # when the last warning was due; None after an answer
+        self._hidden = WaitLog(_log)
 
-    def answered(self, first: int, end: int) -> None:
+    def answered(self, first: int, end: int, log_end: int) -> None:
         self.bounds = first, end
-        self._warned = None
+        position = None if self.reader is None else self.reader.offset
+        is_hidden = position is not None and end <= position < log_end
+        self._hidden.look({end: _hidden(self._topic_partition, end, log_end)} if is_hidden else {})
         topic_id = self._brokers.topic_id(self._topic_partition.topic)
         before = self._topic_ids.replaced(self._topic_partition, topic_id)
         if before is not None:
@@ -151,12 +154,6 @@ class _Tail:
         self._read_epochs[self._topic_partition] = read.read(
             index.fetch_offset, index.next_offset, self.epochs
         )
-
-    def pausing(self, partition: TopicPartition, cause: Exception, until: float) -> None:
-        if self._warned is None or until - self._warned >= _WARNING_SECONDS:
-            level = logging.INFO if self._warned is None else logging.WARNING
-            self._warned = until
-            _log.log(level, "%s: trying again after: %s", partition, cause)
 
     def _made_again(self, first: int, end: int, ids: str) -> None:
         """The topic is another one now: what is wanted of it counts as read below an offset."""
@@ -206,6 +203,16 @@ class _Tail:
         # Java's consumer with "latest" goes on at the end; what the log still has is pending.
         _log.warning("%s. Going on at %d (auto.offset.reset=%s)", what, earliest, self._reset)
         return earliest
+
+
+def _hidden(partition: TopicPartition, stable: int, end: int) -> Wait:
+    return Wait(
+        "an open transaction hides records (isolation.level=read_committed)",
+        "it is committed or aborted, at the latest by its transaction.timeout.ms; "
+        "kafka-transactions.sh find-hanging names it if it is lost",
+        str(partition),
+        f"offsets {stable} to {end}, end not included",
+    )
 
 
 class TailReader:

@@ -251,11 +251,3 @@ def test_pauses_grow_until_the_coordinator_answers() -> None:
     plan.answered()
     plan.pause(0.0)
     assert plan.retry_at <= 0.12
-
-
-def test_a_warning_comes_when_nothing_has_worked_for_ten_seconds_then_every_thirty() -> None:
-    plan = schedule()
-    times = [0.0, 5.0, 10.0, 12.0, 39.0, 40.0, 69.0, 70.0]
-    assert [now for now in times if plan.is_worth_a_warning(now)] == [10.0, 40.0, 70.0]
-    plan.works()
-    assert [now for now in (71.0, 80.0, 81.0) if plan.is_worth_a_warning(now)] == [81.0]

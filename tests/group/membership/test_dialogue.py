@@ -100,7 +100,7 @@ def test_who_leaves_has_no_fault_if_it_is_not_authorized_any_more(talk: Talk) ->
     talk.step()
     assert talk.has_ended()
     assert talk.member.membership.fault is None
-    assert {level for level, _, _ in talk.member.notices} == {Level.INFO}
+    assert max(level for level, _, _ in talk.member.notices) == Level.WARNING
 
 
 def test_an_answer_about_a_generation_before_it_joined_again_is_not_taken(talk: Talk) -> None:

@@ -1,5 +1,6 @@
 """Pauses before retries, and the time after which an operation gives up."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from kshare.options import KafkaConfig
 from kshare.wire.protocol.retry import RetryDeadline, retry_backoff
 from tests.support.clock import Clock
 
+LOG = logging.getLogger("kshare.test")
 LONG_MAX = 2**63 - 1
 MILLISECONDS = st.one_of(st.integers(0, 10_000), st.integers(0, LONG_MAX))
 
@@ -46,11 +48,11 @@ def test_a_reader_pauses_as_retry_backoff_says() -> None:
     )
     for meant in (1.0, 2.0, 4.0, 4.0):
         deadline.start()
-        deadline.sleep()
+        deadline.sleep(LOG, "ask", "no answer")
         assert 0.8 * meant <= clock.slept[-1] <= 1.2 * meant
     deadline.reset()
     deadline.start()
-    deadline.sleep()
+    deadline.sleep(LOG, "ask", "no answer")
     assert clock.slept[-1] <= 1.2
 
 
@@ -71,10 +73,10 @@ def test_no_pause_outlasts_the_deadline(make: Any, option: dict[str, int]) -> No
     deadline.start()  # it is running
     assert not deadline.expired
     assert deadline.seconds_left == 3.0
-    deadline.sleep()
+    deadline.sleep(LOG, "ask", "no answer")
     assert clock.slept == [3.0]
     assert deadline.expired
-    deadline.sleep()
+    deadline.sleep(LOG, "ask", "no answer")
     assert clock.slept[1:] == [0.0]
 
 
@@ -100,7 +102,7 @@ def test_a_pause_too_short_for_the_clock_does_not_put_off_the_end() -> None:
     )
     deadline.start()
     for _ in range(20):
-        deadline.sleep()
+        deadline.sleep(LOG, "ask", "no answer")
     assert deadline.expired
 
 

@@ -1,13 +1,15 @@
 """One partition's reader, and what its handler makes of faults that last."""
 
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass
 
 import pytest
 
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
-from kshare.core.progress import Rectangle, Slice, TopicPartition
+from kshare.core.progress import Rectangle, Slice
 from kshare.core.tasks import PlannedSlice
+from kshare.core.waits import PATIENCE_SECONDS
 from kshare.errors import FetchTimeoutError, UnknownTopicError
 from kshare.wire.decode.batch_index import BatchIndex
 from kshare.wire.reader.faults import LostOffsets
@@ -33,17 +35,12 @@ SHORTEST = 0.8 * PAUSE  # jitter
 @dataclass
 class Handler:
     is_endless: bool
-    pauses: list[tuple[str, float]] = field(default_factory=list)
 
-    def answered(self, first: int, end: int) -> None:
+    def answered(self, first: int, end: int, log_end: int) -> None:
         raise AssertionError("nobody answers")
 
     def delivering(self, index: BatchIndex) -> None:
         raise AssertionError("nothing comes")
-
-    def pausing(self, partition: TopicPartition, cause: Exception, until: float) -> None:
-        assert partition == ("t", 0)
-        self.pauses.append((str(cause), until))
 
     def lost(self, lost: LostOffsets) -> int:
         raise AssertionError("nothing is lost")
@@ -71,7 +68,6 @@ def test_a_reader_with_an_end_gives_up_at_the_stated_time() -> None:
     with pytest.raises(FetchTimeoutError, match=r"no progress on t-0 .* for 2 s.*: refused"):
         pause(reader, clock, ConnectionRefusedError("refused"))
     assert clock.now == pytest.approx(began + SECONDS)  # the last pause is cut
-    assert handler.pauses[-1] == ("refused", clock.now)
 
 
 def test_one_without_an_end_goes_on_and_pauses_as_long_as_ever() -> None:
@@ -80,7 +76,21 @@ def test_one_without_an_end_goes_on_and_pauses_as_long_as_ever() -> None:
     reader.start_waiting()
     pauses = pause(reader, clock, ConnectionRefusedError("refused"))
     assert sum(each < SHORTEST for each in pauses) <= 1  # the one in which the time is over
-    assert [why for why, _ in handler.pauses] == ["refused"] * 10
+
+
+def test_what_cannot_be_read_is_said_once_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    clock = Clock()
+    reader, began = reader_of(Handler(is_endless=True), clock), clock.now
+    while clock.now < began + 3 * PATIENCE_SECONDS:
+        pause(reader, clock, ConnectionRefusedError("refused"))
+    said = [(each.levelname, each.getMessage()) for each in caplog.records]
+    assert [level for level, _ in said] == ["INFO", "WARNING"]
+    assert said[0][1] == "t-0: cannot be read, retrying after: refused"
+    assert said[1][1].startswith("t-0: waits for 3")
+    assert said[1][1].endswith("cannot be read (refused); until a broker hands out its records")
+    reader.throttled()  # an answer
+    assert caplog.messages[-1].startswith("t-0: over after ")
 
 
 def test_an_outage_is_no_time_in_which_the_topic_was_unknown() -> None:

@@ -3,6 +3,7 @@
 Since Kafka 2.0 it does so at once, in an answer without partitions (KIP-219).
 """
 
+import logging
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -147,7 +148,23 @@ def test_a_long_throttle_is_said(caplog: pytest.LogCaptureFixture) -> None:
     leader.empty = [29_000, 30_000]
     read(clock, leader)
     (record,) = caplog.records
-    assert "throttles what is read: it wants no request for 30 s" in record.getMessage()
+    assert record.levelname == "WARNING"
+    assert "the broker throttles what is read by the quotas of client.id" in record.getMessage()
+    assert "(now for 30 s); until less is read" in record.getMessage()
+
+
+def test_throttles_that_are_short_and_do_not_end_are_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    clock = Clock()
+    leader = Throttling(clock, [])
+    leader.empty = [7_000] * 20
+    read(clock, leader)
+    said = [(each.levelname, each.getMessage()) for each in caplog.records]
+    assert [level for level, _ in said] == ["WARNING", "INFO"]
+    assert "waits for 28 s" in said[0][1]  # what is known of the next seconds counts
+    assert "over after 140 s" in said[1][1]
 
 
 def test_an_answer_without_partitions_and_without_a_throttle_is_a_fault() -> None:
