@@ -37,6 +37,8 @@ _TEXTS: Final[Mapping[int, str]] = {
     "come",
     RdKafkaError._PURGE_QUEUE: _GIVEN_UP,  # noqa: SLF001
     RdKafkaError._PURGE_INFLIGHT: _GIVEN_UP,  # noqa: SLF001
+    RdKafkaError._UNSUPPORTED_FEATURE: "the brokers do not know a request that this needs, such as "  # noqa: SLF001
+    "InitProducerId (outside transactions, enable.idempotence=false does without it)",
     RdKafkaError._NOENT: "no partition that was asked for has a leader, or none exists",  # noqa: SLF001
 }
 

@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of, servers
+from kshare.cluster.lacking import Idempotence
 from kshare.core.showing import error_text
 from kshare.errors import KafkaError, RecordRefusedError
 from kshare.options import KafkaConfig
@@ -195,7 +196,9 @@ class _Writer:
         self, kafka: KafkaConfig, topic: str, config: Callable[[KafkaConfig], Mapping[str, Any]]
     ) -> None:
         self._topic = topic
-        self._client = Client(Producer, kafka, lambda: config(kafka), making="make a producer")
+        self._idempotence = Idempotence("dead letters")
+        settings = lambda: {**self._idempotence.settings(), **config(kafka)}  # noqa: E731
+        self._client = Client(Producer, kafka, settings, making="make a producer")
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._waiting: set[asyncio.Future[Any]] = set()
@@ -256,6 +259,7 @@ class _Writer:
         """The next letter has another producer; those that are under way are written again."""
         self._thread = None
         self._client.close()
+        self._idempotence.ended(fault)
         for written in self._waiting:
             if not written.done():
                 written.set_result(fault)
@@ -271,8 +275,6 @@ class _Writer:
 def _config(kafka: KafkaConfig) -> dict[str, Any]:
     config = {
         **librdkafka_config(kafka),
-        "acks": -1,
-        "enable.idempotence": True,
         "partitioner": "murmur2_random",  # as Java's: a key's letters stay together
         "linger.ms": 5,
         "message.max.bytes": 100_000_000,  # what could be read can be written: the topic decides

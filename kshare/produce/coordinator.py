@@ -155,15 +155,19 @@ class Coordinators:
     def open_ids(self, prefix: str) -> list[str]:
         """The transactional ids with this prefix whose transaction is open now.
 
-        Empty with brokers before Kafka 3.0, which cannot tell.
+        Raises:
+            KafkaError: Brokers refused, or cannot tell, as those before Kafka 3.0.
         """
         names = self._retried(self._open_ids, "list transactions")
         return [name for name in names if name.startswith(prefix)]
 
     def ids_of(self, producer_id: int) -> list[str]:
-        """The transactional id of a producer's open transaction; empty as with :meth:`open_ids`.
+        """The transactional id of a producer's open transaction; empty if there is none.
 
         Ids that the principal may not describe are left out.
+
+        Raises:
+            KafkaError: As of :meth:`open_ids`.
         """
         return self._retried(lambda: self._open_ids([producer_id]), "list transactions")
 
@@ -241,10 +245,7 @@ class Coordinators:
         ids: list[str] = []
         for broker in brokers:
             connection = self._connection((broker.host, broker.port))
-            try:
-                version = connection.version(ListTransactionsRequest)
-            except KafkaError:
-                return []
+            version = connection.version(ListTransactionsRequest)
             response = connection.call(
                 ListTransactionsRequest(
                     version=version,

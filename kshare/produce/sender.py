@@ -124,7 +124,8 @@ class Sender:
                 self.producer.begin_transaction()
             except KafkaException as error:
                 fault = error.args[0]
-                self.producer.poll(0)
+                with suppress(KafkaException):  # the same one, if it is fatal
+                    self.producer.poll(0)
                 self.raise_faults()
                 # What only asks for metadata, librdkafka does not mark as worth another attempt.
                 may_pass = fault.retriable() or kind_of(fault) is Kind.TRANSIENT
@@ -221,6 +222,9 @@ class Sender:
                 self._wait_for_room()
                 alone = -1 if len(self.producer) else start
             except KafkaException as error:
+                if code_of(error) == RdKafkaError._FATAL:  # noqa: SLF001
+                    with self.fatal_as_ours():  # a poll says which fault it was
+                        self.producer.poll(0)
                 row = count - length_hint(arguments[1]) - 1
                 raise _not_taken(rows, row, error, self.brokers) from error
             else:

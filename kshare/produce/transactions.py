@@ -16,15 +16,19 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import KafkaException
 
+from kshare.cluster.lacking import check_transactions
 from kshare.cluster.listening import START_SECONDS, check_listening
 from kshare.errors import KafkaError
 from kshare.options.sink import SinkOptions
 from kshare.produce.config import transactional_config
 from kshare.produce.model import Attempt, Prepared, Transaction
 from kshare.produce.sender import Sender, first_topic
+from kshare.wire.protocol.apis import Feature
 
 __all__ = ["prepare_rows"]
 
+_WITHOUT: Final = "exactlyOnce: leave it out; then each row is written at least once"
+_OPTIONS: Final = "the options of writeStream.format('kshare')"
 _ABORT_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 _STATISTICS_SECONDS: Final = 30.0
@@ -36,15 +40,17 @@ def prepare_rows(
     """Write batches into a transaction, and leave it open.
 
     Raises:
+        OptionsError: The first batch, and brokers have no transactions: nothing was read.
         KafkaError: A row was not delivered, or another attempt has shut this one out. The
             transaction is aborted.
     """
+    if attempt.batch == 0:
+        check_listening(options.kafka, START_SECONDS)
+        check_transactions(options.kafka, _WITHOUT, feature=Feature.EXACTLY_ONCE, of=_OPTIONS)
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
         return Prepared(attempt, None)
-    if attempt.batch == 0:
-        check_listening(options.kafka, START_SECONDS)
     statistics = _Statistics()
 
     def config() -> dict[str, Any]:

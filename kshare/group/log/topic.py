@@ -32,6 +32,7 @@ from kshare.cluster.client import (
 from kshare.cluster.cluster import TopicConfig
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.coordinator import find_coordinator
+from kshare.cluster.lacking import Idempotence
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, KafkaError, UnknownTopicError
@@ -281,9 +282,9 @@ class LogWriter:
         timeout_ms: int,
         producer: Callable[..., Producer] = Producer,
     ) -> None:
-        self._client = Client(
-            producer, kafka, lambda: _producer_config(kafka, timeout_ms), making="write to the log"
-        )
+        self._idempotence = Idempotence("claims and commits")
+        config = lambda: _producer_config(kafka, timeout_ms) | self._idempotence.settings()  # noqa: E731
+        self._client = Client(producer, kafka, config, making="write to the log")
         self._unreported: dict[Callable[[object], None], None] = {}  # in order
         self._has_timed_out = False  # a record, since one was taken
         self._stuck: object = None  # why the client is to be left
@@ -398,6 +399,7 @@ class LogWriter:
                 handle.poll(0)
             except KafkaException as said:
                 error = said
+        self._idempotence.ended(error)
         unreported, self._unreported = self._unreported, {}
         self._has_timed_out, self._stuck = False, None
         _log.warning(
@@ -413,8 +415,6 @@ class LogWriter:
 def _producer_config(kafka: KafkaConfig, timeout_ms: int) -> dict[str, Any]:
     config = {
         **librdkafka_config(kafka),
-        "acks": "all",
-        "enable.idempotence": True,
         "linger.ms": 0,
         "message.timeout.ms": timeout_ms,
     }

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from typing import Final
 
+from kshare.cluster.lacking import missing_apis
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.log.tail import LogTail
@@ -27,6 +28,7 @@ from kshare.kafka_python import DescribeProducersRequest
 from kshare.options import KafkaConfig
 from kshare.produce.coordinator import Coordinators
 from kshare.wire.protocol import error_codes
+from kshare.wire.protocol.apis import Feature
 from kshare.wire.protocol.broker_pool import BrokerPool
 from kshare.wire.protocol.retry import CHANCE
 
@@ -108,11 +110,12 @@ class HiddenEnd:
         self._kafka = kafka
         self._group = group
         self._watch = Watch(now, CHANCE.random())
+        self._is_possible = True
 
     def look(self, partition: TopicPartition, tail: LogTail) -> None:
         """Look at the last answer of the log, and act beside the session's thread."""
         before = self._watch.look(*tail.last.bounds)
-        if before is not None:
+        if before is not None and self._is_possible:
             threading.Thread(
                 target=self._end,
                 args=(partition, before),
@@ -122,6 +125,16 @@ class HiddenEnd:
 
     def _end(self, partition: TopicPartition, before: int) -> None:
         try:
+            broker, missing = missing_apis(self._kafka, Feature.FENCING)
+            if missing:
+                self._is_possible = False
+                _log.warning(
+                    "group %s: a transaction hides what is written to %s. Broker %s does not know "
+                    "%s, so nobody can tell whose it is, and hanging transactions are not fenced: "
+                    "they end by their transaction.timeout.ms. All else works",
+                    self._group, partition, broker, ", ".join(missing),
+                )  # fmt: skip
+                return
             ended = end_open(self._kafka, partition, before)
         except (KshareError, OSError) as error:
             _log.warning(

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from kshare.cluster.cluster import TopicConfig
+from kshare.cluster.lacking import check_transactions
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
@@ -31,6 +32,7 @@ from kshare.group.protocol.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog
 from kshare.group.session.shared import Shared
 from kshare.options import KafkaConfig
+from kshare.wire.protocol.apis import Feature
 from kshare.wire.protocol.background import begin
 from kshare.wire.protocol.broker_pool import BrokerPool
 from kshare.wire.protocol.retry import retry_backoff
@@ -79,7 +81,8 @@ class LogFollower:
         self._shared = shared
         self._now = now
         self._wake = wake
-        self._search = _Search(_log_topic(config, brief), _log_writer(config))
+        check = partial(_check_transactions, config, brief)
+        self._search = _Search(_log_topic(config, brief), _log_writer(config), check)
         self._pauses = retry_backoff(config.kafka)
         self._find_at = 0.0
         self._inspector = LogInspector(lambda: _log_topic(config, brief), config.group, now)
@@ -158,7 +161,17 @@ class LogFollower:
             if link.tail.last.caught_up:
                 link.reader.settle()
             self._shared.ownerships.warnings += link.reader.take_warnings()
-            link.load.read((row.key for row in rows), link.tail.last, self._now())
+            kept = link.load.read((row.key for row in rows), link.tail.last, self._now())
+            if kept:
+                seconds = link.load.metrics().read_seconds or 0.0
+                self._shared.ownerships.warnings.append(
+                    f"group {self._config.group}: its log, {link.partition}, is not compacted: it "
+                    f"holds {kept:,} records, which took {seconds:.0f} s to read. Each member that "
+                    "starts reads all of it, and it grows for ever. Set its cleanup.policy to "
+                    "compact. With a service that compacts nothing, delete the topic now and then "
+                    "while no member runs: what is committed above stable offsets is delivered "
+                    "again then"
+                )
             log = link.reader.log
             log.end = max(log.end, link.tail.position or 0)
             oldest = self._shared.ownerships.oldest_claim()
@@ -247,11 +260,13 @@ class _Search:
     Attributes:
         topic: The topic.
         writer: The writer of the next link, which is connected if there is to be one.
+        check: Refuses what the brokers lack; called before the log is made.
         finding: The search that is under way, or whose end was not taken; None if there is none.
     """
 
     topic: LogTopic
     writer: LogWriter
+    check: Callable[[], None]
     finding: Future[_Found] | None = None
 
     def begin(self, known: LogLink | None, name: str, wake: Callable[[], None]) -> None:
@@ -261,6 +276,7 @@ class _Search:
 
     def _look(self, known: LogLink | None) -> _Found:
         if known is None:
+            self.check()
             self.writer.connect()
         try:
             found = self.topic.find()
@@ -280,6 +296,13 @@ class _Search:
     def _close(self) -> None:
         self.writer.close()
         self.topic.close()
+
+
+def _check_transactions(config: ConsumerConfig, brief: KafkaConfig) -> None:
+    if config.transactional_id is not None:
+        without = "transactional.id: leave it out; then what is processed is committed without it"
+        of = "the consumer's configuration"
+        check_transactions(brief, without, feature=Feature.TRANSACTIONS, of=of)
 
 
 def _log_writer(config: ConsumerConfig) -> LogWriter:

@@ -22,6 +22,7 @@ class Feature(Enum):
     GROUPS = "consumer groups"
     LOGIN = "SASL logins"
     SINK = "writing"
+    IDEMPOTENCE = "writing each record once, whatever is sent again"
     EXACTLY_ONCE = "exactlyOnce"
     TRANSACTIONS = "transactions of consumers"
     OWN_TOPICS = "making topics of our own"
@@ -85,7 +86,7 @@ APIS: Final[Mapping[int, Api]] = {
         Api("DescribeGroups", 15, 1, 4, (Feature.GROUPS,)),
         Api("SaslHandshake", 17, 0, 1, (Feature.LOGIN,)),  # 0: tokens follow without a frame
         Api("ApiVersions", 18, 0, 3, ()),
-        Api("InitProducerId", 22, 0, 4, (Feature.GROUPS, *_DECIDING)),
+        Api("InitProducerId", 22, 0, 4, (Feature.IDEMPOTENCE, *_DECIDING)),
         Api("AddPartitionsToTxn", 24, 0, 3, _DECIDING),
         Api("EndTxn", 26, 0, 3, _DECIDING),  # from 5 on a broker answers with another epoch
         Api("SaslAuthenticate", 36, 0, 1, ()),

@@ -19,7 +19,7 @@ import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -129,6 +129,11 @@ class Connection:
     @property
     def _timeout(self) -> float:
         return self._kafka.request_timeout_ms / 1000
+
+    @property
+    def offered(self) -> Mapping[int, tuple[int, int]]:
+        """The lowest and the highest version of each request that the broker speaks, by number."""
+        return self._versions
 
     # -- messages ---------------------------------------------------------------------------
 

@@ -32,6 +32,21 @@ def test_size_groups_and_the_time_of_the_first_read() -> None:
     assert load.metrics() == LogMetrics(50, 3, 2.5)  # that of the first read
 
 
+@pytest.mark.parametrize(
+    ("records", "first", "said"),
+    [(10, 0, 10), (10, -6, 10), (10, -7, 0), (9, 0, 0)],
+    ids=["all", "markers", "compacted", "few"],
+)
+def test_a_log_that_is_not_compacted_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, records: int, first: int, said: int
+) -> None:
+    monkeypatch.setattr(log_load, "_MANY", 10)
+    load = LogLoad(0.0)
+    assert not load.read([b"{}"] * (records - 4), LastAnswer(False, first, (9, records)), 0.0)
+    assert load.read([b"{}"] * 4, LastAnswer(True, first, (9, records)), 1.0) == said
+    assert not load.read([b"{}"] * 100, LastAnswer(True, first, (109, records + 100)), 2.0)
+
+
 def test_groups_that_somebody_makes_up_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_load, "_GROUPS_MAX", 3)
     load = LogLoad(0.0)
