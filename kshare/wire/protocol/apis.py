@@ -107,7 +107,7 @@ def api_of(key: int) -> Api:
     """The request with a number.
 
     Raises:
-        KeyError: There is none of ours.
+        KeyError: There is no such request.
     """
     return APIS[key]
 
