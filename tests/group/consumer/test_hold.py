@@ -90,24 +90,16 @@ def test_a_clock_that_is_set_back_lets_nothing_out(
     assert consumer.poll(WAIT_S) is not None
 
 
-def test_what_is_held_back_for_long_is_said_once(
-    cluster: FakeCluster,
-    group: FakeSessions,
-    make: Callable[..., KeySharedConsumer],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_the_time_for_which_all_is_held_back_is_counted(
+    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
 ) -> None:
-    monkeypatch.setattr("kshare.group.metrics._PAUSE_SECONDS", 0.2)
+    """The session says why, once it lasts."""
     fill(cluster, 10)
     consumer = make()
     consumer.assign({("orders", 0): []})
     assert consumer.poll(WAIT_S) is not None
-    for _ in range(2):
-        caplog.clear()
-        group.members[0].can_deliver = False
-        group.members[0].change()
-        for _ in range(5):
-            assert consumer.poll(0.1) is None
-        assert [r.getMessage()[:28] for r in caplog.records] == ["member-0 has handed out noth"]
-        group.members[0].can_deliver = True
-        assert consumer.poll(WAIT_S) is not None
+    assert consumer.metrics().fenced_seconds == 0
+    group.members[0].can_deliver = False
+    group.members[0].change()
+    assert consumer.poll(0.1) is None
+    assert consumer.metrics().fenced_seconds > 0
