@@ -119,7 +119,7 @@ class PlainReader(DataSourceStreamReader):
                 self.reader.prepareForTriggerAvailableNow()
                 self._hold = hold
             else:
-                _warn(options)
+                _say_limits(options)
             self._log = LoggedEnd(self._initial, SPARK)
         return self._log
 
@@ -139,7 +139,12 @@ def _from_json(offsets: dict[str, Any]) -> dict[str, Any]:
     return parsed
 
 
-def _warn(options: "SourceOptions") -> None:
+def _say_limits(options: "SourceOptions") -> None:
+    """Log what one batch reads, for who asks: of other triggers nothing is wrong.
+
+    Spark does not say what triggers the query, and ends this process when the query ends. So what a
+    query has left is said by ``kshare status`` and :class:`~spark_plugin.listener.KshareListener`.
+    """
     limits = {
         "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
         "maxBytesPerTrigger": options.max_bytes_per_trigger,
@@ -149,16 +154,17 @@ def _warn(options: "SourceOptions") -> None:
     }
     given = ", ".join(name for name, value in limits.items() if value is not None)
     if str(options.starting) == "group":  # see start_with_gaps(): the first batch only notes gaps
-        _log.warning(
+        _log.info(
             "%s runs Trigger.AvailableNow and Trigger.Once as one batch: where the group of "
             "startingOffsets=group has gaps, the first start of a query only notes them, and the "
-            "next one reads. Use Trigger.ProcessingTime, or Spark 4.2 or later",
+            "next one reads. Use spark_plugin.available_now(writer), or Spark 4.2 or later",
             SPARK,
         )
     if given:
-        _log.warning(
+        _log.info(
             "%s runs Trigger.AvailableNow and Trigger.Once as one batch, for which %s holds: what "
-            "is beyond stays for the next start. Use Trigger.ProcessingTime, or Spark 4.2 or later",
+            "is beyond stays for the next start. Use spark_plugin.available_now(writer), or Spark "
+            "4.2 or later",
             SPARK,
             given,
         )

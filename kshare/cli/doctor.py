@@ -23,7 +23,7 @@ from kshare._version import __version__
 from kshare.cli.connection import is_given, kafka_config, source_options
 from kshare.cli.output import counted, duration, print_json, say_block
 from kshare.cli.query import observed_status
-from kshare.cli.show import alarms, batches_text, late_rows
+from kshare.cli.show import alarms, batches_text, late_rows, records_left
 from kshare.cli.workers_imports import files_here, judged, they_hide
 from kshare.cluster.examination import ExaminedCluster
 from kshare.cluster.listening import COMMAND_SECONDS, check_listening
@@ -459,7 +459,8 @@ def examine_checkpoint(directory: str, kafka: KafkaConfig | None) -> Iterator[Fi
     faults = [
         f"{each.topic_partition}: {text}" for each in status.partitions for text in alarms(each)
     ]
-    still = status.unchanged_seconds(time.time())
+    now = time.time()
+    still = status.unchanged_seconds(now)
     facts = batches_text(status.checkpoint)
     if faults:
         remedy = "see docs/troubleshooting.md"
@@ -469,9 +470,10 @@ def examine_checkpoint(directory: str, kafka: KafkaConfig | None) -> Iterator[Fi
         yield Finding("checkpoint", "yellow", text, "look whether the query runs")
     else:
         yield Finding("checkpoint", "green", facts)
-    note = late_rows(status)
-    if note is not None:
-        yield Finding("event time", "red" if note.is_sure else "yellow", note.text, note.remedy)
+    notes = {"event time": late_rows(status), "unread records": records_left(status, now)}
+    for name, note in notes.items():
+        if note is not None:
+            yield Finding(name, "red" if note.is_sure else "yellow", note.text, note.remedy)
 
 
 def examine_feedback(kafka: KafkaConfig) -> Finding:

@@ -1,6 +1,6 @@
 """A query as commands see it: its checkpoint, beside what the broker has."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 
 from kshare.cluster.cluster import Cluster
@@ -56,7 +56,13 @@ def query_status(
     """
     wanted = {partition for source in checkpoint.sources for partition in source.done}
     logs = log_bounds(cluster, wanted, on_missing)
-    return describe(checkpoint, logs, parked, _watermark_at(checkpoint, cluster, logs))
+    return describe(
+        checkpoint,
+        logs,
+        parked,
+        _watermark_at(checkpoint, cluster, logs),
+        _planned_at(checkpoint, cluster, logs),
+    )
 
 
 def _watermark_at(
@@ -66,5 +72,24 @@ def _watermark_at(
     if not checkpoint.can_drop_late_rows:
         return None
     asked = {tp for source in checkpoint.sources for tp in source.planned.limits if tp in logs}
-    found = cluster.at_timestamps(dict.fromkeys(asked, checkpoint.watermark_ms))
+    return _at(checkpoint.watermark_ms, asked, cluster, logs)
+
+
+def _planned_at(
+    checkpoint: Checkpoint, cluster: Cluster, logs: Mapping[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, int] | None:
+    """The first offset of each partition that is not older than the newest batch, if it is done."""
+    if not checkpoint.is_done or not checkpoint.planned_ms:
+        return None
+    return _at(checkpoint.planned_ms, logs, cluster, logs)
+
+
+def _at(
+    time_ms: int,
+    asked: Iterable[TopicPartition],
+    cluster: Cluster,
+    logs: Mapping[TopicPartition, tuple[int, int]],
+) -> dict[TopicPartition, int]:
+    """The first offset of partitions that is not older than a time; the log's end if all are."""
+    found = cluster.at_timestamps(dict.fromkeys(asked, time_ms))
     return {tp: logs[tp][1] if offset is None else offset for tp, offset in found.items()}

@@ -6,6 +6,7 @@ Cost: linear in the ranges.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +40,7 @@ __all__ = [
     "parked_text",
     "partition_text",
     "range_hashes_text",
+    "records_left",
     "waits_text",
     "warning_text",
 ]
@@ -46,6 +48,12 @@ __all__ = [
 CHUNKS_TEXT: Final = "cooperative: chunks"
 """Instead of key hashes: a partition without key order (``consumption.order=none``)."""
 _SAME_TASK: Final = "with the above"
+_ENDED_SECONDS: Final = 60.0
+_LEFT_REMEDY: Final = (
+    "a query that runs reads them in its next batches. One that Trigger.AvailableNow or Once has "
+    "ended on Spark 4.0 or 4.1 reads all by spark_plugin.available_now(writer): "
+    "docs/spark-versions.md"
+)
 _MAX_TIME_AHEAD: Final = '.option("maxTimeAhead", "10m"), with the delay of the watermark'
 
 
@@ -96,6 +104,7 @@ def _partition_json(partition: PartitionStatus) -> dict[str, Any]:
         "lag": partition.lag,
         "lost": partition.lost,
         "late": partition.late,
+        "left": partition.left,
         "gaps": partition.done.gaps,
         "bytes": partition.entry_bytes,
         "ranges": [
@@ -167,7 +176,8 @@ def as_text(status: Status, now: float | None = None) -> str:
     if names:
         said = ", ".join(f"{number} is {name}" for number, name in names.items())
         blocks.append(f"sources by name: {said}\n")
-    notes = [note for note in (late_rows(status),) if note is not None]
+    found = (late_rows(status), None if now is None else records_left(status, now))
+    notes = [note for note in found if note is not None]
     blocks += [warning_text(note) for note in notes]
     several = len(checkpoint.sources) > 1
     blocks += [
@@ -216,6 +226,35 @@ def late_rows(status: Status) -> Note | None:
         "a watermark and limits: without maxTimeAhead, rows of ranges that are behind are dropped"
     )
     return Note(text, f"if it is not set: {_MAX_TIME_AHEAD}", is_sure=False)
+
+
+def records_left(status: Status, now: float) -> Note | None:
+    """Records that the last batch left unread, if no batch came after it; None if it left none.
+
+    A checkpoint does not say whether its query has ended, nor what triggered it. So what is said is
+    true of a query that has ended, and of one that waits for its next trigger. It is sure once
+    nothing was written for a minute.
+
+    Args:
+        status: The status.
+        now: Seconds since 1970.
+    """
+    left: Counter[str] = Counter()
+    for each in status.partitions:
+        left[each.topic_partition.topic] += each.left or 0
+    if not left.total():
+        return None
+    checkpoint = status.checkpoint
+    is_bound = any(source.planned.limits for source in checkpoint.sources)
+    topics = ", ".join(
+        f"{printable(topic)} {count:,}" for topic, count in sorted(left.items()) if count
+    )
+    text = (
+        f"batch {checkpoint.planned} ended with {'at least ' if is_bound else ''}"
+        f"{counted(left.total(), 'record')} unread that were there before it, and no other batch "
+        f"was planned: {topics}"
+    )
+    return Note(text, _LEFT_REMEDY, is_sure=now - checkpoint.written_at > _ENDED_SECONDS)
 
 
 def warning_text(note: Note) -> str:

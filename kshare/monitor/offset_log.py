@@ -109,8 +109,17 @@ class OffsetLog:
     @property
     def watermark_ms(self) -> int:
         """The watermark of the newest planned batch, in milliseconds since 1970; 0 if none."""
+        return self._fact("batchWatermarkMs")
+
+    @property
+    def planned_ms(self) -> int:
+        """When the newest batch was planned, in milliseconds since 1970; 0 if that is not known."""
+        return self._fact("batchTimestampMs")
+
+    def _fact(self, name: str) -> int:
+        """An integer in the metadata of the newest planned batch; 0 if it is not there."""
         try:
-            found = read_object(self._lines(self.planned)[1]).get("batchWatermarkMs")
+            found = read_object(self._lines(self.planned)[1]).get(name)
         except (ValueError, IndexError):
             return 0
         return found if isinstance(found, int) else 0

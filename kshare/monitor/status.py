@@ -70,6 +70,8 @@ class Checkpoint:
             the query has none, or none yet.
         written_at: When the query last wrote it, in seconds since 1970; 0 if that is not known.
         batch_seconds: From one planned batch to the next; 0 if that is not known.
+        planned_ms: When the newest batch was planned, in milliseconds since 1970; 0 if that is not
+            known.
     """
 
     directory: str
@@ -79,6 +81,12 @@ class Checkpoint:
     watermark_ms: int = 0
     written_at: float = 0.0
     batch_seconds: float = 0.0
+    planned_ms: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """True if the newest planned batch is committed."""
+        return self.committed is not None and self.committed >= self.planned
 
     @property
     def can_drop_late_rows(self) -> bool:
@@ -121,6 +129,9 @@ class PartitionStatus:
         ranges: ascending by first hash.
         late: Number of pending offsets whose records are older than the query's watermark, without
             those of parked keys; None if that is not known.
+        left: Number of offsets that the newest batch has left unread although their records are
+            older than it, without those of parked keys. None if that is not known, or if the batch
+            is not done. A lower bound where the batch has record limits.
     """
 
     source: int
@@ -132,6 +143,7 @@ class PartitionStatus:
     entry_bytes: int
     ranges: tuple[RangeStatus, ...]
     late: int | None = None
+    left: int | None = None
 
     @property
     def lost(self) -> int:
@@ -197,8 +209,11 @@ class Status:
         checkpoint = self.checkpoint
         if not checkpoint.written_at:
             return None
-        is_done = checkpoint.committed is not None and checkpoint.committed >= checkpoint.planned
-        if is_done and self.partitions and all(each.lag == 0 for each in self.partitions):
+        if (
+            checkpoint.is_done
+            and self.partitions
+            and all(each.lag == 0 for each in self.partitions)
+        ):
             return None
         seconds = now - checkpoint.written_at
         usual = max(_STILL_SECONDS, _STILL_BATCHES * checkpoint.batch_seconds)
@@ -241,6 +256,7 @@ def read_checkpoint(directory: str) -> Checkpoint:
         watermark_ms=log.watermark_ms,
         written_at=log.written_at,
         batch_seconds=log.batch_seconds,
+        planned_ms=log.planned_ms,
     )
 
 
@@ -254,6 +270,7 @@ def describe(
     logs: Mapping[TopicPartition, tuple[int, int]] | None = None,
     parked: Mapping[ParkedKey, ParkedInfo] | None = None,
     watermark_at: Mapping[TopicPartition, int] | None = None,
+    planned_at: Mapping[TopicPartition, int] | None = None,
 ) -> Status:
     """Compare what a checkpoint says with what the broker has.
 
@@ -263,6 +280,8 @@ def describe(
         parked: the parked keys; None if the broker was not asked.
         watermark_at: Offsets below which all records are older than the query's watermark; None if
             the broker was not asked.
+        planned_at: Offsets below which all records are older than the newest batch; None if the
+            broker was not asked, or if the batch is not done.
     """
     topics = {tp.topic for source in checkpoint.sources for tp in source.done}
     keys: dict[tuple[str, int], bytes | None] = {
@@ -280,7 +299,14 @@ def describe(
         topic: KeyRanges.of_hashes(hash_ for at, hash_ in keys if at == topic) for topic in topics
     }
     partitions = tuple(
-        _partition(source, tp, (logs or {}).get(tp), hashes[tp.topic], (watermark_at or {}).get(tp))
+        _partition(
+            source,
+            tp,
+            (logs or {}).get(tp),
+            hashes[tp.topic],
+            (watermark_at or {}).get(tp),
+            (planned_at or {}).get(tp),
+        )
         for source in checkpoint.sources
         for tp in sorted(source.done)
     )
@@ -329,6 +355,7 @@ def _partition(
     log: tuple[int, int] | None,
     parked: KeyRanges,
     watermark_at: int | None,
+    planned_at: int | None,
 ) -> PartitionStatus:
     limits = source.planned.limits.get(tp, ())
     planned_to = max([source.planned.progress[tp].front, *(limit.end for limit in limits)])
@@ -341,9 +368,22 @@ def _partition(
         limits=limits,
         parked=parked,
     )
+    if planned_at is not None:
+        status = replace(status, left=_left(status, planned_at, parked))
     if not limits or watermark_at is None:
         return status
     return replace(status, late=lag(source.done[tp], watermark_at, ALL_HASHES - parked))
+
+
+def _left(status: PartitionStatus, planned_at: int, parked: KeyRanges) -> int:
+    """The offsets that a batch that is done has left unread: see :class:`PartitionStatus`."""
+    if any(range_.limit for range_ in status.ranges):
+        # How far its tasks came is not in its dict, but they did not pass their ends.
+        return max(planned_at - status.planned_to, 0)
+    first = 0 if status.log is None else min(status.log[0], planned_at)
+    hashes = ALL_HASHES - parked
+    # What is below the log's first offset is lost, which is said elsewhere.
+    return lag(status.done, planned_at, hashes) - lag(status.done, first, hashes)
 
 
 def partition_status(

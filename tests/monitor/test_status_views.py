@@ -2,13 +2,16 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cli.live.snapshot import behind_of, of_query
-from kshare.cli.show import ago_text, as_json, as_text, late_rows
+from kshare.cli.query import observed_status
+from kshare.cli.show import ago_text, as_json, as_text, late_rows, records_left
+from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges, key_hash, split
@@ -17,6 +20,8 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.monitor.plot import panel
 from kshare.monitor.status import Checkpoint, Source, Status, describe, read_checkpoint
+from kshare.options import KafkaConfig
+from kshare.testing import FakeCluster, Record
 from tests.support.checkpoints import write_checkpoint
 from tests.support.looks import AT, made_up
 
@@ -51,6 +56,7 @@ def status_of(
     written_at: float = 0.0,
     batch_seconds: float = 0.0,
     committed: int = 3,
+    planned_at: int | None = None,
 ) -> Status:
     planned = BatchOffsets({T0: progress}, limits={T0: limits} if limits else {})
     checkpoint = Checkpoint(
@@ -63,7 +69,8 @@ def status_of(
         batch_seconds=batch_seconds,
     )
     late = None if watermark_at is None else {T0: watermark_at}
-    return describe(checkpoint, None if log is None else {T0: log}, parked, late)
+    left = None if planned_at is None else {T0: planned_at}
+    return describe(checkpoint, None if log is None else {T0: log}, parked, late, left)
 
 
 # -- the same ranges everywhere --------------------------------------------------------------------
@@ -273,3 +280,86 @@ def test_times_are_ages() -> None:
     assert ago_text(noon, at + 720) == "12 min ago"
     assert ago_text("2026-11-28T14:00:00+02:00", at + 7_200) == "2 h ago"
     assert (ago_text(noon, None), ago_text("yesterday", at)) == (noon, "yesterday")
+
+
+# -- records that were left ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "planned_at", "log", "left"),
+    [
+        ((), None, (0, 1_000), None),
+        ((), 10, (0, 1_000), 0),
+        ((), 13, (0, 1_000), 3),
+        ((), 500, (0, 1_000), 490),
+        ((), 500, (100, 1_000), 400),
+        ((), 500, (900, 1_000), 0),
+        (LIMITS, 30, (0, 1_000), 0),
+        (LIMITS, 31, (0, 1_000), 1),
+    ],
+    ids=["not asked", "none", "a half", "all", "some lost", "all lost", "limits", "beyond limits"],
+)
+def test_what_the_last_batch_has_left(
+    limits: tuple[RangeLimit, ...],
+    planned_at: int | None,
+    log: tuple[int, int],
+    left: int | None,
+) -> None:
+    status = status_of(AHEAD, limits, log=log, committed=4, written_at=AT, planned_at=planned_at)
+    assert as_json(status)["partitions"][0]["left"] == left
+    note = records_left(status, AT + 60)
+    assert (note is not None) == bool(left)
+    assert ("available_now" in as_text(status, AT)) == bool(left)
+    assert "available_now" not in as_text(status)
+    if left:
+        assert note is not None
+        assert not note.is_sure, "its next trigger may be near"
+        assert f"{left:,} record" in note.text
+        assert note.text.endswith(f": t {left:,}")
+        assert ("at least" in note.text) == bool(limits)
+        later = records_left(status, AT + 61)
+        assert later is not None
+        assert later.is_sure
+
+
+def test_parked_keys_are_not_left() -> None:
+    others = ALL_HASHES - KeyRanges.of_hashes([key_hash(b"k", 0)])
+    progress = Progress.of(10, [Rectangle(OffsetRange(10, 20), part) for part in others])
+    status = status_of(progress, parked={("t", b"k"): INFO}, committed=4, planned_at=20)
+    assert status.partitions[0].lag
+    assert status.partitions[0].left == 0
+
+
+def test_what_a_query_left_is_compared_with_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only records that are older than its last batch, and only once that one has ended."""
+    planned_ms, t1 = 1_700_000_000_000, TopicPartition("t", 1)
+
+    def at_timestamps(_: Cluster, asked: dict[TopicPartition, int]) -> dict[Any, int | None]:
+        """FakeCluster's brokers do not look at timestamps."""
+        assert asked == {T0: planned_ms, t1: planned_ms}
+        return {T0: 50, t1: None}
+
+    monkeypatch.setattr(Cluster, "at_timestamps", at_timestamps)
+    begun = BatchOffsets({T0: Progress.at(0), t1: Progress.at(0)})
+    read = BatchOffsets({T0: Progress.at(10), t1: Progress.at(52)})
+    write_checkpoint(tmp_path, [begun, read], 0)
+    file = tmp_path / "offsets" / "1"
+    text = file.read_text()
+    file.write_text(text.replace("}\n", f',"batchTimestampMs":{planned_ms}}}\n', 1))
+    with FakeCluster(topics={"t": 2}) as cluster:
+        for number in (0, 1):
+            cluster.produce("t", [Record(b"k", b"v")] * 57, partition=number)
+        kafka = KafkaConfig(bootstrap_servers=(broker_of(cluster),))
+        running = observed_status(str(tmp_path), kafka)
+        (tmp_path / "commits" / "1").write_text('v1\n{"nextBatchWatermarkMs":0}')
+        ended = observed_status(str(tmp_path), kafka)
+    assert [each.left for each in running.partitions] == [None, None]
+    assert [each.left for each in ended.partitions] == [40, 5]
+    assert "batch 1 ended with 45 records unread" in as_text(ended, AT)
+
+
+def broker_of(cluster: FakeCluster) -> tuple[str, int]:
+    host, port = cluster.bootstrap_servers.split(",")[0].split(":")
+    return host, int(port)

@@ -231,8 +231,11 @@ def test_the_wrapper_is_refused_before_anything_is_read(cluster: FakeCluster) ->
     reader.stop()
 
 
-def test_limits_are_warned_of_once(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "kshare")
+def test_limits_are_said_once_and_not_among_the_warnings(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A processing-time query starts in the same way, and nothing is wrong with it."""
+    caplog.set_level(logging.INFO, "kshare")
     limits = {
         "maxOffsetsPerTrigger": "5",
         "maxBytesPerTrigger": "1m",
@@ -246,22 +249,23 @@ def test_limits_are_warned_of_once(cluster: FakeCluster, caplog: pytest.LogCaptu
         for _ in range(2):
             assert reader.partitions(at, at) == []
         reader.stop()
-    warned = [text for text in caplog.messages if "Trigger.AvailableNow" in text]
-    assert len(warned) == 1
-    assert "maxOffsetsPerTrigger, maxBytesPerTrigger, targetTaskDuration" in warned[0]
+    (said,) = [each for each in caplog.records if "Trigger.AvailableNow" in each.getMessage()]
+    assert said.levelno == logging.INFO
+    assert "maxOffsetsPerTrigger, maxBytesPerTrigger, targetTaskDuration" in said.getMessage()
 
 
-def test_a_start_beside_gaps_is_warned_of(
+def test_a_start_beside_gaps_is_said_and_not_among_the_warnings(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "kshare")
+    caplog.set_level(logging.INFO, "kshare")
     servers = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
     group = {"startingOffsets": "group", "kafka.group.id": "g", **servers}
     reader = PlainReader(new_reader({**BASE, **group}))
     assert reader.partitions({"t": {"0": 3}}, {"t": {"0": 3}}) == []
     reader.stop()
-    (warned,) = [text for text in caplog.messages if "Trigger.AvailableNow" in text]
-    assert "the first start of a query only notes them" in warned
+    (said,) = [each for each in caplog.records if "Trigger.AvailableNow" in each.getMessage()]
+    assert said.levelno == logging.INFO
+    assert "the first start of a query only notes them" in said.getMessage()
 
 
 def test_wrong_options_are_told_by_the_first_call() -> None:
