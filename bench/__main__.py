@@ -18,6 +18,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from bench import (
+    arrow_jobs,
     assign_jobs,
     byte_jobs,
     chunk_jobs,
@@ -402,6 +403,7 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
     "core": core_rows,
     "assign": assign_rows,
     "wire": wire_rows,
+    "arrow": arrow_jobs.rows,
     "spark": spark_rows,
     "columns": column_rows,
     "tasks": task_rows,

@@ -1,7 +1,7 @@
 """Rows of the benchmarks' table, and what measures both sides in turn."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -36,6 +36,17 @@ def interleaved(
     for _ in range(runs):
         times[0].append(peer())
         times[1].append(ours())
+    return times
+
+
+def all_interleaved(jobs: Mapping[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:
+    """Times of several jobs in turn, after one warm-up of each."""
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for run in range(runs + 1):
+        for name, job in jobs.items():
+            seconds = job()
+            if run:
+                times[name].append(seconds)
     return times
 
 

@@ -1,4 +1,4 @@
-"""Makes once what integration tests need: jars, archives of classes, browser, Prometheus, pandas.
+"""Makes once what integration tests need: jars, archives of classes, browser, Prometheus, frames.
 
 ``python -m integration.prepare`` makes what is missing; with ``--proof``, what
 :mod:`integration.proof` needs of it. Tests would make it too, but wait for it.
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from integration.browser import INSTALLED, fetched
-from integration.driver_pandas import pandas_folder
+from integration.driver_pandas import frames_folder, pandas_folder
 from integration.kafka import class_archive
 from integration.prometheus import program
 from integration.spark import archive_option
@@ -26,7 +26,7 @@ def main() -> None:
     """Make all of it side by side: most of the time goes into downloads."""
     steps: list[Callable[[], object]] = [class_archive, archive_option]
     if sys.argv[1:] != ["--proof"]:
-        steps += [_browser, partial(program, "prometheus"), pandas_folder]
+        steps += [_browser, partial(program, "prometheus"), pandas_folder, frames_folder]
     with ThreadPoolExecutor() as pool:
         for made in [pool.submit(step) for step in steps]:
             made.result()

@@ -1,8 +1,8 @@
 """The Python of the documents: it compiles, its options are right, and what can run here runs.
 
 An example runs if it defines each name that it uses, in this block or in one before it on the page;
-the other names must be those of :data:`STORY`. Examples that need Spark are run by
-``integration/test_docs.py``, those that cannot run alone are compiled.
+the other names must be those of :data:`STORY`. Examples that need Spark or a library of data frames
+are run by ``integration/test_docs.py``, those that cannot run alone are compiled.
 """
 
 import ast
@@ -22,6 +22,9 @@ from tests.support.documents import ROOT, Fence, documents, names
 
 STORY = {"counts", "df", "frame", "listener", "options", "orders", "query", "spark"}
 """Names that the text around an example introduces."""
+
+FRAMES = {"duckdb", "pandas", "polars"}
+"""Libraries that readers do without, so the tests' environment has none of them."""
 
 OF_SPARK = {"checkpointLocation"}
 PAGES = [name for name in names() if "```python\n" in (ROOT / name).read_text()]
@@ -63,6 +66,12 @@ def missing_names(tree: ast.Module) -> set[str]:
     return used - defined_names(tree) - set(dir(builtins))
 
 
+def needs_frames(tree: ast.Module) -> bool:
+    """Whether a block imports what the tests' environment has not: see :data:`FRAMES`."""
+    named = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
+    return bool(named & FRAMES)
+
+
 class _EnoughError(Exception):
     """Raised by an example's ``print``, to leave one that goes on for ever."""
 
@@ -96,7 +105,7 @@ def test_examples_run(name: str) -> None:
             missing = missing_names(tree)
             assert missing <= STORY | defined, f"{name}:{example.line}: {missing}"
             defined |= defined_names(tree)
-            if missing <= scope.keys() and "spark" not in text:
+            if missing <= scope.keys() and "spark" not in text and not needs_frames(tree):
                 scope["print"] = printer()
                 with suppress(_EnoughError):
                     exec(compile(tree, f"{name}:{example.line}", "exec"), scope)
