@@ -36,6 +36,7 @@ SHORT = (
     "integration/test_differential_stream.py::test_rows_of_each_batch[maxOffsetsPerTrigger]",
     "integration/test_differential_stream.py::test_one_checkpoint_in_turn",
     "integration/test_differential_sink.py::test_a_stream_and_its_restart",
+    "integration/test_spark_versions.py::test_what_one_batch_leaves",
     "integration/test_spark_versions.py::test_the_spark_is_of_the_wanted_version",
 )
 PACKAGES = "KSHARE_TEST_PACKAGES"

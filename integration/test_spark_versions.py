@@ -8,13 +8,29 @@ from typing import Any
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 from integration.kafka import KafkaBroker
+from integration.members import eventually
 from integration.runs import Driver, StreamingRun
 from integration.spark_versions import OLDEST, WANTED
+from kshare.cli.query import observed_status
 from kshare.core.checkpoint import EXTRA_KEY
+from kshare.options import parse_options
 from kshare.testing import Record
+from spark_plugin import KshareListener
+from spark_plugin.spark_api import TELLS_START
 
+TRIGGERS: dict[str, dict[str, Any]] = {
+    "now": {"availableNow": True},
+    "waiting": {"processingTime": "600 seconds"},
+}
 KEYS = [b"key-%d" % number for number in range(8)]
 
 
@@ -60,3 +76,74 @@ def test_the_spark_is_of_the_wanted_version(spark: SparkSession) -> None:
     """A matrix that runs one version four times proves nothing."""
     wanted = os.environ.get(WANTED, version("pyspark"))
     assert (pyspark.__version__, spark.version) == (wanted, wanted)
+
+
+class _Ended(StreamingQueryListener):
+    """Notes the queries whose end all listeners before it have seen."""
+
+    def __init__(self) -> None:
+        self.runs: set[str] = set()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        pass
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        self.runs.add(str(event.runId))
+
+
+def test_what_one_batch_leaves(
+    broker: KafkaBroker, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Said of the triggers that Spark before 4.2 ends after one batch, and of no other."""
+    topic = broker.create_topic()
+    broker.produce(topic, [Record(b"k", b"v")] * 100)
+    frame = (
+        spark.readStream.format("kshare")
+        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 30)
+        .load()
+    )
+    listener, ended = KshareListener(), _Ended()
+    caplog.clear()
+    spark.streams.addListener(listener)
+    spark.streams.addListener(ended)
+    said, left = {}, {}
+    try:
+        for name, trigger in TRIGGERS.items():
+            folder = str(tmp_path / name)
+            writer = frame.writeStream.format("noop").queryName(name)
+            query = writer.option("checkpointLocation", folder).trigger(**trigger).start()
+            if name == "waiting":  # for its second trigger, with records unread
+                eventually(lambda: query.lastProgress is not None)  # noqa: B023
+                query.stop()
+            query.awaitTermination()
+            eventually(lambda: query.runId in ended.runs)  # noqa: B023
+            texts = [each.getMessage() for each in caplog.records if "unread" in each.getMessage()]
+            said[name] = texts
+            caplog.clear()
+            kafka = parse_options(
+                {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic},
+                streaming=True,
+            ).options.kafka
+            left[name] = observed_status(folder, kafka).left
+    finally:
+        spark.streams.removeListener(listener)
+        spark.streams.removeListener(ended)
+    assert said["waiting"] == []
+    assert left["waiting"] == {topic: 70}, "what is true of a query that runs or has ended"
+    if TELLS_START:
+        assert said == {"now": [], "waiting": []}
+        assert left["now"] == {}
+    else:
+        (text,) = said["now"]
+        assert text.startswith(f"now ended after one batch with 70 records unread: {topic} 70.")
+        assert left["now"] == {topic: 70}
+    broker.delete_topic(topic)

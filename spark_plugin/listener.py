@@ -40,7 +40,8 @@ from kshare.monitor.report import (
     partition_report,
     slowest,
 )
-from spark_plugin.spark_api import REPORTS_LATEST, SPARK, shown_offsets
+from spark_plugin.one_batch import OneBatchWatch
+from spark_plugin.spark_api import REPORTS_LATEST, SPARK, TELLS_START, shown_offsets
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -179,6 +180,17 @@ def report_of(progress: Any) -> QueryReport | None:
     )
 
 
+def _batch(progress: Any) -> tuple[str, int, str, list[OffsetDict | None]]:
+    """A batch as :meth:`OneBatchWatch.ended_batch` takes it."""
+    ends = [
+        None
+        if source.description.startswith(_OTHERS)
+        else _decoded(shown_offsets(source.endOffset))
+        for source in progress.sources
+    ]
+    return str(progress.runId), progress.batchId, progress.timestamp, ends
+
+
 def _source(number: int, end: str | None, latest: str | None) -> SourceReport | None:
     """Return a source's report; partitions without one show what their offsets say."""
     reached = _decoded(end)
@@ -229,7 +241,8 @@ class KshareListener(StreamingQueryListener):
     For each batch it logs to the logger ``kshare``: a line for each source and for each partition
     at level INFO, a line for each range at DEBUG, and a WARNING for each partition of which
     retention is about to take pending records, and for rows that Spark has dropped behind a
-    watermark.
+    watermark. On Spark 4.0 and 4.1, a WARNING says what a query with Trigger.AvailableNow or Once
+    has left unread, by topic.
 
     Args:
         callback: Called with every :class:`QueryReport`, in Spark's listener thread.
@@ -262,6 +275,7 @@ class KshareListener(StreamingQueryListener):
 
             registry = None if prometheus is True else prometheus
             self._collector = collector_of(registry, ranges_max=prometheus_ranges_max)
+        self._one_batch = None if TELLS_START else OneBatchWatch()
         if not REPORTS_LATEST:
             _log.warning(
                 "%s shows no report of a source in its events: lags, records and times of ranges "
@@ -270,11 +284,18 @@ class KshareListener(StreamingQueryListener):
             )
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Do nothing: there is no batch yet."""
+        """Look at the query's trigger, where Spark may end it after one batch."""
+        if self._one_batch is not None:
+            try:
+                self._one_batch.started(str(event.id), str(event.runId))
+            except Exception:  # as below; of a Spark of a vendor, for instance
+                _log.debug("the trigger of a query is not known", exc_info=True)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Report a batch."""
         try:
+            if self._one_batch is not None:
+                self._one_batch.ended_batch(*_batch(event.progress))
             report = report_of(event.progress)
             if report is None:
                 return
@@ -294,12 +315,21 @@ class KshareListener(StreamingQueryListener):
         """Do nothing: the last report still holds."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Drop the query's Prometheus metrics, and keep its last report."""
+        """Drop the query's Prometheus metrics, keep its last report, and say what it has left."""
         try:
             if self._collector is not None:
                 self._collector.forget(str(event.id))
         except Exception:  # as above
             _log.warning("kshare's listener could not forget a query", exc_info=True)
+        if self._one_batch is not None:
+            last, failed = self.last.get(str(event.id)), event.exception is not None
+            name = str(event.id) if last is None or last.name is None else last.name
+            try:
+                self._one_batch.ended(name, str(event.runId), failed=failed)
+            except Exception as error:  # as above
+                _log.warning(
+                    "%s ended after one batch, and it is not known what it left: %s", name, error
+                )
 
 
 # -- the log --------------------------------------------------------------------------------------

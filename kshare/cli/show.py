@@ -6,7 +6,6 @@ Cost: linear in the ranges.
 """
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -239,16 +238,12 @@ def records_left(status: Status, now: float) -> Note | None:
         status: The status.
         now: Seconds since 1970.
     """
-    left: Counter[str] = Counter()
-    for each in status.partitions:
-        left[each.topic_partition.topic] += each.left or 0
-    if not left.total():
+    left = status.left
+    if not left:
         return None
     checkpoint = status.checkpoint
     is_bound = any(source.planned.limits for source in checkpoint.sources)
-    topics = ", ".join(
-        f"{printable(topic)} {count:,}" for topic, count in sorted(left.items()) if count
-    )
+    topics = ", ".join(f"{printable(topic)} {count:,}" for topic, count in sorted(left.items()))
     text = (
         f"batch {checkpoint.planned} ended with {'at least ' if is_bound else ''}"
         f"{counted(left.total(), 'record')} unread that were there before it, and no other batch "

@@ -8,6 +8,7 @@ Cost: two files of the checkpoint, and the times of three; the arithmetic is lin
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -196,6 +197,15 @@ class Status:
     checkpoint: Checkpoint
     partitions: tuple[PartitionStatus, ...]
     parked: tuple[ParkedStatus, ...]
+
+    @property
+    def left(self) -> Counter[str]:
+        """Number of offsets that the newest batch left unread, by topic; only topics with some."""
+        counts: Counter[str] = Counter()
+        for each in self.partitions:
+            if each.left:
+                counts[each.topic_partition.topic] += each.left
+        return counts
 
     def unchanged_seconds(self, now: float) -> float | None:
         """How long the query has written nothing, if it may have stopped; else None.
