@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,33 @@ def test_a_checkpoint(fake: FakeCluster, tmp_path: Path, monkeypatch: pytest.Mon
     assert "up to 9 pending offsets" in found.text, "all that there is"
     _, found = examine_checkpoint(offsets_log(tmp_path, 60_000), None)
     assert found.level == "yellow", "without a broker, nobody knows"
+
+
+def test_a_checkpoint_whose_last_batch_left_records(fake: FakeCluster, tmp_path: Path) -> None:
+    fake.produce("orders", [Record(b"k", b"v")] * 12, partition=0)
+    directory = write_checkpoint(tmp_path, [BatchOffsets({ORDERS: Progress.at(3)})], 0)
+    file = tmp_path / "offsets" / "0"
+    file.write_text(file.read_text().replace("}\n", ',"batchTimestampMs":5000}\n', 1))
+    kafka = config(fake.bootstrap_servers)
+    with fake_times(9):
+        *_, found = examine_checkpoint(directory, kafka)
+        assert (found.check, found.level) == ("unread records", "yellow")
+        assert "batch 0 ended with 6 records unread" in found.text
+        assert "spark_plugin.available_now(writer)" in found.remedy
+        for name in ("offsets/0", "commits/0"):
+            os.utime(tmp_path / name, (1_000, 1_000))
+        *_, found = examine_checkpoint(directory, kafka)
+        assert (found.check, found.level) == ("unread records", "red")
+    with fake_times(3):
+        assert all(each.check == "checkpoint" for each in examine_checkpoint(directory, kafka))
+
+
+@contextmanager
+def fake_times(offset: int) -> Iterator[None]:
+    """Brokers that find this offset for each time; librdkafka's mock does not look at times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cluster, "at_timestamps", lambda _, asked: dict.fromkeys(asked, offset))
+        yield
 
 
 def test_a_checkpoint_that_has_stopped_or_lost_records(fake: FakeCluster, tmp_path: Path) -> None:
