@@ -24,7 +24,7 @@ _FETCH = {
     "queued.min.messages": "1000000",
     "fetch.message.max.bytes": str(4 << 20),
 }
-"""The settings of librdkafka that made both peers fastest."""
+"""The settings of librdkafka that make confluent-kafka fastest."""
 _NEWER = {"fetch.queue.backoff.ms": "10"}
 """One that the librdkafka of Debian 12 does not know."""
 _PACKAGE = "kafkarrow==0.1.1"

@@ -95,8 +95,6 @@ APIS: Final[Mapping[int, Api]] = {
         # What librdkafka sends for kshare. Produce: 3, headers and batches of Kafka 0.11.
         Api("Produce", 0, 3, 10, (Feature.GROUPS, Feature.SINK, *_DECIDING), by_librdkafka=True),
         Api("CreateTopics", 19, 0, 4, (Feature.OWN_TOPICS,), by_librdkafka=True),
-        Api("AddOffsetsToTxn", 25, 0, 0, (Feature.TRANSACTIONS,), by_librdkafka=True),
-        Api("TxnOffsetCommit", 28, 0, 3, (Feature.TRANSACTIONS,), by_librdkafka=True),
         Api("DescribeConfigs", 32, 0, 1, (), by_librdkafka=True),
     )
 }
