@@ -52,6 +52,10 @@ class SilentConnection:
     def decoded(self, request: type[Any], version: int, body: Any) -> Any:
         return body
 
+    @property
+    def idle(self) -> bool:
+        return not self.is_closed
+
     def fileno(self) -> int:
         return id(self)
 

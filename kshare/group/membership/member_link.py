@@ -321,6 +321,11 @@ class Line:
         if self.connection is None:
             return
         if self._sent is None and self._waiting:
+            if not self.connection.idle:
+                # Closed while nothing was asked, as services do after some minutes: not a failure
+                # of the coordinator. What waits is sent on the next connection.
+                self._hang_up()
+                return
             make, answered = self._waiting.popleft()
             request = make(self.connection)
             self._rest = self.connection.frame(request)
@@ -359,6 +364,9 @@ class Line:
         """Close the connection, and forget what was asked."""
         self._waiting.clear()
         self._sent, self._rest = None, memoryview(b"")
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()

@@ -413,9 +413,10 @@ class Connection:
         if mechanism is None:
             return
         name = self._kafka.sasl_mechanism
-        handshake = self.version(SaslHandshakeRequest)
-        if SaslAuthenticateRequest.API_KEY not in self._versions:
-            handshake = 0
+        # A broker without SaslAuthenticate understands version 0 of the handshake, even if it does
+        # not list it: Java's client goes by the same rule.
+        framed = SaslAuthenticateRequest.API_KEY in self._versions
+        handshake = self.version(SaslHandshakeRequest) if framed else 0
         response = self.call(SaslHandshakeRequest(version=handshake, mechanism=name))
         if response.error_code:
             offered = ", ".join(response.mechanisms) or "none"

@@ -297,6 +297,8 @@ class FetchLoop:
             if fault is not None:
                 raise fault
             self._check_bounds(fetcher, checks)
+        except NotYetError:
+            return  # the broker had hung up behind its answer: it is asked again once connected
         except OSError as error:
             self.lose(fetcher, error)
 

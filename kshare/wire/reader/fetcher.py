@@ -85,7 +85,16 @@ class Fetcher:
         self.partitions[partition.topic_partition] = partition
 
     def open(self) -> BrokerConnection:
-        """The connection, opened if there is none."""
+        """The connection, opened if there is none.
+
+        One that the broker has closed meanwhile is replaced at once: services close what is idle
+        for some minutes, as it is while no partition is to be read. That is no failure of the
+        broker, so nothing is said and nobody pauses.
+        """
+        connection = self.connection
+        if connection is not None and not self.is_waiting and not connection.idle:
+            self.connection = None
+            connection.close()
         if self.connection is None:
             self.connection = self._brokers.lease(self.address)
         return self.connection

@@ -134,6 +134,23 @@ def test_a_broker_may_hold_a_join_but_not_half_of_its_answer(
         link.take([])
 
 
+def test_a_connection_that_the_broker_has_closed_while_nothing_was_asked_is_replaced(
+    link: MemberLink, made: list[SilentConnection]
+) -> None:
+    """Days may pass between two JoinGroups, and services close what is idle for minutes."""
+    heard: list[Any] = []
+    link.join(Join("me", b""), heard.append)
+    until(lambda: sends(link, made, ["JoinGroupRequest"]))
+    made[0].answers.append(b"joined")
+    link.take(link.sockets)
+    made[0].is_closed = True
+    link.join(Join("me", b""), heard.append)
+    until(lambda: sends(link, made, ["JoinGroupRequest"], ["JoinGroupRequest"]))
+    made[1].answers.append(b"joined again")
+    link.take(link.sockets)
+    assert heard == [b"joined", b"joined again"]
+
+
 def test_a_connection_that_comes_too_late_is_closed(
     link: MemberLink, made: list[SilentConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:

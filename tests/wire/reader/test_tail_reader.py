@@ -1,9 +1,14 @@
 """Reading without an end: partitions that are given up while others are handed out."""
 
+import logging
+import select
 import time
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
+
+import pytest
 
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
@@ -16,7 +21,7 @@ from kshare.wire.protocol.background import Waker
 from kshare.wire.protocol.broker_pool import BrokerPool
 from kshare.wire.reader import fetch_loop, partition_reader, slice_records, tail_reader
 from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
-from tests.support.clock import until
+from tests.support.clock import WAIT_S, until
 from tests.support.groups import group_config
 from tests.support.interrupts import Interrupt, interrupt
 
@@ -74,6 +79,45 @@ def test_what_a_partition_has_lost_that_is_given_up_meanwhile_is_no_error() -> N
             assert records.topic_partition == PARTITIONS[0]
             reader.drop(PARTITIONS[1])
             assert [reader.next_records(0.1) for _ in range(3)] == [None] * 3
+
+
+def is_hung_up(fileno: int) -> bool:
+    """True if the other side has closed a connection, maybe behind something that is not read."""
+    poll = select.poll()
+    poll.register(fileno, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def test_a_connection_that_is_cut_while_nobody_reads_is_replaced_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Services cut what is idle: an answer lies there, and who reads is busy for minutes."""
+    caplog.set_level(logging.INFO, logger="kshare.wire")
+    batches, cuts = 6, 0
+    with FakeCluster(topics={"orders": 1}) as cluster:
+        for _ in range(batches):
+            cluster.produce("orders", [("k", "v" * 4_000)], partition=0)
+        one_each = options_of(cluster, max_partition_fetch_bytes=1_000)
+        waker = Waker().open()
+        with closing(waker), closing(TailReader(one_each, "earliest", waker)) as reader:
+            wanted = Rectangle(OffsetRange(0, NO_END), WHOLE)
+            reader.read(Slice("orders", 0, (wanted,)))
+            found: list[int] = []
+            while len(found) < batches:
+                records = reader.next_records(1.0)
+                if records is None:
+                    continue
+                found += records.batch.column("offset").to_pylist()
+                for fetcher in reader._loop.asked:  # nobody, while it connects again
+                    fileno = fetcher.open().fileno()
+                    assert select.select([fileno], [], [], WAIT_S)[0]  # it is answered
+                    cluster.stop_broker(1)
+                    cluster.start_broker(1)
+                    until(partial(is_hung_up, fileno))
+                    cuts += 1
+    assert found == list(range(batches))
+    assert cuts >= batches // 2
+    assert not caplog.messages
 
 
 def test_a_leader_that_freezes_is_left_for_the_next_one() -> None:
