@@ -15,6 +15,7 @@ from kshare.options.sink import parse_sink_options
 from kshare.processing import Processor
 from kshare.produce import write_rows
 from kshare.testing import FakeCluster
+from spark_plugin.source import KshareDataSource
 from tests.processing.running import run
 from tests.support.clock import WAIT_S
 from tests.support.groups import LOG
@@ -50,6 +51,46 @@ def test_slices_are_read(service: FakeCluster) -> None:
     batches = kshare.read_slice(kshare.Slice("orders", 0, (everything,)), options)
     table = pa.Table.from_batches(list(batches))
     assert table["value"].to_pylist() == [value.encode() for _, value in ROWS]
+
+
+def values(reader: Any, tasks: Any) -> list[bytes]:
+    return [
+        value
+        for task in tasks
+        for batch in reader.read(task)
+        for value in batch["value"].to_pylist()
+    ]
+
+
+def source_of(cluster: FakeCluster, **given: str) -> KshareDataSource:
+    where = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "orders"}
+    return KshareDataSource({**where, "startingOffsets": "earliest", "keyRanges": "2", **given})
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_batch_query_reads_every_record_once(service: FakeCluster, isolation: str) -> None:
+    source = source_of(service, **{"kafka.isolation.level": isolation})
+    reader: Any = source.reader(source.schema())
+    assert sorted(values(reader, reader.partitions())) == VALUES
+
+
+def test_a_streaming_query_reads_every_record_once(service: FakeCluster) -> None:
+    group = {"commitOffsets": "true", "kafka.group.id": "g"}
+    source = source_of(service, maxOffsetsPerTrigger="30", **group)
+    made: Any = source.streamReader(source.schema())
+    reader = getattr(made, "reader", made)
+    try:
+        start, limit, found = reader.initialOffset(), reader.getDefaultReadLimit(), list[bytes]()
+        while len(found) < RECORDS:
+            end = reader.latestOffset(start, limit)
+            read = values(reader, reader.partitions(start, end))
+            assert read
+            found += read
+            reader.commit(end)
+            start = end
+    finally:
+        reader.stop()
+    assert sorted(found) == VALUES
 
 
 @pytest.mark.parametrize("way", ["subscribe", "assign"])

@@ -57,7 +57,7 @@ class LastAnswer(NamedTuple):
 
     Attributes:
         caught_up: Whether all records that it knew of have been read, up to the last stable offset.
-        log_start: The first offset of the log.
+        log_start: The first offset of the log; 0 if the broker does not say.
         bounds: The last stable offset and the high watermark.
         read_at: When it was asked for; minus infinity before there was one.
         has_holes: Whether offsets that were never seen lie behind the last answer that came to the
@@ -217,7 +217,7 @@ class LogTail:
         is_end = self.position >= stable
         self.last = LastAnswer(
             is_end,
-            answer.log_start,
+            max(answer.log_start, 0),  # before Fetch 5 it is not known
             (stable, end),
             request.sent_at,
             has_holes,
