@@ -13,6 +13,7 @@
     │   ├── AuthenticationError      credentials, certificates, host names
     │   ├── AuthorizationError       the principal may not read
     │   ├── UnknownTopicError        topic or partition does not exist
+    │   ├── InternalTopicError       a topic that kshare keeps for itself cannot be found or made
     │   ├── RecordRefusedError       a record is too large, or not as its topic wants it
     │   └── FetchTimeoutError        no progress within the stated time
     ├── FencedError             another member of the group has taken key hashes
@@ -60,6 +61,7 @@ __all__ = [
     "ForeignMemberError",
     "GroupAliveError",
     "HistoryFileError",
+    "InternalTopicError",
     "KafkaError",
     "KernelLibraryError",
     "KshareError",
@@ -198,6 +200,10 @@ class AuthorizationError(KafkaError):
 
 class UnknownTopicError(KafkaError):
     """The topic or the partition does not exist."""
+
+
+class InternalTopicError(KafkaError):
+    """A topic that kshare keeps for itself cannot be found or made. Not retried."""
 
 
 class RecordRefusedError(KafkaError):

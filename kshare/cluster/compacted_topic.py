@@ -12,20 +12,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
-from kshare.cluster.client import Client, admin_seconds, code_of, kafka_error, kind_of
+from kshare.cluster.client import Client, kafka_error, kind_of
 from kshare.cluster.cluster import Cluster, TopicConfig
 from kshare.cluster.row_writer import RowWriter
+from kshare.cluster.topic_creation import make_topic
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
 from kshare.errors import FetchTimeoutError, KafkaError, UnknownTopicError
 from kshare.options import KafkaConfig, Subscribe
 from kshare.security.librdkafka import librdkafka_config
-from kshare.wire.protocol.error_codes import PASSING, ErrorCode
+from kshare.wire.protocol.error_codes import PASSING
 from kshare.wire.protocol.retry import RetryDeadline
 
 __all__ = ["Changes", "CompactedTopic", "Row"]
@@ -33,9 +34,6 @@ __all__ = ["Changes", "CompactedTopic", "Row"]
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.1
-_REPLICAS_MAX: Final = 3
-_REFUSES_SETTINGS: Final = (RdKafkaError.INVALID_CONFIG, RdKafkaError.POLICY_VIOLATION)
-_UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
 _END: Final = RdKafkaError._PARTITION_EOF  # noqa: SLF001
 
 
@@ -142,56 +140,18 @@ class CompactedTopic:
         """The configuration of the topic; None if this client is not authorized to know."""
         return self._cluster.topic_configs([self.name]).get(self.name)
 
-    def create(self) -> None:
-        """Make the topic, unless it exists, and wait until the brokers know it."""
-        client = Client(self._admin, self._kafka)
-        config = {"cleanup.policy": "compact", **self._spec.config}
-        wishes = self._spec.wishes
-        try:
-            try:
-                self._place(client.handle, {**config, **wishes})
-            except KafkaException as error:
-                if not wishes or code_of(error) not in _REFUSES_SETTINGS:
-                    raise
-                self._place(client.handle, config)
-        except (KafkaException, TimeoutError) as error:
-            if code_of(error) == _UNSUPPORTED:  # librdkafka's mock makes a topic when asked for it
-                client.handle.list_topics(self.name, self._kafka.api_timeout_ms / 1000)
-            elif code_of(error) != ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise kafka_error(error, f"create topic {self.name}", topic=self.name) from error
-        self._wait_for_topic()
+    def create(self) -> frozenset[str]:
+        """Make the topic, unless it exists, and wait until the brokers know it.
 
-    def _place(self, admin: AdminClient, config: dict[str, str]) -> None:
-        """Have brokers make the topic, with replicas where it is wished if that may be."""
-        replicas = [*map(list, self._spec.replicas)]
-        placed: dict[str, Any] = {"replica_assignment": replicas} if replicas else {}
-        new = NewTopic(self.name, self._spec.partitions, config=config, **placed)
-        try:
-            self._create(admin, new)
-        except KafkaException as error:
-            count = self._replication_factor(admin, error)
-            self._create(admin, NewTopic(self.name, self._spec.partitions, count, config=config))
-
-    def _replication_factor(self, admin: AdminClient, error: KafkaException) -> int:
-        """The number of replicas to ask for in place of what was refused.
+        Returns:
+            The names of the settings that brokers refused.
 
         Raises:
-            KafkaException: It was refused for another reason.
+            InternalTopicError: The brokers refuse the topic.
         """
-        replicas = self._spec.replicas
-        if replicas and code_of(error) == RdKafkaError.INVALID_REPLICA_ASSIGNMENT:
-            # A broker that it names is gone for good: brokers choose as many of the others.
-            return max(map(len, replicas))
-        if not replicas and code_of(error) == _UNSUPPORTED:
-            # Before Kafka 2.4, brokers had no default to choose (KIP-464).
-            brokers = admin.list_topics(timeout=self._kafka.api_timeout_ms / 1000).brokers
-            return min(_REPLICAS_MAX, len(brokers))
-        raise error
-
-    def _create(self, admin: AdminClient, new: NewTopic) -> None:
-        seconds = self._kafka.api_timeout_ms / 1000
-        answers = admin.create_topics([new], operation_timeout=admin_seconds(seconds))
-        answers[self.name].result(seconds)
+        refused = make_topic(self._kafka, self._spec, self._admin)
+        self._wait_for_topic()
+        return refused
 
     def write(
         self,

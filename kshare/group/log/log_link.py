@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
+from kshare.errors import AuthenticationError, AuthorizationError, InternalTopicError, KafkaError
 from kshare.group.log.log_load import LogLoad
 from kshare.group.log.tail import LogTail
 from kshare.group.log.topic import LogWriter
@@ -19,7 +19,7 @@ from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["DENIED", "EpochWriter", "LogLink", "Written"]
 
-DENIED: Final = (AuthenticationError, AuthorizationError)
+DENIED: Final = (AuthenticationError, AuthorizationError, InternalTopicError)
 """The cluster denies it: errors that no other attempt changes."""
 
 Written = Callable[[int | None, str], None]

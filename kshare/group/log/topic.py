@@ -33,9 +33,16 @@ from kshare.cluster.cluster import TopicConfig
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.coordinator import find_coordinator
 from kshare.cluster.lacking import Idempotence
+from kshare.cluster.topic_creation import is_refusal
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthenticationError, KafkaError, UnknownTopicError
+from kshare.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    InternalTopicError,
+    KafkaError,
+    UnknownTopicError,
+)
 from kshare.options import KafkaConfig
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
@@ -54,6 +61,8 @@ Brokers count quotas by client id: so a member that reads or writes much still h
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
 _SIGN: Final = 1 << 31
 _POLL_SECONDS: Final = 0.1
+_OFFSETS_PARTITIONS: Final = 50
+"""Kafka's default of ``offsets.topic.num.partitions``."""
 _ISR: Final = "min.insync.replicas"
 _COMPACTION: Final = {"min.cleanable.dirty.ratio": "0.05", "max.compaction.lag.ms": "3600000"}
 """So that a member that starts reads little more than what counts.
@@ -134,9 +143,15 @@ class LogTopic:
 
         Raises:
             UnknownTopicError: The topic does not exist.
+            InternalTopicError: The brokers refuse to say, for good.
             KafkaError: The cluster did not answer, or refused.
         """
-        found = self._described(self.name)
+        try:
+            found = self._described(self.name)
+        except KafkaError as error:
+            if is_refusal(error.__cause__):
+                raise InternalTopicError(str(error), topic=self.name) from error
+            raise
         topic_id = "" if found.topic_id is None else str(found.topic_id)
         number = log_partition(self._group, len(found.partitions))
         return TopicPartition(self.name, number), topic_id
@@ -173,15 +188,19 @@ class LogTopic:
         in_sync = int(self._config_of(topic).get(_ISR, 0))
         return Safety(min(len(each.replicas) for each in partitions), in_sync)
 
-    def make(self) -> None:
+    def make(self) -> frozenset[str]:
         """Make the topic, unless it exists.
 
+        Returns:
+            The names of the settings that brokers refused.
+
         Raises:
+            InternalTopicError: The brokers refuse it.
             AuthorizationError: The principal may not.
             KafkaError: The cluster did not answer, or refused.
         """
         with closing(CompactedTopic(self._kafka, self._spec(), group=self._group)) as topic:
-            topic.create()
+            return topic.create()
 
     def close(self) -> None:
         """Close the connections."""
@@ -195,6 +214,8 @@ class LogTopic:
             offsets = self._offsets_topic()
         except UnknownTopicError:
             return TopicSpec(self.name, 1, config, wishes=_COMPACTION)
+        except AuthorizationError:  # it is there, and others alone may see it
+            return TopicSpec(self.name, _OFFSETS_PARTITIONS, config, wishes=_COMPACTION)
         isr = self._config_of(_OFFSETS_TOPIC).get(_ISR)
         replicas = tuple(tuple(node.id for node in part.replicas) for part in offsets.partitions)
         if isr is not None:

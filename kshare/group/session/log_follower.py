@@ -12,7 +12,7 @@ brokers: what does, runs in threads of its own, which wake the session's.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
@@ -85,7 +85,9 @@ class LogFollower:
         self._search = _Search(_log_topic(config, brief), _log_writer(config), check)
         self._pauses = retry_backoff(config.kafka)
         self._find_at = 0.0
-        self._inspector = LogInspector(lambda: _log_topic(config, brief), config.group, now)
+        self._inspector = LogInspector(
+            lambda: _log_topic(config, brief), config.group, now, lambda: self._search.refused
+        )
 
     @property
     def fileno(self) -> int | None:
@@ -262,12 +264,14 @@ class _Search:
         writer: The writer of the next link, which is connected if there is to be one.
         check: Refuses what the brokers lack; called before the log is made.
         finding: The search that is under way, or whose end was not taken; None if there is none.
+        refused: Settings of the topic that brokers refused when it was made here.
     """
 
     topic: LogTopic
     writer: LogWriter
     check: Callable[[], None]
     finding: Future[_Found] | None = None
+    refused: frozenset[str] = frozenset()
 
     def begin(self, known: LogLink | None, name: str, wake: Callable[[], None]) -> None:
         """Begin a search, unless one is under way."""
@@ -281,7 +285,7 @@ class _Search:
         try:
             found = self.topic.find()
         except UnknownTopicError:
-            self.topic.make()
+            self.refused = self.topic.make()
             found = self.topic.find()
         if known is not None and found != (known.partition, known.topic_id):
             self.writer.connect()
@@ -326,14 +330,22 @@ class LogInspector:
         topic: Makes what knows the topic.
         group: Id of the group.
         now: Source of time.
+        refused: Settings that brokers refused when the topic was made: that was said then.
     """
 
-    def __init__(self, topic: Callable[[], LogTopic], group: str, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        topic: Callable[[], LogTopic],
+        group: str,
+        now: Callable[[], float],
+        refused: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
         self._topic = topic
         self._group = group
         self._now = now
         self._due = float("-inf")
         self._found: tuple[TopicPartition, str] | None = None
+        self._refused = refused
         self._said: set[str] = set()
 
     def has_moved(self, partition: TopicPartition, topic_id: str) -> bool:
@@ -361,7 +373,8 @@ class LogInspector:
         except KafkaError as error:  # whoever follows the log says it
             _log.debug("cannot look at the log of group %s: %s", self._group, error)
             return
-        for fault in (*_unsafe(*safety), *(() if config is None else _faults(config))):
+        faults = () if config is None else _faults(config, self._refused())
+        for fault in (*_unsafe(*safety), *faults):
             if fault not in self._said:
                 self._said.add(fault)
                 _log.warning("topic %s, the log of group %s, %s", topic.name, self._group, fault)
@@ -379,12 +392,12 @@ def _unsafe(own: Safety, wanted: Safety) -> Iterator[str]:
         yield (
             f"has min.insync.replicas={own.in_sync}, and __consumer_offsets {wanted.in_sync}: a "
             f"commit that was answered may be lost with {own.in_sync} of the brokers. Set "
-            f"min.insync.replicas to {wanted.in_sync}"
+            f"min.insync.replicas to {wanted.in_sync}, if the brokers take that"
         )
 
 
-def _faults(config: TopicConfig) -> Iterator[str]:
-    """What is wrong with a log's topic, and what would be right."""
+def _faults(config: TopicConfig, refused: Collection[str]) -> Iterator[str]:
+    """What is wrong with a log's topic, and what would be right, unless that was refused."""
     if config.deletes_last_values:
         yield (
             "deletes old records: what is committed above stable offsets is delivered again once "
@@ -395,8 +408,9 @@ def _faults(config: TopicConfig) -> Iterator[str]:
             f"is compacted late (min.compaction.lag.ms is {config.compaction_lag_ms}): it grows, "
             "and members that start read all of it. Set 0, or some minutes"
         )
-    if config.segment_bytes > _SEGMENT_BYTES_MAX:
+    if config.segment_bytes > _SEGMENT_BYTES_MAX and "segment.bytes" not in refused:
         yield (
             f"has large segments (segment.bytes is {config.segment_bytes}): the newest one is not "
-            "compacted, and members that start read all of it. Set 10485760"
+            "compacted, and members that start read all of it. Set 10485760, "
+            "or as little as the brokers take"
         )
