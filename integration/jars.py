@@ -106,6 +106,14 @@ def java() -> str:
     return path
 
 
+def compiled(source: Path, folder: Path) -> Path:
+    """Compile a class against the broker's jars into a folder, and return the folder."""
+    javac = Path(java()).resolve().with_name("javac")
+    jars = os.pathsep.join(map(str, fetched("broker")))
+    subprocess.run([str(javac), "-cp", jars, "-d", str(folder), str(source)], check=True)
+    return folder
+
+
 @cache
 def fetched(name: str) -> tuple[Path, ...]:
     """Return the jars of a set, fetched if they are missing.

@@ -101,6 +101,7 @@ class KafkaBroker(Topics):
         new_archive: Where its JVM leaves an archive of classes, when it stops. ``None``: it loads
             them from one.
         features: Levels of features, such as transaction.version; the others are the latest.
+        classes: A folder with more classes, such as policies; ``None``: there are none.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class KafkaBroker(Topics):
         controller: str | None = None,
         new_archive: Path | None = None,
         features: Mapping[str, int] | None = None,
+        classes: Path | None = None,
     ) -> None:
         self.listeners = tuple(dict.fromkeys(("PLAINTEXT", *listeners)))
         self.config = dict(config or {})
@@ -131,6 +133,7 @@ class KafkaBroker(Topics):
         self.controller = controller or own
         self._new_archive = new_archive
         self._features = dict(features or {})
+        self._classes = classes
         self.start_s: float | None = None  # how long the last start took
         self._process: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None  # of the last start, also for other processes
@@ -220,6 +223,8 @@ class KafkaBroker(Topics):
         else:
             archive = class_archive()
         command = [*_jvm(*flags, archive=archive), "kafka.Kafka", str(self._properties)]
+        if self._classes is not None:  # at the end: the archive's class path is how it begins
+            command[command.index("-cp") + 1] += f"{os.pathsep}{self._classes}"
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

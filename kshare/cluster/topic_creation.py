@@ -78,12 +78,16 @@ def make_topic(
 def refusal_text(fault: object) -> str:
     """Name and words of a broker's refusal."""
     error = fault.args[0] if isinstance(fault, KafkaException) else fault
-    return f"{error.name()}: {text_of(error)}" if isinstance(error, RdKafkaError) else f"{error}"
+    if not isinstance(error, RdKafkaError):
+        return f"{error}"
+    return f"{error.name()}: {text_of(error)}".rstrip(".")
 
 
 def is_refusal(fault: object) -> bool:
     """True if a broker has said no for good; false of what passes, logins and rights."""
     code = code_of(fault)
+    if code == ErrorCode.INVALID_REPLICATION_FACTOR:  # brokers have just started, or are down
+        return False
     return code is not None and code > 0 and kind_of(fault) is Kind.PERMANENT
 
 
@@ -134,10 +138,10 @@ def _not_made(
     command = by_hand(spec, servers(kafka).replace(" ", ""), needs_login=needs_login)
     if is_refusal(fault):
         return InternalTopicError(
-            f"cannot {action}, which kshare keeps for itself: {'; '.join(refusals)}. Let who may "
+            f"cannot {action}, which kshare keeps for itself: {'; '.join(refusals)}; let who may "
             f"make topics run: {command}",
             topic=spec.name,
         )
     may_not = kind_of(fault) is Kind.AUTHORIZATION
-    more = f". Grant Create on it, or let who may make topics run: {command}" if may_not else ""
+    more = f"; grant Create on it, or let who may make topics run: {command}" if may_not else ""
     return kafka_error(fault, action, more=more, topic=spec.name)

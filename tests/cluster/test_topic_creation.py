@@ -123,6 +123,6 @@ def test_a_topic_that_is_refused_is_an_error_with_the_command_that_makes_it(code
 
 def test_a_principal_that_may_not_make_it_hears_what_to_do() -> None:
     brokers = Brokers(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    with pytest.raises(AuthorizationError, match=r"Grant Create on it, or .* --create --topic"):
+    with pytest.raises(AuthorizationError, match=r"grant Create on it, or .* --create --topic"):
         make_topic(kafka(), SPEC, brokers)
     assert len(brokers.asked) == 1

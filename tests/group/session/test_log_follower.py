@@ -9,7 +9,7 @@ import pytest
 
 from kshare.cluster.cluster import TopicConfig
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError
+from kshare.errors import InternalTopicError, KafkaError
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.log.tail import LogLostError, LogTail
 from kshare.group.log.topic import LogTopic, LogWriter, Safety
@@ -111,6 +111,13 @@ def test_the_writer_of_the_next_log_is_connected_by_the_search_that_finds_it(
     search.find((partition, topic_id))
     assert follower.link is not None
     assert search.open == {follower.link.writer}
+
+
+def test_a_log_that_brokers_refuse_ends_the_session_and_is_not_looked_for_again(
+    search: Search,
+) -> None:
+    with pytest.raises(InternalTopicError, match="cannot create topic"):
+        search.find(InternalTopicError("cannot create topic log"))
 
 
 def test_nothing_follows_from_a_log_that_was_truncated_until_its_topic_is_found(
@@ -237,6 +244,15 @@ def test_settings_that_lose_or_keep_too_much_are_a_warning_once(
     for text in caplog.messages:
         assert text.startswith("topic log, the log of group billing, ")
         assert said in text
+
+
+def test_nothing_is_asked_for_that_brokers_have_refused(caplog: pytest.LogCaptureFixture) -> None:
+    topic, clock = Topic({**COMPACT, "segment.bytes": str(1 << 30)}), Later()
+    made: Any = lambda: topic  # noqa: E731
+    looks = LogInspector(made, "billing", clock, lambda: {"segment.bytes"})
+    look(looks, clock)
+    assert topic.looks == 1
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(
