@@ -25,7 +25,17 @@ USER_PAGES = [
     if name not in {"CHANGELOG.md", "DESIGN.md"} and not name.startswith("docs/design/")
 ]
 SERVERS = {"kafka.bootstrap.servers": "broker:9092"}
-OF_BROKERS = {"message.timestamp.type"}
+OF_BROKERS = {
+    "cleanup.policy",
+    "compression.type",
+    "max.compaction.lag.ms",
+    "max.message.bytes",
+    "message.timestamp.type",
+    "min.cleanable.dirty.ratio",
+    "retention.ms",
+    "segment.bytes",
+    "segment.ms",
+}
 FOLDERS = ("kshare", "spark_plugin", "tests", "integration", "bench", "docs", "docker", "examples")
 
 
