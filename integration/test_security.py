@@ -19,7 +19,7 @@ from integration.differential import error_of
 from integration.kafka import KafkaBroker
 from integration.listeners import MECHANISMS, USERS, jaas
 from integration.spark import QUERY_S
-from kshare.cli.doctor import examine_cluster
+from kshare.cli.doctor_cluster import examine_cluster
 from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError

@@ -221,18 +221,25 @@ class Topics:
         self, topic: str, user: str = "stranger", operation: AclOperation = AclOperation.READ
     ) -> None:
         """Deny one user one operation on a topic; all others may do everything."""
+        self._deny(ResourceType.TOPIC, topic, user, operation)
+
+    def deny_on_cluster(self, operation: AclOperation, user: str = "stranger") -> None:
+        """Deny one user one operation on the cluster; all others may do everything."""
+        self._deny(ResourceType.BROKER, "kafka-cluster", user, operation)
+
+    def _deny(self, kind: ResourceType, name: str, user: str, operation: AclOperation) -> None:
         rules = [
             ("User:*", AclOperation.ALL, AclPermissionType.ALLOW),
             (f"User:{user}", operation, AclPermissionType.DENY),
         ]
         literal = ResourcePatternType.LITERAL
         bindings = [
-            AclBinding(ResourceType.TOPIC, topic, literal, principal, "*", what, permission)
+            AclBinding(kind, name, literal, principal, "*", what, permission)
             for principal, what, permission in rules
         ]
         for future in self.admin.create_acls(bindings).values():
             future.result(WAIT_S)
-        rule = _denial(topic, user, operation)
+        rule = _denial(name, user, operation, kind)
         until(lambda: self.admin.describe_acls(rule).result(WAIT_S))
 
     def allow_again(self, topic: str, operation: AclOperation, user: str = "stranger") -> None:
@@ -243,8 +250,8 @@ class Topics:
         until(lambda: not self.admin.describe_acls(rule).result(WAIT_S))
 
 
-def _denial(topic: str, user: str, operation: AclOperation) -> AclBindingFilter:
+def _denial(
+    name: str, user: str, operation: AclOperation, kind: ResourceType = ResourceType.TOPIC
+) -> AclBindingFilter:
     literal, denied = ResourcePatternType.LITERAL, AclPermissionType.DENY
-    return AclBindingFilter(
-        ResourceType.TOPIC, topic, literal, f"User:{user}", "*", operation, denied
-    )
+    return AclBindingFilter(kind, name, literal, f"User:{user}", "*", operation, denied)

@@ -38,7 +38,11 @@ _AT: Final = "--bootstrap-servers localhost:9092"
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "demo": ("kshare demo", "kshare demo --group", "kshare demo --handlers"),
     "broker": ("kshare broker", "kshare broker --port 9093"),
-    "doctor": ("kshare doctor", f"kshare doctor --topic orders {_AT}"),
+    "doctor": (
+        "kshare doctor",
+        f"kshare doctor --topic orders {_AT}",
+        f"kshare doctor --feature groups --feature exactly-once {_AT}",
+    ),
     "status": (
         "kshare status --checkpoint /data/orders-checkpoint",
         f"kshare status --checkpoint /data/orders-checkpoint --slowest {_AT}",

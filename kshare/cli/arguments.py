@@ -6,9 +6,12 @@ Cost: argparse, and nothing else.
 import argparse
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["add_commands", "add_connection", "set_module"]
+__all__ = ["FEATURES", "add_commands", "add_connection", "set_module"]
+
+FEATURES: Final = ("source", "groups", "exactly-once", "parked-keys", "dead-letters")
+"""The features of ``kshare doctor``, as ``--feature`` names them."""
 
 
 def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -486,12 +489,23 @@ def _add_doctor(commands: "argparse._SubParsersAction[Any]") -> None:
         help="check that a query has everything it needs, and say what to do if not",
         description="Look at the Python and the PySpark that Spark's workers will use, at the "
         "modules that Spark looks for data sources in, at Java and at kshare's compiled code. With "
-        "a broker: login, rights on a topic and on kshare's own topics, clocks, and whether tasks "
-        "can report to a planner. With a checkpoint: whether its query has stopped, lost records, "
-        "or drops rows behind a watermark. Nothing is changed. Exit code 1 if something is red.",
+        "a broker: login, rights on a topic and on kshare's own topics, clocks, what the cluster "
+        "lacks and which of kshare's features that touches, and whether tasks can report to a "
+        "planner. With a checkpoint: whether its query has stopped, lost records, "
+        "or drops rows behind a watermark. Nothing is made or changed. Exit code 1 if something is "
+        "red.",
     )
     doctor.add_argument("--topic", type=_name, help="a topic that a query shall read")
     doctor.add_argument("--checkpoint", metavar="DIR", help="the checkpointLocation of a query")
+    doctor.add_argument(
+        "--feature",
+        action="append",
+        default=[],
+        choices=FEATURES,
+        metavar="NAME",
+        help="a feature that the cluster must support, else the exit code is 1: "
+        f"{', '.join(FEATURES)}; may be repeated (default: source)",
+    )
     doctor.add_argument(
         "--spark",
         action="store_true",

@@ -14,37 +14,30 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from kshare._version import __version__
+from kshare.cli.arguments import FEATURES
 from kshare.cli.connection import is_given, kafka_config, source_options
-from kshare.cli.output import counted, duration, print_json, say_block
+from kshare.cli.doctor_cluster import examine_cluster
+from kshare.cli.features import Feature
+from kshare.cli.findings import Finding, text_of_finding
+from kshare.cli.output import print_json, say_block
 from kshare.cli.query import observed_status
 from kshare.cli.show import alarms, batches_text, late_rows, records_left
 from kshare.cli.workers_imports import files_here, judged, they_hide
-from kshare.cluster.examination import ExaminedCluster
-from kshare.cluster.listening import COMMAND_SECONDS, check_listening
-from kshare.cluster.topics import (
-    INDIVIDUAL_COMMITS_TOPIC,
-    LEDGER_TOPIC,
-    PARKED_TOPIC,
-    POLICIES_TOPIC,
-)
-from kshare.errors import KafkaError, KshareError, UnknownTopicError
+from kshare.errors import KshareError
 from kshare.feedback.messages import TaskReport
 from kshare.feedback.server import FeedbackServer
 from kshare.monitor.status import unchanged_text
 from kshare.operating_system import OperatingSystem, this_system
-from kshare.options import KafkaConfig, Subscribe
+from kshare.options import KafkaConfig
 
 __all__ = [
-    "Finding",
-    "Level",
     "examine_checkpoint",
-    "examine_cluster",
     "examine_compiled_code",
     "examine_feedback",
     "examine_java",
@@ -53,14 +46,11 @@ __all__ = [
     "run",
 ]
 
-Level: TypeAlias = Literal["green", "yellow", "red"]
-_COLOURS: Final[dict[Level, int]] = {"green": 32, "yellow": 33, "red": 31}
 _SPARK_SECONDS_MAX: Final = 180.0
 _SECONDS_MAX: Final = 60.0
 _KSHARE_PYTHON: Final = "export PYSPARK_PYTHON=$(command -v kshare-python)"
 _PYSPARK_MIN: Final = (4, 0)
 _JAVA_MIN: Final = 17
-_AHEAD_MAX_SECONDS: Final = 5.0
 _PROBE: Final = Path(__file__).with_name("probe.py")
 _THREADS: Final = (
     "a thread of your own calls spark_plugin.use_in_thread(spark) before it writes, else it finds "
@@ -80,37 +70,20 @@ print("\\n" + ",".join(columns))
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A finding.
-
-    Attributes:
-        check: What was looked at, in a word or two.
-        level: ``green``: in order. ``yellow``: works, but worse than it could. ``red``: queries
-            fail.
-        text: What there is.
-        remedy: What to do; empty if nothing has to be done.
-    """
-
-    check: str
-    level: Level
-    text: str
-    remedy: str = ""
-
-
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Run the command, and return its exit code: 1 if something is red.
 
     Raises:
-        SystemExit: ``--topic`` is given without a broker (code 2).
+        SystemExit: ``--topic`` or ``--feature`` is given without a broker (code 2).
     """
-    if arguments.topic and not is_given(arguments):
-        parser.error("--topic is on a cluster: give --bootstrap-servers, or --kafka-config")
+    if (arguments.topic or arguments.feature) and not is_given(arguments):
+        option = "--topic" if arguments.topic else "--feature"
+        parser.error(f"{option} is of a cluster: give --bootstrap-servers, or --kafka-config")
     findings = []
     for finding in _findings(arguments):
         findings.append(finding)
         if not arguments.json:
-            say_block(_text(finding))
+            say_block(text_of_finding(finding))
             sys.stdout.flush()
     if arguments.json:
         print_json([asdict(each) for each in findings])
@@ -131,16 +104,9 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         )
     if is_given(arguments):
         kafka = source_options(arguments).kafka
-        yield from examine_cluster(kafka, arguments.topic)
+        asked = [Feature(name.replace("-", " ")) for name in arguments.feature or FEATURES[:1]]
+        yield from examine_cluster(kafka, arguments.topic, asked)
         yield examine_feedback(kafka)
-
-
-def _text(finding: Finding) -> str:
-    mark = f"{finding.level:<6}"
-    if sys.stdout.isatty():
-        mark = f"\033[{_COLOURS[finding.level]}m{mark}\033[0m"
-    remedy = f"\n       -> {finding.remedy}" if finding.remedy else ""
-    return f"{mark} {finding.check}: {finding.text}{remedy}\n"
 
 
 def _run_program(
@@ -344,104 +310,6 @@ def examine_system(system: OperatingSystem) -> Iterator[Finding]:
     if costs := system.costs():
         remedy = "nothing is lost; docs/tuning.md, Other systems, says what each costs"
         yield Finding("system", "yellow", "; ".join(costs), remedy)
-
-
-@dataclass(frozen=True, slots=True)
-class _OwnTopic:
-    """A topic of kshare's own, and who needs what of it."""
-
-    name: str
-    operations: frozenset[str]
-    user: str
-    needs: str
-    level: Level
-
-
-_READ: Final = frozenset({"READ"})
-_READ_WRITE: Final = frozenset({"READ", "WRITE"})
-_OWN_TOPICS: Final = (
-    _OwnTopic(PARKED_TOPIC, _READ, "every query", "needs", "red"),
-    _OwnTopic(POLICIES_TOPIC, _READ, "every query", "needs", "red"),
-    _OwnTopic(INDIVIDUAL_COMMITS_TOPIC, _READ_WRITE, "key-shared groups", "need", "yellow"),
-    _OwnTopic(LEDGER_TOPIC, _READ_WRITE, "exactlyOnce sinks", "need", "yellow"),
-)
-
-
-def examine_cluster(kafka: KafkaConfig, topic: str | None) -> Iterator[Finding]:
-    """Connect, and look at what the principal may do.
-
-    Args:
-        kafka: How to reach the cluster.
-        topic: A topic that a query shall read; None for none.
-    """
-    try:
-        check_listening(kafka, COMMAND_SECONDS)
-    except KafkaError as error:
-        remedy = "start a broker there, or give the address of one"
-        yield Finding("brokers", "red", str(error), remedy)
-        return
-    with closing(ExaminedCluster(kafka)) as cluster:
-        try:
-            brokers = cluster.brokers()
-            yield Finding("brokers", "green", f"{len(brokers)} answer: {', '.join(brokers)}")
-            if topic is not None:
-                yield from _topic(cluster, topic)
-            yield from _own_topics(cluster)
-        except KafkaError as error:
-            remedy = "check the address, kafka.security.protocol and the login"
-            yield Finding("brokers", "red", str(error), remedy)
-
-
-def _topic(cluster: ExaminedCluster, topic: str) -> Iterator[Finding]:
-    check = f"topic {topic}"
-    try:
-        partitions = cluster.partitions(Subscribe((topic,)))
-        first, end = cluster.earliest(partitions), cluster.latest(partitions)
-    except KafkaError as error:
-        said, remedy = str(error).removeprefix(f"{check} "), "grant Read and Describe on it"
-        if isinstance(error, UnknownTopicError):
-            said, _, question = said.partition("; ")
-            remedy = question or "name one that is there"
-        yield Finding(check, "red", said, remedy)
-        return
-    may = cluster.rights([topic])[topic]
-    offsets = sum(end[each] - first[each] for each in partitions)
-    text = f"{counted(len(partitions), 'partition')}, {counted(offsets, 'offset')}"
-    if isinstance(may, frozenset) and "READ" not in may:
-        yield Finding(check, "red", f"{text}; it may not be read", "grant Read on it")
-    elif isinstance(may, frozenset) and "DESCRIBE_CONFIGS" not in may:
-        text += "; its configuration may not be read: no warning before retention deletes records"
-        yield Finding(check, "yellow", text, "grant DescribeConfigs on it")
-    else:
-        yield Finding(check, "green", text)
-    newest = cluster.newest_ms(partitions)
-    if newest is not None:
-        yield _clocks(newest / 1000 - time.time())
-
-
-def _clocks(ahead: float) -> Finding:
-    if ahead > _AHEAD_MAX_SECONDS:
-        text = f"the newest record is {duration(ahead)} in the future of this machine"
-        return Finding("clocks", "yellow", text, "synchronise this clock and those of producers")
-    return Finding("clocks", "green", f"the newest record is {duration(-ahead)} old")
-
-
-def _own_topics(cluster: ExaminedCluster) -> Iterator[Finding]:
-    rights = cluster.rights([own.name for own in _OWN_TOPICS])
-    for own in _OWN_TOPICS:
-        may = rights[own.name]
-        names = " and ".join(name.capitalize() for name in sorted(own.operations))
-        remedy = f"grant {names} on {own.name}"
-        if isinstance(may, UnknownTopicError):
-            text = f"is not there; made when it is first written ({own.user})"
-            yield Finding(own.name, "green", text)
-        elif isinstance(may, KafkaError):
-            yield Finding(own.name, own.level, f"{may}; {own.user} {own.needs} it", remedy)
-        elif may is not None and not own.operations <= may:
-            lacking = ", ".join(name.capitalize() for name in sorted(own.operations - may))
-            yield Finding(own.name, own.level, f"no {lacking}; {own.user} {own.needs} it", remedy)
-        else:
-            yield Finding(own.name, "green", f"may be used ({own.user})")
 
 
 def examine_checkpoint(directory: str, kafka: KafkaConfig | None) -> Iterator[Finding]:

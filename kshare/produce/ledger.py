@@ -31,9 +31,9 @@ from kshare.produce.ledger_state import State, decode, encode
 from kshare.produce.sender import connect
 from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["Ledger", "LedgerRecord", "LedgerTakenError"]
+__all__ = ["LEDGER_SPEC", "Ledger", "LedgerRecord", "LedgerTakenError"]
 
-_SPEC: Final = TopicSpec(
+LEDGER_SPEC: Final = TopicSpec(
     LEDGER_TOPIC,
     16,
     {
@@ -44,6 +44,7 @@ _SPEC: Final = TopicSpec(
     },
     wishes={"min.cleanable.dirty.ratio": "0.05"},
 )
+"""How the ledger's topic is made."""
 
 _TIMEOUT_MS: Final = 30_000
 _CLEAN_UP_SECONDS: Final = 15.0
@@ -246,7 +247,7 @@ def _rows_of(kafka: KafkaConfig, key: bytes, topic: str, timeout_ms: int) -> Com
     """The partition of the ledger that has a query's record."""
     return CompactedTopic(
         kafka,
-        replace(_SPEC, name=topic),
+        replace(LEDGER_SPEC, name=topic),
         read_committed=True,
         choose=lambda count: (zlib.crc32(key) % count,),
         group="kshare-sink-ledger",

@@ -14,17 +14,22 @@ import pytest
 import kshare
 from kshare.cli import main
 from kshare.cli.doctor import (
-    Finding,
     examine_checkpoint,
-    examine_cluster,
     examine_compiled_code,
     examine_feedback,
     examine_java,
     examine_workers,
 )
+from kshare.cli.doctor_cluster import examine_cluster
+from kshare.cli.findings import Finding
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import ExaminedCluster
-from kshare.cluster.topics import LEDGER_TOPIC, PARKED_TOPIC
+from kshare.cluster.topics import (
+    INDIVIDUAL_COMMITS_TOPIC,
+    LEDGER_TOPIC,
+    PARKED_TOPIC,
+    POLICIES_TOPIC,
+)
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange
@@ -184,11 +189,42 @@ def found_of(fake: FakeCluster, topic: str | None = "orders") -> dict[str, Findi
 def test_a_cluster_in_order(fake: FakeCluster) -> None:
     fake.produce("orders", [Record(b"k", b"v")], partition=0)
     found = found_of(fake)
-    assert {each.level for each in found.values()} == {"green"}
+    lacking = {check for check, each in found.items() if each.level != "green"}
+    assert lacking == {
+        LEDGER_TOPIC,
+        INDIVIDUAL_COMMITS_TOPIC,
+        POLICIES_TOPIC,
+        "API versions",
+        "source",
+        "groups",
+        "exactly once",
+        "dead letters",
+    }, "librdkafka's mock offers no CreateTopics, and makes what is asked for"
     assert found["brokers"].text == f"1 answer: {fake.bootstrap_servers}"
     assert found["topic orders"].text == "2 partitions, 1 offset"
     assert "may be used" in found[PARKED_TOPIC].text
-    assert "made when it is first written" in found[LEDGER_TOPIC].text
+    assert found[LEDGER_TOPIC].text == (
+        "is not there, and cannot be made (exactlyOnce sinks): brokers do not offer CreateTopics"
+    )
+
+
+def test_a_broker_of_few_and_old_requests(fake: FakeCluster) -> None:
+    """Fetch as Azure Event Hubs had it, and no transactions, as on Oracle Cloud Streaming."""
+    fake.limit_api_version("Fetch", 2, 3)
+    fake.limit_api_version("InitProducerId", -1, -1)
+    fake.limit_api_version("EndTxn", -1, -1)
+    found = found_of(fake, None)
+    apis = found["API versions"]
+    assert apis.level == "yellow"
+    assert "Fetch 2 to 3 (needed: 4 to " in apis.text
+    assert "no InitProducerId" in apis.text
+    assert found["source"].level == "red"
+    assert found["source"].text.startswith("does not work: Fetch 2 to 3 (needed: 4 to ")
+    for check in ("groups", "exactly once"):
+        assert found[check].level == "yellow", "nobody has asked for it"
+        assert "no InitProducerId" in found[check].text
+    assert "no EndTxn" in found["exactly once"].text
+    assert found["parked keys"].level == "green"
 
 
 def test_no_broker_and_no_topic(fake: FakeCluster) -> None:
@@ -209,7 +245,12 @@ def test_rights_that_lack(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) ->
         PARKED_TOPIC: frozenset({"DESCRIBE"}),
         LEDGER_TOPIC: AuthorizationError("not authorized"),
     }
-    rights = {"__kshare_policies": None, "__individual_commit_offsets": frozenset({"READ"}), **may}
+    rights = {
+        POLICIES_TOPIC: None,
+        INDIVIDUAL_COMMITS_TOPIC: frozenset({"READ"}),
+        "__transaction_state": None,
+        **may,
+    }
     monkeypatch.setattr(ExaminedCluster, "rights", lambda _, topics: rights)
     found = found_of(fake)
     levels = {check: each.level for check, each in found.items()}
@@ -220,6 +261,14 @@ def test_rights_that_lack(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) ->
         "__kshare_policies": "green",
         "__individual_commit_offsets": "yellow",
         LEDGER_TOPIC: "yellow",
+        "API versions": "yellow",
+        "__consumer_offsets": "green",
+        "broker settings": "green",
+        "source": "green",
+        "groups": "yellow",
+        "exactly once": "yellow",
+        "parked keys": "yellow",
+        "dead letters": "yellow",
     }
     assert "DescribeConfigs" in found["topic orders"].remedy
     assert found[PARKED_TOPIC].remedy == f"grant Read on {PARKED_TOPIC}"
@@ -365,7 +414,40 @@ def test_no_line_but_findings_when_no_broker_listens(
     assert err == ""
 
 
-def test_a_topic_needs_a_broker(capsys: Any) -> None:
+@pytest.mark.parametrize("option", ["--topic", "--feature"])
+def test_a_topic_or_a_feature_needs_a_broker(option: str, capsys: Any) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["doctor", "--topic", "orders"])
-    assert "give --bootstrap-servers" in capsys.readouterr().err
+        main(["doctor", option, "groups"])
+    assert f"{option} is of a cluster: give --bootstrap-servers" in capsys.readouterr().err
+
+
+def test_an_unknown_feature_is_refused_with_those_that_there_are(capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["doctor", "--feature", "speed", "--bootstrap-servers", "localhost:1"])
+    assert "'exactly-once'" in capsys.readouterr().err
+
+
+def test_what_is_asked_for_and_cannot_work_ends_with_1(
+    fake: FakeCluster, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka's mock makes no topics when it is asked by CreateTopics."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    at = ["doctor", "--bootstrap-servers", fake.bootstrap_servers]
+    assert main(at) == 0
+    assert "\nyellow exactly once: does not work: topic __kshare" in capsys.readouterr().out
+    assert main([*at, "--feature", "exactly-once"]) == 1
+    assert "\nred    exactly once: does not work: topic __kshare" in capsys.readouterr().out
+
+
+def test_a_broker_that_cannot_be_reached_where_it_says_it_is(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bootstrap server answers; what it advertises leads nowhere."""
+    nowhere = ["localhost:1", "localhost:2", "localhost:3", "localhost:4"]
+    monkeypatch.setattr(ExaminedCluster, "brokers", lambda _: nowhere)
+    found = list(examine_cluster(config(fake.bootstrap_servers), None))
+    silent = [each for each in found if each.check == "API versions"]
+    assert [each.level for each in silent] == ["red"] * 3, "no further one is asked"
+    assert silent[0].text.startswith("broker localhost:1 does not tell what it can do: ")
+    assert "advertised.listeners" in silent[0].remedy

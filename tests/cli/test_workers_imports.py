@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import spark_plugin
-from kshare.cli.doctor import Finding, examine_workers
+from kshare.cli.doctor import examine_workers
+from kshare.cli.findings import Finding
 from tests.test_start_folder import ROOT, put
 
 

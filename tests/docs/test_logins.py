@@ -34,7 +34,7 @@ def logins(language: str) -> dict[str, Fence]:
 
 
 def config(chain: str) -> KafkaConfig:
-    """What a chain of ``.option(...)`` says."""
+    """The configuration by a chain of ``.option(...)`` says."""
     tree = ast.parse(f"(reader{chain})", mode="eval")
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     options = dict(tuple(map(ast.literal_eval, call.args)) for call in calls)

@@ -48,7 +48,16 @@ from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
 from kshare.wire.protocol.retry import RetryDeadline
 
-__all__ = ["LOG_CLIENT", "LogTopic", "LogWriter", "Safety", "log_partition", "log_table"]
+__all__ = [
+    "LOG_CLIENT",
+    "OFFSETS_PARTITIONS",
+    "LogTopic",
+    "LogWriter",
+    "Safety",
+    "log_partition",
+    "log_spec",
+    "log_table",
+]
 
 _log = logging.getLogger("kshare.group")
 
@@ -61,7 +70,7 @@ Brokers count quotas by client id: so a member that reads or writes much still h
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
 _SIGN: Final = 1 << 31
 _POLL_SECONDS: Final = 0.1
-_OFFSETS_PARTITIONS: Final = 50
+OFFSETS_PARTITIONS: Final = 50
 """Kafka's default of ``offsets.topic.num.partitions``."""
 _ISR: Final = "min.insync.replicas"
 _COMPACTION: Final = {"min.cleanable.dirty.ratio": "0.05", "max.compaction.lag.ms": "3600000"}
@@ -99,6 +108,28 @@ def log_partition(group: str, partitions: int) -> int:
         hashed = (31 * hashed + unit) & 0xFFFFFFFF
     absolute = hashed if hashed < _SIGN else 2 * _SIGN - hashed
     return absolute % _SIGN % partitions
+
+
+def log_spec(
+    name: str,
+    segment_bytes: int,
+    replicas: tuple[tuple[int, ...], ...] = (),
+    in_sync: str | None = None,
+    partitions: int = 1,
+) -> TopicSpec:
+    """The way to make the topic of a log.
+
+    Args:
+        name: Its name.
+        segment_bytes: Its ``segment.bytes``.
+        replicas: Those of each partition of ``__consumer_offsets``; empty if that is not there.
+        in_sync: ``min.insync.replicas`` of that topic; None if it is not known.
+        partitions: Number of partitions, if there are no replicas to go by.
+    """
+    config = {"segment.bytes": str(segment_bytes)}
+    if in_sync is not None:
+        config[_ISR] = in_sync
+    return TopicSpec(name, len(replicas) or partitions, config, replicas, _COMPACTION)
 
 
 def log_table(kafka: KafkaConfig, topic: str, group: str) -> CompactedTopic:
@@ -208,19 +239,16 @@ class LogTopic:
 
     def _spec(self) -> TopicSpec:
         """As ``__consumer_offsets`` is, which brokers make when a coordinator is asked for."""
-        config = {"segment.bytes": str(self._segment_bytes)}
         try:
             find_coordinator(self._kafka, self._group)
             offsets = self._offsets_topic()
         except UnknownTopicError:
-            return TopicSpec(self.name, 1, config, wishes=_COMPACTION)
+            return log_spec(self.name, self._segment_bytes)
         except AuthorizationError:  # it is there, and others alone may see it
-            return TopicSpec(self.name, _OFFSETS_PARTITIONS, config, wishes=_COMPACTION)
+            return log_spec(self.name, self._segment_bytes, partitions=OFFSETS_PARTITIONS)
         isr = self._config_of(_OFFSETS_TOPIC).get(_ISR)
         replicas = tuple(tuple(node.id for node in part.replicas) for part in offsets.partitions)
-        if isr is not None:
-            config[_ISR] = isr
-        return TopicSpec(self.name, len(replicas), config, replicas, _COMPACTION)
+        return log_spec(self.name, self._segment_bytes, replicas, isr)
 
     def _offsets_topic(self) -> TopicDescription:
         """Wait for what brokers have begun to make."""

@@ -127,6 +127,11 @@ class Connection:
             raise
 
     @property
+    def api_versions(self) -> Mapping[int, tuple[int, int]]:
+        """The lowest and the highest version of each request that the broker speaks, by number."""
+        return self._versions
+
+    @property
     def _timeout(self) -> float:
         return self._kafka.request_timeout_ms / 1000
 

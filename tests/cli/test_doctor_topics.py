@@ -1,0 +1,122 @@
+"""kshare's own topics: what the doctor says of each answer, and what it costs which feature."""
+
+import pytest
+
+from kshare.cli.doctor_topics import (
+    OwnTopic,
+    TopicAnswers,
+    by_hand,
+    finding_of,
+    lacks_of,
+    own_topics,
+)
+from kshare.cli.features import Feature
+from kshare.cluster.cluster import TopicConfig
+from kshare.cluster.service import DryRun, Outcome, Replicas
+from kshare.cluster.topics import (
+    INDIVIDUAL_COMMITS_TOPIC,
+    LEDGER_TOPIC,
+    PARKED_TOPIC,
+    POLICIES_TOPIC,
+)
+from kshare.errors import AuthorizationError, UnknownTopicError
+
+OWN = {own.spec.name: own for own in own_topics(None)}
+COMPACTED = TopicConfig(compacted=True, retention_ms=None)
+DELETES = TopicConfig(compacted=False, retention_ms=1_000)
+REFUSED = "POLICY_VIOLATION: no segment.bytes"
+EVERY = pytest.mark.parametrize("own", OWN.values(), ids=OWN.keys())
+
+
+def missing(own: OwnTopic, outcome: Outcome) -> TopicAnswers:
+    """The answers about a topic that is not there."""
+    fine = outcome in {Outcome.AS_ASKED, Outcome.THERE}
+    run = DryRun(own.spec.name, outcome, () if fine else (REFUSED,))
+    return TopicAnswers(UnknownTopicError("not there"), run=run)
+
+
+def losses(own: OwnTopic, answers: TopicAnswers) -> list[str]:
+    """What the feature does without; empty texts where it does not work."""
+    return [lack.without for lack in lacks_of(own, answers)]
+
+
+def test_each_topic_is_made_as_its_users_make_it() -> None:
+    assert list(OWN) == [PARKED_TOPIC, POLICIES_TOPIC, INDIVIDUAL_COMMITS_TOPIC, LEDGER_TOPIC]
+    log = OWN[INDIVIDUAL_COMMITS_TOPIC].spec
+    assert (log.partitions, log.replicas) == (1, ())
+    assert log.config == {"segment.bytes": "10485760"}
+    beside = own_topics(Replicas(((1, 2), (2, 1)), "2"))[2].spec
+    assert (beside.partitions, beside.replicas) == (2, ((1, 2), (2, 1)))
+    assert beside.config["min.insync.replicas"] == "2"
+    assert beside.wishes == log.wishes
+
+
+@EVERY
+def test_a_topic_that_may_be_made_or_used_costs_nothing(own: OwnTopic) -> None:
+    for answers in (
+        missing(own, Outcome.AS_ASKED),
+        TopicAnswers(frozenset({"READ", "WRITE"}), COMPACTED),
+        TopicAnswers(None, None),
+    ):
+        assert losses(own, answers) == []
+        assert finding_of(own, answers, "host:9092").level == "green"
+
+
+@EVERY
+def test_a_topic_that_cannot_be_made(own: OwnTopic) -> None:
+    for outcome in (Outcome.REFUSED, Outcome.FORBIDDEN):
+        answers = missing(own, outcome)
+        found = finding_of(own, answers, "host:9092")
+        assert found.level == "yellow"
+        assert found.text.endswith(f"cannot be made ({own.user}): {REFUSED}")
+        assert found.remedy == by_hand(own.spec, "host:9092")
+        assert losses(own, answers) == [own.whole]
+    assert losses(own, missing(own, Outcome.UNKNOWN)) == []
+    assert finding_of(own, missing(own, Outcome.UNKNOWN), "host:9092").level == "yellow"
+
+
+def test_the_command_makes_it_compacted() -> None:
+    assert by_hand(OWN[LEDGER_TOPIC].spec, "host:9092") == (
+        "have it made: kafka-topics.sh --bootstrap-server host:9092 --create --topic "
+        "__kshare_sink_ledger --partitions 16 --config cleanup.policy=compact"
+    )
+
+
+def test_settings_that_are_refused_cost_what_they_are_for() -> None:
+    lacking = {
+        name: {outcome: losses(own, missing(own, outcome)) for outcome in Outcome}
+        for name, own in OWN.items()
+    }
+    for name in (PARKED_TOPIC, POLICIES_TOPIC):
+        assert lacking[name][Outcome.ALONE] == lacking[name][Outcome.WITHOUT_WISHES] == []
+    for name, what in ((INDIVIDUAL_COMMITS_TOPIC, "a short log"), (LEDGER_TOPIC, "a short ledger")):
+        assert lacking[name][Outcome.ALONE][0].startswith(what)
+        assert lacking[name][Outcome.WITHOUT_WISHES][0].startswith("early compaction")
+    own = OWN[INDIVIDUAL_COMMITS_TOPIC]
+    found = finding_of(own, missing(own, Outcome.ALONE), "host:9092")
+    assert found.level == "yellow"
+    assert found.text.endswith(f"but not as asked for: {REFUSED}")
+
+
+@EVERY
+def test_a_topic_that_may_not_be_used(own: OwnTopic) -> None:
+    hidden = TopicAnswers(AuthorizationError("not authorized to describe it"))
+    useless = TopicAnswers(frozenset({"DESCRIBE"}), COMPACTED)
+    for answers in (hidden, useless):
+        found = finding_of(own, answers, "host:9092")
+        assert (found.level, found.remedy[:10]) == (own.level, "grant Read")
+        assert losses(own, answers) == [own.whole]
+
+
+@EVERY
+def test_a_topic_that_deletes_is_red_and_is_mended_by_one_setting(own: OwnTopic) -> None:
+    answers = TopicAnswers(frozenset({"READ", "WRITE"}), DELETES)
+    found = finding_of(own, answers, "host:9092")
+    assert found.level == "red"
+    assert "deletes old records" in found.text
+    assert found.remedy.endswith("--add-config cleanup.policy=compact")
+    assert losses(own, answers) == [own.whole]
+
+
+def test_only_policies_can_be_done_without() -> None:
+    assert {own.feature for own in OWN.values() if own.whole} == {Feature.SOURCE}
