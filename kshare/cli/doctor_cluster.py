@@ -1,6 +1,7 @@
 """The part of ``kshare doctor`` that looks at a cluster.
 
-Guarantees: nothing is made or changed; a check that fails is a finding, and ends no other.
+Guarantees: nothing is made or changed. What is refused is a finding, and ends no other check; a
+cluster that does not answer any more ends the look, with a finding.
 """
 
 import time
@@ -168,7 +169,7 @@ def _offsets_topic(cluster: Service, seen: _Seen) -> Finding:
         text = "is not there, or not shown; brokers make it for the first group"
         return Finding(check, "green", text)
     except KafkaError as error:
-        without = "a log on the replicas of __consumer_offsets: it gets one partition"
+        without = "a log on the brokers that coordinate its groups"
         seen.lacks.append(Lack(Feature.GROUPS, f"{check} may not be described", without))
         return Finding(
             check, "yellow", str(error), f"grant Describe and DescribeConfigs on {check}"

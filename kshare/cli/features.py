@@ -127,6 +127,8 @@ TOUCHED: Final[Mapping[apis.Feature, tuple[Feature, str]]] = {
     apis.Feature.TRANSACTIONS: (Feature.GROUPS, apis.Feature.TRANSACTIONS.value),
     apis.Feature.FENCING: (Feature.GROUPS, apis.Feature.FENCING.value),
     apis.Feature.CLEAN_UP: (Feature.EXACTLY_ONCE, apis.Feature.CLEAN_UP.value),
+    apis.Feature.SHOWING: (Feature.GROUPS, apis.Feature.SHOWING.value),
+    apis.Feature.RETENTION: (Feature.SOURCE, apis.Feature.RETENTION.value),
 }
 """The feature that people ask for, and what it does without; empty if it does not work.
 

@@ -28,6 +28,8 @@ class Feature(Enum):
     OWN_TOPICS = "making topics of our own"
     FENCING = "ending transactions that nobody ends"
     CLEAN_UP = "ending open transactions of earlier runs at once"
+    SHOWING = "showing who is in a group"
+    RETENTION = "a warning before retention deletes what is pending"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ APIS: Final[Mapping[int, Api]] = {
         Api("Heartbeat", 12, 1, 3, (Feature.GROUPS,)),  # 3: static members
         Api("LeaveGroup", 13, 1, 1, (Feature.GROUPS,)),
         Api("SyncGroup", 14, 1, 3, (Feature.GROUPS,)),  # 3: static members
-        Api("DescribeGroups", 15, 1, 4, (Feature.GROUPS,)),
+        Api("DescribeGroups", 15, 1, 4, (Feature.SHOWING,)),
         Api("SaslHandshake", 17, 0, 1, (Feature.LOGIN,)),  # 0: tokens follow without a frame
         Api("ApiVersions", 18, 0, 3, ()),
         Api("InitProducerId", 22, 0, 4, (Feature.IDEMPOTENCE, *_DECIDING)),
@@ -95,7 +97,7 @@ APIS: Final[Mapping[int, Api]] = {
         # What librdkafka sends for kshare. Produce: 3, headers and batches of Kafka 0.11.
         Api("Produce", 0, 3, 10, (Feature.GROUPS, Feature.SINK, *_DECIDING), by_librdkafka=True),
         Api("CreateTopics", 19, 0, 4, (Feature.OWN_TOPICS,), by_librdkafka=True),
-        Api("DescribeConfigs", 32, 0, 1, (), by_librdkafka=True),
+        Api("DescribeConfigs", 32, 0, 1, (Feature.RETENTION,), by_librdkafka=True),
     )
 }
 """By number."""
