@@ -26,6 +26,7 @@ from kshare.cli.output import counted, duration
 from kshare.cluster.client import servers
 from kshare.cluster.listening import COMMAND_SECONDS, check_listening
 from kshare.cluster.service import ApiRanges, Replicas, Service, api_ranges, narrowest
+from kshare.cluster.topic_request import by_hand
 from kshare.core.listing import join_names
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.options import KafkaConfig, Subscribe
@@ -54,12 +55,14 @@ class _Seen:
     Attributes:
         brokers: The brokers, as ``host:port``.
         offsets: Kafka's topic of offsets; None if it is not there, or not shown.
+        is_hidden: Whether that is there, and not shown.
         missing: Topics of Kafka's own that are not there.
         lacks: What lacks.
     """
 
     brokers: list[str] = field(default_factory=list)
     offsets: Replicas | None = None
+    is_hidden: bool = False
     missing: set[str] = field(default_factory=set)
     lacks: list[Lack] = field(default_factory=list)
 
@@ -169,6 +172,7 @@ def _offsets_topic(cluster: Service, seen: _Seen) -> Finding:
         text = "is not there, or not shown; brokers make it for the first group"
         return Finding(check, "green", text)
     except KafkaError as error:
+        seen.is_hidden = True
         without = "a log on the brokers that coordinate its groups"
         seen.lacks.append(Lack(Feature.GROUPS, f"{check} may not be described", without))
         return Finding(
@@ -196,21 +200,21 @@ def _settings(cluster: Service, seen: _Seen) -> Finding:
 
 
 def _own_topics(cluster: Service, kafka: KafkaConfig, seen: _Seen) -> Iterator[Finding]:
-    owned = own_topics(seen.offsets)
+    owned = own_topics(seen.offsets, is_hidden=seen.is_hidden)
     names = [own.spec.name for own in owned]
     rights = cluster.rights([*names, _TRANSACTIONS_TOPIC])
     if isinstance(rights[_TRANSACTIONS_TOPIC], UnknownTopicError):
         seen.missing.add(_TRANSACTIONS_TOPIC)
     there = [name for name in names if not isinstance(rights[name], KafkaError)]
     configs = cluster.topic_configs(there)
-    whom = servers(kafka)
+    whom, needs_login = servers(kafka).replace(" ", ""), kafka.uses_tls or kafka.uses_sasl
     for own in owned:
         name = own.spec.name
         is_missing = isinstance(rights[name], UnknownTopicError)
         run = cluster.dry_run(own.spec) if is_missing else None
         answers = TopicAnswers(rights[name], configs.get(name), run)
         seen.lacks += lacks_of(own, answers)
-        yield finding_of(own, answers, whom)
+        yield finding_of(own, answers, by_hand(own.spec, whom, needs_login=needs_login))
 
 
 def _feature(verdict: Verdict, *, is_asked: bool) -> Finding:

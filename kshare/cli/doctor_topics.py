@@ -13,10 +13,10 @@ from kshare.cluster.service import DryRun, Outcome, Replicas
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC, TopicSpec
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.group.config.table import LOG_SEGMENT_BYTES
-from kshare.group.log.topic import log_spec
+from kshare.group.log.topic import OFFSETS_PARTITIONS, log_spec
 from kshare.produce.ledger import LEDGER_SPEC
 
-__all__ = ["OwnTopic", "TopicAnswers", "by_hand", "finding_of", "lacks_of", "own_topics"]
+__all__ = ["OwnTopic", "TopicAnswers", "finding_of", "lacks_of", "own_topics"]
 
 _READ: Final = frozenset({"READ"})
 _READ_WRITE: Final = frozenset({"READ", "WRITE"})
@@ -34,8 +34,8 @@ class OwnTopic:
         user: Who uses it.
         needs: The verb of that.
         level: How bad it is if they cannot.
-        plain: What the feature does without if the topic has ``cleanup.policy=compact`` alone;
-            None if nothing.
+        plain: What the feature does without if the topic has no settings but
+            ``cleanup.policy=compact``; None if nothing.
         wishes: What it does without if the topic lacks what is only wished; None if nothing is.
         whole: What it does without if the topic is not there; empty if it does not work.
     """
@@ -71,14 +71,16 @@ class TopicAnswers:
         return isinstance(self.rights, UnknownTopicError)
 
 
-def own_topics(offsets: Replicas | None) -> tuple[OwnTopic, ...]:
+def own_topics(offsets: Replicas | None, *, is_hidden: bool = False) -> tuple[OwnTopic, ...]:
     """The topics that kshare makes on first use.
 
     Args:
         offsets: Kafka's topic of offsets, as which the log of groups is made; None if it is not
             there, or not shown.
+        is_hidden: Whether it is there, and not shown.
     """
     replicas, in_sync = offsets or ((), None)
+    partitions = OFFSETS_PARTITIONS if is_hidden else 1
     return (
         OwnTopic(
             ParkedKeys.spec, Feature.PARKED_KEYS, _READ, user="every query", needs="needs",
@@ -89,7 +91,7 @@ def own_topics(offsets: Replicas | None) -> tuple[OwnTopic, ...]:
             whole="policies",
         ),
         OwnTopic(
-            log_spec(INDIVIDUAL_COMMITS_TOPIC, LOG_SEGMENT_BYTES, replicas, in_sync),
+            log_spec(INDIVIDUAL_COMMITS_TOPIC, LOG_SEGMENT_BYTES, replicas, in_sync, partitions),
             Feature.GROUPS, _READ_WRITE, user="key-shared groups", needs="need", level="yellow",
             plain="a short log: members read more when they start",
             wishes="early compaction: members read more when they start",
@@ -103,21 +105,19 @@ def own_topics(offsets: Replicas | None) -> tuple[OwnTopic, ...]:
     )  # fmt: skip
 
 
-def by_hand(spec: TopicSpec, servers: str) -> str:
-    """The command that makes a topic with ``cleanup.policy=compact`` alone."""
-    return (
-        f"have it made: kafka-topics.sh --bootstrap-server {servers} --create --topic {spec.name} "
-        f"--partitions {spec.partitions} --config cleanup.policy=compact"
-    )
+def finding_of(own: OwnTopic, answers: TopicAnswers, command: str) -> Finding:
+    """The finding about a topic.
 
-
-def finding_of(own: OwnTopic, answers: TopicAnswers, servers: str) -> Finding:
-    """The finding about a topic."""
+    Args:
+        own: The topic.
+        answers: What brokers say of it.
+        command: The command that makes it by hand.
+    """
     name, rights, run = own.spec.name, answers.rights, answers.run
     names = " and ".join(each.capitalize() for each in sorted(own.operations))
     remedy = f"grant {names} on {name}"
     if run is not None and isinstance(rights, UnknownTopicError):
-        return _missing(own, run, servers)
+        return _missing(own, run, command)
     if isinstance(rights, KafkaError):
         return Finding(name, own.level, f"{rights}; {own.user} {own.needs} it", remedy)
     if rights is not None and not own.operations <= rights:
@@ -128,15 +128,15 @@ def finding_of(own: OwnTopic, answers: TopicAnswers, servers: str) -> Finding:
     return Finding(name, "green", f"may be used ({own.user})")
 
 
-def _missing(own: OwnTopic, run: DryRun, servers: str) -> Finding:
+def _missing(own: OwnTopic, run: DryRun, command: str) -> Finding:
     name, made = own.spec.name, f"made when it is first written ({own.user})"
     match run.outcome:
-        case Outcome.WITHOUT_WISHES | Outcome.ALONE:
+        case Outcome.WITHOUT_WISHES | Outcome.ELSEWHERE | Outcome.LESS:
             text = f"is not there; {made}, but not as asked for: {run.refusals[0]}"
             return Finding(name, "yellow", text)
         case Outcome.FORBIDDEN | Outcome.REFUSED:
             text = f"is not there, and cannot be made ({own.user}): {run.refusals[-1]}"
-            return Finding(name, "yellow", text, by_hand(own.spec, servers))
+            return Finding(name, "yellow", text, f"let who may make topics run: {command}")
         case Outcome.UNKNOWN:
             text = f"is not there, and nobody says whether it can be made: {run.refusals[-1]}"
             return Finding(name, "yellow", text)
@@ -169,7 +169,10 @@ def _lacks_of_run(own: OwnTopic, run: DryRun) -> Iterator[Lack]:
     match run.outcome:
         case Outcome.WITHOUT_WISHES if own.wishes is not None:
             yield Lack(own.feature, f"{topic} is refused as it is asked for", own.wishes)
-        case Outcome.ALONE if own.plain is not None:
+        case Outcome.ELSEWHERE:
+            loss = "a log on the brokers that coordinate its groups"
+            yield Lack(own.feature, f"{topic} is refused as it is asked for", loss)
+        case Outcome.LESS if own.plain is not None:
             yield Lack(own.feature, f"{topic} is refused as it is asked for", own.plain)
         case Outcome.FORBIDDEN | Outcome.REFUSED:
             text = f"{topic} is not there, and cannot be made"

@@ -7,19 +7,20 @@ Cost: a connection to each broker, one after another; a request for each topic o
 make it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import ConfigResource, NewTopic
+from confluent_kafka.admin import ConfigResource
 
-from kshare.cluster.client import admin_seconds, code_of, has_timed_out, kind_of
-from kshare.cluster.client_texts import text_of
+from kshare.cluster.client import code_of, has_timed_out, kind_of
 from kshare.cluster.examination import ExaminedCluster
+from kshare.cluster.topic_creation import answer_to, refusal_text
+from kshare.cluster.topic_request import TopicRequest, left_out, next_request
 from kshare.cluster.topics import TopicSpec
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.connection import Connection
@@ -33,14 +34,12 @@ __all__ = [
     "Service",
     "api_ranges",
     "narrowest",
-    "ways_to_make",
 ]
 
 ApiRanges = Mapping[int, tuple[int, int]]
 """The lowest and the highest version of each request, by its number in Kafka's protocol."""
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
-_REPLICAS_MAX: Final = 3
 _UNSUPPORTED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
 
 
@@ -50,7 +49,8 @@ class Outcome(Enum):
     THERE = "it is there"
     AS_ASKED = "it can be made as it is asked for"
     WITHOUT_WISHES = "it can be made without the settings that are only wished"
-    ALONE = "it can be made with cleanup.policy=compact alone"
+    ELSEWHERE = "it can be made on other brokers"
+    LESS = "it can be made with less than is asked for, at least cleanup.policy=compact"
     UNKNOWN = "nobody answers"
     REFUSED = "it cannot be made"
     FORBIDDEN = "this login may not make it"
@@ -83,22 +83,6 @@ class Replicas(NamedTuple):
     in_sync: str | None
 
 
-def ways_to_make(spec: TopicSpec) -> Iterator[tuple[Outcome, TopicSpec]]:
-    """The ways to ask for a topic, the best first.
-
-    Args:
-        spec: How it is wanted.
-    """
-    asked = {"cleanup.policy": "compact", **spec.config}
-    yield (
-        Outcome.AS_ASKED,
-        TopicSpec(spec.name, spec.partitions, {**asked, **spec.wishes}, spec.replicas),
-    )
-    if spec.wishes:
-        yield Outcome.WITHOUT_WISHES, TopicSpec(spec.name, spec.partitions, asked, spec.replicas)
-    yield Outcome.ALONE, TopicSpec(spec.name, spec.partitions, {"cleanup.policy": "compact"})
-
-
 class Service(ExaminedCluster):
     """A cluster, and what it lets this login do.
 
@@ -127,49 +111,23 @@ class Service(ExaminedCluster):
         return Replicas(nodes, settings.get("min.insync.replicas"))
 
     def dry_run(self, spec: TopicSpec) -> DryRun:
-        """Ask whether a topic could be made, in one way after another; nothing is made."""
-        refusals: list[str] = []
-        for outcome, way in ways_to_make(spec):
-            error = self._refusal(way)
+        """Ask whether a topic could be made, for less where more is refused; nothing is made."""
+        request: TopicRequest | None = TopicRequest.first(spec)
+        refusals: dict[str, None] = {}
+        while request is not None:
+            error = answer_to(self._client.handle, self._kafka, request, validate_only=True)
             if error is None:
-                return DryRun(spec.name, outcome, tuple(refusals))
-            code, kind = code_of(error), kind_of(error)
+                return DryRun(spec.name, _outcome(request), tuple(refusals))
+            code = code_of(error)
             if code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 return DryRun(spec.name, Outcome.THERE)
-            refusals.append(_said(error))
-            if kind is Kind.AUTHORIZATION:
+            refusals["no CreateTopics" if code == _UNSUPPORTED else refusal_text(error)] = None
+            if kind_of(error) is Kind.AUTHORIZATION:
                 return DryRun(spec.name, Outcome.FORBIDDEN, tuple(refusals))
-            if code == _UNSUPPORTED:
-                return DryRun(spec.name, Outcome.REFUSED, tuple(refusals))
             if has_timed_out(error):
                 return DryRun(spec.name, Outcome.UNKNOWN, tuple(refusals))
+            request = next_request(request, code)
         return DryRun(spec.name, Outcome.REFUSED, tuple(refusals))
-
-    def _refusal(self, spec: TopicSpec) -> BaseException | None:
-        """The refusal to make a topic in one way; None if brokers would."""
-        error = self._validated(spec, -1)
-        if code_of(error) == _UNSUPPORTED and not spec.replicas:
-            # Before Kafka 2.4, brokers had no default to choose (KIP-464).
-            error = self._validated(spec, min(_REPLICAS_MAX, len(self.brokers())))
-        return error
-
-    def _validated(self, spec: TopicSpec, factor: int) -> BaseException | None:
-        replicas = [*map(list, spec.replicas)]
-        placed: dict[str, Any] = (
-            {"replica_assignment": replicas} if replicas else {"replication_factor": factor}
-        )
-        new = NewTopic(spec.name, spec.partitions, config=dict(spec.config), **placed)
-        answers = self._asked(
-            lambda client, seconds: client.create_topics(
-                [new], validate_only=True, request_timeout=admin_seconds(seconds)
-            ),
-            self._deadline(),
-        )
-        try:
-            answers[spec.name].result(timeout=0)
-        except (KafkaException, TimeoutError) as error:
-            return error
-        return None
 
     def _settings_of(self, resource: ConfigResource, what: str) -> dict[str, str]:
         answers = self._asked(
@@ -185,14 +143,14 @@ class Service(ExaminedCluster):
         return {name: each.value for name, each in entries.items() if each.value is not None}
 
 
-def _said(error: BaseException) -> str:
-    """The words of a broker, with the name of the error, as ``POLICY_VIOLATION: ...``."""
-    if code_of(error) == _UNSUPPORTED:
-        return "brokers do not offer CreateTopics"
-    if isinstance(error, KafkaException):
-        fault = error.args[0]
-        return f"{fault.name()}: {text_of(fault)}"
-    return str(error) or "timed out"
+def _outcome(request: TopicRequest) -> Outcome:
+    """The outcome if brokers take a request."""
+    lacking = left_out(request).keys()
+    if not lacking:
+        return Outcome.AS_ASKED
+    if lacking <= request.spec.wishes.keys():
+        return Outcome.WITHOUT_WISHES
+    return Outcome.ELSEWHERE if lacking == {"replicas"} else Outcome.LESS
 
 
 def api_ranges(kafka: KafkaConfig, broker: str) -> ApiRanges:

@@ -29,7 +29,7 @@ from kshare.options import KafkaConfig
 from kshare.wire.protocol.error_codes import PASSING, ErrorCode, Kind
 from kshare.wire.protocol.retry import RetryDeadline
 
-__all__ = ["is_refusal", "make_topic", "refusal_text"]
+__all__ = ["answer_to", "is_refusal", "make_topic", "refusal_text"]
 
 _log = logging.getLogger(__name__)
 
@@ -99,30 +99,47 @@ def _ask(
     deadline.start()
     fault: Exception | None = None
     for _ in client.attempts(deadline):
-        fault = _answer(client.handle, kafka, request)
+        fault = answer_to(client.handle, kafka, request)
         if fault is None or kind_of(fault) not in PASSING:
             break
     return fault
 
 
-def _answer(admin: AdminClient, kafka: KafkaConfig, request: TopicRequest) -> Exception | None:
+def answer_to(
+    admin: AdminClient, kafka: KafkaConfig, request: TopicRequest, **checking: bool
+) -> Exception | None:
+    """Ask once.
+
+    Args:
+        admin: The client that asks.
+        kafka: How to reach the cluster.
+        request: The request.
+        checking: ``validate_only=True`` to have it checked, and nothing made.
+
+    Returns:
+        The refusal, or that there was no answer; None if the topic was, or can be, made.
+    """
     spec, config = request.spec, dict(request.config)
     if request.placing is Placing.NAMED:
         placed: dict[str, Any] = {"replica_assignment": [*map(list, spec.replicas)]}
     else:
         placed = {"replication_factor": request.replication}
-    fault = _create(admin, kafka, NewTopic(spec.name, spec.partitions, config=config, **placed))
+    new = NewTopic(spec.name, spec.partitions, config=config, **placed)
+    fault = _create(admin, kafka, new, **checking)
     if request.placing is Placing.DEFAULT and code_of(fault) == _UNSUPPORTED:
         # Before Kafka 2.4, brokers had no default to choose (KIP-464).
         brokers = admin.list_topics(timeout=kafka.api_timeout_ms / 1000).brokers
         count = min(_REPLICAS_MAX, len(brokers))
-        fault = _create(admin, kafka, NewTopic(spec.name, spec.partitions, count, config=config))
+        new = NewTopic(spec.name, spec.partitions, count, config=config)
+        fault = _create(admin, kafka, new, **checking)
     return fault
 
 
-def _create(admin: AdminClient, kafka: KafkaConfig, new: NewTopic) -> Exception | None:
+def _create(
+    admin: AdminClient, kafka: KafkaConfig, new: NewTopic, **checking: bool
+) -> Exception | None:
     seconds = kafka.api_timeout_ms / 1000
-    answers = admin.create_topics([new], operation_timeout=admin_seconds(seconds))
+    answers = admin.create_topics([new], operation_timeout=admin_seconds(seconds), **checking)
     try:
         answers[new.topic].result(seconds)
     except (KafkaException, TimeoutError) as error:

@@ -205,7 +205,7 @@ def test_a_cluster_in_order(fake: FakeCluster) -> None:
     assert found["topic orders"].text == "2 partitions, 1 offset"
     assert "may be used" in found[PARKED_TOPIC].text
     assert found[LEDGER_TOPIC].text == (
-        "is not there, and cannot be made (exactlyOnce sinks): brokers do not offer CreateTopics"
+        "is not there, and cannot be made (exactlyOnce sinks): no CreateTopics"
     )
 
 

@@ -5,7 +5,6 @@ import pytest
 from kshare.cli.doctor_topics import (
     OwnTopic,
     TopicAnswers,
-    by_hand,
     finding_of,
     lacks_of,
     own_topics,
@@ -20,10 +19,12 @@ from kshare.cluster.topics import (
     POLICIES_TOPIC,
 )
 from kshare.errors import AuthorizationError, UnknownTopicError
+from kshare.group.log.topic import OFFSETS_PARTITIONS
 
 OWN = {own.spec.name: own for own in own_topics(None)}
 COMPACTED = TopicConfig(compacted=True, retention_ms=None)
 DELETES = TopicConfig(compacted=False, retention_ms=1_000)
+COMMAND = "kafka-topics.sh --create"
 REFUSED = "POLICY_VIOLATION: no segment.bytes"
 EVERY = pytest.mark.parametrize("own", OWN.values(), ids=OWN.keys())
 
@@ -49,6 +50,8 @@ def test_each_topic_is_made_as_its_users_make_it() -> None:
     assert (beside.partitions, beside.replicas) == (2, ((1, 2), (2, 1)))
     assert beside.config["min.insync.replicas"] == "2"
     assert beside.wishes == log.wishes
+    hidden = own_topics(None, is_hidden=True)[2].spec
+    assert (hidden.partitions, hidden.replicas) == (OFFSETS_PARTITIONS, ())
 
 
 @EVERY
@@ -59,27 +62,20 @@ def test_a_topic_that_may_be_made_or_used_costs_nothing(own: OwnTopic) -> None:
         TopicAnswers(None, None),
     ):
         assert losses(own, answers) == []
-        assert finding_of(own, answers, "host:9092").level == "green"
+        assert finding_of(own, answers, COMMAND).level == "green"
 
 
 @EVERY
 def test_a_topic_that_cannot_be_made(own: OwnTopic) -> None:
     for outcome in (Outcome.REFUSED, Outcome.FORBIDDEN):
         answers = missing(own, outcome)
-        found = finding_of(own, answers, "host:9092")
+        found = finding_of(own, answers, COMMAND)
         assert found.level == "yellow"
         assert found.text.endswith(f"cannot be made ({own.user}): {REFUSED}")
-        assert found.remedy == by_hand(own.spec, "host:9092")
+        assert found.remedy == f"let who may make topics run: {COMMAND}"
         assert losses(own, answers) == [own.whole]
     assert losses(own, missing(own, Outcome.UNKNOWN)) == []
-    assert finding_of(own, missing(own, Outcome.UNKNOWN), "host:9092").level == "yellow"
-
-
-def test_the_command_makes_it_compacted() -> None:
-    assert by_hand(OWN[LEDGER_TOPIC].spec, "host:9092") == (
-        "have it made: kafka-topics.sh --bootstrap-server host:9092 --create --topic "
-        "__kshare_sink_ledger --partitions 16 --config cleanup.policy=compact"
-    )
+    assert finding_of(own, missing(own, Outcome.UNKNOWN), COMMAND).level == "yellow"
 
 
 def test_settings_that_are_refused_cost_what_they_are_for() -> None:
@@ -88,12 +84,15 @@ def test_settings_that_are_refused_cost_what_they_are_for() -> None:
         for name, own in OWN.items()
     }
     for name in (PARKED_TOPIC, POLICIES_TOPIC):
-        assert lacking[name][Outcome.ALONE] == lacking[name][Outcome.WITHOUT_WISHES] == []
+        assert lacking[name][Outcome.LESS] == lacking[name][Outcome.WITHOUT_WISHES] == []
     for name, what in ((INDIVIDUAL_COMMITS_TOPIC, "a short log"), (LEDGER_TOPIC, "a short ledger")):
-        assert lacking[name][Outcome.ALONE][0].startswith(what)
+        assert lacking[name][Outcome.LESS][0].startswith(what)
         assert lacking[name][Outcome.WITHOUT_WISHES][0].startswith("early compaction")
     own = OWN[INDIVIDUAL_COMMITS_TOPIC]
-    found = finding_of(own, missing(own, Outcome.ALONE), "host:9092")
+    assert lacking[own.spec.name][Outcome.ELSEWHERE] == [
+        "a log on the brokers that coordinate its groups"
+    ]
+    found = finding_of(own, missing(own, Outcome.LESS), COMMAND)
     assert found.level == "yellow"
     assert found.text.endswith(f"but not as asked for: {REFUSED}")
 
@@ -103,7 +102,7 @@ def test_a_topic_that_may_not_be_used(own: OwnTopic) -> None:
     hidden = TopicAnswers(AuthorizationError("not authorized to describe it"))
     useless = TopicAnswers(frozenset({"DESCRIBE"}), COMPACTED)
     for answers in (hidden, useless):
-        found = finding_of(own, answers, "host:9092")
+        found = finding_of(own, answers, COMMAND)
         assert (found.level, found.remedy[:10]) == (own.level, "grant Read")
         assert losses(own, answers) == [own.whole]
 
@@ -111,7 +110,7 @@ def test_a_topic_that_may_not_be_used(own: OwnTopic) -> None:
 @EVERY
 def test_a_topic_that_deletes_is_red_and_is_mended_by_one_setting(own: OwnTopic) -> None:
     answers = TopicAnswers(frozenset({"READ", "WRITE"}), DELETES)
-    found = finding_of(own, answers, "host:9092")
+    found = finding_of(own, answers, COMMAND)
     assert found.level == "red"
     assert "deletes old records" in found.text
     assert found.remedy.endswith("--add-config cleanup.policy=compact")
