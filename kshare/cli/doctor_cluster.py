@@ -156,7 +156,9 @@ def _apis(kafka: KafkaConfig, seen: _Seen) -> Iterator[Finding]:
 
 
 def _judged_apis(common: ApiRanges, seen: _Seen) -> Finding:
-    lacking = [lack for lack in apis.lacks(common) if lack.api.needed_by != (apis.Feature.LOGIN,)]
+    # Who has asked has logged in.
+    uses = {lack: {*lack.api.needed_by} - {apis.Feature.LOGIN} for lack in apis.lacks(common)}
+    lacking = [lack for lack, of_others in uses.items() if of_others]
     seen.lacks += lacks_of_apis(lacking)
     if not lacking:
         return Finding("API versions", "green", "all requests that kshare sends are known")

@@ -219,6 +219,7 @@ def test_a_broker_of_few_and_old_requests(fake: FakeCluster) -> None:
     assert apis.level == "yellow"
     assert "Fetch 2 to 3 (needed: 4 to " in apis.text
     assert "no InitProducerId" in apis.text
+    assert "Sasl" not in apis.text, "nobody logs in"
     assert found["source"].level == "red"
     assert found["source"].text.startswith("does not work: Fetch 2 to 3 (needed: 4 to ")
     for check in ("groups", "exactly once"):
