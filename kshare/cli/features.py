@@ -123,6 +123,7 @@ TOUCHED: Final[Mapping[apis.Feature, tuple[Feature, str]]] = {
     apis.Feature.SOURCE: (Feature.SOURCE, ""),
     apis.Feature.GROUPS: (Feature.GROUPS, ""),
     apis.Feature.SINK: (Feature.PARKED_KEYS, ""),  # they are written as rows are
+    apis.Feature.IDEMPOTENCE: (Feature.GROUPS, apis.Feature.IDEMPOTENCE.value),
     apis.Feature.EXACTLY_ONCE: (Feature.EXACTLY_ONCE, ""),
     apis.Feature.TRANSACTIONS: (Feature.GROUPS, apis.Feature.TRANSACTIONS.value),
     apis.Feature.FENCING: (Feature.GROUPS, apis.Feature.FENCING.value),
