@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from kshare.cluster.client import Client, kafka_error, kind_of
 from kshare.cluster.cluster import Cluster, TopicConfig
 from kshare.cluster.row_writer import RowWriter
-from kshare.cluster.topic_making import make_topic
+from kshare.cluster.topic_creation import make_topic
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
 from kshare.errors import FetchTimeoutError, KafkaError, UnknownTopicError

@@ -8,7 +8,7 @@
 Guarantees: each request asks for less than the one before, so there are at most five; the
 last one asks for nothing but ``cleanup.policy=compact``.
 
-Pure: :mod:`kshare.cluster.topic_making` asks.
+Pure: :mod:`kshare.cluster.topic_creation` asks.
 """
 
 from collections.abc import Mapping

@@ -239,7 +239,7 @@ class Coordinators:
         first = self._any()
         version = first.version(MetadataRequest)
         brokers = first.call(
-            MetadataRequest(version=version, topics=[], allow_auto_topic_making=False)
+            MetadataRequest(version=version, topics=[], allow_auto_topic_creation=False)
         ).brokers
         process_memory().see(self._kafka, [(broker.host, broker.port) for broker in brokers])
         ids: list[str] = []

@@ -33,7 +33,7 @@ from kshare.cluster.cluster import TopicConfig
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.coordinator import find_coordinator
 from kshare.cluster.lacking import Idempotence
-from kshare.cluster.topic_making import is_refusal
+from kshare.cluster.topic_creation import is_refusal
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
 from kshare.errors import (

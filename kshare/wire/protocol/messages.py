@@ -354,7 +354,7 @@ def fetch_metadata(connection: BrokerConnection, topics: Iterable[str]) -> Metad
     request = MetadataRequest(
         version=connection.version(MetadataRequest),
         topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics],
-        allow_auto_topic_making=False,
+        allow_auto_topic_creation=False,
     )
     response = connection.call(request)
     return Metadata(

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 
-from kshare.cluster.topic_making import make_topic
+from kshare.cluster.topic_creation import make_topic
 from kshare.cluster.topics import TopicSpec
 from kshare.errors import AuthorizationError, InternalTopicError, KafkaError
 from kshare.group.config.consumer_config import consumer_config
