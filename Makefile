@@ -18,7 +18,7 @@ BY_WORKER := --dist loadfile --no-loadscope-reorder
 # What the runs of pytest have done, for the page at the end of make test.
 RESULTS := $(VENV)/results
 
-.PHONY: setup demo-setup demo test test-all test-rest test-core test-quick test-proof test-docker test-slow test-units test-integration test-oldest test-long test-cluster test-spark test-python test-one image constraints prepare prepare-tests prepare-tools prepare-spark prepare-client soak histories lint lint-quick bench docs map pictures dist clean
+.PHONY: setup demo-setup demo test test-all test-rest test-core test-quick test-proof test-docker test-slow test-units test-integration test-oldest test-long test-cluster test-spark test-python test-one image constraints prepare prepare-tests prepare-tools prepare-spark prepare-client soak histories lint lint-quick bench docs map pictures dist wheels clean
 
 setup: $(VENV)/.ready
 
@@ -112,7 +112,7 @@ test-oldest: setup
 
 # What make test-all leaves out; at the end a stream, a consumer and a processor, for so many minutes.
 RESIDENT_MINUTES ?= 85
-test-long: setup prepare prepare-client
+test-long: setup prepare prepare-client $(VENV)/.wheels
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m long --hypothesis-profile=all tests
 	$(BIN)/python -m pytest -n 4 -m long $(BY_WORKER) --ignore=integration/alone integration
 	$(BIN)/python -m integration.residents --minutes $(RESIDENT_MINUTES)
@@ -196,6 +196,15 @@ dist: setup
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/python -m integration.clean_install dist
 	$(BIN)/cyclonedx-py requirements docker/constraints.txt --pyproject pyproject.toml --output-reproducible --output-file dist/kshare.cdx.json
+
+# The wheels of all platforms, made on this one, and looked at: about a minute of CPU time.
+wheels: $(VENV)/.wheels
+	$(BIN)/python -m integration.wheels dist
+
+# Zig links for machines that are not this one: 420 MB.
+$(VENV)/.wheels: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --no-compile --group wheels
+	touch $@
 
 clean:
 	rm -rf dist site $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

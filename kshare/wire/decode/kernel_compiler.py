@@ -43,8 +43,11 @@ def compiler(name: str) -> Callable[[], bytes]:
     return compile_library
 
 
-def compile_library() -> bytes:
-    """Compile and link the kernels, for any processor of this architecture.
+def compile_library(target: str | None = None) -> bytes:
+    """Compile and link the kernels, for any processor of an architecture.
+
+    Args:
+        target: One of :mod:`kshare.wire.decode.kernels.targets`; None: this machine.
 
     Raises:
         KernelLibraryError: The compiler or the linker fails.
@@ -53,7 +56,7 @@ def compile_library() -> bytes:
     environment = {**os.environ, "NUMBA_CPU_NAME": "generic"}
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "kernels.so"
-        command = [*python_module(_BUILD), str(output)]
+        command = [*python_module(_BUILD), str(output), *([target] if target else [])]
         done = subprocess.run(  # noqa: S603 - our own module
             command, env=environment, capture_output=True, text=True, check=False
         )

@@ -1,7 +1,8 @@
 """The shared library of compiled code: where it is, whether it is the right one, and who makes it.
 
-It comes with the wheel; an editable installation has it beside this module. Its name is a digest of
-the kernels' sources and the architecture, and its last bytes are a digest of name and contents.
+It comes with the wheel; an editable installation has it beside this module. Its name has the
+system, the architecture and a digest of the kernels' sources; its last bytes are a digest of name
+and contents.
 
 Guarantees: a library that is cut short, damaged, or made for another processor or from other
 sources is never loaded; neither is one outside of Python's path that another user could have
@@ -39,7 +40,7 @@ _PACKAGE: Final = "kshare.wire.decode"
 _SOURCES: Final = (
     *("layout.py", "status.py"),
     *("kernels/batch_heads.py", "kernels/binary.py", "kernels/build.py"),
-    *("kernels/native.py", "kernels/scan.py"),
+    *("kernels/native.py", "kernels/scan.py", "kernels/targets.py"),
 )
 _DIGEST_BYTES: Final = 32
 _WAIT_SECONDS: Final = 600.0  # for another process that makes the code, on a machine that is busy
@@ -103,12 +104,20 @@ def locate() -> Path | bytes:
     return found
 
 
-def file_name() -> str:
-    """Return the name of the library of these sources for this architecture."""
+def file_name(system: str = sys.platform, machine: str | None = None) -> str:
+    """Return the name of the library of these sources for a kind of machine.
+
+    A home directory may be of machines with several systems, so its name has the system, too.
+
+    Args:
+        system: ``sys.platform`` there.
+        machine: ``platform.machine()`` there; None: this one's.
+    """
+    machine = platform.machine() if machine is None else machine
     digest = hashlib.sha256()
     for source in _SOURCES:
         digest.update(pkgutil.get_data(_PACKAGE, source) or b"")
-    return f"kernels-{platform.machine()}-{digest.hexdigest()[:16]}.so"
+    return f"kernels-{system}-{machine}-{digest.hexdigest()[:16]}.so"
 
 
 def directories(environment: Mapping[str, str], package: Path) -> list[Path]:

@@ -20,6 +20,7 @@ from kshare.wire.decode import kernel_library
 from kshare.wire.decode.kernel_compiler import compile_library
 from kshare.wire.decode.kernel_library import directories, find, locate, make, sealed
 from kshare.wire.decode.kernels import build
+from kshare.wire.decode.kernels.targets import here
 from kshare.wire.decode.layout import SIGNATURES
 from tests.support.clock import until
 
@@ -345,7 +346,7 @@ def test_a_clone_without_one_says_what_it_is(
     if fault == "damaged":
         library.write_bytes(library.read_bytes()[:-1])
     if fault == "other sources":
-        library.rename(library.with_name("kernels-x86_64-0123456789abcdef.so"))
+        library.rename(library.with_name("kernels-linux-x86_64-0123456789abcdef.so"))
     path = [clone] if fault == "none" else [clone, installed]
     error = without_numba(*path, tmp_path=tmp_path).stderr.splitlines()[-1]
     assert f"{clone} is a clone of kshare that is not built" in error
@@ -413,8 +414,8 @@ def test_kernels_load_where_there_are_no_paths_of_open_files(
 
 @pytest.mark.long
 def test_each_linker_makes_a_library() -> None:
-    code = build.compile_object()
-    for linker in build.linkers():
+    code = build.compile_object(here())
+    for linker in build.linkers(here()):
         library = build.link(code, linker)
         descriptor = os.memfd_create("kernels")
         os.write(descriptor, library)

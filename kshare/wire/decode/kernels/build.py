@@ -1,11 +1,14 @@
 """From the kernels' source to a shared library.
 
-``python -m kshare.wire.decode.kernels.build FILE`` writes it. The linker is the machine's ``ld``,
-or else that of the package ``ziglang``, as not every machine that installs from source has one.
+``python -m kshare.wire.decode.kernels.build FILE TARGET`` writes it, for a machine of
+:mod:`kshare.wire.decode.kernels.targets`. The linker is the machine's ``ld``, or else one of the
+package ``ziglang``: not every machine that installs from source has one, and none has all.
 
-Cost: some seconds, of which one is the import of numba.
+Cost: some seconds, of which one is the import of numba. The first library for a Mac takes zig seven
+more, as it compiles its own run time then.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +24,7 @@ from numba import cfunc, from_dtype, types
 
 from kshare.wire.decode.kernels import batch_heads, binary, scan
 from kshare.wire.decode.kernels.native import FLAGS
+from kshare.wire.decode.kernels.targets import ZIG, Target, here, link_commands, named
 from kshare.wire.decode.layout import SIGNATURES
 
 __all__ = ["compile_object", "link", "linkers"]
@@ -33,25 +37,40 @@ _SOURCES: dict[str, Any] = {
     "scan": scan.scan,
 }
 
+_GENERIC = re.compile(r"llvm\.(?!x86\.|aarch64\.)")  # what LLVM can make for any processor
 
-def compile_object() -> bytes:
+
+def compile_object(target: Target) -> bytes:
     """Compile the kernels into one object file, which needs nothing but the C library.
 
     The code is for any processor of this architecture, so that a wheel fits them all.
     """
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_default_triple()
-    machine = target.create_target_machine(opt=3, reloc="pic", codemodel="default")
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, opt=3, reloc="pic", codemodel="default"
+    )
     linked = llvm.parse_assembly("")
+    _retarget(linked, target, machine)
     for name, arguments in SIGNATURES.items():
         kinds = [types.int64 if k is int else from_dtype(np.dtype(k)) for k in arguments]
         compiled = cfunc(types.int64(*kinds), **FLAGS)(_SOURCES[name])
         module = llvm.parse_assembly(compiled.inspect_llvm())
+        _retarget(module, target, machine)
         module.get_function(compiled.native_name).name = name
         linked.link_in(module)
     _drop_error_paths(linked, machine, SIGNATURES)
     return bytes(machine.emit_object(linked))
+
+
+def _retarget(module: Any, target: Target, machine: Any) -> None:
+    """Make what numba wrote for this machine that of a target.
+
+    Kernels take and load integers of stated widths at any alignment, and all targets are of 64 bits
+    and little-endian, so the code means the same there. What numba would have written for this
+    processor alone is refused with all else that is not in the C library.
+    """
+    module.triple, module.data_layout = target.triple, str(machine.target_data)
 
 
 def _drop_error_paths(module: Any, machine: Any, kept: Container[str]) -> None:
@@ -65,44 +84,55 @@ def _drop_error_paths(module: Any, machine: Any, kept: Container[str]) -> None:
     tuning = llvm.create_pipeline_tuning_options(speed_level=0)
     passes.run(module, llvm.create_pass_builder(machine, tuning))
     needed = {function.name for function in module.functions if function.is_declaration}
-    needed = {name for name in needed if not name.startswith("llvm.")}
+    needed = {name for name in needed if not _GENERIC.match(name)}
     if needed:
         raise AssertionError(f"the kernels need {', '.join(sorted(needed))}")
 
 
-def linkers() -> list[list[str]]:
+def linkers(target: Target) -> list[list[str]]:
     """Return the commands of the linkers that are there, the best first."""
-    found = [[path] for path in [shutil.which("ld")] if path]
-    if find_spec("ziglang") is not None:
-        found.append([sys.executable, "-P", "-m", "ziglang", "ld.lld"])
-    return found
+    has_zig = find_spec("ziglang") is not None
+    zig = [sys.executable, "-P", "-m", "ziglang"] if has_zig else None
+    return link_commands(target, shutil.which("ld") if target == here() else None, zig)
 
 
-def link(code: bytes, linker: list[str]) -> bytes:
+def link(code: bytes, command: list[str]) -> bytes:
     """Make a shared library of an object file.
+
+    Args:
+        code: The object file.
+        command: One of those of :func:`linkers`.
 
     Raises:
         RuntimeError: The linker fails.
     """
     with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
+        source, output = Path(folder, "kernels.o"), Path(folder, "kernels.so")
         source.write_bytes(code)
-        # An executable stack is what ld assumes of an object file that does not say.
-        options = ["-shared", "--strip-all", "-z", "noexecstack", "-o", str(target), str(source)]
         done = subprocess.run(  # noqa: S603 - a linker
-            [*linker, *options], capture_output=True, text=True, check=False
+            [*command, output.name, source.name],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=folder,  # so that no name of the library's tells where it was made
         )
         if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(linker)} failed: {done.stderr.strip()}")
-        return target.read_bytes()
+            raise RuntimeError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+        return output.read_bytes()
 
 
 def main() -> None:
     """Write the library to the file that the command line names."""
-    found = linkers()
+    output, target = Path(sys.argv[1]), here()
+    if sys.argv[2:] and sys.argv[2] != target.name:
+        target = named(sys.argv[2])
+    found = linkers(target)
     if not found:
-        sys.exit("there is no linker: install binutils (ld), or pip install ziglang")
-    Path(sys.argv[1]).write_bytes(link(compile_object(), found[0]))
+        local = (
+            "install binutils (ld), or " if target == here() and target.system == "linux" else ""
+        )
+        sys.exit(f"there is no linker for {target.name}: {local}pip install '{ZIG}'")
+    output.write_bytes(link(compile_object(target), found[0]))
 
 
 if __name__ == "__main__":
