@@ -1,0 +1,215 @@
+"""Kernels that run on another processor, which qemu plays, called as those of this one are.
+
+Who calls a kernel has memory in this process, and the kernel sees a copy: each call takes along
+what its addresses point to, and brings back what has changed.
+"""
+
+import ctypes
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from kshare.wire.decode.kernels.targets import Target
+from kshare.wire.decode.layout import (
+    BATCH,
+    COPY_SLACK,
+    SIGNATURES,
+    BinaryColumn,
+    HeaderSizes,
+    ScanState,
+    Wanted,
+)
+
+__all__ = ["OtherProcessor", "built_driver", "emulator"]
+
+_SOURCE = Path(__file__).with_name("kernel_driver.c")
+_KERNELS = sorted(SIGNATURES)
+
+
+def emulator(machine: str) -> str:
+    """The program that plays a processor.
+
+    Raises:
+        FileNotFoundError: It is not installed.
+    """
+    for name in (f"qemu-{machine}", f"qemu-{machine}-static"):
+        if found := shutil.which(name):
+            return found
+    raise FileNotFoundError(
+        f"there is no qemu-{machine}, which runs the kernels of that processor: "
+        "apt-get install qemu-user"
+    )
+
+
+def built_driver(target: Target, code: bytes, folder: Path) -> Path:
+    """The program that calls kernels, linked with their object file; it needs no C library."""
+    kernels, driver = folder / "kernels.o", folder / "driver"
+    kernels.write_bytes(code)
+    command = [
+        *(sys.executable, "-P", "-m", "ziglang", "cc", "-static", "-O1", "-fno-builtin", "-Wall"),
+        *("-target", f"{target.machine}-linux-musl", "-o", str(driver)),
+        *(str(_SOURCE), str(kernels)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"zig (make wheels installs it) fails: {done.stderr}"
+    return driver
+
+
+def _place(structure: type[ctypes.Structure], name: str) -> int:
+    """Where a field is in a structure."""
+    return int(getattr(structure, name).offset)
+
+
+class _Memory:
+    """The memory of one call: pieces of it, and where one points to another."""
+
+    def __init__(self) -> None:
+        self.regions: list[tuple[int, int]] = []
+        self.pointers: list[tuple[int, int, int]] = []
+
+    def add(self, address: int, size: int, owner: int, place: int) -> int:
+        """A piece that a number is the address of: an argument (owner -1), or a word of a piece."""
+        self.regions.append((address, size))
+        self.pointers.append((owner, place, len(self.regions) - 1))
+        return len(self.regions) - 1
+
+    def add_column(self, column: BinaryColumn, owner: int, at: int, rows: int) -> None:
+        """What a column points to, if it is one."""
+        if column.offsets:
+            self.add(column.offsets, 4 * (rows + 1), owner, at + _place(BinaryColumn, "offsets"))
+            data = column.capacity + COPY_SLACK
+            self.add(column.data, data, owner, at + _place(BinaryColumn, "data"))
+            self.add(column.validity, (rows >> 3) + 1, owner, at + _place(BinaryColumn, "validity"))
+
+    def add_wanted(self, wanted: Wanted, owner: int, at: int) -> None:
+        """What the records that are wanted point to."""
+        ranges = _word(wanted.range_counts + 8 * wanted.bands)
+        sizes = {
+            "starts": 8 * wanted.bands,
+            "ends": 8 * wanted.bands,
+            "range_counts": 8 * (wanted.bands + 1),
+            "lows": 8 * ranges,
+            "lasts": 8 * ranges,
+            "key_hashes": 8 * wanted.keys,
+            "key_ends": 8 * (wanted.keys + 1),
+            "key_bytes": _word(wanted.key_ends + 8 * wanted.keys),
+            "last_bytes": 256,
+        }
+        for name, size in sizes.items():
+            self.add(getattr(wanted, name), size, owner, at + _place(Wanted, name))
+
+
+class OtherProcessor:
+    """A program that calls kernels, as long as the context lasts.
+
+    Args:
+        command: What starts it.
+    """
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._headers = 0
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # the end of its input is its end
+
+    def kernel(self, name: str) -> Callable[..., int]:
+        """A kernel, as :mod:`kshare.wire.decode.compiled` calls it."""
+        return lambda *arguments: self._call(name, arguments)
+
+    def _call(self, name: str, arguments: tuple[Any, ...]) -> int:
+        memory: _Memory = getattr(self, f"_of_{name}")(*arguments)
+        before = [ctypes.string_at(address, size) for address, size in memory.regions]
+        numbers = [each if isinstance(each, int) else 0 for each in arguments]
+        counts = (len(numbers), len(before), len(memory.pointers))
+        parts = [struct.pack("=4q", _KERNELS.index(name), *counts)]
+        for data in before:
+            parts += [struct.pack("=q", len(data)), data]
+        parts += [struct.pack("=3q", *pointer) for pointer in memory.pointers]
+        parts.append(struct.pack(f"={len(numbers)}q", *numbers))
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"".join(parts))
+        self._process.stdin.flush()
+        (result,) = struct.unpack("=q", self._got(8))
+        for region, ((address, size), old) in enumerate(zip(memory.regions, before, strict=True)):
+            new = bytearray(self._got(size))
+            for owner, place, _ in memory.pointers:
+                if owner == region:
+                    new[place : place + 8] = old[place : place + 8]
+            if new != old:
+                ctypes.memmove(address, bytes(new), size)
+        if name == "measure_headers":
+            self._headers = arguments[3].headers
+        return int(result)
+
+    def _got(self, size: int) -> bytes:
+        assert self._process.stdout is not None
+        data = self._process.stdout.read(size)
+        assert len(data) == size, f"the kernel has died: {self._process.wait()}"
+        return data
+
+    def _of_scan(self, state: ScanState) -> _Memory:
+        memory, rows = _Memory(), state.max_rows
+        own = memory.add(ctypes.addressof(state), ctypes.sizeof(state), -1, 0)
+        memory.add(state.source, state.size, own, _place(ScanState, "source"))
+        table = BATCH.itemsize * state.batch_count
+        memory.add(state.batches, table, own, _place(ScanState, "batches"))
+        memory.add_wanted(state.wanted, own, _place(ScanState, "wanted"))
+        for name, width in (("offsets", 8), ("timestamps", 8), ("timestamp_types", 4)):
+            if address := getattr(state, name):
+                memory.add(address, width * rows, own, _place(ScanState, name))
+        for name in ("keys", "values", "headers"):
+            column = getattr(state, name)
+            memory.add_column(column, own, _place(ScanState, name), rows)
+        return memory
+
+    def _of_index(self, source: int, size: int, table: int, room: int, found: Any) -> _Memory:
+        memory = _Memory()
+        memory.add(source, size, -1, 0)
+        memory.add(table, BATCH.itemsize * room, -1, 2)
+        memory.add(ctypes.addressof(found), ctypes.sizeof(found), -1, 4)
+        return memory
+
+    def _of_find_marks(self, source: int, size: int, *rest: int) -> _Memory:
+        _, batches, counts = rest[:3]
+        memory = _Memory()
+        memory.add(source, size, -1, 0)
+        memory.add(counts, 8 * batches, -1, 4)
+        return memory
+
+    def _of_measure_headers(
+        self, offsets: int, data: int, rows: int, sizes: HeaderSizes
+    ) -> _Memory:
+        memory = self._of_raw(offsets, data, rows)
+        memory.add(ctypes.addressof(sizes), ctypes.sizeof(sizes), -1, 3)
+        return memory
+
+    def _of_copy_headers(
+        self, offsets: int, data: int, rows: int, lists: int, *columns: BinaryColumn
+    ) -> _Memory:
+        memory = self._of_raw(offsets, data, rows)
+        memory.add(lists, 4 * (rows + 1), -1, 3)
+        for argument, column in enumerate(columns, 4):
+            own = memory.add(ctypes.addressof(column), ctypes.sizeof(column), -1, argument)
+            memory.add_column(column, own, 0, self._headers)
+        return memory
+
+    def _of_raw(self, offsets: int, data: int, rows: int) -> _Memory:
+        memory = _Memory()
+        memory.add(offsets, 4 * (rows + 1), -1, 0)
+        memory.add(data, ctypes.c_int32.from_address(offsets + 4 * rows).value, -1, 1)
+        return memory
+
+
+def _word(address: int) -> int:
+    return ctypes.c_int64.from_address(address).value
