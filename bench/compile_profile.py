@@ -11,6 +11,7 @@ from typing import Any
 from numba.core import event
 
 from kshare.wire.decode.kernels import build
+from kshare.wire.decode.kernels.targets import here
 
 
 class _Passes(event.Listener):
@@ -45,7 +46,7 @@ def main() -> None:
     passes = _Passes()
     began = time.process_time()
     with event.install_listener("numba:run_pass", passes):
-        build.compile_object()
+        build.compile_object(here())
     whole = time.process_time() - began
     after = whole - sum(passes.seconds.values())
     print(f"{whole:5.2f} s  all; {passes.runs['native_lowering']} functions")
