@@ -1,4 +1,4 @@
-"""What this operating system has that others lack, in one place; each module asks here.
+"""The things that this operating system has and others lack, in one place; each module asks here.
 
 kshare is made for Linux, and works with less: a Mac has no ``/proc``, no files in memory, and no
 sockets without a file. What is lacking costs time, and nothing else (:meth:`OperatingSystem.costs`;
@@ -35,7 +35,7 @@ _PROCESSES: Final = "/proc"
 
 @dataclass(frozen=True, slots=True)
 class OperatingSystem:
-    """What an operating system has.
+    """The answers of one operating system.
 
     Attributes:
         process_files: ``/proc`` shows processes: parents, command lines, open files, sockets.
@@ -60,12 +60,12 @@ class OperatingSystem:
 
     @property
     def shares_open_files(self) -> bool:
-        """Whether processes of a user find and open what others hold open, and lock it."""
+        """True if processes of a user find and open what others hold open, and lock it."""
         return self.process_files and self.abstract_sockets and self.file_locks
 
     @property
     def has_fork_server(self) -> bool:
-        """Whether one process may fork others for those of its user that ask."""
+        """True if one process may fork others for those of its user that ask."""
         return (
             self.process_files
             and self.abstract_sockets
@@ -74,7 +74,7 @@ class OperatingSystem:
         )
 
     def costs(self) -> list[str]:
-        """What it costs that something is lacking, a clause each; the executors' system counts."""
+        """The costs of all that is lacking, a clause each; the executors' system counts."""
         found = []
         if not self.shares_open_files:
             found.append("ranges of a partition on one host each fetch it for themselves")
@@ -180,6 +180,21 @@ class OperatingSystem:
             return False
         return True
 
+    def is_locked(self, descriptor: int) -> bool:
+        """True if another process holds the lock of an open file.
+
+        Raises:
+            OSError: There are no locks here.
+        """
+        if not self.file_locks:
+            raise OSError(errno.ENOSYS, "this system has no locks that end with their holder")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return False
+
     # -- sockets ----------------------------------------------------------------------------------
 
     def abstract_address(self, name: str) -> str:
@@ -229,13 +244,13 @@ def observed() -> OperatingSystem:
 
 
 def _system_in(environment: Mapping[str, str]) -> OperatingSystem:
-    """What a process with this environment is to use."""
+    """The answers for a process with this environment."""
     return POSIX if environment.get(PORTABLE) == "1" else observed()
 
 
 @cache
 def this_system() -> OperatingSystem:
-    """What this process may use; it is looked at once."""
+    """The answers for this process; it is looked at once."""
     return _system_in(os.environ)
 
 

@@ -12,7 +12,6 @@ one is done, and then goes on. Cost: a source that is not held looks once for a 
 there; one that is held, for its files at each trigger.
 """
 
-import fcntl
 import os
 import tempfile
 import time
@@ -21,6 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
+
+from kshare.operating_system import this_system
 
 __all__ = ["SAY_SECONDS", "Hold", "folder_name", "hold"]
 
@@ -48,7 +49,8 @@ def hold(folder: str) -> Iterator[Callable[[], bool]]:
     """
     handle, file = _new_file(folder)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not this_system().try_lock(handle):
+            raise BlockingIOError(f"{file} is locked by somebody else")
         yield lambda: os.fstat(handle).st_size > 0
     finally:
         os.close(handle)
@@ -59,7 +61,7 @@ def hold(folder: str) -> Iterator[Callable[[], bool]]:
 
 
 class Hold:
-    """What a source knows of the queries that hold its ends.
+    """The queries that hold the ends of a source, as far as it knows.
 
     Args:
         folder: The folder of the ``load()`` that made the source; None if there is none.
@@ -124,11 +126,8 @@ def _is_locked(file: str) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return this_system().is_locked(handle)
     except OSError:
         return False
     finally:
         os.close(handle)
-    return False

@@ -43,6 +43,7 @@ HARMLESS = {
     ),
     ("task_side.py", "the Python worker of %s is not known: no task times"): "only metrics use it",
     ("listener.py", "a report that cannot be read: %s"): "only metrics use it",
+    ("listener.py", "the trigger of a query is not known"): "kshare status says it, too",
     ("listener.py", "%s, %s: %s"): "metrics",
     ("listener.py", "%s, %s, %s: %s"): "metrics",
     ("processing/kept_state.py", "%r is passed over: it is put back behind it"): "it comes again",

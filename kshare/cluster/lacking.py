@@ -1,4 +1,4 @@
-"""What a service lacks: refused by name before anything is read or written, or done without."""
+"""Requests that a service lacks: refused by name before anything is read, or done without."""
 
 import logging
 from typing import Any, Final

@@ -62,7 +62,7 @@ class Settings(IntEnum):
 
 
 class Placing(IntEnum):
-    """Where replicas are asked for."""
+    """The replicas that are asked for, and how."""
 
     DEFAULT = 0
     AS_MANY = 1
@@ -107,7 +107,7 @@ class TopicRequest:
 
 
 def next_request(request: TopicRequest, code: int | None) -> TopicRequest | None:
-    """What to ask for after a refusal; None if asking for less does not help.
+    """The request after a refusal; None if asking for less does not help.
 
     Args:
         request: What was refused.
@@ -141,7 +141,7 @@ def _fewer(request: TopicRequest) -> Settings:
 
 
 def left_out(request: TopicRequest) -> Mapping[str, str]:
-    """What a request does not ask for and the first one did: settings, and ``replicas``."""
+    """The parts of the first request that this one leaves out: settings, and ``replicas``."""
     first = TopicRequest.first(request.spec)
     lacking = {name: value for name, value in first.config.items() if name not in request.config}
     if request.placing is not first.placing:

@@ -18,7 +18,7 @@ from typing import Final
 __all__ = ["PATIENCE_SECONDS", "SaidWait", "Wait", "Watch"]
 
 PATIENCE_SECONDS: Final = 30.0
-"""What lasts longer is said."""
+"""The time in seconds after which a wait is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class SaidWait:
-    """What is to be said of waits for the same thing.
+    """The line for all waits for the same thing.
 
     Attributes:
         wait: One of them.

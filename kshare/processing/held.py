@@ -1,4 +1,4 @@
-"""What a processor holds, as a text: for what those wait that cannot go on before it is less."""
+"""The records that a processor holds, as a text, for those who wait until it is less."""
 
 import time
 from collections.abc import Sequence

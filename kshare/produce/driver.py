@@ -34,7 +34,7 @@ from kshare.core.listing import join_names
 from kshare.errors import KafkaError, KshareError
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions
 from kshare.produce.coordinator import Coordinators
-from kshare.produce.ledger import Ledger, LedgerTakenError
+from kshare.produce.ledger import Ledger
 from kshare.produce.ledger_state import Entry, State, check_repetition, is_written, next_state
 from kshare.produce.model import Attempt, Prepared, Transaction, id_prefix, transactional_id
 
@@ -85,7 +85,7 @@ def abort_batch(messages: Iterable[Prepared | None], batch: int, options: SinkOp
 
 @dataclass(frozen=True, slots=True)
 class _Clients:
-    """What batches of one run of a query are committed with."""
+    """The clients that commit the batches of one run of a query."""
 
     ledger: Ledger
     coordinators: Coordinators
@@ -254,15 +254,24 @@ class Batch:
             decided: It.
             held: The state that a kept ledger wrote before; None if it was opened for this batch.
         """
-        try:
-            self._ledger.write(decided)
-        except LedgerTakenError:
-            if held is None:
-                raise
+        if held is not None:
+            if self._ledger.write(decided):
+                return
             self._ledger.take_over()  # as it would be without a kept one
             if self._ledger.read() != held:
-                raise
-            self._ledger.write(decided)
+                raise self._taken()
+        self._write(decided)
+
+    def _write(self, state: State) -> None:
+        if not self._ledger.write(state):
+            raise self._taken()
+
+    def _taken(self) -> KafkaError:
+        return KafkaError(
+            "cannot write the ledger of exactlyOnce: another driver of the query has opened it "
+            "since",
+            topic=self._ledger.topic,
+        )
 
     def _entries(self) -> tuple[Entry, ...]:
         return tuple(
@@ -315,14 +324,14 @@ class Batch:
         if not found:
             _log.warning("batch %d: %s is gone, nothing is written", state.batch, leader.id)
             retracted = state.retract()
-            self._ledger.write(retracted)
+            self._write(retracted)
             self._coordinators.each(_aborted, others)
             return retracted
         done = self._coordinators.each(_committed, others)
         lost = [entry for entry, ok in zip(state.entries[1:], done, strict=True) if not ok]
         if lost:
             self._give_up(state, lost, is_known=None not in done)
-        self._ledger.write(state.end())
+        self._write(state.end())
         return state.end()
 
     def _give_up(self, state: State, entries: Sequence[Entry], *, is_known: bool) -> NoReturn:
@@ -348,7 +357,7 @@ class Batch:
             "and does not write them again"
         )
         _log.error(text)  # before it is written down: a driver that dies here leaves it to the next
-        self._ledger.write(state.end())
+        self._write(state.end())
         raise KafkaError(text)
 
     def _drop_repetition(self, state: State | None) -> None:

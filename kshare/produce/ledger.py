@@ -31,7 +31,7 @@ from kshare.produce.ledger_state import State, decode, encode
 from kshare.produce.sender import connect
 from kshare.wire.protocol.error_codes import Kind
 
-__all__ = ["LEDGER_SPEC", "Ledger", "LedgerRecord", "LedgerTakenError"]
+__all__ = ["LEDGER_SPEC", "Ledger", "LedgerRecord"]
 
 LEDGER_SPEC: Final = TopicSpec(
     LEDGER_TOPIC,
@@ -44,7 +44,7 @@ LEDGER_SPEC: Final = TopicSpec(
     },
     wishes={"min.cleanable.dirty.ratio": "0.05"},
 )
-"""How the ledger's topic is made."""
+"""The settings of the ledger's topic."""
 
 _TIMEOUT_MS: Final = 30_000
 _CLEAN_UP_SECONDS: Final = 15.0
@@ -54,10 +54,6 @@ _CLEAN_UP_SECONDS: Final = 15.0
 
 _TAKEN: Final = {RdKafkaError.INVALID_PRODUCER_ID_MAPPING, RdKafkaError.UNKNOWN_PRODUCER_ID}
 """The id has expired, which is as if another had it."""
-
-
-class LedgerTakenError(KafkaError):
-    """Another driver has opened the query's ledger since: nothing was written."""
 
 
 class Ledger:
@@ -109,7 +105,7 @@ class Ledger:
         return self._state
 
     def holds(self, state: State | None) -> bool:
-        """Whether this ledger wrote that state, and may write the next one as things stand.
+        """True if this ledger wrote that state, and may write the next one as things stand.
 
         Another driver may have opened the ledger since and written nothing yet: that shows when
         this one writes.
@@ -128,11 +124,13 @@ class Ledger:
             raise kafka_error(error, "open the ledger of exactlyOnce", topic=self.topic) from error
         self._is_producer_fit = True
 
-    def write(self, state: State) -> None:
+    def write(self, state: State) -> bool:
         """Replace the query's state.
 
+        Returns:
+            False if another driver has opened the ledger since: nothing was written.
+
         Raises:
-            LedgerTakenError: Another driver has opened it.
             KafkaError: It is not known to be written: read it again.
         """
         if self._producer is None:
@@ -145,16 +143,16 @@ class Ledger:
             self._producer.produce(self.topic, encode(state), self._key, self._partition)
             self._is_producer_fit = commit_transaction(self._producer, self._seconds)
         except KafkaException as error:
-            told = kafka_error(
+            if kind_of(error) is Kind.FENCED or code_of(error) in _TAKEN:
+                return False
+            raise kafka_error(
                 error,
                 "write the ledger of exactlyOnce",
                 topic=self.topic,
                 partition=self._partition,
-            )
-            if kind_of(error) is Kind.FENCED or code_of(error) in _TAKEN:
-                told = LedgerTakenError(str(told), topic=self.topic, partition=self._partition)
-            raise told from error
+            ) from error
         self._state = self._written = state
+        return True
 
     def close(self) -> None:
         """Close the clients."""

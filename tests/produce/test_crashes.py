@@ -21,7 +21,7 @@ from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions, parse_sink_
 from kshare.produce import Attempt, Prepared
 from kshare.produce.coordinator import Coordinators
 from kshare.produce.driver import Batch
-from kshare.produce.ledger import Ledger, LedgerTakenError
+from kshare.produce.ledger import Ledger
 from kshare.produce.ledger_state import (
     RUNS_MAX,
     Entry,
@@ -316,14 +316,16 @@ class FakeLedger(Ledger):
     def holds(self, state: State | None) -> bool:
         return state is not None and state == self.written
 
-    def write(self, state: State) -> None:
-        def effect() -> None:
+    def write(self, state: State) -> bool:
+        def effect() -> bool:
             if self.mine != self.kafka.owner:
-                raise LedgerTakenError("fenced")
+                return False
             self.kafka.told = encode(state)
+            return True
 
-        self.kafka.step(effect)
-        self.written = state
+        is_written: bool = self.kafka.step(effect)
+        self.written = state if is_written else None
+        return is_written
 
 
 @dataclass

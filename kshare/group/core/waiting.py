@@ -1,4 +1,4 @@
-"""What a session waits for, by its state: what lasts is said (:mod:`kshare.core.waits`).
+"""The waits of a session, by its state: what lasts is said (:mod:`kshare.core.waits`).
 
 ::
 

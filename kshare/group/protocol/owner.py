@@ -140,7 +140,7 @@ class Owner:
 
     @property
     def pending(self) -> tuple[Action, ...]:
-        """What it wants to be done and was not confirmed."""
+        """Actions that it wants and that were not confirmed."""
         return self._pending
 
     # -- events ----------------------------------------------------------------------------

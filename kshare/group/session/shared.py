@@ -11,7 +11,7 @@ from kshare.group.membership.handle import MemberHandle
 __all__ = ["Shared"]
 
 _AGAIN_SECONDS: Final = 300.0
-"""What goes wrong again and again is logged as often."""
+"""The time after which the same trouble is logged again."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ __all__ = ["APIS", "Api", "Feature", "Lack", "api_of", "lacks"]
 
 
 class Feature(Enum):
-    """What users have of kshare."""
+    """The parts of kshare that users know."""
 
     SOURCE = "reading"
     GROUPS = "consumer groups"
@@ -113,7 +113,7 @@ def api_of(key: int) -> Api:
 
 
 def lacks(offered: Mapping[int, tuple[int, int]]) -> list[Lack]:
-    """What a broker does not speak.
+    """The requests that a broker does not speak.
 
     Args:
         offered: By the requests' numbers the lowest and the highest version, as the broker says.
