@@ -10,6 +10,7 @@ from confluent_kafka import TopicPartition as Partition
 import kshare
 from kshare.core.hashing import WHOLE
 from kshare.core.progress import TopicPartition
+from kshare.errors import KafkaError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.options.sink import parse_sink_options
 from kshare.processing import Processor
@@ -19,18 +20,21 @@ from spark_plugin.source import KshareDataSource
 from tests.processing.running import run
 from tests.support.clock import WAIT_S
 from tests.support.groups import LOG
-from tests.support.services import EVENT_HUBS
+from tests.support.services import SERVICES
 
 RECORDS = 100
 ROWS = [(f"k{at % 10}", str(at)) for at in range(RECORDS)]
 VALUES = sorted(value.encode() for _, value in ROWS)
 
 
-@pytest.fixture(params=[EVENT_HUBS], ids=["Event Hubs"])
+_NOT_OF_THE_MOCK = {"DescribeProducers", "ListTransactions"}  # none of its brokers has them
+
+
+@pytest.fixture(params=SERVICES)
 def service(request: pytest.FixtureRequest) -> Iterator[FakeCluster]:
     with FakeCluster(topics={LOG: 1, "orders": 1, "out": 1}) as cluster:
-        for api, (lowest, highest) in request.param.items():
-            if highest >= 0:  # the mock has none of the others
+        for api, (lowest, highest) in SERVICES[request.param].items():
+            if api not in _NOT_OF_THE_MOCK:
                 cluster.limit_api_version(api, lowest, highest)
         cluster.produce("orders", ROWS, partition=0)
         yield cluster
@@ -124,8 +128,13 @@ def test_handlers_are_called(service: FakeCluster) -> None:
     assert sorted(value or b"" for value in seen) == VALUES
 
 
-def test_rows_are_written(service: FakeCluster) -> None:
+def test_rows_are_written(service: FakeCluster, request: pytest.FixtureRequest) -> None:
     given = {"kafka.bootstrap.servers": service.bootstrap_servers, "topic": "out"}
-    options = parse_sink_options(given, streaming=True).options
     rows = pa.RecordBatch.from_pydict({"key": [k for k, _ in ROWS], "value": [v for _, v in ROWS]})
+    if "Oracle" in request.node.name:
+        options = parse_sink_options(given, streaming=True).options
+        with pytest.raises(KafkaError, match=r"InitProducerId \(.*enable\.idempotence=false"):
+            write_rows([rows], options)
+        given["kafka.enable.idempotence"] = "false"
+    options = parse_sink_options(given, streaming=True).options
     assert write_rows([rows], options) == RECORDS

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["EVENT_HUBS"]
+__all__ = ["EVENT_HUBS", "SERVICES"]
 
 EVENT_HUBS: Final[Mapping[str, tuple[int, int]]] = {
     "Produce": (0, 7),
@@ -27,3 +27,17 @@ EVENT_HUBS: Final[Mapping[str, tuple[int, int]]] = {
 As Java's client logged it in 2019 (Azure/azure-event-hubs-for-kafka#69), but for Produce (a report
 of 2024) and InitProducerId, which came later. Today it offers more; nothing here rests on that.
 """
+
+_NONE: Final = (-1, -1)
+SERVICES: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
+    "Event Hubs": EVENT_HUBS,
+    "WarpStream": {"DescribeProducers": _NONE},
+    "Oracle Streaming": {"InitProducerId": _NONE, "AddPartitionsToTxn": _NONE, "EndTxn": _NONE},
+    "StreamNative Ursa": {
+        "AddPartitionsToTxn": _NONE,
+        "EndTxn": _NONE,
+        "DescribeProducers": _NONE,
+        "ListTransactions": _NONE,
+    },
+}
+"""By name; a request that is not named is offered in all versions. docs/services.md has sources."""
