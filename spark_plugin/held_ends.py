@@ -5,11 +5,13 @@ the driver's Python says it by a file. Each ``load()`` names a folder, and what 
 source has that name. A query that shall end holds a locked file in the folder. A source that finds
 one when it starts takes the ends of then for all there is, until the file is gone.
 
-Guarantees: the kernel unlocks the file of a driver that was killed, so no source waits for it. A
-folder exists while a query holds a file there, and its name cannot be guessed. Two queries of one
-``load()`` share the folder: one that starts while another is held stops at its own ends until that
-one is done, and then goes on. Cost: a source that is not held looks once for a folder that is not
-there; one that is held, for its files at each trigger.
+Guarantees: the kernel unlocks the file of a driver that was killed, so no source waits for it: one
+whose JVM goes on ends with an error. A folder exists while a query holds a file there, and its name
+cannot be guessed. Two queries of one ``load()`` share the folder: one that starts while another is
+held stops at its own ends until that one is done, and then goes on.
+
+Cost: a source that is not held looks once for a folder that is not there; one that is held, for its
+files at each trigger.
 """
 
 import os
@@ -21,9 +23,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from kshare.errors import KshareError
 from kshare.operating_system import this_system
 
 __all__ = ["SAY_SECONDS", "Hold", "folder_name", "hold"]
+
+_LOOK_SECONDS: Final = 0.001
 
 SAY_SECONDS: Final = 30.0
 """How long a source stands at held ends before it says so."""
@@ -49,13 +54,13 @@ def hold(folder: str) -> Iterator[Callable[[], bool]]:
     """
     handle, file = _new_file(folder)
     try:
-        if not this_system().try_lock(handle):
-            raise BlockingIOError(f"{file} is locked by somebody else")
+        while not this_system().try_lock(handle):  # a source is just looking
+            time.sleep(_LOOK_SECONDS)
         yield lambda: os.fstat(handle).st_size > 0
     finally:
-        os.close(handle)
         with suppress(OSError):  # a cleaner of temporary files may have been here
             Path(file).unlink()
+        os.close(handle)  # after it: a file that is there and not locked is one of a dead driver
         with suppress(OSError):  # another query holds a file there
             Path(folder).rmdir()
 
@@ -75,8 +80,19 @@ class Hold:
         self._has_said = False
 
     def __bool__(self) -> bool:
-        """True while a query holds the ends."""
-        self._files = [file for file in self._files if _is_locked(file)]
+        """True while a query holds the ends.
+
+        Raises:
+            KshareError: The driver's Python has gone, and its JVM has not: nobody would end the
+                query.
+        """
+        files, self._files = self._files, [file for file in self._files if _is_locked(file)]
+        for file in files:
+            if file not in self._files and Path(file).exists():
+                raise KshareError(
+                    f"the Python process that ran available_now has gone ({file} is not locked "
+                    "any more): start the query again to read the rest"
+                )
         return bool(self._files)
 
     def is_late(self, *, at_end: bool) -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import SparkSession
 
 from kshare.core.checkpoint import BatchOffsets
-from spark_plugin.spark_api import SPARK
+from spark_plugin.spark_api import SPARK, streaming_leaves
 
 if TYPE_CHECKING:
     from kshare.monitor.status import Status
@@ -128,11 +128,8 @@ class OneBatchWatch:
 
 def _options(plan: Any) -> Iterator[dict[str, str]]:
     """The options of the kshare sources in a streaming query's plan."""
-    leaves = plan.collectLeaves()
-    for number in range(leaves.size()):
-        leaf = leaves.apply(number)
-        is_stream = leaf.getClass().getSimpleName() == "StreamingRelationV2"
-        if is_stream and leaf.sourceName().lower() == _FORMAT:
+    for leaf in streaming_leaves(plan):
+        if leaf.sourceName().lower() == _FORMAT:
             yield dict(leaf.extraOptions().asCaseSensitiveMap())
 
 

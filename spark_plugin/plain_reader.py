@@ -85,8 +85,9 @@ class PlainReader(DataSourceStreamReader):
         end = known.next_end(self._end_after)
         if self._hold is not None and self._hold.is_late(at_end=known.is_idle):
             _log.warning(
-                "waits since %d s at the ends of when it started: available_now runs another query "
-                "of the same load(), and this one reads on when that has ended",
+                "has read all that was there %d s ago or longer, and waits for the end of "
+                "available_now: another source of its query, or another query of the same load(), "
+                "is still being read",
                 SAY_SECONDS,
             )
         return end

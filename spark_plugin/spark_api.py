@@ -20,7 +20,7 @@ import ast
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -186,3 +186,12 @@ def _failing(finish: Callable[[Any], None]) -> Callable[[Any], NoReturn]:
 def _names_in(function: Any) -> tuple[str, ...]:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code.co_names if code is not None else ()
+
+
+def streaming_leaves(plan: Any) -> Iterator[Any]:
+    """The streaming sources in a JVM's logical plan, which have names as in ``format(...)``."""
+    leaves = plan.collectLeaves()
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        if leaf.getClass().getSimpleName().startswith("StreamingRelation"):
+            yield leaf

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from kshare.errors import KshareError
-from spark_plugin.spark_api import SPARK, TELLS_START
+from spark_plugin.spark_api import SPARK, TELLS_START, streaming_leaves
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -24,8 +24,8 @@ __all__ = ["available_now"]
 _log = logging.getLogger("kshare")
 _FORMAT: Final = "kshare"
 _UNSEEN_SECONDS: Final = 30.0  # a planner starts in less, but on a machine that is overloaded
-_UNENDING: Final = ("kafka", "rate", "socket")
-"""Beginnings of names of sources that may have something new at each trigger, for ever."""
+_UNENDING: Final = {"kafka", "rate", "rate-micro-batch", "socket"}
+"""Sources that may have something new at each trigger, for ever."""
 
 
 def available_now(writer: "DataStreamWriter", table: str | None = None) -> "StreamingQuery":
@@ -46,18 +46,15 @@ def available_now(writer: "DataStreamWriter", table: str | None = None) -> "Stre
     Raises:
         pyspark.errors.StreamingQueryException: The query has failed: what
             ``query.awaitTermination()`` raises.
-        KshareError: Before Spark 4.2: the session is one of Spark Connect, or the query also reads
-            a source that never ends.
+        KshareError: Before Spark 4.2: the session is one of Spark Connect, the query also reads a
+            source that never ends, or no file can be locked in the temporary folder.
     """
     if TELLS_START:
         query = _started(writer.trigger(availableNow=True), table)
         _await(query)
         return query
-    # Not a module import: Spark 4.2 and later do without it.
-    from spark_plugin.held_ends import hold  # noqa: PLC0415
-
     with ExitStack() as held:
-        seen = [held.enter_context(hold(folder)) for folder in sorted(_folders(writer))]
+        seen = [_held(held, folder) for folder in sorted(_folders(writer))]
         held.enter_context(_watch(seen))
         query = _started(writer.trigger(processingTime="0 seconds"), table)
         try:
@@ -66,6 +63,20 @@ def available_now(writer: "DataStreamWriter", table: str | None = None) -> "Stre
             query.stop()
         query.awaitTermination()
     return query
+
+
+def _held(held: ExitStack, folder: str) -> Callable[[], bool]:
+    # Not a module import, as above.
+    from spark_plugin.held_ends import hold  # noqa: PLC0415
+
+    try:
+        return held.enter_context(hold(folder))
+    except OSError as error:
+        raise KshareError(
+            f"available_now: the driver cannot lock a file in the folder {folder}, by which the "
+            f"source knows where to end: {error}. Driver and planners need the same temporary "
+            "folder (TMPDIR); or use Spark 4.2 or later"
+        ) from error
 
 
 @contextmanager
@@ -128,7 +139,7 @@ def _folders(writer: "DataStreamWriter") -> set[str]:
             "this one is of Spark Connect. Use trigger(processingTime=...), "
             "query.processAllAvailable() and query.stop(), or Spark 4.2 or later"
         )
-    sources = list(_sources(plan.queryExecution().analyzed()))
+    sources = list(streaming_leaves(plan.queryExecution().analyzed()))
     names = [leaf.sourceName().lower() for leaf in sources]
     _check(names)
     empty = frame.sparkSession._jvm.scala.Option.empty()  # noqa: SLF001 - as PySpark's own code
@@ -140,7 +151,7 @@ def _folders(writer: "DataStreamWriter") -> set[str]:
 def _check(names: Sequence[str]) -> None:
     others = [name for name in names if name != _FORMAT]
     for name in others:
-        if name.startswith(_UNENDING):
+        if name in _UNENDING:
             raise KshareError(
                 f"available_now: the query also reads {name}, and {SPARK} cannot end it there "
                 f"beside a Python source. Read Kafka with format({_FORMAT!r}), or use "
@@ -152,15 +163,6 @@ def _check(names: Sequence[str]) -> None:
             SPARK,
             ", ".join(others),
         )
-
-
-def _sources(plan: Any) -> Iterator[Any]:
-    """The streaming sources in a logical plan, which have names as in ``format(...)``."""
-    leaves = plan.collectLeaves()
-    for i in range(leaves.size()):
-        leaf = leaves.apply(i)
-        if leaf.getClass().getSimpleName().startswith("StreamingRelation"):
-            yield leaf
 
 
 def _folder(leaf: Any, no_schema: Any) -> str:

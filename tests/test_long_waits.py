@@ -142,7 +142,7 @@ def test_who_waits_in_an_event_loop(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, seconds: float | None
 ) -> None:
     hurried(monkeypatch, "kshare.processing.loop")
-    monkeypatch.setattr("kshare.processing.loop._SAY_SECONDS", 0.01)
+    monkeypatch.setattr("kshare.processing.loop.SAY_SECONDS", 0.01)
     wait: Callable[[], Wait] = lambda: Wait("records are in work", "handlers return")  # noqa: E731
 
     async def work() -> bool:

@@ -55,14 +55,12 @@ class _Seen:
     Attributes:
         brokers: The brokers, as ``host:port``.
         offsets: Kafka's topic of offsets; None if it is not there, or not shown.
-        is_hidden: Whether that is there, and not shown.
         missing: Topics of Kafka's own that are not there.
         lacks: What lacks.
     """
 
     brokers: list[str] = field(default_factory=list)
     offsets: Replicas | None = None
-    is_hidden: bool = False
     missing: set[str] = field(default_factory=set)
     lacks: list[Lack] = field(default_factory=list)
 
@@ -153,6 +151,8 @@ def _apis(kafka: KafkaConfig, seen: _Seen) -> Iterator[Finding]:
                 break
     if ranges:
         yield _judged_apis(narrowest(ranges), seen)
+    else:
+        seen.lacks += [Lack(each, "no broker tells what it can do") for each in Feature]
 
 
 def _judged_apis(common: ApiRanges, seen: _Seen) -> Finding:
@@ -174,7 +174,6 @@ def _offsets_topic(cluster: Service, seen: _Seen) -> Finding:
         text = "is not there, or not shown; brokers make it for the first group"
         return Finding(check, "green", text)
     except KafkaError as error:
-        seen.is_hidden = True
         without = "a log on the brokers that coordinate its groups"
         seen.lacks.append(Lack(Feature.GROUPS, f"{check} may not be described", without))
         return Finding(
@@ -202,7 +201,7 @@ def _settings(cluster: Service, seen: _Seen) -> Finding:
 
 
 def _own_topics(cluster: Service, kafka: KafkaConfig, seen: _Seen) -> Iterator[Finding]:
-    owned = own_topics(seen.offsets, is_hidden=seen.is_hidden)
+    owned = own_topics(seen.offsets)
     names = [own.spec.name for own in owned]
     rights = cluster.rights([*names, _TRANSACTIONS_TOPIC])
     if isinstance(rights[_TRANSACTIONS_TOPIC], UnknownTopicError):

@@ -71,16 +71,14 @@ class TopicAnswers:
         return isinstance(self.rights, UnknownTopicError)
 
 
-def own_topics(offsets: Replicas | None, *, is_hidden: bool = False) -> tuple[OwnTopic, ...]:
+def own_topics(offsets: Replicas | None) -> tuple[OwnTopic, ...]:
     """The topics that kshare makes on first use.
 
     Args:
         offsets: Kafka's topic of offsets, as which the log of groups is made; None if it is not
-            there, or not shown.
-        is_hidden: Whether it is there, and not shown.
+            shown, or not there: the first group has brokers make it.
     """
     replicas, in_sync = offsets or ((), None)
-    partitions = OFFSETS_PARTITIONS if is_hidden else 1
     return (
         OwnTopic(
             ParkedKeys.spec, Feature.PARKED_KEYS, _READ, user="every query", needs="needs",
@@ -91,7 +89,9 @@ def own_topics(offsets: Replicas | None, *, is_hidden: bool = False) -> tuple[Ow
             whole="policies",
         ),
         OwnTopic(
-            log_spec(INDIVIDUAL_COMMITS_TOPIC, LOG_SEGMENT_BYTES, replicas, in_sync, partitions),
+            log_spec(
+                INDIVIDUAL_COMMITS_TOPIC, LOG_SEGMENT_BYTES, replicas, in_sync, OFFSETS_PARTITIONS
+            ),
             Feature.GROUPS, _READ_WRITE, user="key-shared groups", needs="need", level="yellow",
             plain="a short log: members read more when they start",
             wishes="early compaction: members read more when they start",
@@ -124,7 +124,7 @@ def finding_of(own: OwnTopic, answers: TopicAnswers, command: str) -> Finding:
         lacking = ", ".join(each.capitalize() for each in sorted(own.operations - rights))
         return Finding(name, own.level, f"no {lacking}; {own.user} {own.needs} it", remedy)
     if answers.config is not None and answers.config.deletes_last_values:
-        return Finding(name, "red", f"{_DELETES}; {own.user} {own.needs} it", _compacting(name))
+        return Finding(name, own.level, f"{_DELETES}; {own.user} {own.needs} it", _compacting(name))
     return Finding(name, "green", f"may be used ({own.user})")
 
 
@@ -177,3 +177,5 @@ def _lacks_of_run(own: OwnTopic, run: DryRun) -> Iterator[Lack]:
         case Outcome.FORBIDDEN | Outcome.REFUSED:
             text = f"{topic} is not there, and cannot be made"
             yield Lack(own.feature, text, own.whole)
+        case Outcome.UNKNOWN:
+            yield Lack(own.feature, f"nobody says whether {topic} can be made", "certainty")

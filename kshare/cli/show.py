@@ -48,6 +48,7 @@ CHUNKS_TEXT: Final = "cooperative: chunks"
 """Instead of key hashes: a partition without key order (``consumption.order=none``)."""
 _SAME_TASK: Final = "with the above"
 _ENDED_SECONDS: Final = 60.0
+_JOB_SECONDS: Final = 3_600.0
 _LEFT_REMEDY: Final = (
     "a query that runs reads them in its next batches. One that Trigger.AvailableNow or Once has "
     "ended on Spark 4.0 or 4.1 reads all by spark_plugin.available_now(writer): "
@@ -232,7 +233,7 @@ def records_left(status: Status, now: float) -> Note | None:
 
     A checkpoint does not say whether its query has ended, nor what triggered it. So what is said is
     true of a query that has ended, and of one that waits for its next trigger. It is sure once
-    nothing was written for a minute.
+    nothing was written for a minute, and for twice as long as the last batches were apart.
 
     Args:
         status: The status.
@@ -246,10 +247,13 @@ def records_left(status: Status, now: float) -> Note | None:
     topics = ", ".join(f"{printable(topic)} {count:,}" for topic, count in sorted(left.items()))
     text = (
         f"batch {checkpoint.planned} ended with {'at least ' if is_bound else ''}"
-        f"{counted(left.total(), 'record')} unread that were there before it, and no other batch "
+        f"{counted(left.total(), 'record')} unread with timestamps before it, and no other batch "
         f"was planned: {topics}"
     )
-    return Note(text, _LEFT_REMEDY, is_sure=now - checkpoint.written_at > _ENDED_SECONDS)
+    apart = checkpoint.batch_seconds
+    # Batches that are hours apart are those of a job that ends, not of a long trigger.
+    long = max(_ENDED_SECONDS, 2 * apart if apart < _JOB_SECONDS else 0.0)
+    return Note(text, _LEFT_REMEDY, is_sure=now - checkpoint.written_at > long)
 
 
 def warning_text(note: Note) -> str:

@@ -210,7 +210,11 @@ class Client(Generic[HandleT]):
         Whoever has an answer leaves the loop. At the deadline the client is closed.
         """
         while True:
-            yield self.request_seconds(deadline)
+            try:
+                yield self.request_seconds(deadline)
+            except GeneratorExit:  # there is an answer
+                deadline.over()
+                raise
             if deadline.expired:
                 self.close()
                 return

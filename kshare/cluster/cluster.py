@@ -294,13 +294,16 @@ class Cluster:
             listed = self._list_topics()
             names = {name for name in listed if pattern.matches(name) and not is_internal(name)}
             try:
-                return self._describe(names, deadline) if names else set()
+                found = self._describe(names, deadline) if names else set()
             except UnknownTopicError as error:
                 # It was created or deleted just now, and one broker knows that and another not.
                 if deadline.expired:
                     raise
                 self._client.close()
                 deadline.sleep(_log, f"list the topics of {pattern}", error)
+            else:
+                deadline.over()
+                return found
 
     def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
         wanted = {RdTopicPartition(*tp): spec for tp, spec in specs.items()}

@@ -197,6 +197,7 @@ class CompactedTopic:
                     raise
                 deadline.sleep(_log, f"find topic {self.name}", error)
             else:
+                deadline.over()
                 return
 
     def _listed(self) -> tuple[TopicPartition, ...]:

@@ -74,7 +74,7 @@ def offers(kafka: KafkaConfig) -> tuple[str, dict[int, tuple[int, int]]]:
             search.failed(address, error)
         else:
             try:
-                return connection.broker, dict(connection.offered)
+                return connection.broker, dict(connection.api_versions)
             finally:
                 connection.close()
     return "", {}

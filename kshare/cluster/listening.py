@@ -63,6 +63,7 @@ def check_listening(
         expired = deadline.expired  # before the last look
         faults = _faults(kafka, connect)
         if not faults:
+            deadline.over()
             return
         what = "; ".join(faults)
         if expired:

@@ -8,7 +8,7 @@ make it.
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -22,6 +22,7 @@ from kshare.cluster.examination import ExaminedCluster
 from kshare.cluster.topic_creation import answer_to, refusal_text
 from kshare.cluster.topic_request import TopicRequest, left_out, next_request
 from kshare.cluster.topics import TopicSpec
+from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.connection import Connection
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
@@ -107,7 +108,11 @@ class Service(ExaminedCluster):
             tuple(node.id for node in partition.replicas) for partition in described.partitions
         )
         resource = ConfigResource(ConfigResource.Type.TOPIC, _OFFSETS_TOPIC)
-        settings = self._settings_of(resource, f"describe the configuration of {_OFFSETS_TOPIC}")
+        settings: dict[str, str] = {}
+        with suppress(KafkaError):  # members do without it, too
+            settings = self._settings_of(
+                resource, f"describe the configuration of {_OFFSETS_TOPIC}"
+            )
         return Replicas(nodes, settings.get("min.insync.replicas"))
 
     def dry_run(self, spec: TopicSpec) -> DryRun:

@@ -100,7 +100,10 @@ def _ask(
     fault: Exception | None = None
     for _ in client.attempts(deadline):
         fault = answer_to(client.handle, kafka, request)
-        if fault is None or kind_of(fault) not in PASSING:
+        code = code_of(fault)
+        # Brokers that have just started, or are away, are too few for the replicas for a while.
+        may_pass = code == ErrorCode.INVALID_REPLICATION_FACTOR and not deadline.expired
+        if fault is None or not (may_pass or kind_of(fault) in PASSING):
             break
     return fault
 
@@ -128,7 +131,10 @@ def answer_to(
     fault = _create(admin, kafka, new, **checking)
     if request.placing is Placing.DEFAULT and code_of(fault) == _UNSUPPORTED:
         # Before Kafka 2.4, brokers had no default to choose (KIP-464).
-        brokers = admin.list_topics(timeout=kafka.api_timeout_ms / 1000).brokers
+        try:
+            brokers = admin.list_topics(timeout=kafka.api_timeout_ms / 1000).brokers
+        except KafkaException as error:
+            return error
         count = min(_REPLICAS_MAX, len(brokers))
         new = NewTopic(spec.name, spec.partitions, count, config=config)
         fault = _create(admin, kafka, new, **checking)

@@ -34,6 +34,7 @@ DEFAULT_REPLICATION: Final = -1
 """The number of replicas is the brokers' own ``default.replication.factor`` (KIP-464)."""
 
 _COMPACT: Final = {"cleanup.policy": "compact"}
+_IN_SYNC: Final = "min.insync.replicas"
 _GROWS: Final = (
     "the topic grows larger before it is compacted, and whoever starts has more of it to read"
 )
@@ -96,7 +97,15 @@ class TopicRequest:
         spec = self.spec
         config = dict(spec.config) if self.settings >= Settings.WITHOUT_WISHES else {}
         wishes = dict(spec.wishes) if self.settings is Settings.ALL else {}
+        if spec.replicas and self.placing is Placing.DEFAULT:
+            # It is for as many replicas; with fewer, nobody could write to the topic.
+            config.pop(_IN_SYNC, None)
         return {**_COMPACT, **config, **wishes}
+
+    @property
+    def asks_for(self) -> tuple[Mapping[str, str], Placing]:
+        """The settings and the placing of replicas, which are all that brokers see."""
+        return self.config, self.placing
 
     @property
     def replication(self) -> int:
@@ -113,6 +122,13 @@ def next_request(request: TopicRequest, code: int | None) -> TopicRequest | None
         request: What was refused.
         code: The error code of the refusal.
     """
+    following = _following(request, code)
+    if following is None or following.asks_for != request.asks_for:
+        return following
+    return next_request(following, code)
+
+
+def _following(request: TopicRequest, code: int | None) -> TopicRequest | None:
     settings, placing = request.settings, request.placing
     match code:
         case ErrorCode.INVALID_REPLICA_ASSIGNMENT | ErrorCode.INVALID_REPLICATION_FACTOR:

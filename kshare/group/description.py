@@ -104,6 +104,7 @@ class GroupDescriber:
                 self._client.close()  # a new one asks again who coordinates the group
                 late = ", ".join(group for group in wanted if group not in described)
                 deadline.sleep(_log, f"describe group {late}", "its coordinator is not ready")
+        deadline.over()
         return described
 
     def close(self) -> None:

@@ -34,8 +34,6 @@ __all__ = [
 LATENCY_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets of latencies, in seconds; the last bucket has none."""
 
-"""After this time without the right to hand records out, there is a warning."""
-
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetrics:

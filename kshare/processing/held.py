@@ -3,12 +3,16 @@
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from kshare.core.waits import Wait
 from kshare.processing.core.lane import Figures
 from kshare.processing.core.record import Record
 
-__all__ = ["full", "held"]
+__all__ = ["SAY_SECONDS", "full", "held"]
+
+SAY_SECONDS: Final = 1.0
+"""How often those who wait look whether that is to be said."""
 
 
 def full(figures: Figures, firsts: Sequence[Record]) -> Wait:

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeAlias
 
 from kshare.core.waits import Wait
+from kshare.processing.held import SAY_SECONDS
 from kshare.wire.protocol.retry import boot_time
 from kshare.wire.protocol.wait_log import WaitLog
 
@@ -24,8 +25,6 @@ __all__ = ["EngineLoop", "new_event_loop"]
 _log = logging.getLogger("kshare.processing")
 
 _LOOK_SECONDS: Final = 0.05
-_SAY_SECONDS: Final = 1.0
-"""How often those who wait look whether that is to be said."""
 _Work: TypeAlias = Callable[[], Callable[[], Any]]
 
 
@@ -153,14 +152,15 @@ class EngineLoop:
                 from being true says so.
         """
         deadline = math.inf if seconds is None else time.monotonic() + seconds
-        said, look_at = WaitLog(_log), -math.inf
+        # Not at once: what is held is counted for it.
+        said, look_at = WaitLog(_log), time.monotonic() + SAY_SECONDS
         while not until():
             now = time.monotonic()
             if now >= deadline:
                 return False
             if waits is not None and now >= look_at:
                 said.wait(waits())
-                look_at = now + _SAY_SECONDS
+                look_at = now + SAY_SECONDS
             end = deadline if waits is None else min(deadline, look_at)
             self._changed.clear()
             with suppress(TimeoutError):

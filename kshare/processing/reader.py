@@ -26,7 +26,7 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Message
 from kshare.processing.consumer_edge import records_of
 from kshare.processing.core.record import Record
-from kshare.processing.held import full
+from kshare.processing.held import SAY_SECONDS, full
 from kshare.processing.intake import Intake
 from kshare.processing.kept_state import KeptState
 from kshare.processing.processor import Processor
@@ -126,11 +126,14 @@ class Reader:
     def _follow(self, until: Callable[[], bool]) -> None:
         """Poll with all partitions paused, until there is room or ``until()`` holds."""
         scheduler = self._intake.engine.scheduler
-        waits = WaitLog(_log)
+        # Not at once: what is held is counted for it.
+        waits, look_at = WaitLog(_log), time.monotonic() + SAY_SECONDS
         while not until():
             if not self._ending.begun.is_set():
                 self._kept.look_for_unparked()
-                waits.wait(full(scheduler.figures(), scheduler.firsts()))
+                if time.monotonic() >= look_at:
+                    waits.wait(full(scheduler.figures(), scheduler.firsts()))
+                    look_at = time.monotonic() + SAY_SECONDS
             self._look_for_others()
             paused = list(self._consumer.assignment())
             self._consumer.pause(paused)
@@ -142,6 +145,7 @@ class Reader:
             if message is not None:  # of a partition that was assigned meanwhile
                 self._send([message])
             if self._intake.room.left > 0 and not self._ending.begun.is_set():
+                waits.over()
                 return
 
     def _received(self, most: Allotment) -> list[Message]:

@@ -197,6 +197,7 @@ class Release:
                 waits.wait(self._too_early(key, early.place))
                 time.sleep(_PAUSE_SECONDS)
             else:
+                waits.over()
                 self._replay.count(batch)
                 ended = self._ended(key, {tp: mark for tp, mark in marks.items() if counts[tp]})
                 for tp in marks:

@@ -48,6 +48,8 @@ _KEPT_SECONDS: Final = 60.0
 """Clients that no batch has used for so long are made anew, as brokers may have forgotten them."""
 
 _NAMED_MAX: Final = 20
+_said: Final = set[str]()
+"""Warnings of this process; there are as many as runs of queries."""
 
 
 def commit_batch(messages: Sequence[Prepared], batch: int, options: SinkOptions) -> None:
@@ -95,6 +97,10 @@ class _Clients:
         self.coordinators.close()
 
 
+_of_parents: Final = list[_Clients]()
+"""Those that a fork has copied: their threads are not there, so closing them would hang."""
+
+
 class KeptClients:
     """Those of the last batch that this process has committed."""
 
@@ -111,7 +117,10 @@ class KeptClients:
         wanted = (os.getpid(), attempt.query, attempt.run, digest)
         clients, self._clients = self._clients, None  # nobody else has them now
         if clients is not None and (wanted != self._made_for or time.monotonic() > self._until):
-            clients.close()
+            if self._made_for is not None and self._made_for[0] != os.getpid():
+                _of_parents.append(clients)
+            else:
+                clients.close()
             clients = None
         clients = clients or _made(attempt.query, options)
         try:
@@ -403,7 +412,10 @@ class Batch:
                 if name not in own:
                     self._coordinators.fence(name)
         except KshareError as error:
-            _log.warning("open transactions %s... are left to time out: %s", prefix, error)
+            text = f"open transactions {prefix}... are left to time out: {error}"
+            # A broker that cannot list them says so at each batch.
+            _log.log(logging.DEBUG if text in _said else logging.WARNING, "%s", text)
+            _said.add(text)
 
 
 def _is_open(coordinators: Coordinators, transaction: Transaction) -> bool:

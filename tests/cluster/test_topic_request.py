@@ -108,3 +108,16 @@ def test_the_command_has_all_that_makes_the_topic(needs_login: bool) -> None:
         *login,
         *("--create", "--topic", "t", "--partitions", "7", "--config", "cleanup.policy=compact"),
     ]
+
+
+def test_fewer_replicas_are_not_asked_to_be_in_sync_as_the_named_ones() -> None:
+    """Else brokers would make a topic that nobody can write to."""
+    spec = TopicSpec("t", 1, {"min.insync.replicas": "2", "segment.ms": "1"}, ((1, 2, 3),))
+    named, as_many, default, *_ = requests(spec, [ErrorCode.INVALID_REPLICATION_FACTOR] * 2)
+    assert [each.placing for each in (named, as_many, default)] == [
+        Placing.NAMED,
+        Placing.AS_MANY,
+        Placing.DEFAULT,
+    ]
+    assert "min.insync.replicas" in as_many.config
+    assert default.config == {"cleanup.policy": "compact", "segment.ms": "1"}

@@ -256,11 +256,14 @@ class LogTopic:
         deadline.start()
         while True:
             try:
-                return self._described(_OFFSETS_TOPIC)
+                found = self._described(_OFFSETS_TOPIC)
             except UnknownTopicError as error:
                 if deadline.expired or deadline.seconds - deadline.seconds_left > 5:
                     raise
                 deadline.sleep(_log, f"find topic {_OFFSETS_TOPIC}", error)
+            else:
+                deadline.over()
+                return found
 
     def _described(self, topic: str) -> TopicDescription:
         topics = TopicCollection([topic])
@@ -451,7 +454,9 @@ class LogWriter:
         self._idempotence.ended(error)
         unreported, self._unreported = self._unreported, {}
         self._has_timed_out, self._stuck = False, None
-        _log.warning(
+        # Of what times out again and again, the session says once that it waits.
+        _log.log(
+            logging.WARNING if is_fatal else logging.INFO,
             "the producer of the group's log %s; another one is made: %s",
             "has ended by a fatal error" if is_fatal else "brings no record to the brokers",
             kafka_error(error, "write to the log"),

@@ -287,6 +287,7 @@ class Line:
         self._sent: tuple[Any, Answered] | None = None
         self._rest = memoryview(b"")  # of it, for which there was no room
         self._due = float("inf")  # when it, or its answer, is overdue
+        self._has_answered = False
 
     @property
     def is_free(self) -> bool:
@@ -321,9 +322,10 @@ class Line:
         if self.connection is None:
             return
         if self._sent is None and self._waiting:
-            if not self.connection.idle:
+            if self._has_answered and not self.connection.idle:
                 # Closed while nothing was asked, as services do after some minutes: not a failure
-                # of the coordinator. What waits is sent on the next connection.
+                # of the coordinator. What waits is sent on the next connection. A new one that is
+                # closed has failed, and is paused for: sending says so.
                 self._hang_up()
                 return
             make, answered = self._waiting.popleft()
@@ -352,7 +354,7 @@ class Line:
         if self.fileno in ready and not self._rest:
             body = self.connection.receive_ready()
             if body is not None:
-                self._sent = None
+                self._sent, self._has_answered = None, True
                 answered(self.connection.decoded(type(request), request.API_VERSION, body))
                 return
             self._due = min(self._due, time.monotonic() + self._seconds)  # some of it has come
@@ -368,5 +370,6 @@ class Line:
 
     def _hang_up(self) -> None:
         connection, self.connection = self.connection, None
+        self._has_answered = False
         if connection is not None:
             connection.close()

@@ -16,7 +16,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -172,7 +172,8 @@ class SessionThread:
             self._warn()
         except ForeignMemberError as error:
             self._fail(error)
-            self._withdraw()
+            with suppress(KshareError):
+                self._withdraw()
         except KshareError as error:
             self._fail(error)
         except BaseException as error:

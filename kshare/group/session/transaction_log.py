@@ -161,6 +161,7 @@ class TransactionLog:
         is_lost = member is not None and member.is_lost
         read_at, is_alive = self._thread.read_at, self._is_alive()
         is_disturbed = self.is_disturbed
+        refusal: Exception | None = None
         with self._shared.changed:
             if self._shared.fault is not None:
                 raise self._shared.fault
@@ -171,10 +172,9 @@ class TransactionLog:
             outlook = Outlook(starts, found, read_at, is_alive, is_lost, is_disturbed, is_closed)
             action, wait = state.next_action(outlook, time.monotonic()), None
             if isinstance(action, GiveUp):
-                self._waits.over()
                 refusal = self._refusal(action, work, outlook, parts)
-                raise refusal from self._shared.ownerships.fenced()
-            if action is TransactionAction.WRITE:
+                refusal.__cause__ = self._shared.ownerships.fenced()
+            elif action is TransactionAction.WRITE:
                 self._prepare(work)  # with the lock held: of what was looked at
                 state.written()
             elif action is TransactionAction.WAIT:
@@ -182,6 +182,9 @@ class TransactionLog:
                 wait = self._wait(outlook, parts)
                 self._shared.changed.wait(_LOOK_SECONDS if is_open else _LONGEST_LOOK_SECONDS)
         self._waits.look({} if wait is None else {"": wait})
+        if isinstance(action, GiveUp):
+            assert refusal is not None
+            raise refusal
         return action
 
     def records(self) -> LogRecords:

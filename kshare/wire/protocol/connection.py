@@ -135,11 +135,6 @@ class Connection:
     def _timeout(self) -> float:
         return self._kafka.request_timeout_ms / 1000
 
-    @property
-    def offered(self) -> Mapping[int, tuple[int, int]]:
-        """The lowest and the highest version of each request that the broker speaks, by number."""
-        return self._versions
-
     # -- messages ---------------------------------------------------------------------------
 
     def version(
