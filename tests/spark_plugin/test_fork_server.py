@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -119,6 +119,23 @@ class Jvm:
             self.kill(name, signal.SIGKILL)
             self.end_of(name)
 
+    @contextmanager
+    def forked_daemon(
+        self, name: str, module: str
+    ) -> Iterator[tuple[psutil.Process, psutil.Process]]:
+        """Start a daemon by the server, as above; its first worker, and the daemon."""
+        while True:
+            starter = self.start(name, "pyspark.daemon", module)
+            with socket.create_connection(("127.0.0.1", self.number_of(name))) as connection:
+                worker = psutil.Process(int.from_bytes(connection.recv(4), "big"))
+                daemon = worker.parent()
+                assert daemon is not None
+                if daemon.pid != starter:
+                    yield worker, daemon
+                    return
+                self.kill(name, signal.SIGKILL)
+            self.end_of(name)
+
     def end_of_forked(self, *arguments: str, **env: str) -> tuple[int, str, str]:
         """Return how a module ends that says last, on its output streams, if it was forked."""
         while True:
@@ -196,12 +213,7 @@ def ignores_hangups(process: psutil.Process) -> bool:
 
 def test_a_daemon_ends_with_its_starter_and_so_do_its_workers(jvm: Jvm) -> None:
     jvm.start_server()
-    jvm.start("it", "pyspark.daemon", "pyspark.sql.worker.create_data_source")
-    port = jvm.number_of("it")
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        worker = psutil.Process(int.from_bytes(connection.recv(4), "big"))
-        daemon = worker.parent()
-        assert daemon is not None
+    with jvm.forked_daemon("it", "pyspark.sql.worker.create_data_source") as (worker, daemon):
         assert daemon.name() == "kshare-daemon"
         until(lambda: not ignores_hangups(worker))  # PySpark says its number a moment before
         jvm.kill("it", signal.SIGKILL)
