@@ -29,6 +29,9 @@ from tests.support.clock import WAIT_S, until
 COUNT = 1_250
 VALUE = "v" * 1_000
 RATE = 100_000  # bytes a second; the broker counts 11 s together, so the last ones are throttled
+PERCENTAGE = (
+    2.0  # of a thread: with less, one request a second of a slow broker is already too much
+)
 ORDERS: dict[str, dict[str, Any]] = {
     "key order": {},
     "no order": {"consumption.order": "none", "cooperative.chunk.records": 100},
@@ -62,7 +65,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "quotas", [{"consumer_byte_rate": RATE}, {"request_percentage": 0.5}], ids=str
+    "quotas", [{"consumer_byte_rate": RATE}, {"request_percentage": PERCENTAGE}], ids=str
 )
 @pytest.mark.usefixtures("quiet")
 def test_a_slice_is_read(
@@ -88,7 +91,7 @@ def test_a_member_gets_each_record_once(
 ) -> None:
     """It commits meanwhile, and its right to deliver never lapses: the log has no such quota."""
     if quotas is None:
-        broker.set_quotas(client_id, request_percentage=0.5)
+        broker.set_quotas(client_id, request_percentage=PERCENTAGE)
     else:
         broker.set_quotas(client_id, consumer_byte_rate=quotas)
     config = {
