@@ -26,7 +26,7 @@ from spark_plugin import fork_server
 from spark_plugin.planner_side import say_what_lacks
 from spark_plugin.task_side import executor_above
 from tests.support.documents import ROOT
-from tests.support.sharing import groups
+from tests.support.sharing import groups, memory_files
 
 HOME = "kshare/operating_system.py"
 PROGRAM = "spark_plugin/forked_start.py"
@@ -136,18 +136,14 @@ ASKED: dict[str, tuple[str, Callable[[OperatingSystem], object]]] = {
 }
 
 
-def open_files() -> list[str]:
-    return sorted(file.name for file in Path("/proc/self/fd").iterdir())
-
-
 @pytest.mark.parametrize("what", ASKED)
 def test_what_lacks_is_an_error_of_the_system(what: str) -> None:
     answer, ask = ASKED[what]
-    before = open_files()
+    before = memory_files()
     with pytest.raises(OSError, match="this system has no") as caught:
         ask(dataclasses.replace(observed(), **{answer: False}))
     assert caught.value.errno == errno.ENOSYS
-    assert open_files() == before
+    assert memory_files() == before
 
 
 def test_what_is_there_is_what_it_says(tmp_path: Path) -> None:

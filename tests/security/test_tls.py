@@ -3,7 +3,6 @@
 import socket
 import ssl
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from kshare.wire.protocol.connection import Connection
 from tests.support.certificates import Pair, jks_key, jks_of, make
 from tests.support.options import SECRET
 from tests.support.security import config, listening, properties, refused, tls_server
+from tests.support.sharing import memory_files
 
 
 def greeted(port: int, host: str, context: ssl.SSLContext) -> bytes:
@@ -70,16 +70,6 @@ def test_versions_of_tls(versions: str) -> None:
     ]
     assert context.verify_mode == ssl.CERT_REQUIRED
     assert context.check_hostname
-
-
-def memory_files() -> set[str]:
-    """The open files in memory: other ones are closed by threads of other tests meanwhile."""
-    found = set()
-    for file in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # closed meanwhile
-            target = str(file.readlink())
-            found |= {file.name} if "memfd:" in target else set()
-    return found
 
 
 def test_a_client_shows_its_certificate_where_no_folder_can_be_written(

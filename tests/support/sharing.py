@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -93,3 +93,13 @@ def holder_of(what: str, number: int = 0) -> Iterator[subprocess.Popen[bytes]]:
             yield holder
         finally:
             holder.kill()
+
+
+def memory_files() -> set[str]:
+    """The open files in memory: other ones are closed by threads of other tests meanwhile."""
+    found = set()
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            target = str(file.readlink())
+            found |= {file.name} if "memfd:" in target else set()
+    return found
