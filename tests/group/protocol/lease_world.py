@@ -184,6 +184,7 @@ class LeaseWorld(World):
         deaths: How often a living member was dropped, or fell silent.
         keeps_late: Whether members commit what they had in work when their delivery ended.
         expiries: How often a lease of a living member has ended.
+        late_commits: The offsets of commits of late work: others may have leased them meanwhile.
     """
 
     log: Log = field(default_factory=History)
@@ -194,6 +195,7 @@ class LeaseWorld(World):
     deaths: int = 0
     keeps_late: bool = False
     expiries: int = 0
+    late_commits: frozenset[int] = frozenset()
     _compared: tuple[str, int] = ("", -1)  # the last log of which it was checked
 
     def share(self) -> None:
@@ -249,11 +251,21 @@ class LeaseWorld(World):
                 raise LawBrokenError(f"offset {offset} is with {owner} and {process.name}")
         if offset in process.taken:
             raise LawBrokenError(f"offset {offset} twice of {process.name}")
-        if offset in self.promised and not self.lost_logs:
+        is_promised = offset in self.promised and not self.lost_logs
+        if is_promised and not self._is_unheard(process, offset):
             raise LawBrokenError(f"offset {offset} again, after it was committed")
         self.delivered[offset] = before | {process.owner.claim_name}
         process.taken |= {offset}
         process.in_flight.append(offset)
+
+    def _is_unheard(self, process: Sharer, offset: int) -> bool:
+        """Whether a process cannot know of a commit of what it has leased: it came late.
+
+        Facts count at any time. So a member may commit what another one has by now, and that one
+        hands it out until it reads so.
+        """
+        read = processed_offsets(process.part().progress())
+        return offset in self.late_commits and not is_in(offset, read)
 
     def check(self) -> None:
         super().check()
@@ -294,6 +306,7 @@ class LeaseWorld(World):
             tuple(sorted(self.delivered.items())),
             self.deaths,
             self.expiries,
+            self.late_commits,
         )
 
 
@@ -484,6 +497,7 @@ def _work(world: LeaseWorld, process: Sharer, what: str) -> None:
         world.acknowledged.add(int(rest[0]))
         return
     if verb == "commit":
+        world.late_commits |= {o for each in process.late for o in each.taken - each.in_flight}
         process.commit(list(processed(process)))
         if process.refused and not world.lost_logs:
             raise LawBrokenError(f"a commit of {process.name} refuses what is late")

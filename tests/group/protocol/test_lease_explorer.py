@@ -81,6 +81,12 @@ def test_random_walks_with_late_work(by_epochs: bool, lost_logs: int) -> None:
     assert events["finish"] > least(10)
 
 
+def test_what_is_committed_late_may_be_with_another_that_has_not_read_so() -> None:
+    """One walk of many thousands comes to it: this is one that did."""
+    start = new_late_world(by_epochs=False)
+    no_law_is_broken(lambda seed: walk(LATE, LENGTH, seed, start), [283_660_009])
+
+
 @pytest.mark.parametrize("members", [1, 2, 3])
 def test_members_share_all_there_is(members: int) -> None:
     world = new_world(by_epochs=True, members=members, records=9)
