@@ -233,6 +233,8 @@ def test_a_record_that_was_handed_over_does_not_come_again() -> None:
     lost = replace(revoked(2, MINE), is_lost=True)
     assert faults({"a": member(assigned(0), got(1, 1), lost, assigned(3, OTHERS)), "b": b}) == []
     assert faults({"a": member(assigned(0), got(1, 1), revoked(2, MINE)), "b": b}) == []
+    amid = (*handed_over[:-1], replace(revoked(4, OTHERS), is_lost=True))
+    assert faults({"a": member(*amid, assigned(5, OTHERS)), "b": b}) == []  # the commit went on
     assert faults({"a": member(*handed_over, closing=(1,)), "b": b}) == []
     later = member(assigned(0), got(1, 1), revoked(3, MINE), assigned(4, OTHERS))
     for anew, expected in ((1, 1), (3, 1), (2, 0)):  # between the record and the end
