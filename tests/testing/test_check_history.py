@@ -233,6 +233,10 @@ def test_a_record_that_was_handed_over_does_not_come_again() -> None:
     lost = replace(revoked(2, MINE), is_lost=True)
     assert faults({"a": member(assigned(0), got(1, 1), lost, assigned(3, OTHERS)), "b": b}) == []
     assert faults({"a": member(assigned(0), got(1, 1), revoked(2, MINE)), "b": b}) == []
+    other = next(key for key in map(bytes, range(9)) if key and key_hash(key, 0) in OTHERS)
+    killed = (*handed_over[:-1], got(3, 2, other))
+    others = member(assigned(0, *HALVES), *killed[1:])
+    assert faults({"a": others, "b": b}) == []  # it read on while it committed, and was killed
     amid = (*handed_over[:-1], replace(revoked(4, OTHERS), is_lost=True))
     assert faults({"a": member(*amid, assigned(5, OTHERS)), "b": b}) == []  # the commit went on
     assert faults({"a": member(*handed_over, closing=(1,)), "b": b}) == []

@@ -155,12 +155,9 @@ class Polls:
             return False
         if any(record.time < anew < end.time for anew in events.anew):
             return False
-        # What stays is read on while the commit is under way; a loss ends that, too.
-        changes = (line for line in after[at + 1 :] if isinstance(line, OwnerChange))
-        following = next(changes, None)
-        if following is not None and following.is_lost:
-            return False
-        return any(not isinstance(line, Committed) for line in after[at + 1 :])
+        # What stays is read on while it commits: only the next change says that it has.
+        following = next((line for line in after[at + 1 :] if isinstance(line, OwnerChange)), None)
+        return following is not None and not following.is_lost
 
     def _skips(self, key: Key, rows: Sequence[_Held]) -> Iterator[Anomaly]:
         """Each record that was passed over when a later one of its key was received."""
