@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from kshare.wire.decode import compiled
 from kshare.wire.decode.compiled import Bytes, Ints
-from kshare.wire.decode.streams import CODECS, Stream, arrow_stream
+from kshare.wire.decode.streams import CODECS, BlockSizeError, Stream, arrow_stream
 
 __all__ = ["WINDOW_BYTES", "Arena"]
 
@@ -134,16 +134,18 @@ class Arena:
             most: Maximum number of bytes.
 
         Returns:
-            Where they are in :attr:`data`: start and end. There are more unless the stream is over.
+            Where they are in :attr:`data`: start and end. There are more unless the stream is over:
+            those behind a block that is too large, perhaps, which :meth:`fill` says.
 
         Raises:
             InflateError: They are damaged.
-            BlockSizeError: A block of them is too large.
             MemoryError: There is none.
         """
         start = self._used
         try:
             self.fill(stream, start + most)
+        except BlockSizeError:
+            pass  # whoever needs the block hears of it
         except BaseException:
             self._used = start
             raise
@@ -161,8 +163,13 @@ class Arena:
         """Decompress more, up to a position; less where the records may end.
 
         Args:
-            stream: As for :meth:`inflate`, and so are the errors.
+            stream: As for :meth:`inflate`.
             end: The position.
+
+        Raises:
+            InflateError: As for :meth:`inflate`.
+            BlockSizeError: A block is too large. What comes before it is there.
+            MemoryError: As for :meth:`inflate`.
         """
         while self._used < end and not stream.is_over:
             if self._used == len(self._room):

@@ -210,7 +210,12 @@ class _Snappy:
             if not len(self._block):
                 if self._next is None:
                     raise InflateError("its snappy framing is cut short")
-                self._block = self._inflated(self._next)
+                try:
+                    self._block = self._inflated(self._next)
+                except BlockSizeError:
+                    if not used:
+                        raise
+                    break  # what comes before the block is handed out; the next call raises
             part = self._block[: len(room) - used]
             room[used : used + len(part)] = part
             used += len(part)

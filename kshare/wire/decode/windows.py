@@ -92,14 +92,19 @@ class Window:
 
         Raises:
             InflateError: The bytes are damaged.
-            BlockSizeError: A block of them is too large.
+            BlockSizeError: A block of them is too large, and nothing comes before it.
             MemoryError: There is none.
         """
         if self._arena is None or self._rest is None:
             return
         self._arena.move_up(state.position)
         self._put(state)  # before anything may fail
-        self._arena.fill(self._rest, max(length + _VARINT_MAX, self._most))
+        before = self._arena.used
+        try:
+            self._arena.fill(self._rest, max(length + _VARINT_MAX, self._most))
+        except BlockSizeError:
+            if self._arena.used == before:
+                raise
         self._put(state)
 
     def head(self, state: ScanState) -> memoryview:
@@ -256,8 +261,6 @@ class Windows:
                 # A block may have many records: it is no larger than a window for each of them.
                 stream = open_stream(codec, part, max(self._max_record, self._arena.window))
                 at = self._arena.inflate(stream, self._most)
-            except BlockSizeError:
-                at = start, start  # the scan, which needs it, finds it too large
             except (InflateError, MemoryError) as error:
                 if moved:
                     break

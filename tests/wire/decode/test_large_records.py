@@ -223,6 +223,31 @@ def test_a_snappy_block_that_is_too_large(caplog: pytest.LogCaptureFixture) -> N
     assert "the rest of its batch, offsets 40 to 42" in caplog.text
 
 
+@pytest.mark.parametrize("window", [1, 64, 300, 1_024])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_what_comes_before_a_large_snappy_block_is_read(
+    caplog: pytest.LogCaptureFixture, window: int, cut: int
+) -> None:
+    """In Java's framing, whatever the windows are: the block may begin amid a record."""
+    records = numbered([Rec(b"k", bytes(size)) for size in (100, 100, 5_000, 3)])
+    raw = b"".join(encode_record(each) for each in records)
+    first = sum(len(encode_record(each)) for each in records[:2]) + cut
+    framed = compress(raw[:first], "snappy", xerial=True)
+    rest = compress(raw[first:], "snappy")
+    payload = framed + len(rest).to_bytes(4, "big") + rest
+    batch = replace(batch_of(records, base=40, codec="snappy"), payload=payload)
+    options: dict[str, Any] = {"max_record": 1_024}
+    decoder = Decoder(slice_of(), arena=Arena(window), **options)
+    with pytest.raises(RecordTooLargeError, match="block with records from offset 42 on") as raised:
+        list(record_batches(decoder, indexed([batch])))
+    assert raised.value.offset == 42
+    with caplog.at_level(logging.WARNING):
+        rows = decode(batch, arena=Arena(window), leaves_out_large=True, **options)
+    assert offsets(rows) == [40, 41]
+    assert "the rest of its batch, offsets 42 to 43" in caplog.text
+    assert decoder.count(indexed([batch]), (), 2)[0] == 2
+
+
 def test_a_snappy_block_of_many_small_records_is_no_large_record() -> None:
     """Other clients write a batch as one block."""
     batch = batch_of(numbered([Rec(b"k", bytes(100))] * 100), base=40, codec="snappy")
