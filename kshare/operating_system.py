@@ -172,13 +172,7 @@ class OperatingSystem:
         Raises:
             OSError: There are no locks here.
         """
-        if not self.file_locks:
-            raise OSError(errno.ENOSYS, "this system has no locks that end with their holder")
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return self._flock(descriptor, fcntl.LOCK_EX)
 
     def is_locked(self, descriptor: int) -> bool:
         """True if another process holds the lock of an open file.
@@ -186,14 +180,20 @@ class OperatingSystem:
         Raises:
             OSError: There are no locks here.
         """
-        if not self.file_locks:
-            raise OSError(errno.ENOSYS, "this system has no locks that end with their holder")
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._flock(descriptor, fcntl.LOCK_SH):
             return True
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         return False
+
+    def _flock(self, descriptor: int, kind: int) -> bool:
+        """Take a kind of lock of an open file, without waiting; False if another one is held."""
+        if not self.file_locks:
+            raise OSError(errno.ENOSYS, "this system has no locks that end with their holder")
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     # -- sockets ----------------------------------------------------------------------------------
 

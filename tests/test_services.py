@@ -9,7 +9,6 @@ from confluent_kafka import TopicPartition as Partition
 
 import kshare
 from kshare.core.hashing import WHOLE
-from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.options.sink import parse_sink_options
@@ -18,8 +17,7 @@ from kshare.produce import write_rows
 from kshare.testing import FakeCluster
 from spark_plugin.source import KshareDataSource
 from tests.processing.running import run
-from tests.support.clock import WAIT_S
-from tests.support.groups import LOG
+from tests.support.groups import LOG, receive_and_commit
 from tests.support.services import SERVICES
 
 RECORDS = 100
@@ -40,13 +38,12 @@ def service(request: pytest.FixtureRequest) -> Iterator[FakeCluster]:
         yield cluster
 
 
-def consumer_of(cluster: FakeCluster, **config: str) -> KeySharedConsumer:
-    given = {
+def config_of(cluster: FakeCluster) -> dict[str, str]:
+    return {
         "bootstrap.servers": cluster.bootstrap_servers,
         "group.id": "group",
         "auto.offset.reset": "earliest",
     }
-    return KeySharedConsumer(given | config)
 
 
 def test_slices_are_read(service: FakeCluster) -> None:
@@ -99,21 +96,8 @@ def test_a_streaming_query_reads_every_record_once(service: FakeCluster) -> None
 
 @pytest.mark.parametrize("way", ["subscribe", "assign"])
 def test_a_group_receives_and_commits(service: FakeCluster, way: str) -> None:
-    with consumer_of(service) as consumer:
-        if way == "subscribe":
-            consumer.subscribe(["orders"])
-        else:
-            consumer.assign([Partition("orders", 0)])
-        found: list[Any] = []
-        while len(found) < RECORDS:
-            messages = consumer.consume(RECORDS, WAIT_S)
-            assert messages
-            found += messages
-        consumer.commit()
+    found = receive_and_commit(config_of(service), "orders", RECORDS, way)
     assert sorted(message.value() for message in found) == VALUES
-    with consumer_of(service) as consumer:
-        committed = consumer.committed([("orders", 0)], WAIT_S)
-        assert committed[TopicPartition("orders", 0)].offset == RECORDS
 
 
 def test_handlers_are_called(service: FakeCluster) -> None:
@@ -122,7 +106,8 @@ def test_handlers_are_called(service: FakeCluster) -> None:
     def handler(message: Any) -> None:
         seen.append(message.value)
 
-    with consumer_of(service, **{"acknowledgement.mode": "explicit"}) as consumer:
+    config = {**config_of(service), "acknowledgement.mode": "explicit"}
+    with KeySharedConsumer(config) as consumer:
         consumer.assign([Partition("orders", 0)])
         run(Processor(handler), consumer, lambda: len(seen) == RECORDS)
     assert sorted(value or b"" for value in seen) == VALUES

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition as Partition
 
 from kshare.cluster.lacking import missing_apis
 from kshare.core.progress import TopicPartition
@@ -24,7 +23,7 @@ from kshare.produce.coordinator import Coordinators
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.apis import Feature
 from tests.support.clock import WAIT_S
-from tests.support.groups import LOG, eventually, group_config
+from tests.support.groups import LOG, eventually, group_config, receive_and_commit
 
 RECORDS = 50
 TRANSACTIONS = ["InitProducerId", "AddPartitionsToTxn", "EndTxn"]
@@ -46,13 +45,12 @@ def sink(cluster: FakeCluster, **more: str) -> SinkOptions:
     return parse_sink_options(given, streaming=True).options
 
 
-def consumer_of(cluster: FakeCluster, **more: str) -> KeySharedConsumer:
-    given = {
+def config_of(cluster: FakeCluster) -> dict[str, str]:
+    return {
         "bootstrap.servers": cluster.bootstrap_servers,
         "group.id": "group",
         "auto.offset.reset": "earliest",
     }
-    return KeySharedConsumer(given | more)
 
 
 def rows() -> Iterator[pa.RecordBatch]:
@@ -85,7 +83,7 @@ def test_exactly_once_of_a_later_batch_is_refused_with_the_reason(cluster: FakeC
 @pytest.mark.parametrize("api", TRANSACTIONS)
 def test_a_transactional_id_is_refused_by_the_first_poll(cluster: FakeCluster, api: str) -> None:
     without(cluster, api)
-    with consumer_of(cluster, **{"transactional.id": "mine"}) as consumer:
+    with KeySharedConsumer({**config_of(cluster), "transactional.id": "mine"}) as consumer:
         consumer.subscribe(["orders"])
         refused = pytest.raises(
             OptionsError, match=rf"transactional\.id: leave it out.*know {api}$"
@@ -108,23 +106,10 @@ def test_groups_work_without_idempotence(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
     without(cluster, "InitProducerId")
-    with consumer_of(cluster) as consumer:
-        if way == "subscribe":
-            consumer.subscribe(["orders"])
-        else:
-            consumer.assign([Partition("orders", 0)])
-        found: list[Any] = []
-        while len(found) < RECORDS:
-            messages = consumer.consume(RECORDS, WAIT_S)
-            assert messages
-            found += messages
-        consumer.commit()
+    receive_and_commit(config_of(cluster), "orders", RECORDS, way)
     said = [text for text in caplog.messages if "without idempotence" in text]
     assert len(said) == 1
     assert said[0].startswith("claims and commits are written without idempotence")
-    with consumer_of(cluster) as consumer:
-        committed = consumer.committed([("orders", 0)], WAIT_S)
-        assert committed[TopicPartition("orders", 0)].offset == RECORDS
 
 
 def test_dead_letters_are_written_without_idempotence(

@@ -5,12 +5,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition as Partition
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
@@ -123,3 +125,32 @@ def rectangle(start: int, end: int, hashes: HashRange = WHOLE) -> Rectangle:
 def commit(session: GroupSession, *pieces: Rectangle, seconds: float = SECONDS) -> int:
     """Commit rectangles of T0; the stable offset that is answered."""
     return session.commit({T0: pieces}, seconds)[T0]
+
+
+def receive_and_commit(config: dict[str, Any], topic: str, count: int, way: str) -> list[Any]:
+    """Receive all records of a topic of one partition, commit them, and look at the group's offset.
+
+    Args:
+        config: The consumer's configuration.
+        topic: The topic.
+        count: Number of its records.
+        way: ``subscribe`` or ``assign``.
+
+    Returns:
+        The messages.
+    """
+    found: list[Any] = []
+    with KeySharedConsumer(config) as consumer:
+        if way == "subscribe":
+            consumer.subscribe([topic])
+        else:
+            consumer.assign([Partition(topic, 0)])
+        while len(found) < count:
+            messages = consumer.consume(count, WAIT_S)
+            assert messages
+            found += messages
+        consumer.commit()
+    with KeySharedConsumer(config) as consumer:
+        committed = consumer.committed([(topic, 0)], WAIT_S)
+        assert committed[TopicPartition(topic, 0)].offset == count
+    return found
