@@ -55,6 +55,22 @@ def test_the_first_screen_of_a_stream_shows_the_sentence(
     assert_first_screen(caught.value)
 
 
+def test_exactly_once_without_transactions_is_refused_before_a_task_runs(
+    spark: SparkSession, fake: FakeCluster, tmp_path: Path
+) -> None:
+    fake.produce("in", [(b"k", b"v")])
+    fake.limit_api_version("EndTxn", -1, -1)
+    tracker = spark.sparkContext.statusTracker()
+    writer = stream_of(spark, fake, "in").select("key", "value").writeStream.format("kshare")
+    given = options(fake, topic="left", exactlyOnce="true", checkpointLocation=str(tmp_path))
+    query = writer.options(**given).start()
+    with pytest.raises(PySparkException, match=r"exactlyOnce: leave it out.*does not know EndTxn"):
+        query.awaitTermination(QUERY_S)
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(str(query.runId))]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    assert sum(stage.numCompletedTasks + stage.numFailedTasks for stage in stages if stage) == 0
+
+
 def test_the_first_screen_of_a_batch_shows_the_sentence(
     spark: SparkSession, fake: FakeCluster
 ) -> None:

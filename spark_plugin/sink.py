@@ -1,18 +1,22 @@
 """The sink: ``df.write.format("kshare")`` and ``writeStream.format("kshare")``.
 
-Options and columns are checked, and all faults reported together, before a task starts. What is
-sent to tasks is plain data. Cost: a call of Spark is a call of :mod:`kshare.produce`, which only
-tasks and committing drivers import.
+Options and columns are checked, and all faults reported together, before a task starts. So are the
+brokers' transactions, where ``exactlyOnce`` needs them. What is sent to tasks is plain data.
+
+Cost: a call of Spark is a call of :mod:`kshare.produce`, which only tasks import and drivers that
+commit, or that make a sink with ``exactlyOnce``: these open a connection, once in each process.
 
 Spark makes a new writer on the driver for each batch, and another to commit it, so a writer keeps
 nothing. Spark tells a task which query, run and batch it writes in the job's local properties.
 """
 
+import hashlib
 import logging
+import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -45,6 +49,8 @@ _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 _RUN = "spark.jobGroup.id"  # StreamExecution: one job group a run, named by the run's id
 _SPECULATION = "spark.speculation"
+_asked: Final = set[bytes]()
+"""Clusters that this process has asked for transactions, as digests of what the options say."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +154,28 @@ def batch_sink(options: Mapping[str, str], schema: StructType, *, overwrite: boo
 def stream_sink(options: Mapping[str, str], schema: StructType) -> StreamSink:
     """Make the writer of a stream's batch.
 
+    This is the first that Spark calls of a sink: on the driver, before a batch has a task.
+
     Raises:
-        OptionsError: Options or columns cannot be used.
+        OptionsError: Options or columns cannot be used, or brokers lack what ``exactlyOnce`` needs.
+        AuthenticationError: With ``exactlyOnce``: a broker refused the login.
+        KafkaError: With ``exactlyOnce``: a broker refused the connection for good.
     """
-    return StreamSink(_parse(options, schema, streaming=True))
+    parsed = _parse(options, schema, streaming=True)
+    if parsed.exactly_once:
+        _ask_for_transactions(parsed)
+    return StreamSink(parsed)
+
+
+def _ask_for_transactions(options: SinkOptions) -> None:
+    """Refuse brokers without transactions, once in each process: there is a sink for each batch."""
+    # A digest: the memory of the process holds no second copy of a secret.
+    cluster = hashlib.sha256(pickle.dumps(options.kafka)).digest()
+    if cluster not in _asked:
+        from kshare.produce import check_exactly_once  # noqa: PLC0415 - as in _write()
+
+        check_exactly_once(options)
+        _asked.add(cluster)
 
 
 def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkOptions:

@@ -8,6 +8,6 @@ and one Arrow batch.
 
 from kshare.produce.model import Attempt, Prepared
 from kshare.produce.sender import write_rows
-from kshare.produce.transactions import prepare_rows
+from kshare.produce.transactions import check_exactly_once, prepare_rows
 
-__all__ = ["Attempt", "Prepared", "prepare_rows", "write_rows"]
+__all__ = ["Attempt", "Prepared", "check_exactly_once", "prepare_rows", "write_rows"]

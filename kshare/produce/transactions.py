@@ -25,13 +25,26 @@ from kshare.produce.model import Attempt, Prepared, Transaction
 from kshare.produce.sender import Sender, first_topic
 from kshare.wire.protocol.apis import Feature
 
-__all__ = ["prepare_rows"]
+__all__ = ["check_exactly_once", "prepare_rows"]
 
 _WITHOUT: Final = "exactlyOnce: leave it out; then each row is written at least once"
 _OPTIONS: Final = "the options of writeStream.format('kshare')"
 _ABORT_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 _STATISTICS_SECONDS: Final = 30.0
+
+
+def check_exactly_once(options: SinkOptions) -> None:
+    """Refuse ``exactlyOnce`` where brokers have no transactions.
+
+    Nothing is refused if no broker answers.
+
+    Raises:
+        OptionsError: They have none.
+        AuthenticationError: A broker refused the login.
+        KafkaError: A broker refused the connection for good.
+    """
+    check_transactions(options.kafka, _WITHOUT, feature=Feature.EXACTLY_ONCE, of=_OPTIONS)
 
 
 def prepare_rows(
@@ -46,7 +59,8 @@ def prepare_rows(
     """
     if attempt.batch == 0:
         check_listening(options.kafka, START_SECONDS)
-        check_transactions(options.kafka, _WITHOUT, feature=Feature.EXACTLY_ONCE, of=_OPTIONS)
+        # The driver has asked before, but perhaps no broker answered it.
+        check_exactly_once(options)
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:

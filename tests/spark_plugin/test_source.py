@@ -137,6 +137,33 @@ def test_the_first_batch_is_not_written_while_no_broker_listens(
     sender._kept.drop()
 
 
+VALUE = StructType([StructField("value", StringType())])
+
+
+@pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn", "EndTxn"])
+def test_exactly_once_is_refused_before_a_batch_has_a_task(api: str) -> None:
+    with FakeCluster(topics={"t": 1}) as fake:
+        fake.limit_api_version(api, -1, -1)
+        given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "topic": "t"}
+        source = KshareDataSource({**given, "exactlyOnce": "true"})
+        for _ in range(2):  # what was refused is refused again
+            with pytest.raises(OptionsError, match=f"exactlyOnce: leave it out.* know {api}$"):
+                source.streamWriter(VALUE, overwrite=False)
+        KshareDataSource(given).streamWriter(VALUE, overwrite=False)
+
+
+def test_a_process_asks_for_transactions_once() -> None:
+    with FakeCluster(topics={"t": 1}) as fake:
+        given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "topic": "t"}
+        source = KshareDataSource({**given, "exactlyOnce": "true"})
+        source.streamWriter(VALUE, overwrite=False)
+        fake.limit_api_version("EndTxn", -1, -1)
+        source.streamWriter(VALUE, overwrite=False)  # it does not hear of it
+        another = {**given, "exactlyOnce": "true", "kafka.client.id": "another"}
+        with pytest.raises(OptionsError, match="EndTxn"):
+            KshareDataSource(another).streamWriter(VALUE, overwrite=False)
+
+
 def test_a_batch_is_not_written_while_no_broker_listens() -> None:
     schema = StructType([StructField("value", StringType())])
     sink = KshareDataSource({**REFUSED, "topic": "t"}).writer(schema, overwrite=False)
