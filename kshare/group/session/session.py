@@ -19,7 +19,7 @@ from typing import Final
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.offsets import Bounds
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import CommitFailedError, ConsumerClosedError, FetchTimeoutError, KshareError
+from kshare.errors import CommitFailedError, ConsumerClosedError, FetchTimeoutError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.work import LateWork, ProcessedWork
@@ -259,7 +259,8 @@ class GroupSession:
             timeout: Maximum time to wait, in seconds; 0 asks for the commit and does not wait.
             starts: Those from which it was delivered, as :meth:`started` has answered. What
                 belongs to another start (offsets were reset meanwhile) is passed over, which is an
-                error. What is read on while a claim is replaced waits for the next one.
+                error. If a claim is replaced, also meanwhile, what is read on waits for the next
+                one.
             late: What was processed since its start has ended, without key order. It counts unless
                 the offsets were reset.
 
@@ -273,7 +274,7 @@ class GroupSession:
             FencedError: As for :meth:`check`; other partitions are committed. What was not
                 committed of the hashes before they were claimed is delivered again.
             FetchTimeoutError: It was not done in time. It goes on in the background.
-            KshareError: As for :meth:`check`; or the partition was claimed anew meanwhile.
+            KshareError: As for :meth:`check`.
         """
         deadline = time.monotonic() + timeout
         with self._shared.changed:
@@ -281,18 +282,14 @@ class GroupSession:
             refused, asked = self._ask(processed, starts, late)
         self._thread.wake()
         with self._shared.changed:
-            while timeout > 0 and any(map(_is_open, asked)):
-                self._wait(partial(_commit_of, asked), deadline, timeout)
-                if any(map(_is_renewed, asked)):  # by the next claim, as facts stay true
+            while True:
+                if any(map(_is_renewed, asked)):  # what counts is committed by the next claim
                     refused, asked = self._ask(processed, starts, late)
                     self._thread.wake()
+                if timeout <= 0 or not any(map(_is_open, asked)):
+                    break
+                self._wait(partial(_commit_of, asked), deadline, timeout)
             self._raise_fault()
-            for each, number in asked:
-                if each.is_replaced and each.commits.finished < number:
-                    raise KshareError(
-                        f"group {self._group}: {each.owner.partition} was assigned again while a "
-                        "commit was under way: commit again"
-                    )
             fenced = any(each.owner.phase is Phase.FENCED for each, _ in asked)
             error = self._shared.ownerships.fenced() if fenced else None
             if error is not None:
@@ -433,13 +430,13 @@ def _commit_of(asked: Sequence[tuple[Ownership, int]]) -> str:
 
 
 def _is_open(asked: tuple[Ownership, int]) -> bool:
-    """True if a commit is neither done nor given up."""
+    """True if a commit is neither done nor refused."""
     each, number = asked
-    is_over = each.is_replaced or each.owner.phase is Phase.FENCED
-    return _is_renewed(asked) or (each.commits.finished < number and not is_over)
+    is_over = each.owner.phase is Phase.FENCED and not each.is_replaced
+    return each.commits.finished < number and not is_over
 
 
 def _is_renewed(asked: tuple[Ownership, int]) -> bool:
-    """True if a commit is not done, and its partition without key order was claimed anew."""
+    """True if a commit is not done, and its partition was claimed anew or given up."""
     each, number = asked
-    return each.is_replaced and each.owner.claim.shared and each.commits.finished < number
+    return each.is_replaced and each.commits.finished < number

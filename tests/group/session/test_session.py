@@ -3,7 +3,7 @@
 import logging
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -157,6 +157,73 @@ def test_a_commit_while_the_next_claim_is_not_in_place(servers: str) -> None:
         assert session.commit({T0: [rectangle(0, 9, LOWER)]}, SECONDS, starts=starts) == {T0: 0}
     with closing(offsets(servers)) as outside:
         assert outside.committed()[T0].individual_commits == (rectangle(0, 9, LOWER),)
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Lets something happen once, when a commit begins to wait."""
+    wait = GroupSession._wait
+
+    def let(happen: Callable[[], None]) -> None:
+        left = [happen]
+
+        def waits(session: GroupSession, *given: Any) -> None:
+            if left:
+                left.pop()()
+            wait(session, *given)
+
+        monkeypatch.setattr(GroupSession, "_wait", waits)
+
+    return let
+
+
+Meanwhile = Callable[[Callable[[], None]], None]
+
+
+def test_a_commit_whose_claim_is_replaced_meanwhile_is_done_by_the_next_one(
+    servers: str, meanwhile: Meanwhile
+) -> None:
+    with member(servers, LOWER) as session:
+        starts = session.started()
+        meanwhile(lambda: session.claim({T0: KeyRanges([WHOLE])}))
+        assert session.commit({T0: [rectangle(0, 9, LOWER)]}, SECONDS, starts=starts) == {T0: 0}
+    with closing(offsets(servers)) as outside:
+        assert outside.committed()[T0].individual_commits == (rectangle(0, 9, LOWER),)
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [({T0: KeyRanges([UPPER])}, "have gone to others"), ({}, "does not have the partition")],
+)
+def test_a_commit_whose_hashes_are_given_up_meanwhile_says_what_it_did_not_take(
+    servers: str, meanwhile: Meanwhile, claim: dict[TopicPartition, KeyRanges], said: str
+) -> None:
+    """Whoever commits again would hear the same: it needs no second call."""
+    with member(servers, LOWER) as session:
+        starts = session.started()
+        meanwhile(lambda: session.claim(claim))
+        with pytest.raises(CommitFailedError, match=said) as raised:
+            session.commit({T0: [rectangle(0, 9, LOWER)]}, SECONDS, starts=starts)
+    assert raised.value.offsets == {("orders", 0): ((0, 9),)}
+
+
+def test_a_commit_that_nobody_waits_for_is_done_by_the_next_claim(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with member(servers, LOWER) as session:
+        starts, wake = session.started(), session._thread.wake
+        left = [partial(session.claim, {T0: KeyRanges([WHOLE])})]
+
+        def wakes() -> None:
+            if left:
+                left.pop()()
+            wake()
+
+        monkeypatch.setattr(session._thread, "wake", wakes)
+        session.commit({T0: [rectangle(0, 9, LOWER)]}, 0, starts=starts)
+        assert not left
+        start_of(session)
+        eventually(lambda: commit(session, rectangle(0, 9, UPPER)) == 9)
 
 
 def test_a_commit_whose_claim_is_not_in_place_in_time(servers: str) -> None:
