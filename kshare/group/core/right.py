@@ -161,12 +161,14 @@ class Beats:
         """A beat was not written."""
         self._sent.pop(seen_ms, None)
 
-    def read(self, log: GroupLog) -> None:
-        """The log was read."""
+    def read(self, log: GroupLog) -> bool:
+        """The log was read; whether a beat of this member came back that had not before."""
         own = log.members.get(self._session)
-        if own is not None and own.seen_ms in self._sent:
-            self._read_back = max(self._read_back, self._sent[own.seen_ms])
-            self._sent = {ms: at for ms, at in self._sent.items() if at > self._read_back}
+        if own is None or own.seen_ms not in self._sent:
+            return False
+        self._read_back = max(self._read_back, self._sent[own.seen_ms])
+        self._sent = {ms: at for ms, at in self._sent.items() if at > self._read_back}
+        return True
 
     def silent(
         self, log: GroupLog, sessions: Iterable[str], *, now: float, read_at: float

@@ -103,6 +103,11 @@ class GroupReader:
         self._keys: dict[bytes, None] = {}
 
     @property
+    def has_settled(self) -> bool:
+        """True once the end of the log was reached: from then on, what is read counts at once."""
+        return self._unread is None
+
+    @property
     def keys(self) -> list[bytes]:
         """The keys of all records that are not deleted, if it keeps them."""
         return list(self._keys)

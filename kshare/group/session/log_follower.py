@@ -175,7 +175,8 @@ class LogFollower:
                     "again then"
                 )
             log = link.reader.log
-            log.end = max(log.end, link.tail.position or 0)
+            if link.reader.has_settled:  # else nothing of what was read is in the log's state
+                log.end = max(log.end, link.tail.position or 0)
             oldest = self._shared.ownerships.oldest_claim()
         if link.tail.last.caught_up:
             link.reader.check()
@@ -264,7 +265,8 @@ class _Search:
         writer: The writer of the next link, which is connected if there is to be one.
         check: Refuses what the brokers lack; called before the log is made.
         finding: The search that is under way, or whose end was not taken; None if there is none.
-        refused: Settings of the topic that brokers refused when it was made here.
+        refused: Settings that brokers refused when the topic was made here; none if the one that
+            was found last is not that one.
     """
 
     topic: LogTopic
@@ -272,6 +274,7 @@ class _Search:
     check: Callable[[], None]
     finding: Future[_Found] | None = None
     refused: frozenset[str] = frozenset()
+    made: str = ""  # the id of the topic that was made here
 
     def begin(self, known: LogLink | None, name: str, wake: Callable[[], None]) -> None:
         """Begin a search, unless one is under way."""
@@ -285,8 +288,11 @@ class _Search:
         try:
             found = self.topic.find()
         except UnknownTopicError:
-            self.refused = self.topic.make()
+            refused = self.topic.make()
             found = self.topic.find()
+            self.made, self.refused = found[1], refused
+        if found[1] != self.made:
+            self.refused = frozenset()
         if known is not None and found != (known.partition, known.topic_id):
             self.writer.connect()
         return found

@@ -11,6 +11,7 @@ from kshare.core.waits import Wait
 from kshare.errors import ForeignMemberError, KafkaError
 from kshare.group.config.shared_settings import shared_settings
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.ownership import Retries
 from kshare.group.core.right import Right
 from kshare.group.core.waiting import commit_waits, right_waits, start_waits, unclaimed_waits
 from kshare.group.log.log_link import LogLink
@@ -21,6 +22,7 @@ from kshare.group.protocol.shared_settings import difference
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.shared import Shared
 from kshare.wire.protocol.error_codes import Kind
+from kshare.wire.protocol.retry import retry_backoff
 from kshare.wire.protocol.wait_log import WaitLog
 
 __all__ = ["Presence", "beat_key"]
@@ -71,11 +73,13 @@ class Presence:
         self._settings = shared_settings(config)
         self._has_compared = False
         self._beat_at = self._look_at = 0.0
+        self._retries = Retries(backoff=retry_backoff(config.kafka))
 
     @property
     def next_time(self) -> float:
         """When something is to be done next, once the log is followed."""
-        return 0.0 if self.right.beats.wants_proof else min(self._beat_at, self._look_at)
+        beat_at = 0.0 if self.right.beats.wants_proof else self._beat_at
+        return min(max(beat_at, self._retries.at), self._look_at)
 
     def may_act(self, link: LogLink) -> bool:
         """True if something may be claimed: not before settings were compared.
@@ -93,7 +97,7 @@ class Presence:
         beats = self.right.beats
         now, wall_ms = self._now(), int(time.time() * 1000)
         beats.lapsed(self.right.lapsed_at)
-        if now >= self._beat_at or beats.wants_proof:
+        if now >= self._retries.at and (now >= self._beat_at or beats.wants_proof):
             self._beat_at = now + (beats.pause if beats.is_on else _BEAT_SECONDS)
             beats.sent(wall_ms, now)
             host = self._config.application_server or socket.gethostname()
@@ -147,7 +151,8 @@ class Presence:
             member, ownerships = self._shared.member, self._shared.ownerships
             if beats.take_lapse(now):
                 ownerships.renew("the log was not reached for claim.timeout.ms")
-            beats.read(ownerships.log)
+            if beats.read(ownerships.log):
+                self._retries.backoff.reset()
             self._compare(ownerships.log)
             last = link.tail.last
             if last.caught_up and self.right.has_missed(last.read_at, has_holes=last.has_holes):
@@ -188,4 +193,5 @@ class Presence:
         link.not_taken(error, kind)
         self._actions.note(error)
         self.right.beats.not_taken(wall_ms)
-        self._beat_at = 0.0  # again, with the next step
+        self._beat_at = 0.0  # again, after a pause: brokers may refuse it at once, and for long
+        self._retries.failed(str(error), self._now())

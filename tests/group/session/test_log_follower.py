@@ -9,10 +9,12 @@ import pytest
 
 from kshare.cluster.cluster import TopicConfig
 from kshare.core.progress import TopicPartition
-from kshare.errors import InternalTopicError, KafkaError
+from kshare.errors import InternalTopicError, KafkaError, UnknownTopicError
 from kshare.group.core.ownerships import Ownerships
-from kshare.group.log.tail import LogLostError, LogTail
+from kshare.group.log.tail import LastAnswer, LogLostError, LogTail, Row
 from kshare.group.log.topic import LogTopic, LogWriter, Safety
+from kshare.group.protocol.record_codec import encode
+from kshare.group.protocol.records import Stable
 from kshare.group.session.log_follower import LogFollower, LogInspector
 from kshare.group.session.shared import Shared
 from tests.support.clock import WAIT_S, Clock, until
@@ -143,6 +145,60 @@ def test_nothing_follows_from_a_log_that_was_truncated_until_its_topic_is_found(
     follower.ask()
     search.find((L0, "id"))
     assert follower.sound_link is follower.link is not link
+
+
+def test_the_end_of_the_log_is_known_once_what_was_read_counts(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first reading takes several answers while others write, and nothing counts before its end.
+
+    Who waits for an end that is behind the first of them would take the group for a new one.
+    """
+    follower = search.follower
+    search.find((L0, "id"))
+    link = follower.link
+    assert link is not None
+    stable = Stable(TopicPartition("orders", 0), 0, 7, author="me#1")
+    answers = [(False, 1), (False, 2), (True, 3), (False, 4)]
+
+    def take(tail: LogTail) -> list[Row]:
+        caught_up, position = answers.pop(0)
+        tail.position = position
+        tail.last = LastAnswer(caught_up, bounds=(3, 3))
+        return [Row(position - 1, *encode("g", stable))]
+
+    monkeypatch.setattr(LogTail, "take", take)
+    ends, known = [], []
+    while answers:
+        follower.receive()
+        log = search.shared.ownerships.log
+        ends.append(log.end)
+        known.append(log.of(stable.partition).stable is not None)
+    assert ends == [0, 0, 3, 4]
+    assert known == [False, False, True, True]
+
+
+@pytest.mark.parametrize("maker", ["me", "another"])
+def test_what_was_refused_is_forgotten_with_the_topic(
+    search: Search, monkeypatch: pytest.MonkeyPatch, maker: str
+) -> None:
+    """Another one may be made by hand, with settings that are worth a warning."""
+    refusals = [frozenset({"segment.bytes"}), frozenset()]
+    monkeypatch.setattr(LogTopic, "make", lambda _: refusals.pop(0))
+    follower = search.follower
+    search.answers.append(UnknownTopicError("none"))
+    search.may_find.release()
+    search.find((L0, "id"))
+    assert follower._search.refused == {"segment.bytes"}
+    follower._find()
+    search.find((L0, "id"))
+    assert follower._search.refused == {"segment.bytes"}, "it is the same topic"
+    follower._find()
+    if maker == "me":
+        search.answers.append(UnknownTopicError("none"))
+        search.may_find.release()
+    search.find((L0, "other"))
+    assert follower._search.refused == frozenset()
 
 
 LOG0, LOG3 = TopicPartition("log", 0), TopicPartition("log", 3)
