@@ -5,6 +5,7 @@ so on one broker Confluent Cloud's 3 is the brokers' own 1.
 """
 
 import asyncio
+import json
 import logging
 import subprocess
 import threading
@@ -24,6 +25,7 @@ from integration.kafka import KafkaBroker, kafka_tool
 from integration.members import eventually
 from integration.sinking import Query
 from kshare.cli import main as kshare_command
+from kshare.cli.features import Feature
 from kshare.cluster.topics import (
     INDIVIDUAL_COMMITS_TOPIC,
     LEDGER_TOPIC,
@@ -296,10 +298,55 @@ def test_parked_keys_that_are_refused_are_an_error_of_the_command(
     check_error(capsys.readouterr().err, service_broker, PARKED_TOPIC)
 
 
+SHORT = {
+    "groups": "works without a short log: members read more when they start",
+    "exactly once": "works without a short ledger, and room in it for batches of very many tasks",
+}
+REFUSED = {
+    "source": "works without policies",
+    "groups": "does not work: topic __individual_commit_offsets is not there",
+    "exactly once": "does not work: topic __kshare_sink_ledger is not there",
+    "parked keys": "does not work: topic __kshare_parked_keys is not there",
+    "dead letters": "does not work: groups do not work",
+}
+
+
+@pytest.mark.parametrize("service_broker", [*SERVICES, "none"], indirect=True)
+def test_the_doctor_says_before_what_the_other_tests_find(
+    service_broker: KafkaBroker,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    """It asks with ``validate_only``, and leaves the cluster as it was."""
+    service = request.node.callspec.params["service_broker"]
+    before = sorted(service_broker.admin.list_topics(timeout=30).topics)
+    kshare_command(["doctor", "--json", "--bootstrap-servers", service_broker.bootstrap_servers])
+    found = {each["check"]: each for each in json.loads(capsys.readouterr().out)}
+    verdicts = {str(feature): found[str(feature)]["text"] for feature in Feature}
+    expected = REFUSED if service == "none" else SHORT
+    for feature, text in verdicts.items():
+        assert text.startswith(expected.get(feature, "works"))
+        assert feature in expected or text == "works"
+    for topic in OWN:
+        if service == "none":
+            assert "POLICY_VIOLATION: Ask the platform team" in found[topic]["text"]
+            check_command(found[topic]["remedy"], service_broker)
+        elif topic in (INDIVIDUAL_COMMITS_TOPIC, LEDGER_TOPIC):
+            assert WORDS[service] in found[topic]["text"]
+        else:
+            assert found[topic]["level"] == "green"
+    assert sorted(service_broker.admin.list_topics(timeout=30).topics) == before
+
+
 def check_error(text: str, broker: KafkaBroker, topic: str) -> None:
     """An error names topic, refusal and command; where it is taken, that makes the topic."""
     assert f"cannot create topic {topic}" in text
     assert "POLICY_VIOLATION: Ask the platform team for topics; let" in text
+    check_command(text, broker)
+
+
+def check_command(text: str, broker: KafkaBroker) -> None:
+    """A text ends with a command."""
     script, *arguments = text[text.index("kafka-topics.sh") :].split()
     assert arguments[:2] == ["--bootstrap-server", broker.bootstrap_servers]
     assert script == "kafka-topics.sh"
