@@ -17,6 +17,7 @@ from kshare.group.protocol.actions import Action
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner, Phase
+from kshare.group.protocol.plain_owner import PlainOwner
 from kshare.group.protocol.records import Claim, Key
 from kshare.group.protocol.start import Reason
 from kshare.group.protocol.subscription import Assigned
@@ -319,6 +320,21 @@ class Ownerships:
                     "what it has handed out and nobody has committed is delivered again"
                 )
 
+    def _look_anew_at_damage(self) -> None:
+        """Claim partitions anew of which a claim cannot be read.
+
+        It may have replaced that of any member, so nobody knows who has what: all claim anew, and
+        wait as if claims had been lost. Not with leases or transactions: they end (the session).
+        """
+        for partition, each in list(self.by_partition.items()):
+            owner, log = each.owner, self.log.of(partition)
+            if not log.damaged or isinstance(owner, PlainOwner | Cooperator):
+                continue
+            owner.look(log)
+            if owner.must_claim_anew(log):
+                self._claimant.times_anew += 1
+                self._claim_under_another_name(owner)
+
     def _claim_under_another_name(self, owner: Owner) -> None:
         """Give up a claim, and claim the same again.
 
@@ -342,6 +358,7 @@ class Ownerships:
 
     def advance(self, now: float) -> Iterator[tuple[Ownership, tuple[Action, ...]]]:
         """What is to be done now; each action must be confirmed, or said to have failed."""
+        self._look_anew_at_damage()
         for owner in self.cooperators():
             if self._was_buried(owner):
                 self._renew(owner, "other members took this one for dead")
@@ -423,13 +440,19 @@ class Ownerships:
 
     def _fenced(self, partition: TopicPartition, owner: Owner) -> FencedError:
         later = list(self.log.of(partition).taken_from(owner.claim_name, owner.hashes))
+        damaged = None if later else next(iter(self.log.of(partition).damaged.values()), None)
         taken = owner.hashes & [part for placed in later for part in placed.claim.hashes]
         shown = ", ".join(map(str, taken or owner.hashes))
         other = session_of(later[-1].claim.name) if later else None
         own = session_of(owner.claim_name)
+        what = (
+            f"{damaged.why}; so {own}"
+            if damaged
+            else f"{other or 'another member'} of group {self.log.group} has claimed key hashes "
+            f"{shown} of {own}, which"
+        )
         return FencedError(
-            f"{partition}: {other or 'another member'} of group {self.log.group} has claimed key "
-            f"hashes {shown} of {own}, which delivers and commits them no more",
+            f"{partition}: {what} delivers and commits them no more",
             topic=partition.topic,
             partition=partition.partition,
             hashes=tuple((part.lo, part.hi) for part in taken or owner.hashes),

@@ -8,12 +8,15 @@
 So what compaction has not deleted yet costs its bytes alone, and a record that cannot be read is
 forgotten when another one of its key follows, as a tombstone does.
 
-What cannot be read at the end of the log has one of two consequences:
+What cannot be read at the end of the log has one of three consequences:
 
 - It is passed over, with a warning, if at worst records come again that were committed: a fact, a
   stable offset, a beat, and what is no record of ours. All else of the group counts.
-- It ends who reads the group, if two members could own the same hashes or offsets, or records could
-  be skipped: a claim, a lease, a reset, an epoch; another key hash; a later version.
+- It ends what members have of its partition, with a warning, if two could own the same hashes: a
+  claim. They claim anew, and wait as if claims had been lost. It ends those that have leases or
+  transactions, as what they have under way counts by the claims of all.
+- It ends who reads the group, if records could be skipped or nobody knows what is meant: a lease, a
+  reset, an epoch; another key hash; a later version.
 """
 
 import re
@@ -32,6 +35,10 @@ __all__ = ["GroupReader"]
 
 _EXCLUSIVE: Final = {"claim", "lease", "reset", "epoch"}
 """Kinds of records without which two members could do the same, or records be skipped."""
+_ANEW: Final = (
+    "; members without leases and transactions claim {} anew, and wait for claim.timeout.ms: what "
+    "they have handed out and nobody has committed is delivered again"
+)
 _CLAIM: Final = re.compile(rb',"claim",')
 """In keys of claims, whose place is that of the last one."""
 _WARNINGS_MAX: Final = 20
@@ -43,12 +50,14 @@ class _Damage(NamedTuple):
     Attributes:
         offset: Its offset in the log.
         error: Why.
-        stops: Whether nobody may go on without it.
+        stops: Whether nobody may act upon the log without it.
+        claims: The partition that members claim anew without it; None if they cannot go on.
     """
 
     offset: int
     error: CommitLogError
     stops: bool
+    claims: TopicPartition | None
 
 
 class _Unread:
@@ -137,15 +146,18 @@ class GroupReader:
         for offset, key, value in () if unread is None else unread.rows():
             self._apply(offset, key, value)
 
-    def check(self) -> None:
+    def check(self, *, but_claims: bool = False) -> None:
         """Raise the fault of a record without which nobody may go on, at the end of the log.
+
+        Args:
+            but_claims: Whether to pass over claims, upon which the owners of their partitions act.
 
         Raises:
             CommitLogError: It cannot be read.
         """
         self.settle()
         for each in self._damaged.values():
-            if each.stops:
+            if each.stops and not (but_claims and each.claims):
                 raise each.error
 
     def take_warnings(self) -> list[str]:
@@ -158,20 +170,23 @@ class GroupReader:
 
     def _apply(self, offset: int, key: bytes, value: bytes | None) -> None:
         self._damaged.pop(key, None)
-        kind = None
+        parsed = None
         try:
             group, parsed = decode_key(key)
             if group != self.log.group:
                 return
-            kind = parsed.kind
-            if not kind.endswith(OPTIONAL):
+            if not parsed.kind.endswith(OPTIONAL):
                 self.log.apply(offset, parsed, None if value is None else decode(key, value)[1])
         except CommitLogError as error:
             if value is not None:
-                self._note(key, offset, kind, error)
+                self._note(key, offset, parsed, error)
 
-    def _note(self, key: bytes, offset: int, kind: str | None, error: CommitLogError) -> None:
+    def _note(self, key: bytes, offset: int, parsed: Key | None, error: CommitLogError) -> None:
+        kind = None if parsed is None else parsed.kind
+        is_of_others = isinstance(error, LaterVersionError | OtherHashError)
         stops = kind in _EXCLUSIVE or isinstance(error, LaterVersionError)
+        is_claim = kind == "claim" and not is_of_others
+        claims = parsed.partition if parsed is not None and is_claim else None
         drop = f"kshare offsets drop --group {self.log.group}"
         if isinstance(error, LaterVersionError):
             advice = f"; or stop them, and {drop} deletes the group's records"
@@ -183,10 +198,13 @@ class GroupReader:
             )
         else:
             over = "" if stops else "; it is passed over"
-            advice = f"{over}; {drop} --damaged deletes such records alone"
+            anew = "" if claims is None else _ANEW.format(claims)
+            advice = f"{over}{anew}; {drop} --damaged deletes such records alone"
         text = f"{self._place()}, offset {offset}, group {self.log.group}: {error}{advice}"
-        self._damaged[key] = _Damage(offset, type(error)(text), stops)
-        if not stops:
+        self._damaged[key] = _Damage(offset, type(error)(text), stops, claims)
+        if claims is not None and parsed is not None:
+            self.log.damage(offset, parsed, text)
+        if claims is not None or not stops:
             self._warnings.append(text)
 
     def _place(self) -> str:

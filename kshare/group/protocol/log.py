@@ -28,6 +28,7 @@ from kshare.group.protocol.records import (
 __all__ = [
     "EPOCHS_MAX",
     "BlockKey",
+    "Damage",
     "GroupLog",
     "LeaseKey",
     "PartitionLog",
@@ -77,6 +78,13 @@ class PlacedClaim:
         return self.age > other.age and not (self.claim.shared and other.claim.shared)
 
 
+class Damage(NamedTuple):
+    """A claim that cannot be read: its offset in the log, and why."""
+
+    position: int
+    why: str
+
+
 class PlacedLease(NamedTuple):
     """The offsets of a lease, and its own offset in the log."""
 
@@ -99,6 +107,8 @@ class PartitionLog:
         stables: The last stable offset that each author has written.
         resets: Author and number of the resets of the incarnation, in the order of the log.
         overtaken: Names of claims that another one has excluded, though it may be given up since.
+        damaged: Claims that cannot be read, by name. Whoever has claimed before one claims anew,
+            and whoever claims behind it waits: nobody knows whose hashes it has.
     """
 
     incarnation: int = 0
@@ -111,6 +121,7 @@ class PartitionLog:
     stables: dict[str, Stable] = field(default_factory=dict)
     resets: dict[ResetKey, None] = field(default_factory=dict)
     overtaken: set[str] = field(default_factory=set)
+    damaged: dict[str, Damage] = field(default_factory=dict)
     _ranked: "_Ranked | None" = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -162,9 +173,15 @@ class PartitionLog:
         """True if a claim has been fenced, by all that was read.
 
         Who has excluded it may have given its claim up since. Then others have processed what the
-        member still holds, and nothing but this says so.
+        member still holds, and nothing but this says so. A claim that cannot be read is not fenced.
         """
-        return claim_name in self.overtaken or self.is_fenced(claim_name)
+        if claim_name in self.overtaken:
+            return True
+        return self.is_fenced(claim_name) and claim_name not in self.damaged
+
+    def is_damaged_since(self, position: int) -> bool:
+        """True if a claim behind an offset of the log cannot be read."""
+        return any(each.position > position for each in self.damaged.values())
 
     def place(self, claim: Claim, position: int) -> None:
         """A claim is at some offset of the log."""
@@ -316,6 +333,7 @@ class GroupLog:
             return
         log = self.of(key.partition)
         if key.kind == "claim":
+            log.damaged.pop(key.detail[0], None)
             if isinstance(record, Claim):
                 log.place(record, position)
             else:
@@ -331,6 +349,22 @@ class GroupLog:
             _delete(log, key)
         else:
             _apply(log, record, position)
+
+    def damage(self, position: int, key: Key, why: str) -> None:
+        """The next record is a claim that cannot be read: what it replaces is gone.
+
+        Args:
+            position: Its offset in the log.
+            key: Its key.
+            why: What is wrong with it.
+        """
+        assert key.partition is not None
+        log, name = self.of(key.partition), key.detail[0]
+        was_overtaken = name in log.overtaken
+        self.apply(position, key, None)
+        if was_overtaken:  # its member is fenced as before
+            log.overtaken.add(name)
+        log.damaged[name] = Damage(position, why)
 
     def _apply_of_group(self, position: int, key: Key, record: Record | None) -> None:
         match record:

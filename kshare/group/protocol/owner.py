@@ -143,6 +143,18 @@ class Owner:
         """Actions that it wants and that were not confirmed."""
         return self._pending
 
+    def must_claim_anew(self, log: PartitionLog) -> bool:
+        """True if a claim that cannot be read came behind the own claim.
+
+        It may be the own one, or have replaced one by which others have the same hashes.
+        """
+        if self.phase is Phase.FENCED:
+            return False
+        mine = log.claims.get(self.claim_name)
+        if mine is None:
+            return self.claim_name in log.damaged
+        return log.is_damaged_since(mine.position)
+
     # -- events ----------------------------------------------------------------------------
 
     def know_peers(self, names: frozenset[str] | None) -> None:
@@ -306,6 +318,8 @@ class Owner:
         if self.phase is not Phase.FENCED and log.was_fenced(self.claim_name):
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()
             self._evidence = self._evidence.knowing(NO_HASHES)
+        if log.damaged and self.phase is Phase.WAITING:  # nobody knows who has had its hashes
+            self._takeover = replace(self._takeover, waits=True)
         may_go_on = self.phase is Phase.WAITING and not self._takeover.waits
         if may_go_on and is_alone(log, self.claim, self.peers):
             self.phase = Phase.STARTING
@@ -348,8 +362,8 @@ class Owner:
             case Phase.RUNNING if self.commit is not None:
                 return self._commit(log, self.commit)
             # A transaction may be under way: who takes over has to know its id.
-            case Phase.FENCED if (
-                self.claim_name in log.claims and self.claim.transactional_id is None
+            case Phase.FENCED if self.claim.transactional_id is None and (
+                self.claim_name in log.claims or self.claim_name in log.damaged
             ):
                 return (Delete((Key(0, "claim", self.partition, (self.claim_name,)),)),)
         return ()

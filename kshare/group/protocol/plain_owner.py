@@ -4,7 +4,8 @@
 
     STARTING --start resolved--> RUNNING
        ^                            |
-       +---- offsets were reset ----+---- somebody has claimed the partition --> FENCED
+       +---- offsets were reset ----+---- somebody has claimed the partition,
+                                          or a claim cannot be read --> FENCED
 
 It claims nothing and writes no facts: the group's coordinator alone says who has the partition. It
 reads the log, so what others have committed individually is not delivered again, and it commits the
@@ -32,7 +33,7 @@ class PlainOwner(Owner):
     """A member's ownership of a whole partition, without a claim."""
 
     phase: Phase = Phase.STARTING
-    _claims_seen: int = 0  # log offset of the newest claim when it began
+    _claims_seen: int = 0  # log offset of the newest claim when it began, read or not
     _written: int = -1  # the primary offset; -1 if it is to be written in any case
 
     def primary_read(self, primary: Primary | None, log_end: int, log_start: int = 0) -> None:
@@ -59,7 +60,7 @@ class PlainOwner(Owner):
         """Move on by what the log says."""
         if self.resolved is None or self.phase is Phase.FENCED:
             return
-        if any(
+        if log.is_damaged_since(self._claims_seen) or any(
             placed.position > self._claims_seen and session_of(name) != session_of(self.claim_name)
             for name, placed in log.claims.items()
         ):
@@ -68,7 +69,8 @@ class PlainOwner(Owner):
             self.rewind()
 
     def _begin(self, log: PartitionLog, start: Start) -> tuple[Action, ...]:
-        self.resolved, self._claims_seen = start, log.position
+        damages = (each.position for each in log.damaged.values())
+        self.resolved, self._claims_seen = start, max([log.position, *damages])
         if start.unanchored:
             self._written = -1
         self._run()

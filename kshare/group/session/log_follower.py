@@ -81,6 +81,8 @@ class LogFollower:
         self._shared = shared
         self._now = now
         self._wake = wake
+        # What is leased or under way in a transaction counts by the claims of all.
+        self._claims_anew = config.lease_records is None and config.transactional_id is None
         check = partial(_check_transactions, config, brief)
         self._search = _Search(_log_topic(config, brief), _log_writer(config), check)
         self._pauses = retry_backoff(config.kafka)
@@ -179,7 +181,7 @@ class LogFollower:
                 log.end = max(log.end, link.tail.position or 0)
             oldest = self._shared.ownerships.oldest_claim()
         if link.tail.last.caught_up:
-            link.reader.check()
+            link.reader.check(but_claims=self._claims_anew)
         if link.tail.last.log_start > oldest:
             why = f"its records below offset {link.tail.last.log_start} were deleted"
             self._lose(why, link.partition, link.topic_id)

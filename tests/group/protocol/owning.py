@@ -97,6 +97,7 @@ def clone_log(log: GroupLog) -> GroupLog:
             dict(part.stables),
             dict(part.resets),
             set(part.overtaken),
+            dict(part.damaged),
         )
         for at, part in log.partitions.items()
     }

@@ -16,7 +16,7 @@ from kshare.group.protocol.actions import (
 )
 from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Claim, Key, Record
+from kshare.group.protocol.records import Claim, Key, Member, Record
 from tests.group.protocol.owning import (
     TIMEOUT,
     Mark,
@@ -35,6 +35,10 @@ NOBODY: Final = Owner(Claim(T0, "", NO_HASHES), phase=Phase.FENCED)
 
 GONE: Final = -1
 """The number of actions for which nobody waits."""
+
+
+DAMAGED: Final = Member("damaged", "", 0)
+"""Stands for a record that cannot be read."""
 
 
 @dataclass
@@ -127,7 +131,10 @@ def replay(log: Log, into: GroupLog) -> None:
     if into.end < log.end:
         first = bisect_left(log.records, into.end, key=itemgetter(0))
         for position, key, record in log.records[first:]:
-            into.apply(position, key, record)
+            if record is DAMAGED:
+                into.damage(position, key, "it cannot be read")
+            else:
+                into.apply(position, key, record)
     into.end = max(into.end, log.end)
 
 
@@ -212,6 +219,12 @@ class Process:
         return [action for _, action in self.wanted]
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether time goes on for what it waits for."""
+        each = self.ownership
+        return each is not None and each.waits_since is not None
+
+    @property
     def waited(self) -> float:
         """A time at which it has waited for former owners."""
         each = self.ownership
@@ -273,6 +286,7 @@ class Process:
                 frozenset(part.blocks.items()),
                 frozenset(part.claims.items()),
                 frozenset(part.overtaken),
+                frozenset(part.damaged.items()),
             )
         )
         self.read_mark = log, log.end, mark

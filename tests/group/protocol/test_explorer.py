@@ -40,6 +40,7 @@ LIMITS = Limits(processes=4, commits=3, in_flight=2, compactions=2)
 FAILING = replace(LIMITS, failures=3)
 LOST = replace(FAILING, lost_logs=1)
 PARTS = replace(LIMITS, leaves=2, compactions=8)
+DAMAGED = replace(LIMITS, damages=2)
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -66,6 +67,33 @@ def test_every_interleaving_of_members_that_run(failures: int, steps: int, promi
 
 def test_random_walks() -> None:
     no_law_is_broken(lambda seed: walk(LIMITS, LENGTH, seed), walks(WALKS))
+
+
+def test_every_interleaving_with_a_claim_that_cannot_be_read() -> None:
+    reached, broken = explore(Limits(processes=3, damages=1), depth(6), running=True)
+    explored(reached.states, broken)
+    assert broken is None
+    assert reached.states > least(3_000)
+
+
+@pytest.mark.parametrize("limits", [DAMAGED, replace(LOST, damages=2), replace(PARTS, damages=2)])
+def test_random_walks_with_claims_that_cannot_be_read(limits: Limits) -> None:
+    run = first_world(running=True)
+    no_law_is_broken(lambda seed: walk(limits, LENGTH, seed, run, slow="m0"), walks(WALKS))
+
+
+def test_a_group_goes_on_though_a_claim_cannot_be_read() -> None:
+    """Of a member that lives, and of one that is dead: all is processed, and nobody has to help."""
+    for crashes in (False, True):
+        world = first_world(running=True)
+        if crashes:
+            take(world, ("replace", "m0"))
+            world.crash("m0")
+        take(world, ("damage", "m0#1"))
+        finish(world)
+        assert world.acknowledged == {0, 1, 2, 3}
+        assert {each.owner.phase for each in world.processes.values()} == {owner.Phase.RUNNING}
+        assert ("m0#1" in world.log.said().of(T0).damaged) is crashes
 
 
 def test_every_interleaving_with_a_lost_log() -> None:
@@ -361,6 +389,14 @@ def looks_not_anew_after_a_lapse(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ownerships, "look_anew", lambda _: None)
 
 
+def takes_what_cannot_be_read_for_given_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log.GroupLog, "damage", lambda self, at, key, _: self.apply(at, key, None))
+
+
+def trusts_its_claim_though_a_later_one_cannot_be_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Owner, "must_claim_anew", lambda *_: False)
+
+
 def deletes_claims_that_others_wait_for(patch: pytest.MonkeyPatch) -> None:
     def greedy(at: TopicPartition, said: log.PartitionLog, member: str) -> list[Key]:
         gone = [other for other in said.claims if not said.owned_by(other)]
@@ -395,6 +431,8 @@ FAULTS: dict[Patch, int] = {
 others are tried."""
 FAULTS_OF_RUNNING_MEMBERS: dict[Patch, tuple[Limits, int]] = {
     deletes_claims_that_others_wait_for: (LIMITS, 485),
+    takes_what_cannot_be_read_for_given_up: (DAMAGED, 18),
+    trusts_its_claim_though_a_later_one_cannot_be_read: (DAMAGED, 21),
     forgets_facts_that_were_not_written: (FAILING, 4),
     answers_a_commit_when_it_begins: (FAILING, 0),
     does_not_wait_after_a_lost_log: (LOST, 392),

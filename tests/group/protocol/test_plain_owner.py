@@ -12,7 +12,7 @@ from kshare.group.protocol.commit import blocks_to_write
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.plain_owner import PlainOwner
-from kshare.group.protocol.records import Claim, Record, Reset, Stable, key_of
+from kshare.group.protocol.records import Claim, Key, Record, Reset, Stable, key_of
 from kshare.group.protocol.start import Anchor, Primary, Reason
 from tests.support.groups import LOWER, T0
 
@@ -147,3 +147,15 @@ def test_after_the_log_was_lost_it_goes_on_and_commits_without_an_anchor() -> No
     lost = GroupLog("g")
     owner.begin_commit(lost.of(T0))
     assert run(owner, lost, primary) == Primary(15)
+
+
+def test_a_claim_that_cannot_be_read_fences_it_as_any_other() -> None:
+    """Not one that was there before: its partition was assigned to it since."""
+    log = begun()
+    log.damage(log.end, Key(0, "claim", T0, ("old#1",)), "damaged")
+    owner = PlainOwner(Claim(T0, "m#1", ALL_HASHES))
+    run(owner, log, Primary(10, Anchor(1, 0)))
+    phases = [owner.phase]
+    log.damage(log.end, Key(0, "claim", T0, ("new#1",)), "damaged")
+    owner.look(log.of(T0))
+    assert [*phases, owner.phase] == [Phase.RUNNING, Phase.FENCED]

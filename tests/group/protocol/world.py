@@ -55,7 +55,7 @@ from tests.group.protocol.owning import (
     new_ownerships,
     shallow,
 )
-from tests.group.protocol.process import T0, Log, Process, marks_of, own
+from tests.group.protocol.process import DAMAGED, T0, Log, Process, marks_of, own
 
 HALVES = split(WHOLE, 2)
 
@@ -82,6 +82,7 @@ class World:
     expired: int = 0  # how often tombstones were deleted
     failures: int = 0
     left: int = 0
+    damaged: int = 0  # how many claims were made unreadable
     cleaned_after: int = 0  # how many had left when records were last deleted
     per_call: int = 1  # records that a call returns, if there are as many
     _checked: tuple[object, ...] = ()  # what held at the last check
@@ -227,6 +228,7 @@ class World:
             self.expired,
             self.failures,
             self.left,
+            self.damaged,
             self.started,
         )
 
@@ -292,6 +294,7 @@ class Limits:
     compactions: int = 1
     lost_logs: int = 0
     failures: int = 0
+    damages: int = 0  # claims that others overwrite with what cannot be read
     leaves: int = 0  # members that give up what they claim; others take a part of what one has
 
 
@@ -311,6 +314,7 @@ def steps(world: World, limits: Limits) -> list[Step]:
         if world.left < limits.leaves and process.commits and process.asked is None:
             possible.append(("leave", name))
     possible += cleaner_steps(world, limits)
+    possible += damage_steps(world, limits)
     if world.lost_logs < limits.lost_logs and world.log.records:
         possible.append(("lose the log", ""))
     return possible
@@ -323,6 +327,24 @@ def cleaner_steps(world: World, limits: Limits) -> list[Step]:
         possible.append(("compact", ""))
     if world.expired < world.compactions and world.log.has_tombstones:
         possible.append(("delete tombstones", ""))
+    return possible
+
+
+def damage_steps(world: World, limits: Limits) -> list[Step]:
+    """Claims that can be made unreadable, and records that operators can delete.
+
+    They do so when everyone has read it who was not away for longer than the claim timeout.
+    """
+    possible: list[Step] = []
+    if not limits.damages:
+        return possible
+    said = world.log.said().of(T0)
+    if world.damaged < limits.damages:
+        possible += [("damage", name) for name in said.claims]
+    seen = min((p.log.end for p in world.processes.values() if p.is_current), default=world.log.end)
+    for at, key, record in world.log.records:
+        if record is DAMAGED and key.detail[0] in said.damaged and at < seen:
+            possible.append(("drop", key.detail[0]))
     return possible
 
 
@@ -345,7 +367,7 @@ def log_steps(world: World, process: Process, limits: Limits) -> list[Step]:
     can_commit = process.commits < limits.commits and process.owner.commit is None
     if can_commit and phase is Phase.RUNNING:
         possible.append(("commit", name))
-    if phase is Phase.WAITING:
+    if phase is Phase.WAITING and process.is_waiting:
         possible.append(("wait", name))
     return possible
 
@@ -364,6 +386,10 @@ def take(world: World, step: Step) -> None:
     elif what == "delete tombstones":
         world.log.delete_tombstones()
         world.expired += 1
+    elif what in {"damage", "drop"}:
+        is_damage = what == "damage"
+        world.damaged += is_damage
+        world.log.append(Key(0, "claim", T0, (name,)), DAMAGED if is_damage else None)
     elif what == "leave":
         world.leave(name)
     elif what == "lose the log":

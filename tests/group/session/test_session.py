@@ -28,8 +28,8 @@ from kshare.errors import (
 )
 from kshare.group.log.topic import log_partition
 from kshare.group.offsets import GroupOffsets
-from kshare.group.protocol.record_codec import encode
-from kshare.group.protocol.records import Claim
+from kshare.group.protocol.record_codec import encode, encode_key
+from kshare.group.protocol.records import Claim, Key
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster, watermarks
 from tests.support.clock import WAIT_S, Ahead
@@ -39,6 +39,7 @@ from tests.support.groups import (
     LOWER,
     SECONDS,
     T0,
+    T1,
     UPPER,
     closing_session,
     commit,
@@ -397,14 +398,14 @@ def test_what_cannot_be_read_is_deleted_alone_while_members_live(
     servers: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fact = f'[1,"{GROUP}",1,"block","orders",0,"m",[0,8],0]'.encode()
-    claim = f'[1,"{GROUP}",0,"claim","orders",0,"typo"]'.encode()
+    reset = f'[1,"{GROUP}",1,"reset","orders",0,"typo",0]'.encode()
     with member(servers) as session, closing(offsets(servers)) as outside:
         write(servers, fact, b"junk")
         eventually(lambda: "it is passed over" in caplog.text)
         assert commit(session, rectangle(0, 4), rectangle(6, 8)) == 4
         assert outside.drop_damaged(is_dry_run=True) == outside.drop_damaged() == 1
         assert outside.drop_damaged() == 0
-        write(servers, claim, b"{}")  # who might own what: nobody goes on
+        write(servers, reset, b"{}")  # records might be skipped: nobody goes on
         with pytest.raises(CommitLogError, match=rf"{LOG}-{NUMBER}, offset \d+, .*--damaged"):
             eventually(session.check)
     with pytest.raises(CommitLogError), member(servers):
@@ -414,6 +415,46 @@ def test_what_cannot_be_read_is_deleted_alone_while_members_live(
         assert outside.drop_damaged(topic="orders") == 1
     with member(servers) as session:
         assert start_of(session) == Progress.of(4, [rectangle(6, 8)])  # nothing else was given up
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_claim_that_cannot_be_read_costs_its_partition_a_wait(
+    servers: str, caplog: pytest.LogCaptureFixture, is_own: bool
+) -> None:
+    with member(servers, LOWER) as session, closing(offsets(servers)) as outside:
+        session.claim({T0: KeyRanges([LOWER]), T1: ALL_HASHES})
+        other = start_of(session, T1)
+        before = start_of(session)
+        assert commit(session, rectangle(0, 4, LOWER)) == 0
+        (name,) = session._shared.ownerships.log.of(T0).claims
+        claim = Key(0, "claim", T0, (name if is_own else "typo",))
+        write(servers, encode_key(GROUP, claim), b"{}")
+        eventually(lambda: "claim orders-0 anew, and wait" in caplog.text)
+        eventually(lambda: session.started().get(T0) not in {None, before})
+        assert start_of(session) == Progress.of(0, [rectangle(0, 4, LOWER)])
+        assert session.started()[T1] is other
+        assert commit(session, rectangle(4, 6, LOWER)) == 0
+        if not is_own:  # it has gone with the claim that is replaced
+            assert outside.drop_damaged() == 1
+        eventually(lambda: not outside.drop_damaged(is_dry_run=True))
+        session.check()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"consumption_order": "none"}, {"transactional_id": "mine"}],
+    ids=["leases", "transactions"],
+)
+def test_a_claim_that_cannot_be_read_ends_who_has_leases_or_transactions(
+    servers: str, given: dict[str, str]
+) -> None:
+    claim = Key(0, "claim", T0, ("typo",))
+    with closing_session(GroupSession(group_config(servers, **given))) as session:  # type: ignore[arg-type]
+        session.claim({T0: ALL_HASHES})
+        start_of(session)
+        write(servers, encode_key(GROUP, claim), b"{}")
+        with pytest.raises(CommitLogError, match=rf"{LOG}-{NUMBER}, offset \d+, .*--damaged"):
+            eventually(session.check)
 
 
 @pytest.mark.parametrize("offset", [2**63 - 1, 2**63 - 2, 2**62 + 1])
