@@ -37,6 +37,8 @@ def holds(condition: Condition, row: dict[str, Any]) -> bool:
     if type(literal) is not type(value):
         # Spark would have cast one of them: then anything may be true.
         return literal is not None
+    if isinstance(value, datetime) and (value.tzinfo is None) != (literal.tzinfo is None):
+        return True  # as above
     return bool(HOLDS[condition.comparison](value, literal))
 
 
