@@ -10,9 +10,7 @@ Spark makes a new writer on the driver for each batch, and another to commit it,
 nothing. Spark tells a task which query, run and batch it writes in the job's local properties.
 """
 
-import hashlib
 import logging
-import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from kshare.edge import edge
 from kshare.errors import KafkaError, OptionsError
+from kshare.options.frozen import digest_of
 from kshare.options.sink import SinkOptions, parse_sink_options
 from spark_plugin.logs import show_log
 from spark_plugin.spark_api import DataSourceStreamArrowWriter
@@ -169,8 +168,7 @@ def stream_sink(options: Mapping[str, str], schema: StructType) -> StreamSink:
 
 def _ask_for_transactions(options: SinkOptions) -> None:
     """Refuse brokers without transactions, once in each process: there is a sink for each batch."""
-    # A digest: the memory of the process holds no second copy of a secret.
-    cluster = hashlib.sha256(pickle.dumps(options.kafka)).digest()
+    cluster = digest_of(options.kafka)
     if cluster not in _asked:
         from kshare.produce import check_exactly_once  # noqa: PLC0415 - as in _write()
 

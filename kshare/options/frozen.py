@@ -4,10 +4,12 @@ Guarantee: equal contents compare equal and hash equal, in any order; all of it 
 form of :class:`Properties` or :class:`Secret` holds a value.
 """
 
+import hashlib
+import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-__all__ = ["HIDDEN", "FrozenMapping", "Properties", "Secret"]
+__all__ = ["HIDDEN", "FrozenMapping", "Properties", "Secret", "digest_of"]
 
 HIDDEN: Final = "<hidden>"
 """Shown in place of a secret."""
@@ -88,3 +90,12 @@ class Secret:
 
     def __repr__(self) -> str:
         return HIDDEN
+
+
+def digest_of(value: object) -> bytes:
+    """The SHA-256 digest of a value, as the key of what is kept for it.
+
+    So the memory of the process holds no second copy of a secret. Values are compared as they are
+    pickled: equal ones that pickle in another way only have what is kept made anew.
+    """
+    return hashlib.sha256(pickle.dumps(value)).digest()

@@ -20,10 +20,8 @@ one; after an error they are closed. Tasks do without this module: the protocol'
 admin client take 0.3 s to import.
 """
 
-import hashlib
 import logging
 import os
-import pickle
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +30,7 @@ from typing import Final, NoReturn
 
 from kshare.core.listing import join_names
 from kshare.errors import KafkaError, KshareError
+from kshare.options.frozen import digest_of
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions
 from kshare.produce.coordinator import Coordinators
 from kshare.produce.ledger import Ledger
@@ -112,9 +111,7 @@ class KeptClients:
     @contextmanager
     def taken(self, attempt: Attempt, options: SinkOptions) -> Iterator[_Clients]:
         """Those of a query's run: the kept ones, or new ones; after an error they are closed."""
-        # A digest: the memory of the process holds no second copy of a secret.
-        digest = hashlib.sha256(pickle.dumps(options)).digest()
-        wanted = (os.getpid(), attempt.query, attempt.run, digest)
+        wanted = (os.getpid(), attempt.query, attempt.run, digest_of(options))
         clients, self._clients = self._clients, None  # nobody else has them now
         if clients is not None and (wanted != self._made_for or time.monotonic() > self._until):
             if self._made_for is not None and self._made_for[0] != os.getpid():

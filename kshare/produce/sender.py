@@ -9,10 +9,8 @@ faster than the brokers take waits for room in the queue, which is bounded in ro
 process keeps its producer for the next task: connections, metadata and the producer's id stay.
 """
 
-import hashlib
 import logging
 import os
-import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +28,7 @@ from kshare.cluster.listening import START_SECONDS, check_listening
 from kshare.core.waits import Wait
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
+from kshare.options.frozen import digest_of
 from kshare.options.sink import SinkOptions
 from kshare.produce.config import producer_config
 from kshare.produce.rows import Rows, rows_of
@@ -361,8 +360,7 @@ class _KeptSender:
         self, options: SinkOptions, batch: pa.RecordBatch, producer: Callable[..., Producer]
     ) -> Sender:
         """The last task's sender if it was in order and had the same options; or a new one."""
-        # A digest: the memory of the process holds no second copy of a secret.
-        digest = hashlib.sha256(pickle.dumps((options.kafka, options.producer))).digest()
+        digest = digest_of((options.kafka, options.producer))
         if self._sender is not None and self._made_for == (os.getpid(), digest):
             return self._sender
         self.drop()

@@ -13,12 +13,10 @@ docs/design/decisions.md).
 """
 
 import base64
-import hashlib
 import http.client
 import io
 import logging
 import os
-import pickle
 import socket
 import ssl
 import threading
@@ -30,7 +28,7 @@ from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 
 from kshare.core.bounded_json import read_json
 from kshare.errors import AuthenticationError, KshareError
-from kshare.options.frozen import FrozenMapping, Properties
+from kshare.options.frozen import FrozenMapping, Properties, digest_of
 from kshare.options.model import KafkaConfig
 from kshare.security.tls import context_of
 from kshare.security.tokens import (
@@ -117,8 +115,7 @@ def oauth_token(kafka: KafkaConfig, *, clock: Clock = time.time) -> Token:
     extensions = jaas_extensions(options)
     if url.lower().startswith("file:"):
         return token_from_file(unquote(urlsplit(url).path), extensions, clock())
-    # A digest: the cache holds no second copy of a secret.
-    key = hashlib.sha256(pickle.dumps((kafka.properties, options))).digest()
+    key = digest_of((kafka.properties, options))
     return _cache.token(key, lambda: token_from_endpoint(kafka, options, url, extensions), clock)
 
 

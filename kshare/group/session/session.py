@@ -19,11 +19,7 @@ from typing import Final
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.offsets import Bounds
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import (
-    CommitFailedError,
-    ConsumerClosedError,
-    FetchTimeoutError,
-)
+from kshare.errors import CommitFailedError, ConsumerClosedError, FetchTimeoutError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.work import LateWork, ProcessedWork

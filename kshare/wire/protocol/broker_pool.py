@@ -9,10 +9,8 @@ Fetch request.
 """
 
 import atexit
-import hashlib
 import math
 import os
-import pickle
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -22,6 +20,7 @@ from kshare.core.backoff import Backoff
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
+from kshare.options.frozen import digest_of
 from kshare.wire.protocol.brokers import BrokerSearch, Leader, Preference
 from kshare.wire.protocol.connection import BrokerConnection, Connection
 from kshare.wire.protocol.messages import Address, LeaderUnknownError, Metadata, fetch_metadata
@@ -155,8 +154,7 @@ class BrokerPool:
         self._new_connection = connect
         self._memory = memory
         self._clock = clock
-        # A digest: the memory of the process holds no second copy of a secret.
-        self._cluster = hashlib.sha256(pickle.dumps(kafka)).digest()
+        self._cluster = digest_of(kafka)
         # At least a second: a reader asks the one that it has just found.
         self._leader_seconds = max(kafka.metadata_max_age_seconds, 1.0)
         idle_ms = kafka.connections_max_idle_ms  # -1: for ever
