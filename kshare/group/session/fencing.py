@@ -111,17 +111,22 @@ class HiddenEnd:
         self._group = group
         self._watch = Watch(now, CHANCE.random())
         self._is_possible = True
+        self._thread: threading.Thread | None = None
 
     def look(self, partition: TopicPartition, tail: LogTail) -> None:
         """Look at the last answer of the log, and act beside the session's thread."""
         before = self._watch.look(*tail.last.bounds)
-        if before is not None and self._is_possible:
-            threading.Thread(
-                target=self._end,
-                args=(partition, before),
-                name=f"kshare {self._group} ends a transaction",
-                daemon=True,
-            ).start()
+        if before is None or not self._is_possible:
+            return
+        if self._thread is not None and self._thread.is_alive():
+            return  # brokers are slow: one at a time, which also says once what is not possible
+        self._thread = threading.Thread(
+            target=self._end,
+            args=(partition, before),
+            name=f"kshare {self._group} ends a transaction",
+            daemon=True,
+        )
+        self._thread.start()
 
     def _end(self, partition: TopicPartition, before: int) -> None:
         try:

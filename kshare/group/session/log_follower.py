@@ -355,6 +355,7 @@ class LogInspector:
         self._found: tuple[TopicPartition, str] | None = None
         self._refused = refused
         self._said: set[str] = set()
+        self._thread: threading.Thread | None = None
 
     def has_moved(self, partition: TopicPartition, topic_id: str) -> bool:
         """Look if it is time to. Never waits.
@@ -366,10 +367,13 @@ class LogInspector:
         Returns:
             True if the last look has found another partition of the same topic.
         """
-        if self._now() >= self._due:
+        # A look lasts as long as slow brokers take: one at a time.
+        is_looking = self._thread is not None and self._thread.is_alive()
+        if self._now() >= self._due and not is_looking:
             self._due = self._now() + _LOOK_SECONDS
             name = f"kshare {self._group} looks"
-            threading.Thread(target=self._look, name=name, daemon=True).start()
+            self._thread = threading.Thread(target=self._look, name=name, daemon=True)
+            self._thread.start()
         found, self._found = self._found, None
         return found is not None and found[1] == topic_id and found[0] != partition
 

@@ -244,13 +244,17 @@ def inspector(topic: Topic, clock: Callable[[], float]) -> LogInspector:
     return LogInspector(made, "billing", clock)
 
 
+def await_looks() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "kshare billing looks":  # it warns after it has closed the topic
+            thread.join()
+
+
 def look(looks: LogInspector, clock: Later) -> bool:
     """Look once more, and again when that has its answer."""
     clock.now += 60
     has_moved = looks.has_moved(LOG0, "id")
-    for thread in threading.enumerate():
-        if thread.name == "kshare billing looks":  # it warns after it has closed the topic
-            thread.join()
+    await_looks()
     return has_moved or looks.has_moved(LOG0, "id")
 
 
@@ -265,6 +269,25 @@ def test_partitions_that_are_added_are_seen() -> None:
     assert not look(looks, clock)
     topic.is_away, topic.found = False, (LOG3, "another id")
     assert not look(looks, clock)  # who reads it finds out
+
+
+def test_one_look_at_a_time() -> None:
+    """Brokers may take longer than the pause between two looks."""
+    may_find, clock, begun = threading.Event(), Later(), []
+
+    class Slow(Topic):
+        def find(self) -> tuple[TopicPartition, str]:
+            begun.append(clock.now)
+            assert may_find.wait(WAIT_S)
+            return super().find()
+
+    looks = inspector(Slow(), clock)
+    for _ in range(5):
+        clock.now += 60
+        looks.has_moved(LOG0, "id")
+    may_find.set()
+    await_looks()
+    assert len(begun) == 1
 
 
 def test_it_is_looked_at_now_and_then_only() -> None:
