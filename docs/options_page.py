@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from kshare.options import kafka_table, producer_table, table
+from kshare.options import kafka_table, producer_table, registry_table, row_formats, table
 from kshare.options.kafka_table import Property
 from kshare.options.kinds import Kind
 from kshare.options.model import KafkaConfig, SourceOptions
@@ -29,6 +29,11 @@ _PROPERTIES: Final = """\
 Names are those of Kafka's Java client. A sink takes those of the producer, a source those of the
 consumer. Times are in milliseconds. An empty default is Kafka's own.
 """
+_REGISTRY: Final = """\
+How the schema registry of typed rows is reached. Names are those of confluent-kafka's client
+(`pip install kshare[registry]` brings what it needs). A secret is never shown.
+`value.json.NAME` and `key.json.NAME` take these options of Spark's `from_json`:
+"""
 _NO_EFFECT: Final = """\
 These properties are accepted with a warning: they change neither which records are read or written,
 nor as whom, nor whom is trusted.
@@ -43,6 +48,13 @@ def options_page() -> str:
     lines = [_INTRODUCTION]
     for title, options in table.SECTIONS.items():
         lines += [f"## {title}", "", *_table("option query values default meaning", options)]
+    json = _listed(row_formats.JSON_OPTIONS)
+    lines += ["## The schema registry (`schemaRegistry.*`), and JSON", "", _REGISTRY, json, ""]
+    lines += _head("property values secret meaning")
+    for entry in registry_table.REGISTRY_PROPERTIES.values():
+        secret = "yes" if entry.secret else ""
+        lines.append(_row(f"`{entry.name}`", entry.kind.values, secret, entry.doc))
+    lines.append("")
     lines += ["## Properties of Kafka's client (`kafka.*`)", "", _PROPERTIES]
     lines += _properties(kafka_table.PROPERTIES.values())
     lines += ["### Only in a sink", "", *_properties(producer_table.PRODUCER_PROPERTIES.values())]

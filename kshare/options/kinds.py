@@ -12,21 +12,33 @@ from typing import Any, Final, NamedTuple
 
 from kshare.options.allowed import function_fault
 from kshare.options.model import SOURCE_COLUMNS
+from kshare.options.typed_rows import (
+    LATEST_SCHEMA,
+    TYPED_COLUMNS,
+    BadRecords,
+    InlineSchema,
+    SchemaChoice,
+    SchemaId,
+    SchemaVersion,
+)
 from kshare.ranges import RANGE_ASSIGNORS, load_range_assignor
 
 __all__ = [
+    "BAD_RECORDS",
     "BOOLEAN",
     "BYTES",
     "COLUMNS",
     "COMMITS",
     "DURATION_MAX",
     "DURATION_OR_OFF",
+    "FIELDS",
     "FUNCTION",
     "ID_PREFIX",
     "INT_MAX",
     "KEYS",
     "LONG_MAX",
     "RANGE_ASSIGNOR",
+    "SCHEMA",
     "SOME_KEYS",
     "TEXT",
     "TOPIC",
@@ -300,8 +312,8 @@ def auto_or(number: Kind, where: str = "") -> Kind:
 
 
 def _parse_columns(text: str) -> tuple[str, ...]:
-    spellings = {name.lower(): name for name in SOURCE_COLUMNS}
-    known = f"known are: {', '.join(SOURCE_COLUMNS)}"
+    spellings = {name.lower(): name for name in (*SOURCE_COLUMNS, *TYPED_COLUMNS)}
+    known = f"known are: {', '.join(SOURCE_COLUMNS)}; of typed rows: {', '.join(TYPED_COLUMNS)}"
     if not text.strip():
         raise ValueError(f"names no column; {known}")
     columns: list[str] = []
@@ -359,7 +371,58 @@ def _parse_duration_or_off(text: str) -> float:
         raise ValueError(f"{error}, or off") from None
 
 
-COLUMNS: Final = Kind(", ".join(f"`{name}`" for name in SOURCE_COLUMNS), _parse_columns)
+_NUMBERED: Final = re.compile(r"(version|id)\s*[:=]\s*([0-9]{1,10})", re.ASCII | re.IGNORECASE)
+
+
+def _parse_schema(text: str) -> SchemaChoice:
+    given = text.strip()
+    if not given:
+        raise BadValueError("is empty", "wanted latest, version:N, id:N, or the schema itself")
+    if given.lower() == "latest":
+        return LATEST_SCHEMA
+    if given.isdecimal():
+        raise BadValueError(
+            "may be a version or an id", f"write version:{given:.20} or id:{given:.20}"
+        )
+    match = _NUMBERED.fullmatch(given)
+    if match is None:
+        return InlineSchema(given)
+    number = int(match[2])
+    if not 0 < number <= INT_MAX:
+        raise BadValueError("is wrong", f"wanted an integer from 1 to {INT_MAX}")
+    return SchemaVersion(number) if match[1].lower() == "version" else SchemaId(number)
+
+
+def _parse_fields(text: str) -> tuple[str, ...]:
+    fields = tuple(name.strip() for name in text.split(","))
+    if not all(all(field.split(".")) for field in fields):
+        raise BadValueError("has an empty name", "write for example user,qty,items.sku")
+    for field in fields:
+        within = [each for each in fields if each.startswith(f"{field}.")]
+        if within or fields.count(field) > 1:
+            raise BadValueError(f"names {(within or [field])[0]!r} twice")
+    return fields
+
+
+def _parse_bad_records(text: str) -> BadRecords:
+    word, equals, topic = (part.strip() for part in text.partition("="))
+    match word.lower():
+        case "fail" if not equals:
+            return BadRecords()
+        case "null" if not equals:
+            return BadRecords("null")
+        case "deadletter" if equals:
+            return BadRecords("deadLetter", _parse_topic(topic))
+    raise BadValueError("is not known", "allowed: fail (default), null, deadLetter=<topic>")
+
+
+SCHEMA: Final = Kind("`latest`, `version:N`, `id:N`, or the schema itself", _parse_schema)
+FIELDS: Final = Kind("dotted paths, separated by commas", _parse_fields)
+"""Fields of a schema; none within another one."""
+BAD_RECORDS: Final = Kind("`fail`, `null`, `deadLetter=<topic>`", _parse_bad_records)
+COLUMNS: Final = Kind(
+    ", ".join(f"`{name}`" for name in (*SOURCE_COLUMNS, *TYPED_COLUMNS)), _parse_columns
+)
 """Names of a row's columns, in any case; none of them twice."""
 KEYS: Final = Kind(_KEYS, parse_keys)
 SOME_KEYS: Final = Kind(_KEYS, _parse_some_keys)

@@ -13,6 +13,7 @@ from kshare.core.progress import TopicPartition
 from kshare.options.frozen import FrozenMapping, Properties, Secret
 from kshare.options.jaas import JaasEntry
 from kshare.options.pattern import java_pattern
+from kshare.options.typed_rows import TypedRows
 
 __all__ = [
     "DEFAULT_COLUMNS",
@@ -325,6 +326,7 @@ class SourceOptions:
         task_assignor: Name or path of the assignor that groups tasks (``taskAssignor``); None:
             the default.
         task_assignor_configs: Its configs (``taskAssignor.NAME``), by name.
+        typed_rows: How keys and values are decoded; None: both stay bytes.
     """
 
     topics: Topics
@@ -359,6 +361,7 @@ class SourceOptions:
     max_bytes_key_range_results: int = 200 << 20
     task_assignor: str | None = None
     task_assignor_configs: FrozenMapping[str, str] = field(default_factory=FrozenMapping)
+    typed_rows: TypedRows | None = None
 
     @property
     def column_names(self) -> tuple[str, ...]:

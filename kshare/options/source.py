@@ -29,6 +29,7 @@ from kshare.options.model import (
 from kshare.options.offset_specs import OffsetSpecParser, parse_assign
 from kshare.options.pattern import java_pattern
 from kshare.options.raw import Faults, RawOptions
+from kshare.options.row_formats import TypedRowsParser, is_row_option
 from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS
 from kshare.ranges import RANGE_ASSIGNORS
 
@@ -87,6 +88,8 @@ class _SourceParser:
         fields = self._fields()
         fields |= self._task_assignor()
         fields["leaves_out_large"] = not fields.get("fail_on_data_loss", True)
+        rows = TypedRowsParser(self._raw).parse(topics, fields.get("columns") or ())
+        fields["typed_rows"] = rows
         self._check_splitting(topics, fields)
         self._check_keys()
         if not self._streaming:
@@ -117,6 +120,7 @@ class _SourceParser:
     def _check_names(self) -> None:
         for name in self._raw:
             is_config = is_assignor_config(name)
+            is_row = is_row_option(name)
             queries = OPTIONS[name].queries if name in OPTIONS else ()
             if not self._streaming and (is_config or queries == ("stream",)):
                 self._faults.warn(name, "is ignored in batch queries")
@@ -126,7 +130,7 @@ class _SourceParser:
                 self._faults.warn(name, NO_EFFECT[name])
             elif queries == ("sink",):
                 self._faults.warn(name, "is ignored, it is an option of the sink")
-            elif not queries and not is_config:
+            elif not queries and not is_config and not is_row:
                 known = [option.name for option in OPTIONS.values() if option.queries != ("sink",)]
                 wrong = lacks_prefix(name, CONSUMER)
                 self._raw.warn_unknown(name, (*known, *NOT_BUILT), wrong)

@@ -10,16 +10,19 @@ Names are compared without regard to case, as Spark does.
 from typing import Any, Final, Literal, NamedTuple
 
 from kshare.options.kinds import (
+    BAD_RECORDS,
     BOOLEAN,
     BYTES,
     COLUMNS,
     COMMITS,
     DURATION_OR_OFF,
+    FIELDS,
     FUNCTION,
     ID_PREFIX,
     INT_MAX,
     KEYS,
     RANGE_ASSIGNOR,
+    SCHEMA,
     SOME_KEYS,
     TOPIC,
     Kind,
@@ -29,6 +32,7 @@ from kshare.options.kinds import (
     parse_delay,
     parse_duration,
 )
+from kshare.options.typed_rows import FORMATS, FRAMINGS
 
 __all__ = ["NOT_BUILT", "NO_EFFECT", "OPTIONS", "SECTIONS", "Option", "canonical"]
 
@@ -67,6 +71,43 @@ class Option(NamedTuple):
     unset: Any = None
     default: str = ""
     aliases: tuple[str, ...] = ()
+
+
+def _typed(column: str) -> tuple[Option, ...]:
+    """The options of a column that is typed."""
+    return (
+        Option(
+            f"{column}Format",
+            f"How {column}s are written: the column `{column}` has then the type of their schema "
+            f"(`string`: a string), not bytes ([typed-rows.md](typed-rows.md)).",
+            kind=choice(*FORMATS),
+            default="bytes",
+        ),
+        Option(
+            f"{column}Schema",
+            f"The reader schema of `{column}Format`, which says the column's type.",
+            kind=SCHEMA,
+            default="`latest` with a registry",
+        ),
+        Option(
+            f"{column}Subject",
+            f"The registry's subject of `{column}Schema`. Required where more than one topic may "
+            "be read.",
+            default=f"`<topic>-{column}`",
+        ),
+        Option(
+            f"{column}Framing",
+            "What stands in front of each payload, and names its schema.",
+            kind=choice(*FRAMINGS),
+            default="`confluent` with a registry, else `none`",
+        ),
+        Option(
+            f"{column}Fields",
+            "Only these fields are decoded: `user,qty,items.sku`.",
+            kind=FIELDS,
+            default="all fields",
+        ),
+    )
 
 
 SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
@@ -153,7 +194,8 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
         Option(
             "columns",
             "Names of columns, separated by commas: the rows have these alone, in this order. What "
-            "is left out is neither copied nor built. `headers` needs no `includeHeaders` then.",
+            "is left out is neither copied nor built. `headers` needs no `includeHeaders` then. "
+            "Of typed rows also why a row is bad, its bytes, and the id of its schema.",
             kind=COLUMNS,
             field="columns",
             default="all but `headers`",
@@ -163,6 +205,18 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "Add the column `headers`.",
             kind=BOOLEAN,
             field="include_headers",
+        ),
+    ),
+    "Typed rows": (
+        *_typed("value"),
+        *_typed("key"),
+        Option(
+            "badRecords",
+            "What becomes of a record that cannot be decoded: the query fails and names it; its "
+            "column is null (`valueError` says why); or it is written to a topic as a dead "
+            "letter, and is no row.",
+            kind=BAD_RECORDS,
+            default="`fail`",
         ),
     ),
     "How it is split into tasks": (

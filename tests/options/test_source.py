@@ -71,6 +71,7 @@ def test_defaults_of_a_stream() -> None:
         "max_bytes_key_range_results": 209_715_200,
         "task_assignor": None,
         "task_assignor_configs": {},
+        "typed_rows": None,
     }
     assert not found.limits_records
 
@@ -387,7 +388,10 @@ def test_without_columns_all_are_there_and_headers_if_wanted() -> None:
     assert options(both).column_names == ("headers", "key")
 
 
-KNOWN = "known are: key, value, topic, partition, offset, timestamp, timestampType, headers"
+KNOWN = (
+    "known are: key, value, topic, partition, offset, timestamp, timestampType, headers; of typed "
+    "rows: keyError, keyBytes, keySchemaId, valueError, valueBytes, valueSchemaId"
+)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,311 @@
+"""Options of typed rows: what they become, what is needed, what contradicts, and secrets."""
+
+import pickle
+from typing import Any
+
+import pytest
+
+from kshare.options import SourceOptions
+from kshare.options.allowed import ALLOWED_FUNCTIONS
+from kshare.options.registry_table import REGISTRY_PROPERTIES
+from kshare.options.typed_rows import (
+    LATEST_SCHEMA,
+    TYPED_COLUMNS,
+    BadRecords,
+    InlineSchema,
+    RowFormat,
+    SchemaId,
+    SchemaVersion,
+    TypedRows,
+)
+from tests.support.options import SECRET, options, problem, problems, warnings
+
+REGISTRY = {"schemaRegistry.url": "http://localhost:8081"}
+AVRO = {"valueFormat": "avro", **REGISTRY}
+DDL = {"valueFormat": "json", "valueSchema": "user STRING, qty INT"}
+
+
+def rows(given: dict[str, str], **how: bool) -> TypedRows:
+    found = options(given, **how).typed_rows
+    assert found is not None
+    return found
+
+
+def test_bytes_stay_bytes_unless_a_format_is_named() -> None:
+    assert options().typed_rows is None
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_strings_need_nothing_else(streaming: bool) -> None:
+    found = rows({"valueFormat": "STRING", "keyFormat": "string"}, streaming=streaming)
+    assert found.formats == (
+        RowFormat(column="key", format="string"),
+        RowFormat(column="value", format="string"),
+    )
+    assert found.registry is None
+    assert found.bad_records == BadRecords("fail")
+
+
+def test_with_a_registry_the_newest_schema_of_the_topics_subject_is_read() -> None:
+    found = rows({**AVRO, "keyFormat": "json"})
+    assert [(each.column, each.schema, each.subject, each.framing) for each in found.formats] == [
+        ("key", LATEST_SCHEMA, "t-key", "confluent"),
+        ("value", LATEST_SCHEMA, "t-value", "confluent"),
+    ]
+    assert found.registry is not None
+    assert found.registry.url == "http://localhost:8081"
+    assert found.of("value") == found.formats[1]
+    assert found.of("topic") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "schema"),
+    [
+        ("Latest", LATEST_SCHEMA),
+        ("version:3", SchemaVersion(3)),
+        ("Version = 3", SchemaVersion(3)),
+        ("id:100042", SchemaId(100042)),
+        (' {"type": "string"} ', InlineSchema('{"type": "string"}')),
+        ("id INT", InlineSchema("id INT")),
+    ],
+)
+def test_schemas(text: str, schema: object) -> None:
+    found = rows({**AVRO, "valueSchema": text}).of("value")
+    assert found is not None
+    assert found.schema == schema
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("7", "valueSchema: may be a version or an id (given: '7'); write version:7 or id:7"),
+        (
+            "",
+            (
+                "valueSchema: is empty (given: ''); wanted latest, version:N, id:N, or the schema "
+                "itself"
+            ),
+        ),
+        ("id:0", "valueSchema: is wrong (given: 'id:0'); wanted an integer from 1 to 2147483647"),
+    ],
+)
+def test_schemas_that_are_none(text: str, fault: str) -> None:
+    assert problem({**AVRO, "valueSchema": text}) == fault
+
+
+def test_fields_and_options_of_json() -> None:
+    more = {"valueFields": "user, items.sku", "Value.Json.timestampformat": "yyyy"}
+    found = rows({**DDL, **more}).of("value")
+    assert found is not None
+    assert found.fields == ("user", "items.sku")
+    assert found.json == {"timestampFormat": "yyyy"}
+    assert found.framing == "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [("a,,b", "has an empty name"), ("a..b", "has an empty name"), ("a,a.b", "names 'a.b' twice")],
+)
+def test_fields_that_are_none(text: str, wrong: str) -> None:
+    assert problem({**DDL, "valueFields": text}).startswith(f"valueFields: {wrong} (given: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("Fail", BadRecords("fail")),
+        ("null", BadRecords("null")),
+        ("deadLetter = bad.orders", BadRecords("deadLetter", "bad.orders")),
+    ],
+)
+def test_bad_records(text: str, parsed: BadRecords) -> None:
+    assert rows({**DDL, "badRecords": text}).bad_records == parsed
+
+
+@pytest.mark.parametrize(
+    "text", ["", "drop", "deadLetter", "deadLetter=", "null=1", "deadLetter=a b"]
+)
+def test_bad_records_that_are_none(text: str) -> None:
+    assert problem({**DDL, "badRecords": text}).startswith("badRecords: ")
+
+
+CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
+    (
+        {"valueFormat": "avro"},
+        (
+            "valueSchema: must be specified with valueFormat=avro; give a schema of Avro in JSON, "
+            "or schemaRegistry.url"
+        ),
+    ),
+    (
+        {"valueFormat": "json"},
+        (
+            "valueSchema: must be specified with valueFormat=json; give DDL such as user STRING, "
+            "qty INT, or a JSON Schema, or schemaRegistry.url"
+        ),
+    ),
+    (
+        {"valueFormat": "json", "valueSchema": "version:2"},
+        (
+            "valueSchema: is version:2, which needs schemaRegistry.url; give the address of the "
+            "registry, or DDL such as user STRING, qty INT, or a JSON Schema"
+        ),
+    ),
+    (
+        {**AVRO, "subscribe": "t,u"},
+        (
+            "valueSubject: must be specified where more than one topic may be read; with one "
+            "topic, the default is <topic>-value"
+        ),
+    ),
+    (
+        {**AVRO, "valueSubject": " "},
+        "valueSubject: is empty (given: ' '); give the name of a subject",
+    ),
+    (
+        {"valueFormat": "avro", "valueSchema": "{}", "valueFraming": "confluent"},
+        (
+            "valueFraming: needs schemaRegistry.url: records name their schemas by the registry's "
+            "ids (given: 'confluent')"
+        ),
+    ),
+    (
+        {**AVRO, "valueFraming": "glue"},
+        (
+            "valueFraming: needs the schemas of AWS Glue's registry, which has no client here "
+            "(given: 'glue'); leave out valueFormat, and decode the bytes with from_avro"
+        ),
+    ),
+    (
+        {**DDL, "valueFraming": "singleobject"},
+        "valueFraming: is Avro's own, which contradicts valueFormat=json (given: 'singleobject')",
+    ),
+    (
+        {"valueFormat": "string", "valueSchema": "latest"},
+        "valueSchema: contradicts valueFormat=string: a string has no schema (given: 'latest')",
+    ),
+    (
+        {**AVRO, "value.json.dateFormat": "y"},
+        "value.json.dateFormat: contradicts valueFormat=avro",
+    ),
+    ({"keySubject": "s"}, "keySubject: needs keyFormat, which says how keys are written"),
+    (
+        {"value.json.dateFormat": "y"},
+        "value.json.dateFormat: needs valueFormat, which says how values are written",
+    ),
+    ({"columns": "value,valueError"}, "columns: has valueError, which needs valueFormat"),
+    (
+        {**DDL, "columns": "value,valueSchemaId"},
+        (
+            "columns: has valueSchemaId, and with valueFraming=none records name no id; framings "
+            "with ids: confluent, apicurio"
+        ),
+    ),
+    (
+        {"schemaRegistry.timeout": "3", "valueFormat": "string"},
+        "schemaRegistry.url: must be specified with schemaRegistry.*",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "fault"), CONTRADICTIONS, ids=range(len(CONTRADICTIONS)))
+def test_contradictions(given: dict[str, str], fault: str) -> None:
+    assert problem(given) == fault
+
+
+def test_all_faults_are_reported_together() -> None:
+    given = {
+        "subscribe": "t,u",
+        "valueFormat": "avro",
+        "schemaRegistry.url": f"http://user:{SECRET}@h:1",
+        "schemaRegistry.nonsense": SECRET,
+        "keyFraming": "glue",
+        "badRecords": "x",
+        "value.json.nonsense": "1",
+    }
+    found = problems(given)
+    named = ["schemaRegistry.nonsense", "schemaRegistry.url", "badRecords", "keyFraming"]
+    for name in (*named, "value.json.nonsense", "valueSubject"):
+        assert any(each.startswith(f"{name}: ") for each in found), name
+    assert SECRET not in str(found)
+
+
+@pytest.mark.parametrize("name", ["badRecords", "schemaRegistry.url"])
+def test_what_has_no_effect_without_a_format(name: str) -> None:
+    given = {"badRecords": "null", **REGISTRY}
+    assert warnings({name: given[name]}) == (
+        f"option {name} has no effect without valueFormat or keyFormat",
+    )
+
+
+def test_a_subject_that_nothing_asks_for() -> None:
+    assert warnings({**AVRO, "valueSchema": "id:3", "valueSubject": "s"}) == (
+        "option valueSubject has no effect, because valueSchema names the schema without a subject",
+    )
+
+
+def test_columns_of_typed_rows() -> None:
+    given = {**AVRO, "keyFormat": "avro", "columns": ",".join(TYPED_COLUMNS)}
+    assert options(given).column_names == TYPED_COLUMNS
+
+
+# -- the registry ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8081", "ftp://h", "http://", "http://h:99999999", f"http://{SECRET}@h"]
+)
+def test_addresses_that_cannot_be_used(url: str) -> None:
+    found = problem({"valueFormat": "string", "schemaRegistry.url": url})
+    assert found.startswith("schemaRegistry.url: ")
+    assert SECRET not in found
+
+
+LOGINS: list[tuple[dict[str, str], str]] = [
+    ({"basic.auth.user.info": SECRET}, "basic.auth.user.info: is wrong; write user:password"),
+    (
+        {"bearer.auth.credentials.source": "STATIC_TOKEN"},
+        (
+            "bearer.auth.token: must be specified with "
+            "schemaRegistry.bearer.auth.credentials.source=STATIC_TOKEN"
+        ),
+    ),
+    (
+        {
+            "bearer.auth.credentials.source": "static_token",
+            "bearer.auth.token": SECRET,
+            "basic.auth.user.info": f"a:{SECRET}",
+        },
+        "basic.auth.user.info: is given beside a source of tokens: give one",
+    ),
+    ({"ssl.key.location": "/k"}, "ssl.key.location: needs schemaRegistry.ssl.certificate.location"),
+    ({"basic.auth.user.info": " "}, "basic.auth.user.info: is empty"),
+]
+
+
+@pytest.mark.parametrize(("given", "fault"), LOGINS, ids=range(len(LOGINS)))
+def test_logins_that_cannot_be_used(given: dict[str, str], fault: str) -> None:
+    more = {f"schemaRegistry.{name}": text for name, text in given.items()}
+    assert fault in {each.removeprefix("schemaRegistry.") for each in problems({**AVRO, **more})}
+
+
+def test_a_provider_of_tokens_must_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOWED_FUNCTIONS, "a.b:c")
+    name = "schemaRegistry.bearer.auth.custom.provider.function"
+    assert "does not list it" in problem({**AVRO, name: "os:system"})
+
+
+def test_no_text_form_shows_a_secret() -> None:
+    secrets = {
+        f"schemaRegistry.{entry.name}": f"a:{SECRET}"
+        for entry in REGISTRY_PROPERTIES.values()
+        if entry.secret and entry.name != "bearer.auth.token"
+    }
+    more = {"schemaRegistry.ssl.certificate.location": "/c"}
+    found: SourceOptions = options({**AVRO, **more, **secrets})
+    again: Any = pickle.loads(pickle.dumps(found))
+    assert again == found
+    assert SECRET not in f"{found!r} {found}"
+    assert found.typed_rows is not None
+    assert found.typed_rows.registry is not None
+    assert SECRET in found.typed_rows.registry.properties["basic.auth.user.info"]
