@@ -19,7 +19,7 @@ from kshare.arrow_values import scalar, string_array
 from kshare.wire.decode import compiled
 from kshare.wire.decode.layout import COPY_SLACK, BinaryColumn, ScanState
 
-__all__ = ["COLUMNS", "Columns", "Rows", "schema"]
+__all__ = ["COLUMNS", "SMALL_ROWS", "Columns", "Rows", "allocate", "schema", "shrink"]
 
 _TIMESTAMP = pa.timestamp("us", "UTC")
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -75,7 +75,7 @@ class Rows:
         return keys[row].as_py(), offsets[row].as_py()
 
 
-_SMALL_ROWS: Final = 16_384
+SMALL_ROWS: Final = 16_384
 """Record batches of up to this many rows are in the C library's memory: a consumer that reads many
 of them takes 40 MB less than in Arrow's own pool, which keeps what was freed, and no more time."""
 
@@ -225,7 +225,7 @@ class Columns:
         self._fixed: dict[str, Any] = dict.fromkeys(name for name in _FIXED if name in built)
         self._sizes = {name: _BYTES_FIRST for name in _BINARY if name in built}
         self._max_rows = max_rows
-        self._pool = pa.system_memory_pool() if max_rows <= _SMALL_ROWS else None
+        self._pool = pa.system_memory_pool() if max_rows <= SMALL_ROWS else None
         self.state = ScanState(max_bytes=max_bytes)
 
     @property

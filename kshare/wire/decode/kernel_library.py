@@ -38,9 +38,10 @@ _log = logging.getLogger(__name__)
 
 _PACKAGE: Final = "kshare.wire.decode"
 _SOURCES: Final = (
-    *("layout.py", "status.py"),
+    *("layout.py", "node_kind.py", "status.py"),
     *("kernels/batch_heads.py", "kernels/binary.py", "kernels/build.py"),
-    *("kernels/native.py", "kernels/scan.py", "kernels/targets.py"),
+    *("kernels/native.py", "kernels/output.py", "kernels/scan.py"),
+    *("kernels/targets.py", "kernels/text.py"),
 )
 _DIGEST_BYTES: Final = 32
 _WAIT_SECONDS: Final = 600.0  # for another process that makes the code, on a machine that is busy

@@ -11,10 +11,13 @@ import numpy as np
 __all__ = [
     "BATCH",
     "COPY_SLACK",
+    "FAULT",
+    "NODE",
     "SIGNATURES",
     "BatchCount",
     "BinaryColumn",
     "HeaderSizes",
+    "RowDecoding",
     "ScanState",
     "Wanted",
 ]
@@ -37,6 +40,37 @@ BATCH: Final = np.dtype(
     ]
 )
 """The head of a record batch; ``index`` writes a table of them, and ``scan`` reads it."""
+
+NODE: Final = np.dtype(
+    [
+        ("kind", np.int64),  # of kshare.wire.decode.node_kind
+        ("width", np.int64),  # bytes of a value, of a node of fixed width
+        ("next", np.int64),  # the node behind it and all below it
+        ("data", np.int64),  # address of the values' bytes, or bits
+        ("offsets", np.int64),  # address of the 32-bit offsets of a list, map, string or binary
+        ("validity", np.int64),  # address of the validity bits; those behind ``used`` are set
+        ("used", np.int64),  # number of values so far
+        ("capacity", np.int64),  # number of values that fit
+        ("bytes_used", np.int64),  # of a string or binary
+        ("bytes_capacity", np.int64),
+        ("nulls", np.int64),
+        ("kept", np.int64),  # while a row is taken away
+        ("needed", np.int64),  # after FULL: number of values
+        ("bytes_needed", np.int64),  # after FULL
+    ]
+)
+"""One array of the output under construction: an Arrow type's nodes lie in preorder. The entries
+of a map are a node of their own, a struct."""
+
+FAULT: Final = np.dtype(
+    [
+        ("row", np.int64),
+        ("place", np.int64),  # where in the format's table, such as a step of Avro's
+        ("code", np.int64),  # the format's own
+        ("value", np.int64),  # what was found, where the code says so
+    ]
+)
+"""Why a row cannot be decoded."""
 
 
 _Structure = TypeVar("_Structure", bound=type[ctypes.Structure])
@@ -170,6 +204,35 @@ class ScanState(ctypes.Structure):
     keys: BinaryColumn
     values: BinaryColumn
     headers: BinaryColumn
+
+
+@_laid_out
+class RowDecoding(ctypes.Structure):
+    """Payloads that are decoded to rows: where they lie, where the decoding stands, the output.
+
+    Attributes:
+        source: Address of the bytes that the payloads lie in.
+        size: Their number.
+        starts: Address of the payloads' begins, int64; negative: there is nothing to decode.
+        ends: Address of their ends, int64.
+        rows: Number of payloads.
+        row: The one where the decoding stands, and so the number of rows in the output.
+        nodes: Address of the output's nodes, of NODE.
+        node_count: Number of nodes.
+        faults: Address of the faults, of FAULT; there is room for one a payload.
+        fault_count: Number of faults so far.
+    """
+
+    source: int
+    size: int
+    starts: int
+    ends: int
+    rows: int
+    row: int
+    nodes: int
+    node_count: int
+    faults: int
+    fault_count: int
 
 
 @_laid_out

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from llvmlite import ir
 from numba import extending, from_dtype, njit, types, uint64
 
-from kshare.wire.decode.layout import BATCH, COPY_SLACK
+from kshare.wire.decode.layout import BATCH, COPY_SLACK, FAULT, NODE
 
 __all__ = [
     "FLAGS",
@@ -18,8 +18,12 @@ __all__ = [
     "Record",
     "Word",
     "batch_at",
+    "bits_of_f32",
+    "bits_of_f64",
     "copy",
     "copy_short",
+    "f32_of_bits",
+    "fault_at",
     "hash_key",
     "hash_offset",
     "helper",
@@ -31,6 +35,8 @@ __all__ = [
     "load_u8",
     "load_u32_be",
     "load_u64",
+    "node_at",
+    "store_i16",
     "store_i32",
     "store_i64",
     "store_u8",
@@ -115,19 +121,56 @@ load_i32_be = _loader(types.int32, swapped=True)
 load_u32_be = _loader(types.uint32, swapped=True)
 load_i64_be = _loader(types.int64, swapped=True)
 store_u8 = _storer(types.uint8)
+store_i16 = _storer(types.int16)
 store_i32 = _storer(types.int32)
 store_i64 = _storer(types.int64)
 
 
+def _record_at(kind: Any) -> Any:
+    """A function ``(address) -> the record there``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    @intrinsic
+    def record_at(_context: Any, _address: Any) -> Any:
+        return from_dtype(kind)(types.int64), generate
+
+    return record_at
+
+
+batch_at = _record_at(BATCH)
+fault_at = _record_at(FAULT)
+node_at = _record_at(NODE)
+
+
+def _bits(number: Any, word: Any) -> Any:
+    """A function ``(number) -> int64`` with the bits of a floating-point number."""
+
+    def generate(_context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        bits = builder.bitcast(arguments[0], ir.IntType(word.bitwidth))
+        return bits if word.bitwidth == 64 else builder.zext(bits, ir.IntType(64))
+
+    @intrinsic
+    def bits(_context: Any, _number: Any) -> Any:
+        return types.int64(number), generate
+
+    return bits
+
+
+bits_of_f32 = _bits(types.float32, types.int32)
+bits_of_f64 = _bits(types.float64, types.int64)
+
+
 @intrinsic
-def batch_at(_context: Any, _address: Any) -> Any:
-    """The BATCH at an address."""
-    batch = from_dtype(BATCH)
+def f32_of_bits(_context: Any, _bits: Any) -> Any:
+    """The floating-point number of the lower 32 bits."""
 
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(batch))
+    def generate(_context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        word = builder.trunc(arguments[0], ir.IntType(32))
+        return builder.bitcast(word, ir.FloatType())
 
-    return batch(types.int64), generate
+    return types.float32(types.int64), generate
 
 
 @intrinsic

@@ -1,0 +1,1 @@
+"""Formats of values: from the bytes of records to typed rows."""

@@ -1,0 +1,10 @@
+"""What the nodes of an output hold; see NODE in :mod:`kshare.wire.decode.layout`."""
+
+from typing import Final
+
+NULL: Final = 0  # nothing but nulls
+STRUCT: Final = 1
+LIST: Final = 2  # also a map: a list of its entries
+FIXED: Final = 3  # 1, 2, 4, 8 or 16 bytes
+BOOLEAN: Final = 4  # a bit
+BINARY: Final = 5  # also a string
