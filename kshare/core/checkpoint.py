@@ -15,6 +15,8 @@ A partition whose key hashes all stand at one offset is written as Spark's kafka
        "committed": true,
        "start": {"topic": {"0": 90}}}}
 
+``schemas``: the reader schemas of typed rows, by column: ``{"value": "avro id:7"}``. A dict with
+these has version 2: an older kshare would deliver bytes where the query wants columns.
 ``ic``: individual commits, a stripe for each ``h``; ``o`` holds the bounds of its offsets, each as
 the difference to the one before (the first one's to the stable offset), as LEB128 in base64.
 ``limits``: see :class:`RangeLimit`. ``committed``, ``start``: see :class:`BatchOffsets`. What is
@@ -37,6 +39,7 @@ from kshare.errors import CheckpointError, CheckpointVersionError
 
 __all__ = [
     "EXTRA_KEY",
+    "TYPED_VERSION",
     "VERSION",
     "BatchOffsets",
     "RangeLimit",
@@ -51,6 +54,8 @@ EXTRA_KEY: Final = "@kshare"
 
 VERSION: Final = 1
 """The version of what is under :data:`EXTRA_KEY`."""
+TYPED_VERSION: Final = 2
+"""The version where reader schemas are under it, too."""
 
 _PARTITION_MAX: Final = 2**31 - 1
 # A dict that no planner writes is refused before it costs memory.
@@ -59,6 +64,7 @@ _BOUNDS: Final = JsonBounds(size=_TEXT_MAX, depth=16, containers=1 << 22)
 _PACKED_MAX: Final = 64 << 20
 _RANGES_MAX: Final = 1 << 20
 _PARTS: Final = {"v", "ic", "limits", "committed", "start"}
+_SCHEMA_MAX: Final = 1_000
 
 _REPAIR: Final = (
     ". 'kshare checkpoint drop-ranges DIR' sets a stopped query back to its stable offsets: "
@@ -106,12 +112,14 @@ class BatchOffsets:
             No hash is in two limits of one partition; a partition without a limit has no entry.
         read_committed: Whether the records of the limits were counted with ``read_committed``. A
             query that is started again may have another level, and would count other records.
+        schemas: The reader schema of each column that is typed, as a short text.
     """
 
     progress: Mapping[TopicPartition, Progress]
     started: Mapping[TopicPartition, int] = field(default_factory=dict)
     limits: Mapping[TopicPartition, tuple[RangeLimit, ...]] = field(default_factory=dict)
     read_committed: bool = False
+    schemas: Mapping[str, str] = field(default_factory=dict)
 
 
 def encode(offsets: BatchOffsets) -> dict[str, Any]:
@@ -137,10 +145,11 @@ def encode(offsets: BatchOffsets) -> dict[str, Any]:
         "limits": by_topic(limits),
         "committed": offsets.read_committed,
         "start": by_topic(offsets.started),
+        "schemas": dict(sorted(offsets.schemas.items())),
     }
     extra = {name: part for name, part in parts.items() if part}
     if extra:
-        encoded[EXTRA_KEY] = {"v": VERSION, **extra}
+        encoded[EXTRA_KEY] = {"v": TYPED_VERSION if offsets.schemas else VERSION, **extra}
     return encoded
 
 
@@ -170,7 +179,13 @@ def decode(value: Mapping[str, Any] | str) -> BatchOffsets:
         progress[tp] = _progress(tp, stable[tp], layers)
     for tp in limits:
         _expect_known(tp, stable, "limits")
-    return BatchOffsets(progress=progress, started=started, limits=limits, read_committed=committed)
+    return BatchOffsets(
+        progress=progress,
+        started=started,
+        limits=limits,
+        read_committed=committed,
+        schemas=_decode_schemas(extra.get("schemas", {})),
+    )
 
 
 def decode_stable(text: str) -> BatchOffsets:
@@ -239,17 +254,30 @@ def _is_plain_sound(text: str) -> bool:
 def _checked_extra(extra: Any) -> Mapping[str, Any]:
     _expect(isinstance(extra, Mapping), EXTRA_KEY, "an object", extra)
     version = extra.get("v")
-    if type(version) is int and version > VERSION:
+    if type(version) is int and version > TYPED_VERSION:
         raise CheckpointVersionError(
             f"this checkpoint was written by a later kshare: version {version} of {EXTRA_KEY!r}, "
-            f"and this one reads up to version {VERSION}. Install that version of kshare or a "
-            "later one, or start the query with a new checkpoint.",
+            f"and this one reads up to version {TYPED_VERSION}. Install that version of kshare or "
+            "a later one, or start the query with a new checkpoint.",
             version=version,
         )
-    _expect(type(version) is int and version == VERSION, f"{EXTRA_KEY}.v", str(VERSION), version)
-    unknown = sorted(map(str, extra.keys() - _PARTS))
-    _expect(not unknown, EXTRA_KEY, f"only {', '.join(sorted(_PARTS))}", unknown)
+    known = type(version) is int and version >= VERSION
+    _expect(known, f"{EXTRA_KEY}.v", f"{VERSION} or {TYPED_VERSION}", version)
+    parts = _PARTS | {"schemas"} if version == TYPED_VERSION else _PARTS
+    unknown = sorted(map(str, extra.keys() - parts))
+    _expect(not unknown, EXTRA_KEY, f"only {', '.join(sorted(parts))}", unknown)
     return extra  # type: ignore[no-any-return]
+
+
+def _decode_schemas(value: Any) -> dict[str, str]:
+    where = f"{EXTRA_KEY}.schemas"
+    _expect(isinstance(value, Mapping), where, "an object with columns", value)
+    for column, schema in value.items():
+        here = f"{where}.{column}"
+        _expect(column in {"key", "value"}, where, "key and value", column)
+        fits = isinstance(schema, str) and 0 < len(schema) <= _SCHEMA_MAX
+        _expect(fits, here, "the name of a schema", schema)
+    return dict(value)
 
 
 def _decode_nested(

@@ -67,6 +67,7 @@ TOPICS = st.sampled_from(["t", "a.b-c_d", "", "Ünï 😀"])
 PLACES = st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1))
 PROGRESSES = st.dictionaries(PLACES, progresses() | far_progresses(), max_size=4)
 RANGE_LIMITS = limits()
+COLUMNS = st.sampled_from(["key", "value"])
 
 
 @st.composite
@@ -75,7 +76,9 @@ def offset_dicts(draw: st.DrawFn) -> BatchOffsets:
     started = draw(st.dictionaries(PLACES, offsets_, max_size=3))
     known = draw(st.sets(st.sampled_from(sorted(progress)))) if progress else set()
     limited = {place: draw(RANGE_LIMITS) for place in known}
-    return BatchOffsets(progress, started, limited, read_committed=draw(st.booleans()))
+    schemas = draw(st.dictionaries(COLUMNS, st.text(min_size=1, max_size=20)))
+    committed = draw(st.booleans())
+    return BatchOffsets(progress, started, limited, read_committed=committed, schemas=schemas)
 
 
 def uneven() -> BatchOffsets:
@@ -119,6 +122,7 @@ def test_equal_offsets_have_equal_text(offsets: BatchOffsets) -> None:
         dict(reversed([*offsets.started.items()])),
         dict(reversed([*offsets.limits.items()])),
         offsets.read_committed,
+        dict(reversed([*offsets.schemas.items()])),
     )
     assert json.dumps(encode(shuffled)) == json.dumps(encode(offsets))
 
@@ -209,6 +213,12 @@ def golden() -> dict[str, BatchOffsets]:
         "v1_batch_0": BatchOffsets({T0: Progress.at(105)}, started={T0: 100}),
         "v1_everything": uneven(),
         "v1_committed": replace(uneven(), read_committed=True),
+        "v2_batch_0": BatchOffsets(
+            {T0: Progress.at(105)},
+            started={T0: 100},
+            schemas={"value": "avro id:7", "key": "string"},
+        ),
+        "v2_level": BatchOffsets({T0: Progress.at(123)}, schemas={"value": "json sha256:0a1b"}),
         "v1_far": BatchOffsets(
             {
                 T0: Progress.of(
@@ -232,7 +242,7 @@ def test_golden_files(name: str) -> None:
 
 
 def test_all_golden_files_are_read() -> None:
-    assert {path.stem for path in GOLDEN.glob("v1_*.json")} == set(golden())
+    assert {path.stem for path in GOLDEN.glob("v[12]_*.json")} == set(golden())
     assert {path.stem for path in GOLDEN.glob("*.json")} == {*golden(), "v999_future"}
 
 
@@ -242,7 +252,7 @@ def test_the_future_is_refused_with_what_to_do() -> None:
     assert caught.value.version == 999
     assert str(caught.value) == (
         "this checkpoint was written by a later kshare: version 999 of '@kshare', and this one "
-        "reads up to version 1. Install that version of kshare or a later one, or start the query "
+        "reads up to version 2. Install that version of kshare or a later one, or start the query "
         "with a new checkpoint."
     )
 
@@ -368,6 +378,24 @@ LIMITS = (EXTRA_KEY, "limits", "t", "0")
         (put(EXTRA_KEY, "v")(True), f"{EXTRA_KEY}.v", "1"),
         (put(EXTRA_KEY, "v")(0), f"{EXTRA_KEY}.v", "1"),
         ({EXTRA_KEY: {"v": 1, "x": 1}}, EXTRA_KEY, "only committed, ic, limits, start, v"),
+        (
+            {EXTRA_KEY: {"v": 1, "schemas": {"value": "string"}}},
+            EXTRA_KEY,
+            "only committed, ic, limits, start, v",
+        ),
+        ({EXTRA_KEY: {"v": 0}}, f"{EXTRA_KEY}.v", "1 or 2"),
+        ({EXTRA_KEY: {"v": 2, "schemas": []}}, f"{EXTRA_KEY}.schemas", "an object with columns"),
+        ({EXTRA_KEY: {"v": 2, "schemas": {"x": "y"}}}, f"{EXTRA_KEY}.schemas", "key and value"),
+        (
+            {EXTRA_KEY: {"v": 2, "schemas": {"key": ""}}},
+            f"{EXTRA_KEY}.schemas.key",
+            "the name of a schema",
+        ),
+        (
+            {EXTRA_KEY: {"v": 2, "schemas": {"key": 7}}},
+            f"{EXTRA_KEY}.schemas.key",
+            "the name of a schema",
+        ),
         ({EXTRA_KEY: {"v": 1, "start": []}}, f"{EXTRA_KEY}.start", "an object with topics"),
         (put(EXTRA_KEY, "start", "t", "1")(-1), f"{EXTRA_KEY}.start.t.1", "an offset"),
         (put(*IC)([]), f"{EXTRA_KEY}.ic.t.0", "a list of individual commits"),
