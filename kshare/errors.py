@@ -31,7 +31,10 @@
     ├── RecordError             the log's bytes
     │   ├── CorruptRecordError       a length, a checksum or a codec does not fit
     │   ├── RecordTooLargeError      larger than maxRecordBytes, or than the process's memory
-    │   └── UnsupportedFormatError   message formats v0 and v1, unknown codecs
+    │   ├── UnsupportedFormatError   message formats v0 and v1, unknown codecs
+    │   └── BadRecordError           a key or value is not what its format says (badRecords)
+    ├── SchemaRegistryError     the schema registry, after retries
+    │   └── UnknownSchemaError       it has no such schema
     ├── HistoryFileError        a history of consumers cannot be read
     ├── PlotError               a picture cannot be drawn
     ├── ProcessingError         a handler has failed for good, and its processor stops
@@ -49,6 +52,7 @@ from typing import Any, Final, TypedDict
 __all__ = [
     "AuthenticationError",
     "AuthorizationError",
+    "BadRecordError",
     "CheckpointError",
     "CheckpointVersionError",
     "CommitFailedError",
@@ -77,10 +81,12 @@ __all__ = [
     "RecordError",
     "RecordRefusedError",
     "RecordTooLargeError",
+    "SchemaRegistryError",
     "TaskAssignmentException",
     "TransactionAbortedError",
     "UndecodableError",
     "UnknownGroupError",
+    "UnknownSchemaError",
     "UnknownTopicError",
     "UnsupportedFormatError",
 ]
@@ -389,6 +395,54 @@ class UnsupportedFormatError(RecordError):
 
     Or a timestamp that Spark's microseconds cannot hold.
     """
+
+
+class BadRecordError(RecordError):
+    """A key or a value is not what its format and its schema say. The log's bytes are sound.
+
+    Attributes:
+        column: ``key`` or ``value``.
+        field: Dotted path of the field; empty if it is the whole.
+        reason: The rest of a sentence about the field.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        column: str,
+        field: str,
+        reason: str,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(message, topic=topic, partition=partition, offset=offset)
+        self.column = column
+        self.field = field
+        self.reason = reason
+
+
+class SchemaRegistryError(KshareError):
+    """The schema registry did not answer, after the retries that make sense, or refuses.
+
+    Attributes:
+        url: Its address.
+        subject: The subject that was asked for; None if it was an id.
+        schema_id: The id that was asked for; None if it was a subject.
+    """
+
+    def __init__(
+        self, message: str, *, url: str, subject: str | None = None, schema_id: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.url = url
+        self.subject = subject
+        self.schema_id = schema_id
+
+
+class UnknownSchemaError(SchemaRegistryError):
+    """The schema registry has no such schema. Not retried."""
 
 
 class ProcessingError(KshareError):

@@ -1,6 +1,7 @@
 """Public test kit: an embedded cluster, records to fill it with, checks of order and assignors.
 
-:class:`FakeCluster` is a Kafka cluster in this process, :func:`skewed_records` fill it,
+:class:`FakeCluster` is a Kafka cluster in this process, :class:`FakeRegistry` a schema registry,
+:func:`skewed_records` fill the cluster,
 :func:`check_order` finds lost, duplicated and out-of-order records in what a sink received, and
 :func:`check_assignor` tries a task assignor on :func:`situations`.
 """
@@ -16,11 +17,13 @@ from kshare.testing.records import (
     skewed_records,
     watermarks,
 )
+from kshare.testing.registry import FakeRegistry
 from kshare.testing.situations import situations
 
 __all__ = [
     "AssignorReport",
     "FakeCluster",
+    "FakeRegistry",
     "OrderReport",
     "Record",
     "RecordLike",

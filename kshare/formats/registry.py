@@ -1,0 +1,275 @@
+"""The schema registry: schemas by id and by subject.
+
+confluent-kafka's client speaks to it; what that needs is an extra, and is imported when a registry
+is first asked.
+
+Guarantees: an id that was asked for once is known in the process from then on, and on the host
+(:mod:`kshare.formats.schema_files`); a registry that is down does not matter to it. An answer that
+does not come is waited for as brokers are, with a warning once that lasts; then an error names id
+or subject, and address. What the registry does not have is an error at once. No text holds a
+secret.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+from kshare.core.dotted_path import find
+from kshare.core.waits import Wait
+from kshare.errors import OptionsError, SchemaRegistryError, UnknownSchemaError
+from kshare.formats.schema_files import RegisteredSchema, SchemaFiles
+from kshare.options import KafkaConfig
+from kshare.options.typed_rows import RegistryConfig
+from kshare.wire.protocol.retry import Clock, RetryDeadline
+
+__all__ = ["SchemaRegistry", "registry_of"]
+
+_log = logging.getLogger("kshare.formats")
+
+_FUNCTION: Final = "bearer.auth.custom.provider.function"
+_TIMEOUT_SECONDS: Final = 10
+_NOT_FOUND: Final = 404
+_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_UNKNOWN_SECONDS: Final = 30.0
+"""An id that was not there may be there later: registries have followers, which lag."""
+_REFERENCES_MAX: Final = 100
+_EXTRA: Final = "pip install 'kshare[registry]' brings what it needs"
+_Answer = TypeVar("_Answer")
+
+
+class SchemaRegistry:
+    """A schema registry, for one thread at a time.
+
+    Args:
+        config: How to reach it.
+        kafka: Its ``default.api.timeout.ms`` and ``retry.backoff.*`` say how long an answer is
+            waited for.
+        files: Where schemas are kept for other processes; None: nowhere.
+        clock: Source of time.
+    """
+
+    def __init__(
+        self,
+        config: RegistryConfig,
+        kafka: KafkaConfig,
+        files: SchemaFiles | None = None,
+        clock: Clock = time,
+    ) -> None:
+        self._config = config
+        self._kafka = kafka
+        self._files = files
+        self._clock = clock
+        self._client: Any = None
+        self._known: dict[int, RegisteredSchema] = {}
+        self._unknown: dict[int, tuple[float, UnknownSchemaError]] = {}
+
+    @property
+    def url(self) -> str:
+        """The address."""
+        return self._config.url
+
+    def by_id(self, number: int) -> RegisteredSchema:
+        """The schema with an id.
+
+        Raises:
+            UnknownSchemaError: The registry has none.
+            SchemaRegistryError: It does not answer, or refuses.
+        """
+        known = self._known.get(number)
+        if known is not None:
+            return known
+        until, error = self._unknown.get(number, (0.0, None))
+        if error is not None and self._clock.monotonic() < until:
+            raise error
+        found = self._shared(number)
+        self._known[number] = found
+        return found
+
+    def of_subject(self, subject: str, version: int | None = None) -> RegisteredSchema:
+        """A version of a subject; the registry is asked each time.
+
+        Args:
+            subject: The subject.
+            version: The version; None for the newest.
+
+        Raises:
+            UnknownSchemaError: The registry has none.
+            SchemaRegistryError: It does not answer, or refuses.
+        """
+
+        def ask(client: Any) -> RegisteredSchema:
+            if version is None:
+                # confluent-kafka keeps the first answer for good.
+                client.clear_latest_caches()
+                answer = client.get_latest_version(subject)
+            else:
+                answer = client.get_version(subject, version)
+            return RegisteredSchema(
+                answer.schema_id,
+                answer.schema.schema_type or "AVRO",
+                answer.schema.schema_str or "",
+                subject,
+                answer.version,
+                self._references(client, answer.schema),
+            )
+
+        which = "the newest version" if version is None else f"version {version}"
+        found = self._ask(f"{which} of subject {subject}", ask, subject=subject)
+        self._known[found.id] = found
+        if self._files is not None:
+            self._files.put(found)
+        return found
+
+    def _shared(self, number: int) -> RegisteredSchema:
+        """A schema that a process of this host has asked for, or else the registry's answer."""
+        files = self._files
+        if files is None:
+            return self._of_registry(number)
+        found = files.get(number)
+        if found is not None:
+            return found
+        with files.asking(number):
+            found = files.get(number)
+            if found is None:
+                found = self._of_registry(number)
+                files.put(found)
+        return found
+
+    def _of_registry(self, number: int) -> RegisteredSchema:
+        def ask(client: Any) -> RegisteredSchema:
+            schema = client.get_schema(number)
+            return RegisteredSchema(
+                number,
+                schema.schema_type or "AVRO",
+                schema.schema_str or "",
+                references=self._references(client, schema),
+            )
+
+        try:
+            return self._ask(f"schema id {number}", ask, schema_id=number)
+        except UnknownSchemaError as error:
+            self._unknown[number] = (self._clock.monotonic() + _UNKNOWN_SECONDS, error)
+            raise
+
+    def _references(self, client: Any, schema: Any) -> tuple[tuple[str, str], ...]:
+        """The schemas that a schema refers to, each behind those that it needs itself."""
+        found: dict[str, str] = {}
+
+        def add(references: Iterable[Any], depth: int) -> None:
+            for each in references or ():
+                if each.name in found:
+                    continue
+                if depth > _REFERENCES_MAX or len(found) > _REFERENCES_MAX:
+                    raise SchemaRegistryError(
+                        f"schema registry {self.url}: more than {_REFERENCES_MAX} references",
+                        url=self.url,
+                    )
+                referred = client.get_version(each.subject, each.version).schema
+                add(referred.references, depth + 1)
+                found[each.name] = referred.schema_str
+
+        add(schema.references, 0)
+        return tuple(found.items())
+
+    # -- asking -----------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        what: str,
+        ask: Callable[[Any], _Answer],
+        *,
+        subject: str | None = None,
+        schema_id: int | None = None,
+    ) -> _Answer:
+        """Ask until there is an answer, or the time is over."""
+        client = self._opened()
+        from confluent_kafka.schema_registry import error as theirs  # noqa: PLC0415
+
+        deadline = RetryDeadline.for_requests(self._kafka, self._clock)
+        until = f"the registry answers, for {deadline.seconds:g} s at most"
+        while True:
+            cause: Exception
+            try:
+                answer = ask(client)
+            except theirs.SchemaRegistryError as error:
+                cause = error
+                if error.http_status_code == _NOT_FOUND:
+                    raise UnknownSchemaError(
+                        f"schema registry {self.url} has no {what}: {error.error_message}",
+                        url=self.url,
+                        subject=subject,
+                        schema_id=schema_id,
+                    ) from None
+                is_passing = error.http_status_code in _PASSING
+            except theirs.OAuthTokenError as error:
+                cause, is_passing = error, True
+            except Exception as error:
+                if not _is_of_transport(error):
+                    raise
+                cause, is_passing = error, True
+            else:
+                deadline.reset()
+                return answer
+            deadline.start()
+            if not is_passing or deadline.expired:
+                deadline.over()
+                after = f", after {deadline.seconds:g} s" if is_passing else ""
+                raise SchemaRegistryError(
+                    f"schema registry {self.url} does not say {what}{after}: {_text(cause)}",
+                    url=self.url,
+                    subject=subject,
+                    schema_id=schema_id,
+                ) from None
+            state = f"schema registry {self.url} does not say {what}"
+            deadline.waits(_log, Wait(state, until, detail=_text(cause)))
+            self._clock.sleep(deadline.next_pause())
+
+    def _opened(self) -> Any:
+        if self._client is None:
+            try:
+                from confluent_kafka.schema_registry import (  # noqa: PLC0415 - an extra
+                    SchemaRegistryClient,
+                )
+            except ImportError as error:
+                lacks = f"schemaRegistry.url: the registry's client cannot be imported ({error})"
+                raise OptionsError([f"{lacks}; {_EXTRA}"]) from None
+            try:
+                self._client = SchemaRegistryClient(_client_config(self._config))
+            except (OSError, ValueError, TypeError) as error:  # certificates, functions
+                raise OptionsError([f"schemaRegistry.*: {error}"]) from None
+        return self._client
+
+
+def _client_config(config: RegistryConfig) -> dict[str, Any]:
+    """The settings of confluent-kafka's client: retries are kshare's own."""
+    settings: dict[str, Any] = {**config.properties, "max.retries": 0}
+    settings["timeout"] = int(settings.get("timeout", _TIMEOUT_SECONDS))
+    if (source := settings.get("bearer.auth.credentials.source")) is not None:
+        settings["bearer.auth.credentials.source"] = source.upper()
+    if _FUNCTION in settings:
+        settings[_FUNCTION] = find(settings[_FUNCTION], "provider of tokens", ())
+        settings["bearer.auth.custom.provider.config"] = {}
+    return settings
+
+
+def _is_of_transport(error: Exception) -> bool:
+    # By its name, as the client speaks through httpx, or a later httpx under another name.
+    return any(kind.__name__ == "TransportError" for kind in type(error).__mro__)
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+@lru_cache(maxsize=8)
+def registry_of(config: RegistryConfig, kafka: KafkaConfig, token: str) -> SchemaRegistry:
+    """The registry of a query, in this process: what it has learned stays.
+
+    Args:
+        config: How to reach it.
+        kafka: How long to wait for it.
+        token: Of the ``load()``, by which its processes on this host share what they learn.
+    """
+    return SchemaRegistry(config, kafka, SchemaFiles(token))

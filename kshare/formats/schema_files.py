@@ -1,0 +1,156 @@
+"""Registered schemas that the processes of a query on this host have asked for, as files.
+
+So a registry is asked once for each id and host, and known ids go on while it is down, in new
+Python workers, too. Each ``load()`` has a folder of its own: a registry that was made anew under
+the same address gives ids to other schemas.
+
+Guarantees: only files of this user are read, from a folder that nobody else can write to. Without
+such a folder each process asks for itself. Cost: a file of some KB for each id; folders that no
+task has used for a day are removed with the next one that is made.
+"""
+
+import json
+import logging
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from kshare.operating_system import this_system
+
+__all__ = ["RegisteredSchema", "SchemaFiles"]
+
+_log = logging.getLogger("kshare.formats")
+
+_UNUSED_SECONDS: Final = 86_400.0
+_LOCK_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema as the registry has it.
+
+    Attributes:
+        id: Its id.
+        kind: ``AVRO``, ``JSON`` or ``PROTOBUF``.
+        text: The schema.
+        subject: The subject that it was asked for by; None if by its id.
+        version: Its version there.
+        references: The schemas that it refers to: name and text, in the order in which they are
+            needed.
+    """
+
+    id: int
+    kind: str
+    text: str
+    subject: str | None = None
+    version: int | None = None
+    references: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        if self.subject is None:
+            return f"id {self.id}"
+        return f"id {self.id} (version {self.version} of {self.subject})"
+
+
+class SchemaFiles:
+    """The schemas of one ``load()``, by id.
+
+    Args:
+        token: The name of the folder; letters and digits.
+        root: Where folders are; None for the temporary folder.
+    """
+
+    def __init__(self, token: str, root: Path | None = None) -> None:
+        if root is None:
+            root = Path(tempfile.gettempdir()) / f"kshare-schemas-{os.geteuid()}"
+        self._root = root
+        self._folder = root / token
+
+    def get(self, number: int) -> RegisteredSchema | None:
+        """The schema with an id; None if it is not here."""
+        try:
+            if not self._is_private():
+                return None
+            found = json.loads((self._folder / f"{number}.json").read_text("utf-8"))
+            found["references"] = tuple((name, text) for name, text in found["references"])
+            schema = RegisteredSchema(**found)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        with suppress(OSError):
+            os.utime(self._folder)
+        return schema if schema.id == number else None
+
+    def put(self, schema: RegisteredSchema) -> None:
+        """Keep a schema for others; they do without if that fails."""
+        try:
+            if not self._made():
+                return
+            handle, name = tempfile.mkstemp(dir=self._folder)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(asdict(schema), file)
+            Path(name).replace(self._folder / f"{schema.id}.json")
+        except OSError as error:
+            _log.debug("schema %d is not kept for others: %s", schema.id, error)
+
+    @contextmanager
+    def asking(self, number: int) -> Iterator[None]:
+        """The block in which one process of the host asks for an id, and others wait a little.
+
+        They go on by themselves if that process is not done soon: the registry may be down.
+        """
+        try:
+            handle = self._lock_file(number)
+        except OSError:
+            yield
+            return
+        try:
+            deadline = time.monotonic() + _LOCK_SECONDS
+            while not this_system().try_lock(handle) and time.monotonic() < deadline:
+                time.sleep(_LOOK_SECONDS)
+            yield
+        finally:
+            os.close(handle)
+
+    def _lock_file(self, number: int) -> int:
+        if not self._made():
+            raise OSError("no folder of this user's own")
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        return os.open(self._folder / f"{number}.lock", flags, 0o600)
+
+    def _made(self) -> bool:
+        """Make the folders if they are not there; True if they are this user's own."""
+        if not self._folder.exists():
+            self._root.mkdir(mode=0o700, exist_ok=True)
+            if not _is_own(self._root):
+                return False
+            self._remove_unused()
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+        return self._is_private()
+
+    def _is_private(self) -> bool:
+        return _is_own(self._root) and _is_own(self._folder)
+
+    def _remove_unused(self) -> None:
+        before = time.time() - _UNUSED_SECONDS
+        for folder in self._root.iterdir():
+            with suppress(OSError):
+                if folder.lstat().st_mtime < before:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_own(folder: Path) -> bool:
+    """True if it is a folder that only this user can write to, and no link to one."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    is_own = found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return stat.S_ISDIR(found.st_mode) and is_own
