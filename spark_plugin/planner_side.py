@@ -19,10 +19,13 @@ from kshare.planner import StreamPlanner, plan_batch
 from kshare.planner.batch_query import Comparison, Condition, bounds_of
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.query_group import QueryMemberLike
+from kshare.planner.schema_pins import SchemaPins
 from spark_plugin.source import as_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import ColumnPath, Filter
+
+    from kshare.formats.schemas import ReaderSchemas
 
 
 __all__ = ["batch_partitions", "conditions_of", "open_planner", "say_what_lacks"]
@@ -54,8 +57,12 @@ def batch_partitions(options: SourceOptions, filters: "Sequence[Filter]") -> lis
         cluster.close()
 
 
-def open_planner(options: SourceOptions) -> StreamPlanner:
+def open_planner(options: SourceOptions, schemas: "ReaderSchemas | None" = None) -> StreamPlanner:
     """Make the planner of a streaming query; its ``close`` closes its connections, too.
+
+    Args:
+        options: The query's options.
+        schemas: The reader schemas of typed rows; None: keys and values are bytes.
 
     Raises:
         KafkaError: No bootstrap server listens.
@@ -67,6 +74,7 @@ def open_planner(options: SourceOptions) -> StreamPlanner:
         Cluster(options.kafka),
         group=_group_of(options),
         policies=PolicyWatch(options.kafka),
+        schemas=SchemaPins(schemas, options.kafka),
     )
 
 

@@ -7,7 +7,7 @@ what only planners need is in :mod:`spark_plugin.planner_side`, what only tasks 
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from kshare.core.tasks import PlannedSlice, Task
 from kshare.edge import edge
-from kshare.errors import OptionsError
+from kshare.errors import KshareError, OptionsError, SchemaRegistryError
 from kshare.options import SourceOptions, parse_options
 from kshare.options.model import ParsedOptions
 from spark_plugin.logs import show_log
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
+    from kshare.formats.schemas import ReaderSchemas
     from kshare.planner import StreamPlanner
     from spark_plugin.sink import BatchSink, StreamSink
 
@@ -93,11 +94,14 @@ class KshareDataSource(DataSource):
 
     Attributes:
         folder: By which its streams hear of ``available_now``; None if Spark tells them.
+        schemas: The reader schemas of typed rows, once they were asked for: Spark sends this object
+            on to where readers are made. None: keys and values are bytes.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self.folder = new_folder()
+        self.schemas: ReaderSchemas | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -111,7 +115,9 @@ class KshareDataSource(DataSource):
         No task assignor is made: this may be a batch query, which has none.
 
         Raises:
-            OptionsError: The options fit neither a batch nor a streaming query.
+            OptionsError: The options fit neither a batch nor a streaming query; or a schema of
+                typed rows cannot be read.
+            SchemaRegistryError: The registry does not answer, or refuses.
         """
         options = dict(self.options)
         try:
@@ -121,15 +127,16 @@ class KshareDataSource(DataSource):
                 parsed = parse_options(options, streaming=False)
             except OptionsError as batch:
                 raise OptionsError(_merged(streaming.problems, batch.problems)) from None
-        return _schema(parsed.options)
+        self.schemas = _schemas_of(parsed.options)
+        return _schema(parsed.options, self.schemas)
 
     @edge
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
-        parsed = _parse(self.options, schema, streaming=False)
+        parsed, schemas = _parse(self, schema, streaming=False)
         _warn(parsed.warnings)
-        options = parsed.options
-        return _FilteredReader(options) if filters_may_be_pushed() else _BatchReader(options)
+        make = _FilteredReader if filters_may_be_pushed() else _BatchReader
+        return make(parsed.options, schemas)
 
     @edge
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -139,9 +146,9 @@ class KshareDataSource(DataSource):
         would be the last line that users see.
         """
         try:
-            parsed = _parse(self.options, schema, streaming=True)
-            reader = StreamReader(parsed.options, parsed.warnings)
-        except OptionsError as error:
+            parsed, schemas = _parse(self, schema, streaming=True)
+            reader = StreamReader(parsed.options, parsed.warnings, schemas)
+        except (OptionsError, SchemaRegistryError) as error:
             reader = _RefusedReader(error)
         return stream_reader(reader, self.folder)
 
@@ -165,20 +172,42 @@ class KshareDataSource(DataSource):
         return stream_sink(self.options, schema)
 
 
-def _schema(options: SourceOptions) -> StructType:
-    """The columns that the options ask for, in the types of Spark's kafka source."""
-    return StructType([StructField(name, _TYPES[name]) for name in options.column_names])
+def _schemas_of(options: SourceOptions) -> "ReaderSchemas | None":
+    """The reader schemas that options ask for; None: keys and values are bytes."""
+    if options.typed_rows is None:
+        return None
+    # Formats and a registry's client: queries for bytes need none of it.
+    from spark_plugin.typed_rows import find_schemas  # noqa: PLC0415
+
+    return find_schemas(options)
 
 
-def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> ParsedOptions:
+def _schema(options: SourceOptions, schemas: "ReaderSchemas | None") -> StructType:
+    """The columns that the options ask for, in the types of Spark's kafka source if not typed."""
+    names, types = options.column_names, _TYPES
+    if schemas is not None:
+        from spark_plugin.typed_rows import spark_types  # noqa: PLC0415 - as above
+
+        types = {**types, **spark_types(schemas, names)}
+    return StructType([StructField(name, types[name]) for name in names])
+
+
+def _parse(
+    source: KshareDataSource, schema: StructType, *, streaming: bool
+) -> "tuple[ParsedOptions, ReaderSchemas | None]":
     show_log()
-    with told_of_tables(options):
-        parsed = parse_options(dict(options), streaming=streaming)
-    if schema != _schema(parsed.options):
-        raise OptionsError(
-            ["schema: the columns are fixed, as Spark's kafka source has them; leave out .schema()"]
+    with told_of_tables(source.options):
+        parsed = parse_options(dict(source.options), streaming=streaming)
+    # Spark does not ask for the schema of a table, or where .schema() gives one.
+    schemas = source.schemas or _schemas_of(parsed.options)
+    if schema != _schema(parsed.options, schemas):
+        why = (
+            "as Spark's kafka source has them"
+            if schemas is None
+            else f"as the schemas say: {', '.join(map(str, schemas.columns))}"
         )
-    return parsed
+        raise OptionsError([f"schema: the columns are fixed, {why}; leave out .schema()"])
+    return parsed, schemas
 
 
 def _warn(warnings: Iterable[str]) -> None:
@@ -196,13 +225,14 @@ def _merged(streaming: Sequence[str], batch: Sequence[str]) -> list[str]:
 
 
 class _TaskReader:
-    """The part of a reader that runs in tasks, which get a copy that has only its options."""
+    """The part of a reader that runs in tasks, which get a copy with its options and schemas."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, schemas: "ReaderSchemas | None" = None) -> None:
         self._options = options
+        self._schemas = schemas
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options}
+        return {"_options": self._options, "_schemas": self._schemas}
 
     @edge
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -212,7 +242,7 @@ class _TaskReader:
         # The compiled kernels and what reads with them: 0.6 s and 88 MiB, which no planner needs.
         from spark_plugin.task_side import read_partition  # noqa: PLC0415
 
-        yield from read_partition(partition, self._options)
+        yield from read_partition(partition, self._options, self._schemas)
 
 
 class _BatchReader(_TaskReader, DataSourceReader):
@@ -241,8 +271,13 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     _opened: "StreamPlanner | None" = None
 
-    def __init__(self, options: SourceOptions, warnings: Sequence[str] = ()) -> None:
-        super().__init__(options)
+    def __init__(
+        self,
+        options: SourceOptions,
+        warnings: Sequence[str] = (),
+        schemas: "ReaderSchemas | None" = None,
+    ) -> None:
+        super().__init__(options, schemas)
         self._warnings = warnings
 
     @property
@@ -257,7 +292,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
             from spark_plugin.planner_side import open_planner  # noqa: PLC0415
 
             _warn(self._warnings)  # here, as only one process of a query comes here
-            self._opened = open_planner(self._options)
+            self._opened = open_planner(self._options, self._schemas)
         return self._opened
 
     @edge
@@ -317,7 +352,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 class _RefusedReader(StreamReader):
     """The reader of a query whose options are wrong: each call but ``stop`` raises the error."""
 
-    def __init__(self, error: OptionsError) -> None:
+    def __init__(self, error: KshareError) -> None:
         self._error = error
 
     @property

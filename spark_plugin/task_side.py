@@ -33,7 +33,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -48,16 +48,26 @@ from spark_plugin.logs import show_log
 from spark_plugin.source import SlicePartition
 from spark_plugin.spark_api import SPARK, refuse_reuse
 
+if TYPE_CHECKING:
+    from kshare.formats.schemas import ReaderSchemas
+
 __all__ = ["end_worker_with_task", "executor_above", "read_partition", "this_executor"]
 
 _log = logging.getLogger("kshare")
 _DAEMONS = {"pyspark.daemon", "spark_plugin.daemon"}
 
 
-def read_partition(partition: SlicePartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def read_partition(
+    partition: SlicePartition, options: SourceOptions, schemas: "ReaderSchemas | None" = None
+) -> Iterator[pa.RecordBatch]:
     """Read a task's slices, together.
 
     For a slice with a ticket, the planner hears when reading begins and where it ends.
+
+    Args:
+        partition: The task.
+        options: The query's options.
+        schemas: The reader schemas of typed rows; None: keys and values are bytes.
     """
     _prepare_process()
     tickets = {each.slice: each.ticket for each in partition.slices if each.ticket is not None}
@@ -67,7 +77,13 @@ def read_partition(partition: SlicePartition, options: SourceOptions) -> Iterato
             report = stack.enter_context(closing(TaskReport(*tickets.values())))
             report.begin(this_executor())
             on_end = {each: partial(_report, report, ticket) for each, ticket in tickets.items()}
-        yield from read_slices(partition.slices, options, on_end)
+        if schemas is None:
+            yield from read_slices(partition.slices, options, on_end)
+            return
+        # Formats, and what they decode with: other queries need none of it.
+        from spark_plugin.typed_rows import typed_slices  # noqa: PLC0415
+
+        yield from typed_slices(partition.slices, options, schemas, on_end)
 
 
 def _report(report: TaskReport, ticket: Ticket, end: SliceEnd) -> None:

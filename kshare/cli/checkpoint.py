@@ -5,7 +5,8 @@ records: of a batch that is planned and not committed, the partitions with range
 partition that such a batch adds, and whose start cannot be read, is left for the next batch to add.
 Records that were processed above a stable offset come again. Partitions without ranges, and other
 sources, stay as they are. Where finished batches started is left out, as nothing needs it any more
-and Spark's own source cannot read it. The files that are replaced are kept.
+and Spark's own source cannot read it; so are the reader schemas of typed rows. The files that are
+replaced are kept.
 
 Cost: at most two files are read and written.
 """
@@ -60,6 +61,7 @@ class DropResult:
         backup: Where these files are kept; None if none was replaced.
         is_plain: Whether Spark's own source can read the checkpoint now. It cannot while a batch
             that is planned and not committed says where partitions start.
+        left_out: What else Spark's own source cannot read and was left out, as clauses.
     """
 
     log: OffsetLog
@@ -67,6 +69,7 @@ class DropResult:
     replaced: tuple[int, ...] = ()
     backup: Path | str | None = None
     is_plain: bool = True
+    left_out: tuple[str, ...] = ()
 
 
 def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -84,7 +87,7 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         )
         say(f"at most {_come_again(sum(known))}{more}")
     elif result.replaced:
-        say(f"{log.directory}: left out where the query started")
+        say(f"{log.directory}: left out {' and '.join(result.left_out)}")
     else:
         say(f"{log.directory}: nothing to drop, no partition has ranges")
     if not result.is_plain:
@@ -151,7 +154,7 @@ def drop_ranges(
 ) -> DropResult:
     """Set a checkpoint back to its stable offsets. The query must not run.
 
-    Of a checkpoint without ranges, it leaves out where the query started.
+    Of a checkpoint without ranges, it leaves out where the query started, and reader schemas.
 
     Args:
         directory: The query's ``checkpointLocation``: a path, or a URI such as ``file:/...`` or ``s3://...``.
@@ -183,11 +186,17 @@ def drop_ranges(
     }
     if not changes:
         return DropResult(log, (), is_plain=plain)
+    before = [was[batch][n].offsets for batch, sources in changes.items() for n in sources]
+    left_out = {
+        "where the query started": any(offsets.started for offsets in before),
+        "the reader schemas": any(offsets.schemas for offsets in before),
+    }
     backup = _back_up(log, changes, now())
     for batch, sources in changes.items():
         lines = {number: _line(offsets) for number, offsets in sources.items()}
         log.replace(batch, lines)
-    return DropResult(log, tuple(dropped), tuple(changes), backup, plain)
+    named = tuple(what for what, is_so in left_out.items() if is_so)
+    return DropResult(log, tuple(dropped), tuple(changes), backup, plain, named)
 
 
 def _set_back(number: int, entry: _Entry) -> list[Dropped]:

@@ -1,4 +1,4 @@
-"""What stands in front of a payload and names its schema, of a whole column at once.
+"""Framings: the bytes in front of a payload that name its schema, of a whole column at once.
 
 ::
 

@@ -197,7 +197,8 @@ class SchemaRegistry:
                 cause = error
                 if error.http_status_code == _NOT_FOUND:
                     raise UnknownSchemaError(
-                        f"schema registry {self.url} has no {what}: {error.error_message}",
+                        f"schema registry {self.url} has no {what.removeprefix('the ')}: "
+                        f"{error.error_message}",
                         url=self.url,
                         subject=subject,
                         schema_id=schema_id,

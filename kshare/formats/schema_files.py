@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from kshare.core.bounded_json import count_of, list_of, read_object, text_of
 from kshare.operating_system import this_system
 
 __all__ = ["RegisteredSchema", "SchemaFiles"]
@@ -79,9 +80,7 @@ class SchemaFiles:
         try:
             if not self._is_private():
                 return None
-            found = json.loads((self._folder / f"{number}.json").read_text("utf-8"))
-            found["references"] = tuple((name, text) for name, text in found["references"])
-            schema = RegisteredSchema(**found)
+            schema = _decoded((self._folder / f"{number}.json").read_bytes())
         except (OSError, ValueError, TypeError, KeyError):
             return None
         with suppress(OSError):
@@ -144,6 +143,19 @@ class SchemaFiles:
             with suppress(OSError):
                 if folder.lstat().st_mtime < before:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _decoded(data: bytes) -> RegisteredSchema:
+    found = read_object(data)
+    subject, version = found["subject"], found["version"]
+    return RegisteredSchema(
+        count_of(found["id"]),
+        text_of(found["kind"]),
+        text_of(found["text"]),
+        None if subject is None else text_of(subject),
+        None if version is None else count_of(version),
+        tuple((text_of(name), text_of(text)) for name, text in list_of(found["references"])),
+    )
 
 
 def _is_own(folder: Path) -> bool:

@@ -38,6 +38,7 @@ __all__ = [
     "KEYS",
     "LONG_MAX",
     "RANGE_ASSIGNOR",
+    "ROW_COLUMNS",
     "SCHEMA",
     "SOME_KEYS",
     "TEXT",
@@ -311,9 +312,14 @@ def auto_or(number: Kind, where: str = "") -> Kind:
     return Kind(f"`auto`, or {number.values}", parse)
 
 
-def _parse_columns(text: str) -> tuple[str, ...]:
-    spellings = {name.lower(): name for name in (*SOURCE_COLUMNS, *TYPED_COLUMNS)}
-    known = f"known are: {', '.join(SOURCE_COLUMNS)}; of typed rows: {', '.join(TYPED_COLUMNS)}"
+def _parse_row_columns(text: str) -> tuple[str, ...]:
+    return _parse_columns(text, TYPED_COLUMNS)
+
+
+def _parse_columns(text: str, of_rows: tuple[str, ...] = ()) -> tuple[str, ...]:
+    spellings = {name.lower(): name for name in (*SOURCE_COLUMNS, *of_rows)}
+    known = f"known are: {', '.join(SOURCE_COLUMNS)}"
+    known += f"; of typed rows: {', '.join(of_rows)}" if of_rows else ""
     if not text.strip():
         raise ValueError(f"names no column; {known}")
     columns: list[str] = []
@@ -420,8 +426,10 @@ SCHEMA: Final = Kind("`latest`, `version:N`, `id:N`, or the schema itself", _par
 FIELDS: Final = Kind("dotted paths, separated by commas", _parse_fields)
 """Fields of a schema; none within another one."""
 BAD_RECORDS: Final = Kind("`fail`, `null`, `deadLetter=<topic>`", _parse_bad_records)
-COLUMNS: Final = Kind(
-    ", ".join(f"`{name}`" for name in (*SOURCE_COLUMNS, *TYPED_COLUMNS)), _parse_columns
+COLUMNS: Final = Kind(", ".join(f"`{name}`" for name in SOURCE_COLUMNS), _parse_columns)
+"""Names of a record's columns, in any case; none of them twice."""
+ROW_COLUMNS: Final = Kind(
+    ", ".join(f"`{name}`" for name in (*SOURCE_COLUMNS, *TYPED_COLUMNS)), _parse_row_columns
 )
 """Names of a row's columns, in any case; none of them twice."""
 KEYS: Final = Kind(_KEYS, parse_keys)

@@ -13,7 +13,6 @@ from kshare.options.kinds import (
     BAD_RECORDS,
     BOOLEAN,
     BYTES,
-    COLUMNS,
     COMMITS,
     DURATION_OR_OFF,
     FIELDS,
@@ -22,6 +21,7 @@ from kshare.options.kinds import (
     INT_MAX,
     KEYS,
     RANGE_ASSIGNOR,
+    ROW_COLUMNS,
     SCHEMA,
     SOME_KEYS,
     TOPIC,
@@ -196,7 +196,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "Names of columns, separated by commas: the rows have these alone, in this order. What "
             "is left out is neither copied nor built. `headers` needs no `includeHeaders` then. "
             "Of typed rows also why a row is bad, its bytes, and the id of its schema.",
-            kind=COLUMNS,
+            kind=ROW_COLUMNS,
             field="columns",
             default="all but `headers`",
         ),

@@ -83,7 +83,7 @@ LATEST_SCHEMA: Final = LatestSchema()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFormat:
-    """How the bytes of keys, or those of values, become typed.
+    """The format of keys, or that of values.
 
     Attributes:
         column: The column of which the bytes are.
@@ -123,7 +123,7 @@ class RegistryConfig:
 
 @dataclass(frozen=True, slots=True)
 class BadRecords:
-    """What becomes of a record that cannot be decoded (``badRecords``).
+    """The fate of records that cannot be decoded (``badRecords``).
 
     Attributes:
         policy: An error; a null; or the record is written to a topic, and is no row.

@@ -77,6 +77,7 @@ from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import is_certain_start
 from kshare.planner.query_group import QueryGroup, QueryMemberLike
 from kshare.planner.rate_controller import RateController
+from kshare.planner.schema_pins import SchemaPins
 from kshare.planner.stream_report import StreamReport
 from kshare.planner.task_plan import TaskPlan
 from kshare.planner.time_alignment import LogTimes, TimeAlignment
@@ -106,6 +107,7 @@ class StreamPlanner:
         times: Timestamps in the log; None for Kafka's.
         wall_clock: Seconds since 1970, for timestamps in the future.
         look: Finds the sizes of record batches in the log.
+        schemas: The reader schemas of typed rows; None: keys and values are bytes.
     """
 
     def __init__(
@@ -123,8 +125,10 @@ class StreamPlanner:
         times: LogTimes | None = None,
         wall_clock: Callable[[], float] = time.time,
         look: Look = look_into_log,
+        schemas: SchemaPins | None = None,
     ) -> None:
         self._options = options
+        self._schemas = schemas or SchemaPins()
         self._keys = KeySelection.of(options)
         self._view = ClusterView(
             cluster, options.topics, parking or ParkWatch(options.kafka), policies, clock=clock
@@ -200,6 +204,7 @@ class StreamPlanner:
         last = self._history.finished(start)
         self._tasks.observe(last)
         before, reached = last.offsets, last.progress
+        self._schemas.compare(before)
         self._group.commit(reached)
         available = self._view.ends({tp: progress.front for tp, progress in reached.items()})
         self._view.check_policies(self._options, available)
@@ -260,6 +265,7 @@ class StreamPlanner:
         last = self._history.finished(start)
         self._tasks.observe(last)  # Spark calls this first when it runs a batch again
         batch = self._history.batch(end)
+        self._schemas.compare(batch.offsets)
         limited = self._history.limited_tasks(batch)
         begins = self._begins(last, batch.offsets)
         pending = {tp: batch.offsets.progress[tp].minus(at) for tp, at in begins.items()}
@@ -316,7 +322,8 @@ class StreamPlanner:
         else:
             after = BatchOffsets(advanced(batch.progress, batch_end.ends, keys), batch.started)
             limited = []
-        after = replace(after, started=said_starts(after.started, reached, after.progress))
+        started = said_starts(after.started, reached, after.progress)
+        after = replace(after, started=started, schemas=self._schemas.pins)
         return with_gaps(after, starting) if starting else after, limited
 
     def _plan_limits(

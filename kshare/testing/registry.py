@@ -32,7 +32,7 @@ class _RefusedError(Exception):
 
 @dataclass
 class _State:
-    """What the registry holds."""
+    """The content of a registry."""
 
     by_id: dict[int, dict[str, Any]] = field(default_factory=dict)
     ids: dict[str, int] = field(default_factory=dict)

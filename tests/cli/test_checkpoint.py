@@ -349,6 +349,32 @@ def test_the_command_where_only_the_start_is_said(
     assert offsets_in(tmp_path, 0) == at(3)
 
 
+@pytest.mark.parametrize(
+    ("started", "said"),
+    [({}, "the reader schemas"), ({T0: 1}, "where the query started and the reader schemas")],
+)
+def test_the_command_leaves_out_reader_schemas(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    started: dict[TopicPartition, int],
+    said: str,
+) -> None:
+    """Spark's own source cannot read them."""
+    batch = BatchOffsets({T0: Progress.at(3)}, started=started, schemas={"value": "avro id:7"})
+    folder = write_checkpoint(tmp_path, [batch], 0)
+    assert main(["checkpoint", "drop-ranges", folder]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{folder}: left out {said}"
+    assert offsets_in(tmp_path, 0) == at(3)
+
+
+def test_an_unfinished_batch_loses_its_reader_schemas_alone(tmp_path: Path) -> None:
+    schemas = {"value": "avro id:7"}
+    batches = [BatchOffsets({T0: Progress.at(end)}, schemas=schemas) for end in (3, 5)]
+    folder = write_checkpoint(tmp_path, batches, 0)
+    assert drop_ranges(folder).is_plain
+    assert offsets_in(tmp_path, 1) == at(5)
+
+
 def test_the_command_says_what_it_cannot_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -158,11 +158,16 @@ PARAMETERS = {"other_hash_seeds", "settles", "spread_max", "together"}
 """Parameters of functions in docs/design/kip-924.md."""
 
 
+OF_ROWS = ("value", "badRecords", "columns", "schemaRegistry.")
+ROWS = {"valueFormat": "avro", "schemaRegistry.url": "http://registry:8081"}
+
+
 def value_fault(name: str, value: str) -> str:
     """What is wrong with a value; empty if the source or, for its options, the sink takes it."""
     group = {"kafka.group.id": "g"} if name in {"commitOffsets", "startingOffsets"} else {}
+    base = {**SERVERS, "subscribe": "t", **group, **(ROWS if name.startswith(OF_ROWS) else {})}
     try:
-        parsed = parse_options({**SERVERS, "subscribe": "t", **group, name: value}, streaming=True)
+        parsed = parse_options({**base, name: value}, streaming=True)
     except OptionsError as error:
         fault = str(error)
     else:

@@ -16,6 +16,7 @@ from kshare.options import KafkaConfig
 from kshare.options.frozen import FrozenMapping
 from kshare.options.kinds import (
     BOOLEAN,
+    COLUMNS,
     INT_MAX,
     TEXT,
     TOPIC,
@@ -265,7 +266,7 @@ class ConsumerConfig:
         ("maxRecordBytes",),
     )
     columns: tuple[str, ...] = config(
-        (), "columns", _of_source("columns"), "The columns of `consume_batch`, separated by commas."
+        (), "columns", COLUMNS, "The columns of `consume_batch`, separated by commas."
     )
     queued_max_kbytes: int = config(
         64 << 10,

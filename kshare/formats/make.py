@@ -1,0 +1,49 @@
+"""The decoders of all formats: the one place that knows them.
+
+Each is imported when it is first asked for: kernels and their tables are not needed by other
+formats.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from kshare.errors import OptionsError
+from kshare.formats.decoder import Decoder
+from kshare.options.typed_rows import RowFormat
+
+__all__ = ["WriterDecoder", "made_decoder"]
+
+
+class WriterDecoder(Decoder, Protocol):
+    """A decoder that has to know the schema that a record was written with: Avro's."""
+
+    def add_writer(self, text: str) -> int:
+        """Add a writer's schema; return its number, for ``Payloads.writers``.
+
+        Raises:
+            ValueError: Its records cannot be read with the reader schema; the text says why.
+        """
+
+
+def made_decoder(form: RowFormat, schema: str, references: Mapping[str, str]) -> Decoder:
+    """Make the decoder of a format.
+
+    Args:
+        form: The format.
+        schema: The reader schema; empty for strings.
+        references: Schemas that it refers to, by name.
+
+    Raises:
+        OptionsError: The schema cannot be read, or lacks a field that is asked for.
+    """
+    option = f"{form.column}Schema"
+    if references:
+        listed = ", ".join(references)
+        raise OptionsError(
+            [f"{option}: refers to other schemas ({listed}), which is not built; give it inline"]
+        )
+    if form.format == "string":
+        from kshare.formats.string import StringDecoder  # noqa: PLC0415 - as above
+
+        return StringDecoder()
+    raise OptionsError([f"{form.column}Format: {form.format} is not built yet ({schema:.20})"])

@@ -1,0 +1,389 @@
+"""Rows with bytes -> rows with typed columns: framing, decoding, and what becomes of bad records.
+
+::
+
+    bytes --framing--> payloads, ids --registry--> writers --decoder--> values, faults
+                                                                            |
+              fail: an error names the record   <---------------------------+
+              null: a null, and why in ``valueError``                       |
+              deadLetter: handed to a writer, and no row  <-----------------+
+
+Guarantees: rows keep their order; each is typed, null because it was null, or bad, and a bad one is
+never lost in silence. A dead letter is written before any row of its record batch is delivered.
+Cost: that of the decoder, and Python for bad rows alone.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kshare.arrow_values import string_array
+from kshare.errors import BadRecordError, UnknownSchemaError
+from kshare.formats.decoder import Decoder, Fault
+from kshare.formats.framing import unframed
+from kshare.formats.make import WriterDecoder
+from kshare.formats.payloads import Payloads
+from kshare.formats.registry import SchemaRegistry
+from kshare.formats.schema_files import RegisteredSchema
+from kshare.formats.schemas import ReaderSchema, ReaderSchemas
+from kshare.options import DEFAULT_COLUMNS, SOURCE_COLUMNS, KafkaConfig
+from kshare.options.typed_rows import TYPED_COLUMNS
+
+__all__ = [
+    "BadRow",
+    "RowTyper",
+    "SetAside",
+    "TypedColumn",
+    "TypedValues",
+    "column_types",
+    "raw_columns",
+]
+
+_IDS_EACH: Final = 16
+"""Ids of a record batch that are looked for one after another; more, by sorting all."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be decoded.
+
+    Attributes:
+        row: Its number in the record batch.
+        error: Why; it names topic, partition and offset.
+    """
+
+    row: int
+    error: BadRecordError
+
+
+SetAside = Callable[[pa.RecordBatch, Sequence[BadRow]], None]
+"""Takes the raw record batch, and its bad rows in order; returns when they are kept elsewhere."""
+
+
+def column_types(schemas: ReaderSchemas, names: Iterable[str]) -> dict[str, pa.DataType]:
+    """The types of the columns that typed rows change or add, of those that are named."""
+    types: dict[str, pa.DataType] = {}
+    for name in names:
+        if schemas.of(name) is not None:
+            types[name] = schemas.decoder(name).type
+        elif name.endswith("Error") and name in TYPED_COLUMNS:
+            types[name] = pa.string()
+        elif name.endswith("Bytes") and name in TYPED_COLUMNS:
+            types[name] = pa.binary()
+        elif name in TYPED_COLUMNS:
+            types[name] = pa.int64()
+    return types
+
+
+def raw_columns(
+    schemas: ReaderSchemas, names: Sequence[str], *, one_partition: bool
+) -> tuple[str, ...]:
+    """The columns of bytes that rows are made of.
+
+    Args:
+        schemas: The reader schemas.
+        names: The columns that are wanted.
+        one_partition: Whether all rows are of one partition, so that nobody has to read which.
+    """
+    if schemas.rows.bad_records.policy == "deadLetter":
+        return SOURCE_COLUMNS
+    typed = {each.form.column for each in schemas.columns if _is_used(each.form.column, names)}
+    places = ("offset",) if one_partition else ("topic", "partition", "offset")
+    wanted = {name for name in names if name not in TYPED_COLUMNS} | typed | {*places}
+    return tuple(name for name in SOURCE_COLUMNS if name in wanted)
+
+
+def _is_used(column: str, names: Iterable[str]) -> bool:
+    own = {column, *(name for name in TYPED_COLUMNS if name.startswith(column))}
+    return not own.isdisjoint(names)
+
+
+class RowTyper:
+    """Types the rows of a task.
+
+    Args:
+        schemas: The reader schemas.
+        kafka: How long to wait for the registry.
+        names: The columns that are wanted, in order.
+        place: Topic and partition of all rows; None: the columns say it.
+        set_aside: Keeps bad rows elsewhere; needed with ``badRecords=deadLetter`` only.
+    """
+
+    def __init__(
+        self,
+        schemas: ReaderSchemas,
+        kafka: KafkaConfig,
+        names: Sequence[str] = DEFAULT_COLUMNS,
+        *,
+        place: tuple[str, int] | None = None,
+        set_aside: SetAside | None = None,
+    ) -> None:
+        self._columns: dict[str, TypedColumn] = {
+            each.form.column: _typed_column(schemas, each, kafka)
+            for each in schemas.columns
+            if _is_used(each.form.column, names)
+        }
+        self._policy = schemas.rows.bad_records.policy
+        self._names = tuple(names)
+        self._types = column_types(schemas, names)
+        self._place = place
+        self._set_aside = set_aside
+
+    def batches(self, raw: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Type record batches, one after another.
+
+        Raises:
+            BadRecordError: A record cannot be decoded, with ``badRecords=fail``.
+            SchemaRegistryError: The registry does not say an id's schema.
+        """
+        for batch in raw:
+            typed = self.typed(batch)
+            if typed.num_rows:
+                yield typed
+
+    def typed(self, raw: pa.RecordBatch) -> pa.RecordBatch:
+        """Type the rows of a record batch; without those that are set aside."""
+        found = {name: column.decoded(raw.column(name)) for name, column in self._columns.items()}
+        if any(values.faults for values in found.values()):
+            if self._policy == "fail":
+                raise self._bad_rows(raw, found)[0].error
+            if self._policy == "deadLetter":
+                assert self._set_aside is not None
+                bad = self._bad_rows(raw, found)
+                self._set_aside(raw, bad)
+                kept = np.ones(raw.num_rows, np.bool_)
+                kept[[each.row for each in bad]] = False
+                return self._built(raw, found).filter(_booleans(kept))
+        return self._built(raw, found)
+
+    def _built(self, raw: pa.RecordBatch, found: Mapping[str, "TypedValues"]) -> pa.RecordBatch:
+        arrays = []
+        for name in self._names:
+            column = "key" if name.startswith("key") else "value"
+            if name in found:
+                arrays.append(found[name].values)
+            elif name not in TYPED_COLUMNS:
+                arrays.append(raw.column(name))
+            elif name.endswith("Error"):
+                arrays.append(found[column].errors(column))
+            elif name.endswith("Bytes"):
+                arrays.append(found[column].bad_bytes(raw.column(column)))
+            else:
+                arrays.append(found[column].ids())
+        return pa.RecordBatch.from_arrays(arrays, list(self._names))
+
+    def _bad_rows(self, raw: pa.RecordBatch, found: Mapping[str, "TypedValues"]) -> list[BadRow]:
+        """The bad rows in order; of one whose key and value are bad, the key says why."""
+        first: dict[int, tuple[str, Fault]] = {}
+        for column in sorted(found):
+            for fault in found[column].faults:
+                first.setdefault(fault.row, (column, fault))
+        return [BadRow(row, self._error(raw, *first[row])) for row in sorted(first)]
+
+    def _error(self, raw: pa.RecordBatch, column: str, fault: Fault) -> BadRecordError:
+        if self._place is not None:
+            topic, partition = self._place
+        else:
+            topic, partition = (raw.column(name)[fault.row].as_py() for name in _PLACE)
+        offset = raw.column("offset")[fault.row].as_py()
+        schema = self._columns[column].schema
+        more = (
+            ". badRecords=null gives such records a null, badRecords=deadLetter=<topic> sets them "
+            "aside"
+            if self._policy == "fail"
+            else ""
+        )
+        return BadRecordError(
+            f"{topic}-{partition} at offset {offset}: {_clause(column, fault)}, read as {schema}"
+            f"{more}",
+            column=column,
+            field=fault.field,
+            reason=fault.reason,
+            topic=topic,
+            partition=partition,
+            offset=offset,
+        )
+
+
+_PLACE: Final = ("topic", "partition")
+
+
+def _clause(column: str, fault: Fault) -> str:
+    path = f"{column}.{fault.field}" if fault.field else column
+    return f"{path} {fault.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class TypedValues:
+    """A column that is typed.
+
+    Attributes:
+        values: The values.
+        faults: Why rows are bad, ascending.
+        numbers: The id of each row's schema; empty where the framing has none.
+        has_id: Whether a row names an id.
+    """
+
+    values: pa.Array
+    faults: tuple[Fault, ...]
+    numbers: npt.NDArray[np.int64]
+    has_id: npt.NDArray[np.bool_]
+
+    def errors(self, column: str) -> pa.Array:
+        """The reasons of bad rows; null for the others."""
+        texts = string_array(_clause(column, fault) for fault in self.faults)
+        places = np.zeros(len(self.values), np.int64)
+        bad = self._bad_rows()
+        places[bad] = np.arange(len(self.faults))
+        there = np.zeros(len(self.values), np.bool_)
+        there[bad] = True
+        return texts.take(_integers(places, there))
+
+    def bad_bytes(self, raw: pa.Array) -> pa.Array:
+        """The bytes of bad rows; null for the others."""
+        there = np.zeros(len(raw), np.bool_)
+        there[self._bad_rows()] = True
+        return raw.take(_integers(np.arange(len(raw)), there))
+
+    def ids(self) -> pa.Array:
+        """The ids of schemas; null where a row names none."""
+        return _integers(self.numbers, self.has_id)
+
+    def _bad_rows(self) -> list[int]:
+        return [fault.row for fault in self.faults]
+
+
+class TypedColumn:
+    """Decodes one column.
+
+    Args:
+        schema: Its reader schema.
+        decoder: The decoder.
+        registry: Where the schemas of ids are; None if there is none.
+    """
+
+    def __init__(
+        self, schema: ReaderSchema, decoder: Decoder, registry: SchemaRegistry | None
+    ) -> None:
+        self.schema = schema
+        self._decoder = decoder
+        self._writers: _Writers | None = None
+        form = schema.form
+        if form.format == "avro":
+            writers: WriterDecoder = decoder  # type: ignore[assignment]
+            if form.framing in {"confluent", "apicurio"} and registry is not None:
+                self._writers = _Writers(writers, registry)
+            else:
+                writers.add_writer(schema.text)
+
+    def decoded(self, column: pa.Array) -> TypedValues:
+        """Decode a column."""
+        framed = unframed(column, self.schema.form.framing)
+        starts, faults = framed.starts, list(framed.faults)
+        there = starts >= 0
+        numbers = np.zeros(len(starts), np.int32)
+        if self._writers is not None:
+            numbers, bad = self._writers.numbers(framed.ids, there)
+            if bad:
+                starts = starts.copy()
+                starts[[fault.row for fault in bad]] = -1
+                faults += bad
+        decoded = self._decoder.decode(Payloads(framed.data, starts, framed.ends, numbers))
+        faults += decoded.faults
+        if len(faults) > len(decoded.faults):
+            faults.sort(key=lambda fault: fault.row)
+        return TypedValues(decoded.values, tuple(faults), framed.ids, there)
+
+
+@lru_cache(maxsize=16)
+def _typed_column(schemas: ReaderSchemas, schema: ReaderSchema, kafka: KafkaConfig) -> TypedColumn:
+    """A column of a query; a process makes it once, and what it learns of ids stays."""
+    return TypedColumn(schema, schemas.decoder(schema.form.column), schemas.registry(kafka))
+
+
+class _Writers:
+    """The schemas that records were written with, by the ids that they name.
+
+    Args:
+        decoder: Takes each schema once.
+        registry: Has the schemas.
+    """
+
+    def __init__(self, decoder: WriterDecoder, registry: SchemaRegistry) -> None:
+        self._decoder = decoder
+        self._registry = registry
+        self._known: dict[int, int | str] = {}
+
+    def numbers(
+        self, ids: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]
+    ) -> tuple[npt.NDArray[np.int32], list[Fault]]:
+        """The number of each row's writer, and the rows whose schema cannot be used.
+
+        Args:
+            ids: The id of each row.
+            there: Whether a row names one.
+        """
+        numbers = np.zeros(len(ids), np.int32)
+        faults: list[Fault] = []
+        for number, rows in _by_id(ids, there):
+            writer = self._writer(number)
+            if isinstance(writer, str):
+                faults += (Fault(row, "", writer) for row in rows.tolist())
+            else:
+                numbers[rows] = writer
+        return numbers, faults
+
+    def _writer(self, number: int) -> int | str:
+        """The writer of an id, or why there is none."""
+        if number not in self._known:
+            try:
+                schema = self._registry.by_id(number)
+            except UnknownSchemaError as error:
+                return f"names schema id {number}, and {error}"  # it may be there later
+            self._known[number] = self._added(schema, number)
+        return self._known[number]
+
+    def _added(self, schema: RegisteredSchema, number: int) -> int | str:
+        if schema.references:
+            listed = ", ".join(name for name, _ in schema.references)
+            return f"is of schema id {number}, which refers to others ({listed}): not built"
+        try:
+            return self._decoder.add_writer(schema.text)
+        except ValueError as error:
+            return f"is of schema id {number}, which the reader schema cannot read: {error}"
+
+
+def _by_id(
+    ids: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]
+) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Each id, with the rows that name it."""
+    rows = np.flatnonzero(there)
+    named = ids[rows]
+    for _ in range(_IDS_EACH):
+        if not len(rows):
+            return
+        same = named == named[0]
+        yield int(named[0]), rows[same]
+        rows, named = rows[~same], named[~same]
+    if len(rows):
+        order = np.argsort(named, kind="stable")
+        cuts = np.flatnonzero(np.diff(named[order])) + 1
+        for part in np.split(order, cuts):
+            yield int(named[part[0]]), rows[part]
+
+
+def _booleans(values: npt.NDArray[np.bool_]) -> pa.Array:
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+
+
+def _integers(values: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> pa.Array:
+    """An array of integers; null where there is none."""
+    bits = pa.py_buffer(np.packbits(there, bitorder="little"))
+    numbers = pa.py_buffer(np.ascontiguousarray(values, np.int64))
+    return pa.Array.from_buffers(pa.int64(), len(there), [bits, numbers])

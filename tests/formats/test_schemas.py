@@ -1,0 +1,101 @@
+"""Reader schemas: how they are named, and what a restart says of those that have changed."""
+
+import hashlib
+
+import pyarrow as pa
+import pytest
+
+from kshare.formats.schema_files import RegisteredSchema
+from kshare.formats.schemas import (
+    ReaderSchema,
+    ReaderSchemas,
+    found_schemas,
+    told_changes,
+    type_changes,
+)
+from kshare.options import KafkaConfig
+from kshare.options.typed_rows import InlineSchema, RowFormat, TypedRows
+
+KAFKA = KafkaConfig(bootstrap_servers=())
+STRING = RowFormat(column="value", format="string")
+JSON = RowFormat(column="value", format="json", schema=InlineSchema("a INT"))
+
+
+def test_pins_are_equal_for_the_same_schema() -> None:
+    registered = RegisteredSchema(7, "AVRO", "{}", "orders-value", 2)
+    avro = ReaderSchema(RowFormat(column="value", format="avro"), "{}", registered)
+    assert (avro.pin, str(avro)) == ("avro id:7", "avro id 7 (version 2 of orders-value)")
+    inline = ReaderSchema(JSON, "a INT")
+    assert inline.pin == f"json sha256:{hashlib.sha256(b'a INT').hexdigest()[:16]}"
+    assert inline.pin == ReaderSchema(JSON, "a INT").pin != ReaderSchema(JSON, "b INT").pin
+    assert str(inline) == "json, given inline"
+    assert ReaderSchema(STRING).pin == str(ReaderSchema(STRING)) == "string"
+
+
+def test_strings_need_no_schema() -> None:
+    found = found_schemas(TypedRows(formats=(STRING,)), KAFKA, "t")
+    assert found.pins == {"value": "string"}
+    assert found.of("key") is None
+    assert found.registry(KAFKA) is None
+
+
+def test_what_is_said_of_other_formats() -> None:
+    now = ReaderSchemas(TypedRows(formats=(STRING,)), (ReaderSchema(STRING),), "t")
+    assert told_changes(now, {"value": "string"}, KAFKA) == []
+    assert told_changes(now, {}, KAFKA) == ["value was bytes, and is read as string now"]
+    assert told_changes(None, {"key": "avro id:3"}, KAFKA) == [
+        "key was read as avro id:3, and is bytes now"
+    ]
+    assert told_changes(now, {"value": "avro id:3"}, KAFKA) == [
+        "value was read with the schema avro id:3, and is with string now"
+    ]
+
+
+OLD = pa.struct(
+    [
+        ("user", pa.string()),
+        ("qty", pa.int32()),
+        ("items", pa.list_(pa.struct([("sku", pa.int64())]))),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (OLD, []),
+        (
+            pa.struct([*OLD, ("note", pa.string())]),
+            ["value.note is new (string)"],
+        ),
+        (
+            pa.struct([OLD.field(0), OLD.field(2), OLD.field(1)]),
+            ["the fields of value have another order"],
+        ),
+        (
+            pa.struct(
+                [
+                    ("qty", pa.int64()),
+                    ("items", pa.list_(pa.struct([("sku", pa.int64()), ("n", OLD)]))),
+                ]
+            ),
+            [
+                "value.user is gone",
+                "value.qty was int32 and is int64",
+                "value.items.n is new (struct)",
+            ],
+        ),
+        (pa.string(), ["value was struct and is string"]),
+        (
+            pa.struct([OLD.field(0), OLD.field(1), ("items", pa.map_(pa.string(), pa.int32()))]),
+            ["value.items was list and is map"],
+        ),
+    ],
+)
+def test_changes_of_types(now: pa.DataType, told: list[str]) -> None:
+    assert list(type_changes(OLD, now, "value")) == told
+
+
+def test_changes_within_maps() -> None:
+    was, now = (pa.map_(pa.string(), kind) for kind in (pa.int32(), pa.int64()))
+    assert list(type_changes(was, now, "value")) == ["value was int32 and is int64"]

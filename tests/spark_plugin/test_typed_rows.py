@@ -1,0 +1,261 @@
+"""Typed rows of the source, without Spark: columns, bad records, and what the checkpoint says."""
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from kshare.errors import BadRecordError, OptionsError, SchemaRegistryError
+from kshare.testing import FakeCluster, FakeRegistry, Record
+from spark_plugin.source import KshareDataSource, StreamReader
+
+STRINGS = {"valueFormat": "string", "keyFormat": "string"}
+GOOD = [Record("k1", "v1"), Record(None, "v2"), Record("k3", None)]
+BAD = [Record("a", "good"), Record(b"b", b"ba\xffd"), Record("c", "fine"), Record(b"\xfe", "x")]
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"orders": 1, "others": 2, "bad": 1}) as fake:
+        yield fake
+
+
+def source(cluster: FakeCluster, **more: str) -> KshareDataSource:
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "orders"}
+    return KshareDataSource({**options, **STRINGS, **more})
+
+
+def sent(made: KshareDataSource) -> KshareDataSource:
+    """The source where Spark makes readers: another process."""
+    again: KshareDataSource = pickle.loads(pickle.dumps(made))
+    return again
+
+
+def batch_rows(made: KshareDataSource) -> list[dict[str, Any]]:
+    schema = made.schema()
+    reader: Any = sent(made).reader(schema)
+    tasks = reader.partitions()
+    task: Any = pickle.loads(pickle.dumps(reader))
+    batches = [batch for each in tasks for batch in task.read(each)]
+    return pa.Table.from_batches(batches).to_pylist() if batches else []
+
+
+def test_columns_have_the_types_of_the_formats(cluster: FakeCluster) -> None:
+    names = "valueBytes,value,offset,key,valueError"
+    assert source(cluster, columns=names, badRecords="null").schema() == StructType(
+        [
+            StructField("valueBytes", BinaryType()),
+            StructField("value", StringType()),
+            StructField("offset", LongType()),
+            StructField("key", StringType()),
+            StructField("valueError", StringType()),
+        ]
+    )
+
+
+def test_a_batch_has_typed_rows(cluster: FakeCluster) -> None:
+    cluster.produce("orders", GOOD)
+    rows = batch_rows(source(cluster))
+    found = [(row["key"], row["value"]) for row in rows]
+    assert found == [
+        ("k1", "v1"),
+        (None, "v2"),
+        ("k3", None),
+    ]
+    assert list(rows[0]) == [
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+    ]
+    rows = batch_rows(source(cluster, columns="value,offset"))
+    assert rows == [
+        {"value": "v1", "offset": 0},
+        {"value": "v2", "offset": 1},
+        {"value": None, "offset": 2},
+    ]
+
+
+def test_several_topics_in_a_task(cluster: FakeCluster) -> None:
+    cluster.produce("orders", GOOD)
+    cluster.produce("others", [Record("k", "v"), Record(b"k", b"\xff")], partition=1)
+    options = {"subscribe": "orders,others", "maxTasks": "1"}
+    assert len(batch_rows(source(cluster, **options, columns="value", badRecords="null"))) == 5
+    with pytest.raises(BadRecordError, match=r"^others-1 at offset 1: value is not UTF-8"):
+        batch_rows(source(cluster, **options))
+
+
+def test_a_bad_record_fails_the_query_by_name(cluster: FakeCluster) -> None:
+    cluster.produce("orders", BAD)
+    with pytest.raises(BadRecordError) as raised:
+        batch_rows(source(cluster, columns="value"))
+    assert str(raised.value) == (
+        "orders-0 at offset 1: value is not UTF-8: byte 2 is wrong, read as string. "
+        "badRecords=null gives such records a null, badRecords=deadLetter=<topic> sets them aside"
+    )
+    error = raised.value
+    assert (error.topic, error.partition, error.offset) == ("orders", 0, 1)
+    assert (error.column, error.field) == ("value", "")
+
+
+def test_a_column_that_nobody_asks_for_is_not_decoded(cluster: FakeCluster) -> None:
+    cluster.produce("orders", BAD)
+    assert batch_rows(source(cluster, columns="offset")) == [{"offset": k} for k in range(4)]
+
+
+def test_bad_records_may_be_null_with_their_reason_and_bytes(cluster: FakeCluster) -> None:
+    cluster.produce("orders", BAD)
+    columns = "key,keyError,keyBytes,value,valueError,valueBytes"
+    rows = batch_rows(source(cluster, columns=columns, badRecords="null"))
+    why = "is not UTF-8: byte"
+    assert [tuple(row.values()) for row in rows] == [
+        ("a", None, None, "good", None, None),
+        ("b", None, None, None, f"value {why} 2 is wrong", b"ba\xffd"),
+        ("c", None, None, "fine", None, None),
+        (None, f"key {why} 0 is wrong", b"\xfe", "x", None, None),
+    ]
+
+
+def test_dead_letters_are_in_their_topic_in_order_and_no_rows(cluster: FakeCluster) -> None:
+    cluster.produce("orders", BAD * 40)
+    rows = batch_rows(source(cluster, columns="key,value,offset", badRecords="deadLetter=bad"))
+    assert [row["offset"] for row in rows] == list(range(0, 160, 2))
+    letters = consumed(cluster, "bad", 80)
+    assert [int(headers["__connect.errors.offset"]) for *_, headers in letters] == list(
+        range(1, 160, 2)
+    )
+    key, value, headers = letters[0]
+    assert (key, value) == (b"b", b"ba\xffd")
+    assert headers["__connect.errors.topic"] == b"orders"
+    assert headers["__connect.errors.exception.class.name"] == b"kshare.errors.BadRecordError"
+    assert headers["__connect.errors.exception.message"] == (
+        b"orders-0 at offset 1: value is not UTF-8: byte 2 is wrong, read as string"
+    )
+    assert headers["kshare.attempts"] == b"1"
+    assert letters[1][0] == b"\xfe"
+
+
+def consumed(
+    cluster: FakeCluster, topic: str, number: int
+) -> list[tuple[Any, Any, dict[str, bytes]]]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "test",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[Any] = []
+    while len(found) < number:
+        found += consumer.consume(number - len(found), 1.0)
+    consumer.close()
+    return [(each.key(), each.value(), dict(each.headers())) for each in found]
+
+
+# -- streams --------------------------------------------------------------------------------------
+
+
+def test_a_stream_has_typed_rows_and_says_which_schemas(cluster: FakeCluster) -> None:
+    cluster.produce("orders", GOOD)
+    made = source(cluster, startingOffsets="earliest", columns="value")
+    schema = made.schema()
+    reader: Any = sent(made).streamReader(schema)
+    assert isinstance(reader, StreamReader)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert end["@kshare"]["schemas"] == {"key": "string", "value": "string"}
+    (task,) = reader.partitions(start, end)
+    copy: Any = pickle.loads(pickle.dumps(reader))
+    assert [batch.to_pydict() for batch in copy.read(task)] == [{"value": ["v1", "v2", None]}]
+    reader.stop()
+
+
+def test_a_restart_with_other_formats_says_so_once(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.produce("orders", GOOD)
+
+    def planned(start: Any, **more: str) -> Any:
+        made = source(cluster, startingOffsets="earliest", **more)
+        reader: Any = made.streamReader(made.schema())
+        end = reader.latestOffset(start or reader.initialOffset(), reader.getDefaultReadLimit())
+        reader.latestOffset(end, reader.getDefaultReadLimit())
+        reader.stop()
+        return end
+
+    first = planned(None)
+    cluster.produce("orders", GOOD)
+    second = planned(first)
+    assert caplog.records == []
+    bytes_again = {"valueFormat": "string"}
+    made = KshareDataSource(
+        {
+            "kafka.bootstrap.servers": cluster.bootstrap_servers,
+            "subscribe": "orders",
+            **bytes_again,
+        }
+    )
+    reader: Any = made.streamReader(made.schema())
+    reader.latestOffset(second, reader.getDefaultReadLimit())
+    reader.latestOffset(second, reader.getDefaultReadLimit())
+    reader.stop()
+    (text,) = [each.getMessage() for each in caplog.records]
+    assert text.startswith("key was read as string, and is bytes now. Rows have the columns of now")
+
+
+# -- schemas that cannot be had -------------------------------------------------------------------
+
+
+def test_a_schema_of_ones_own_is_refused(cluster: FakeCluster) -> None:
+    own = StructType([StructField("value", StringType())])
+    with pytest.raises(OptionsError, match=r"as the schemas say: string, string; leave out \.sch"):
+        source(cluster).reader(own)
+
+
+def test_a_registry_that_does_not_answer_is_said_at_load(cluster: FakeCluster) -> None:
+    with FakeRegistry() as registry:
+        registry.stop()
+        options = {
+            "valueFormat": "avro",
+            "schemaRegistry.url": registry.url,
+            "kafka.default.api.timeout.ms": "200",
+        }
+        made = source(cluster, **options)
+        with pytest.raises(SchemaRegistryError, match="newest version of subject orders-value"):
+            made.schema()
+        reader: Any = made.streamReader(StructType([]))
+        with pytest.raises(SchemaRegistryError, match="newest version of subject orders-value"):
+            reader.initialOffset()
+
+
+def test_what_the_registry_does_not_have(cluster: FakeCluster) -> None:
+    with FakeRegistry() as registry:
+        registry.register("orders-value", '{"type": "object"}', "JSON")
+        options = {"valueFormat": "avro", "schemaRegistry.url": registry.url}
+        with pytest.raises(OptionsError) as raised:
+            source(cluster, keyFormat="avro", **options).schema()
+        assert raised.value.problems == (
+            (
+                f"keySchema: schema registry {registry.url} has no newest version of subject "
+                "orders-key: Subject 'orders-key' not found. "
+                "(keySubject=orders-key, keySchema=latest)"
+            ),
+            (
+                "valueFormat: is avro, and the registry's id 1 (version 1 of orders-value) is of "
+                "type JSON"
+            ),
+        )
