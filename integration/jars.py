@@ -56,6 +56,11 @@ def _peer(connector: str, tokens: str) -> JarSet:
     )
 
 
+def _module(name: str, release: str) -> JarSet:
+    """Return a module of Spark's that pyspark does not come with."""
+    return JarSet((f"org.apache.spark:{name}_2.13:{release}",), transitive=False, holds=(name,))
+
+
 JARS = {
     "broker": JarSet(
         (
@@ -87,6 +92,10 @@ JARS = {
     "peer-4.1": _peer("4.1.1", "4.1.1"),
     # Newer ones were not to be had on 2026-11-21; these run under pyspark 4.2 and 4.3.
     "peer": _peer("4.2.0", "4.1.0-preview1"),
+    # Spark's own from_avro.
+    "avro-4.0": _module("spark-avro", "4.0.2"),
+    "avro-4.1": _module("spark-avro", "4.1.1"),
+    "avro": _module("spark-avro", "4.2.0"),
 }
 
 

@@ -21,6 +21,7 @@ from kshare.wire.decode import kernel_library
 from kshare.wire.decode.layout import (
     BATCH,
     SIGNATURES,
+    AvroState,
     BatchCount,
     BinaryColumn,
     HeaderSizes,
@@ -28,8 +29,10 @@ from kshare.wire.decode.layout import (
 )
 
 __all__ = [
+    "address",
     "begin_scan",
     "copy_headers",
+    "decode_avro",
     "find_marks",
     "index",
     "measure_headers",
@@ -55,7 +58,7 @@ def index(source: Bytes, batches: Batches, found: BatchCount) -> int:
         DONE or a fault.
     """
     return _kernel("index")(
-        _address(source, np.uint8), len(source), _address(batches, BATCH), len(batches), found
+        address(source, np.uint8), len(source), address(batches, BATCH), len(batches), found
     )
 
 
@@ -67,14 +70,14 @@ def begin_scan(state: ScanState, source: Bytes, batches: Batches) -> None:
         source: The buffer that the records are in, decompressed.
         batches: Where they are in it, and how many.
     """
-    state.source, state.size = _address(source, np.uint8), len(source)
-    state.batches, state.batch_count = _address(batches, BATCH), len(batches)
+    state.source, state.size = address(source, np.uint8), len(source)
+    state.batches, state.batch_count = address(batches, BATCH), len(batches)
     state.batch = state.record = 0
 
 
 def move_scan(state: ScanState, source: Bytes) -> None:
     """Let a scan go on in another buffer; its position there is the caller's to set."""
-    state.source, state.size = _address(source, np.uint8), len(source)
+    state.source, state.size = address(source, np.uint8), len(source)
 
 
 def scan(state: ScanState) -> int:
@@ -86,6 +89,15 @@ def scan(state: ScanState) -> int:
         with more of that batch.
     """
     return _kernel("scan")(state)
+
+
+def decode_avro(state: AvroState) -> int:
+    """Go on decoding Avro records, each by its writer's steps, from the row where it stands.
+
+    Returns:
+        DONE; FULL: a node of the output has no room for that row.
+    """
+    return _kernel("decode_avro")(state)
 
 
 def find_marks(source: Bytes, start: int, counts: Ints, mark: tuple[int, int]) -> int:
@@ -100,7 +112,7 @@ def find_marks(source: Bytes, start: int, counts: Ints, mark: tuple[int, int]) -
     Returns:
         Where the last mark ends; -1: one of them is not where the records before it end.
     """
-    buffer, numbers = _address(source, np.uint8), _address(counts, np.int64)
+    buffer, numbers = address(source, np.uint8), address(counts, np.int64)
     return _kernel("find_marks")(buffer, len(source), start, len(counts), numbers, *mark)
 
 
@@ -126,7 +138,7 @@ def copy_headers(
     _kernel("copy_headers")(raw.offsets, raw.data, rows, lists, keys, values)
 
 
-def _address(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> int:
+def address(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> int:
     """The address of an array's numbers.
 
     Raises:

@@ -38,8 +38,14 @@ _log = logging.getLogger(__name__)
 
 _PACKAGE: Final = "kshare.wire.decode"
 _SOURCES: Final = (
-    *("layout.py", "node_kind.py", "status.py"),
-    *("kernels/batch_heads.py", "kernels/binary.py", "kernels/build.py"),
+    *("avro_step.py", "layout.py", "node_kind.py", "status.py"),
+    *(
+        "kernels/avro.py",
+        "kernels/avro_values.py",
+        "kernels/batch_heads.py",
+        "kernels/binary.py",
+        "kernels/build.py",
+    ),
     *("kernels/native.py", "kernels/output.py", "kernels/scan.py"),
     *("kernels/targets.py", "kernels/text.py"),
 )

@@ -14,6 +14,8 @@ __all__ = [
     "FAULT",
     "NODE",
     "SIGNATURES",
+    "STEP",
+    "AvroState",
     "BatchCount",
     "BinaryColumn",
     "HeaderSizes",
@@ -71,6 +73,17 @@ FAULT: Final = np.dtype(
     ]
 )
 """Why a row cannot be decoded."""
+
+STEP: Final = np.dtype(
+    [
+        ("operation", np.int64),  # of kshare.wire.decode.avro_step, which says what the rest is
+        ("node", np.int64),
+        ("next", np.int64),  # the number of the step that follows
+        ("one", np.int64),
+        ("two", np.int64),
+    ]
+)
+"""What ``decode_avro`` does next."""
 
 
 _Structure = TypeVar("_Structure", bound=type[ctypes.Structure])
@@ -236,6 +249,33 @@ class RowDecoding(ctypes.Structure):
 
 
 @_laid_out
+class AvroState(ctypes.Structure):
+    """What ``decode_avro`` works on.
+
+    Attributes:
+        rows: The payloads, and the output.
+        writers: Address of the number of each payload's writer, int32.
+        entries: Address of each writer's first step, int64.
+        writer_count: Number of writers.
+        steps: Address of the steps, of STEP.
+        jumps: Address of the numbers of steps that UNION chooses of, int64.
+        constants: Address of what ``one`` and ``two`` of some steps are the places of.
+        constants_size: Number of bytes there.
+        stack: Address of room for 4 numbers in each of the levels that may lie in each other.
+    """
+
+    rows: RowDecoding
+    writers: int
+    entries: int
+    writer_count: int
+    steps: int
+    jumps: int
+    constants: int
+    constants_size: int
+    stack: int
+
+
+@_laid_out
 class HeaderSizes(ctypes.Structure):
     """Room for some headers.
 
@@ -251,6 +291,7 @@ class HeaderSizes(ctypes.Structure):
 
 
 SIGNATURES: Final[dict[str, tuple[type, ...]]] = {
+    "decode_avro": (AvroState,),
     "copy_headers": (int, int, int, int, BinaryColumn, BinaryColumn),
     "find_marks": (int, int, int, int, int, int, int),
     "index": (int, int, int, int, BatchCount),

@@ -1,7 +1,6 @@
 """Rows that are appended value by value are those of a plain array, whatever room there is."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from kshare.wire.decode.kernels import text
 from kshare.wire.decode.layout import RowDecoding
 from kshare.wire.decode.output import Output
 from tests.support.guards import Fence, guarded_columns
+from tests.support.plain_rows import found
 
 STRUCT, LIST, NULL, BOOLEAN, FIXED, PAIR, BYTES, BAD, ROW = range(9)
 
@@ -170,39 +170,6 @@ def expected(kind: pa.DataType, value: Any) -> Any:
     if kind == pa.string():
         return value.decode()
     return bool(value) if pa.types.is_boolean(kind) else value
-
-
-def found(kind: pa.DataType, array: pa.Array) -> list[Any]:
-    """The values of an array, in the same form."""
-    if pa.types.is_struct(kind):
-        fields = [found(field.type, array.field(n)) for n, field in enumerate(kind)]
-        rows = zip(*fields, strict=True) if fields else ((),) * len(array)
-        made: list[Any] = [dict(zip(kind.names, row, strict=True)) for row in rows]
-    elif pa.types.is_map(kind):
-        pairs = list(
-            zip(found(kind.key_type, array.keys), found(kind.item_type, array.items), strict=True)
-        )
-        made = _cut(pairs, array.offsets)
-    elif pa.types.is_list(kind):
-        made = _cut(found(kind.value_type, array.values), array.offsets)
-    elif pa.types.is_decimal(kind):
-        made = [_integer(array.buffers()[1], row) for row in range(len(array))]
-    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        return found(pa.int64(), array.view(pa.int64() if kind.bit_width == 64 else pa.int32()))
-    else:
-        plain: list[Any] = array.to_pylist()
-        return plain
-    nulls = array.is_null().to_pylist()
-    return [None if null else one for one, null in zip(made, nulls, strict=True)]
-
-
-def _cut(items: list[Any], offsets: pa.Array) -> list[Any]:
-    ends = offsets.to_pylist()
-    return [items[begin:end] for begin, end in pairwise(ends)]
-
-
-def _integer(buffer: pa.Buffer, row: int) -> int:
-    return int.from_bytes(buffer.to_pybytes()[16 * row : 16 * row + 16], "little", signed=True)
 
 
 @pytest.fixture(scope="module", autouse=True)

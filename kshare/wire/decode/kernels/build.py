@@ -22,7 +22,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from numba import cfunc, from_dtype, types
 
-from kshare.wire.decode.kernels import batch_heads, binary, scan
+from kshare.wire.decode.kernels import avro, batch_heads, binary, scan
 from kshare.wire.decode.kernels.native import FLAGS
 from kshare.wire.decode.kernels.targets import ZIG, Target, here, link_commands, named
 from kshare.wire.decode.layout import SIGNATURES
@@ -30,6 +30,7 @@ from kshare.wire.decode.layout import SIGNATURES
 __all__ = ["compile_object", "link", "linkers"]
 
 _SOURCES: dict[str, Any] = {
+    "decode_avro": avro.decode_avro,
     "copy_headers": binary.copy_headers,
     "find_marks": batch_heads.find_marks,
     "index": batch_heads.index,

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from llvmlite import ir
 from numba import extending, from_dtype, njit, types, uint64
 
-from kshare.wire.decode.layout import BATCH, COPY_SLACK, FAULT, NODE
+from kshare.wire.decode.layout import BATCH, COPY_SLACK, FAULT, NODE, STEP
 
 __all__ = [
     "FLAGS",
@@ -36,6 +36,7 @@ __all__ = [
     "load_u32_be",
     "load_u64",
     "node_at",
+    "step_at",
     "store_i16",
     "store_i32",
     "store_i64",
@@ -142,6 +143,7 @@ def _record_at(kind: Any) -> Any:
 batch_at = _record_at(BATCH)
 fault_at = _record_at(FAULT)
 node_at = _record_at(NODE)
+step_at = _record_at(STEP)
 
 
 def _bits(number: Any, word: Any) -> Any:
