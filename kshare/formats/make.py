@@ -15,13 +15,15 @@ __all__ = ["WriterDecoder", "made_decoder"]
 
 
 class WriterDecoder(Decoder, Protocol):
-    """A decoder that has to know the schema that a record was written with: Avro's."""
+    """A decoder that has to know the schema that a record was written with: Avro's.
+
+    The reader schema is number 0.
+    """
 
     def add_writer(self, text: str) -> int:
         """Add a writer's schema; return its number, for ``Payloads.writers``.
 
-        Raises:
-            ValueError: Its records cannot be read with the reader schema; the text says why.
+        Records of one that the reader schema cannot read are bad.
         """
 
 
@@ -46,4 +48,11 @@ def made_decoder(form: RowFormat, schema: str, references: Mapping[str, str]) ->
         from kshare.formats.string import StringDecoder  # noqa: PLC0415 - as above
 
         return StringDecoder()
-    raise OptionsError([f"{form.column}Format: {form.format} is not built yet ({schema:.20})"])
+    if form.format == "avro":
+        from kshare.formats.avro.decoder import AvroDecoder  # noqa: PLC0415 - as above
+
+        try:
+            return AvroDecoder(schema, form.fields or ())
+        except ValueError as error:
+            raise OptionsError([f"{option}: {error}"]) from None
+    raise OptionsError([f"{form.column}Format: {form.format} is not built yet"])

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, Final, TypeVar
 
 from kshare.core.dotted_path import find
@@ -61,7 +62,6 @@ class SchemaRegistry:
         self._kafka = kafka
         self._files = files
         self._clock = clock
-        self._client: Any = None
         self._known: dict[int, RegisteredSchema] = {}
         self._unknown: dict[int, tuple[float, UnknownSchemaError]] = {}
 
@@ -101,8 +101,6 @@ class SchemaRegistry:
 
         def ask(client: Any) -> RegisteredSchema:
             if version is None:
-                # confluent-kafka keeps the first answer for good.
-                client.clear_latest_caches()
                 answer = client.get_latest_version(subject)
             else:
                 answer = client.get_version(subject, version)
@@ -184,63 +182,68 @@ class SchemaRegistry:
         schema_id: int | None = None,
     ) -> _Answer:
         """Ask until there is an answer, or the time is over."""
-        client = self._opened()
-        from confluent_kafka.schema_registry import error as theirs  # noqa: PLC0415
-
         deadline = RetryDeadline.for_requests(self._kafka, self._clock)
         until = f"the registry answers, for {deadline.seconds:g} s at most"
-        while True:
-            cause: Exception
-            try:
-                answer = ask(client)
-            except theirs.SchemaRegistryError as error:
-                cause = error
-                if error.http_status_code == _NOT_FOUND:
-                    raise UnknownSchemaError(
-                        f"schema registry {self.url} has no {what.removeprefix('the ')}: "
-                        f"{error.error_message}",
+        with self._opened() as client:
+            while True:
+                try:
+                    answer = ask(client)
+                except Exception as error:
+                    cause, is_passing = self._judged(error, what, subject, schema_id)
+                else:
+                    deadline.reset()
+                    return answer
+                deadline.start()
+                state = f"schema registry {self.url} does not say {what}"
+                if not is_passing or deadline.expired:
+                    deadline.over()
+                    after = f", after {deadline.seconds:g} s" if is_passing else ""
+                    raise SchemaRegistryError(
+                        f"{state}{after}: {cause}",
                         url=self.url,
                         subject=subject,
                         schema_id=schema_id,
                     ) from None
-                is_passing = error.http_status_code in _PASSING
-            except theirs.OAuthTokenError as error:
-                cause, is_passing = error, True
-            except Exception as error:
-                if not _is_of_transport(error):
-                    raise
-                cause, is_passing = error, True
-            else:
-                deadline.reset()
-                return answer
-            deadline.start()
-            if not is_passing or deadline.expired:
-                deadline.over()
-                after = f", after {deadline.seconds:g} s" if is_passing else ""
-                raise SchemaRegistryError(
-                    f"schema registry {self.url} does not say {what}{after}: {_text(cause)}",
+                deadline.waits(_log, Wait(state, until, detail=cause))
+                self._clock.sleep(deadline.next_pause())
+
+    def _judged(
+        self, error: Exception, what: str, subject: str | None, schema_id: int | None
+    ) -> tuple[str, bool]:
+        """The text of an error, and whether it may pass; what is no answer is raised again."""
+        if isinstance(error, _confluent().SchemaRegistryError):
+            if error.http_status_code == _NOT_FOUND:
+                raise UnknownSchemaError(
+                    f"schema registry {self.url} has no {what.removeprefix('the ')}: "
+                    f"{error.error_message}",
                     url=self.url,
                     subject=subject,
                     schema_id=schema_id,
                 ) from None
-            state = f"schema registry {self.url} does not say {what}"
-            deadline.waits(_log, Wait(state, until, detail=_text(cause)))
-            self._clock.sleep(deadline.next_pause())
+            return str(error), error.http_status_code in _PASSING
+        if not _is_of_transport(error):
+            raise error
+        return str(error) or type(error).__name__, True
 
     def _opened(self) -> Any:
-        if self._client is None:
-            try:
-                from confluent_kafka.schema_registry import (  # noqa: PLC0415 - an extra
-                    SchemaRegistryClient,
-                )
-            except ImportError as error:
-                lacks = f"schemaRegistry.url: the registry's client cannot be imported ({error})"
-                raise OptionsError([f"{lacks}; {_EXTRA}"]) from None
-            try:
-                self._client = SchemaRegistryClient(_client_config(self._config))
-            except (OSError, ValueError, TypeError) as error:  # certificates, functions
-                raise OptionsError([f"schemaRegistry.*: {error}"]) from None
-        return self._client
+        """A client of confluent-kafka's. It lives for a question: they are few, and Spark forks."""
+        try:
+            return _confluent().SchemaRegistryClient(_client_config(self._config))
+        except (OSError, ValueError, TypeError) as error:  # certificates, functions
+            raise OptionsError([f"schemaRegistry.*: {error}"]) from None
+
+
+def _confluent() -> Any:
+    """confluent-kafka's package.
+
+    Raises:
+        OptionsError: What it needs is not installed.
+    """
+    try:
+        return import_module("confluent_kafka.schema_registry")  # an extra
+    except ImportError as error:
+        lacks = f"schemaRegistry.url: the registry's client cannot be imported ({error})"
+        raise OptionsError([f"{lacks}; {_EXTRA}"]) from None
 
 
 def _client_config(config: RegistryConfig) -> dict[str, Any]:
@@ -257,11 +260,8 @@ def _client_config(config: RegistryConfig) -> dict[str, Any]:
 
 def _is_of_transport(error: Exception) -> bool:
     # By its name, as the client speaks through httpx, or a later httpx under another name.
-    return any(kind.__name__ == "TransportError" for kind in type(error).__mro__)
-
-
-def _text(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return not names.isdisjoint({"TransportError", "OAuthTokenError"})
 
 
 @lru_cache(maxsize=8)

@@ -14,9 +14,9 @@ Cost: that of the decoder, and Python for bad rows alone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -274,12 +274,10 @@ class TypedColumn:
         self._decoder = decoder
         self._writers: _Writers | None = None
         form = schema.form
-        if form.format == "avro":
-            writers: WriterDecoder = decoder  # type: ignore[assignment]
-            if form.framing in {"confluent", "apicurio"} and registry is not None:
-                self._writers = _Writers(writers, registry)
-            else:
-                writers.add_writer(schema.text)
+        # Without ids, the reader schema is the writer's: number 0.
+        if form.format == "avro" and form.framing in {"confluent", "apicurio"}:
+            assert registry is not None
+            self._writers = _Writers(cast("WriterDecoder", decoder), registry)
 
     def decoded(self, column: pa.Array) -> TypedValues:
         """Decode a column."""
@@ -294,7 +292,13 @@ class TypedColumn:
                 starts[[fault.row for fault in bad]] = -1
                 faults += bad
         decoded = self._decoder.decode(Payloads(framed.data, starts, framed.ends, numbers))
-        faults += decoded.faults
+        if self._writers is None:
+            faults += decoded.faults
+        else:  # what the writer wrote is the writer's schema's
+            faults += (
+                replace(each, reason=f"{each.reason} (schema id {framed.ids[each.row]})")
+                for each in decoded.faults
+            )
         if len(faults) > len(decoded.faults):
             faults.sort(key=lambda fault: fault.row)
         return TypedValues(decoded.values, tuple(faults), framed.ids, there)
@@ -352,10 +356,7 @@ class _Writers:
         if schema.references:
             listed = ", ".join(name for name, _ in schema.references)
             return f"is of schema id {number}, which refers to others ({listed}): not built"
-        try:
-            return self._decoder.add_writer(schema.text)
-        except ValueError as error:
-            return f"is of schema id {number}, which the reader schema cannot read: {error}"
+        return self._decoder.add_writer(schema.text)
 
 
 def _by_id(

@@ -1,5 +1,6 @@
 """Typed rows of the source, without Spark: columns, bad records, and what the checkpoint says."""
 
+import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -7,6 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql.types import (
     BinaryType,
     LongType,
@@ -259,3 +263,137 @@ def test_what_the_registry_does_not_have(cluster: FakeCluster) -> None:
                 "type JSON"
             ),
         )
+
+
+# -- Avro, with a registry ------------------------------------------------------------------------
+
+ORDER: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "user", "type": "string"}, {"name": "qty", "type": "int"}],
+}
+NEWER = {**ORDER, "fields": [*ORDER["fields"], {"name": "note", "type": "string", "default": "-"}]}
+ALIEN = {"type": "record", "name": "Order", "fields": [{"name": "user", "type": "int"}]}
+
+
+def avro(registry: FakeRegistry, schema: object, *rows: dict[str, object]) -> list[Record]:
+    """Records as Confluent's serializer writes them."""
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        serialize = AvroSerializer(client, json.dumps(schema))
+        context = SerializationContext("orders", MessageField.VALUE)
+        return [Record(None, serialize(row, context)) for row in rows]
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with FakeRegistry() as fake:
+        yield fake
+
+
+def avro_source(cluster: FakeCluster, registry: FakeRegistry, **more: str) -> KshareDataSource:
+    options = {"valueFormat": "avro", "schemaRegistry.url": registry.url, "columns": "value"}
+    return source(cluster, **options, **more)
+
+
+def test_a_struct_of_the_newest_schema(cluster: FakeCluster, registry: FakeRegistry) -> None:
+    cluster.produce("orders", avro(registry, ORDER, {"user": "a", "qty": 1}))
+    cluster.produce("orders", [Record("k", None)])
+    cluster.produce("orders", avro(registry, NEWER, {"user": "b", "qty": 2, "note": "n"}))
+    made = avro_source(cluster, registry)
+    assert made.schema().simpleString() == "struct<value:struct<user:string,qty:int,note:string>>"
+    assert [row["value"] for row in batch_rows(made)] == [
+        {"user": "a", "qty": 1, "note": "-"},
+        None,
+        {"user": "b", "qty": 2, "note": "n"},
+    ]
+
+
+@pytest.mark.parametrize("choice", ["version:1", "id:1", json.dumps(ORDER)])
+def test_an_older_schema_and_some_fields(
+    cluster: FakeCluster, registry: FakeRegistry, choice: str
+) -> None:
+    cluster.produce("orders", avro(registry, ORDER, {"user": "a", "qty": 1}))
+    cluster.produce("orders", avro(registry, NEWER, {"user": "b", "qty": 2, "note": "n"}))
+    more = {"valueSchema": choice, "valueFields": "qty"}
+    rows = batch_rows(avro_source(cluster, registry, **more))
+    assert rows == [{"value": {"qty": 1}}, {"value": {"qty": 2}}]
+
+
+def test_a_running_stream_reads_newer_records_and_a_restart_says_what_is_new(
+    cluster: FakeCluster, registry: FakeRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.produce("orders", avro(registry, ORDER, {"user": "a", "qty": 1}))
+    made = avro_source(cluster, registry, startingOffsets="earliest")
+    reader: Any = sent(made).streamReader(made.schema())
+    start, rows = reader.initialOffset(), []
+    for more in ((NEWER, {"user": "b", "qty": 2, "note": "n"}), (ALIEN, {"user": 3})):
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        for task in reader.partitions(start, end):
+            rows += [row for batch in reader.read(task) for row in batch.to_pylist()]
+        cluster.produce("orders", avro(registry, *more))
+        start = end
+    assert end["@kshare"]["schemas"]["value"] == "avro id:1"
+    assert rows == [{"value": {"user": "a", "qty": 1}}, {"value": {"user": "b", "qty": 2}}]
+    asked = registry.requests.count("GET /schemas/ids/2")
+    assert asked == 1
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    (task,) = reader.partitions(start, end)
+    with pytest.raises(BadRecordError, match=r"orders-0 at offset 2: value.* \(schema id 3\)"):
+        list(reader.read(task))
+    reader.stop()
+    assert caplog.records == []
+
+    made = avro_source(cluster, registry, valueSchema="version:2")
+    reader = made.streamReader(made.schema())
+    reader.partitions(start, end)
+    reader.stop()
+    (text,) = [each.getMessage() for each in caplog.records]
+    assert text.startswith(
+        "value was read with the schema avro id:1, and is with avro id 2 (version 2 of "
+        "orders-value) now: value.note is new (string). Rows have the columns of now"
+    )
+
+
+def test_known_ids_go_on_while_the_registry_is_down(
+    cluster: FakeCluster, registry: FakeRegistry
+) -> None:
+    cluster.produce("orders", avro(registry, ORDER, {"user": "a", "qty": 1}))
+    made = avro_source(cluster, registry, **{"kafka.default.api.timeout.ms": "300"})
+    schema = made.schema()
+    reader: Any = sent(made).reader(schema)
+    cluster.produce("orders", avro(registry, NEWER, {"user": "b", "qty": 2, "note": "n"}))
+    tasks = reader.partitions()
+    registry.stop()
+    batches: Iterator[Any] = (batch for each in tasks for batch in reader.read(each))
+    with pytest.raises(SchemaRegistryError, match=r"does not say schema id 2, after 0\.3 s"):
+        list(batches)
+    registry.start()
+    rows = [row for each in tasks for batch in reader.read(each) for row in batch.to_pylist()]
+    registry.stop()
+    again = [row for each in tasks for batch in reader.read(each) for row in batch.to_pylist()]
+    assert again == rows == [{"value": {"user": "a", "qty": 1}}, {"value": {"user": "b", "qty": 2}}]
+    assert registry.requests.count("GET /schemas/ids/2") == 1
+
+
+def test_ids_of_schemas_are_a_column(cluster: FakeCluster, registry: FakeRegistry) -> None:
+    cluster.produce("orders", avro(registry, ORDER, {"user": "a", "qty": 1}))
+    cluster.produce("orders", [Record(None, "{}"), Record(None, None)])
+    options = {"valueFormat": "avro", "schemaRegistry.url": registry.url, "badRecords": "null"}
+    rows = batch_rows(source(cluster, **options, columns="valueSchemaId,value,valueError"))
+    assert rows == [
+        {"valueSchemaId": 1, "value": {"user": "a", "qty": 1}, "valueError": None},
+        {
+            "valueSchemaId": None,
+            "value": None,
+            "valueError": "value begins with 0x7b, where the framing confluent has 0x00",
+        },
+        {"valueSchemaId": None, "value": None, "valueError": None},
+    ]
+
+
+def test_a_schema_that_cannot_be_read_is_said_at_load(cluster: FakeCluster) -> None:
+    made = source(cluster, valueFormat="avro", valueSchema='{"type": "record"}')
+    with pytest.raises(OptionsError) as raised:
+        made.schema()
+    (problem,) = raised.value.problems
+    assert problem.startswith("valueSchema: ")
