@@ -84,6 +84,7 @@ OF_SPARK = (
         "test_keys",
         "test_policies",
         "test_interpreter",
+        "test_typed_rows",
         "test_spark_versions",
     ),
 )

@@ -1,0 +1,241 @@
+"""Typed rows in real queries: batch, stream, restarts, bad records, and a registry that is down."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.sql import DataFrame, SparkSession
+
+from integration.differential import error_of
+from integration.kafka import KafkaBroker
+from integration.spark import QUERY_S
+from kshare.testing import FakeRegistry, Record
+
+ITEM = {"type": "record", "name": "Item", "fields": [{"name": "sku", "type": "long"}]}
+ORDER: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "user", "type": ["null", "string"]},
+        {"name": "qty", "type": "int"},
+        {"name": "items", "type": {"type": "array", "items": ITEM}},
+    ],
+}
+NOTE = {"name": "note", "type": "string", "default": "-"}
+NEWER = {**ORDER, "fields": [*ORDER["fields"], NOTE]}
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with FakeRegistry(first_id=100) as fake:
+        yield fake
+
+
+class Orders:
+    """Writes orders as Confluent's serializer does, and reads them as rows."""
+
+    def __init__(
+        self, spark: SparkSession, broker: KafkaBroker, topic: str, registry: FakeRegistry
+    ) -> None:
+        self.topic = topic
+        self.options = {
+            "kafka.bootstrap.servers": broker.bootstrap_servers,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "valueFormat": "avro",
+            "keyFormat": "string",
+            "keyFraming": "none",
+            "schemaRegistry.url": registry.url,
+        }
+        self._spark, self._broker, self._registry = spark, broker, registry
+
+    def write(self, schema: object, users: range, **more: object) -> None:
+        """Write an order of each user, with its number."""
+        context = SerializationContext(self.topic, MessageField.VALUE)
+        with SchemaRegistryClient({"url": self._registry.url}) as client:
+            serialize = AvroSerializer(client, json.dumps(schema))
+            records = [
+                Record(
+                    f"k{n}",
+                    serialize({"user": f"u{n}", "qty": n, "items": [{"sku": n}], **more}, context),
+                )
+                for n in users
+            ]
+        self._broker.produce(self.topic, records, partition=0)
+
+    def write_bad(self, value: bytes) -> None:
+        """Write a value that is no order."""
+        self._broker.produce(self.topic, [Record("bad", value)], partition=0)
+
+    def batch(self, **more: str) -> DataFrame:
+        """A batch query."""
+        return self._spark.read.format("kshare").options(**{**self.options, **more}).load()
+
+    def run(
+        self, checkpoint: Path, meanwhile: Callable[[], object] | None = None, **more: str
+    ) -> Any:
+        """Run a stream until it has read all; return its rows as tuples, in offset order.
+
+        Args:
+            checkpoint: The checkpoint.
+            meanwhile: Called once it has read all, and before it reads all there is then.
+            more: More options.
+        """
+        frame = self._spark.readStream.format("kshare").options(**{**self.options, **more}).load()
+        rows: list[Any] = []
+
+        def keep(batch: DataFrame, _: int) -> None:
+            ordered = batch.orderBy("offset") if "offset" in batch.columns else batch
+            rows.extend(ordered.select("value.*").collect())
+
+        writer = frame.writeStream.foreachBatch(keep)
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        query = writer.start()
+        try:
+            query.processAllAvailable()
+            if meanwhile is not None:
+                meanwhile()
+                query.processAllAvailable()
+        finally:
+            query.stop()
+        return [tuple(row) for row in rows]
+
+
+@pytest.fixture
+def orders(spark: SparkSession, broker: KafkaBroker, topic: str, registry: FakeRegistry) -> Orders:
+    return Orders(spark, broker, topic, registry)
+
+
+def row(number: int, *more: object) -> tuple[object, ...]:
+    return (f"u{number}", number, [(number,)], *more)
+
+
+def test_a_batch(orders: Orders) -> None:
+    orders.write(ORDER, range(5))
+    orders.write(NEWER, range(5, 7), note="n")
+    frame = orders.batch(minPartitions="4")
+    assert frame.select("key", "value").schema.simpleString() == (
+        "struct<key:string,value:struct<user:string,qty:int,items:array<struct<sku:bigint>>,"
+        "note:string>>"
+    )
+    found = [tuple(each) for each in frame.orderBy("offset").select("value.*").collect()]
+    assert found == [*(row(n, "-") for n in range(5)), row(5, "n"), row(6, "n")]
+    chosen = orders.batch(valueFields="user,items.sku", columns="value")
+    assert [each[0] for each in chosen.selectExpr("sum(value.items[0].sku)").collect()] == [21]
+    few = frame.where("value.qty > 4 AND offset < 6").select("key")
+    assert [each[0] for each in few.collect()] == ["k5"]
+
+
+def test_a_stream_reads_newer_records_and_shows_new_fields_after_a_restart(
+    orders: Orders, tmp_path: Path
+) -> None:
+    orders.write(ORDER, range(3))
+    rows = orders.run(tmp_path, lambda: orders.write(NEWER, range(3, 5), note="n"))
+    assert rows == [row(n) for n in range(5)]
+    orders.write(NEWER, range(5, 6), note="n")
+    assert orders.run(tmp_path) == [row(5, "n")]
+    written = [json.loads(each.read_text().splitlines()[-1]) for each in log_of(tmp_path)]
+    assert [each["@kshare"]["schemas"]["value"] for each in written] == [
+        "avro id:100",
+        "avro id:100",
+        "avro id:101",
+    ]
+
+
+def log_of(checkpoint: Path) -> list[Path]:
+    """The files of the offset log, in order."""
+    return sorted(
+        (each for each in (checkpoint / "offsets").iterdir() if each.name.isdecimal()),
+        key=lambda each: int(each.name),
+    )
+
+
+def test_known_ids_go_on_while_the_registry_is_down(
+    orders: Orders, registry: FakeRegistry, tmp_path: Path
+) -> None:
+    orders.write(ORDER, range(2))
+    orders.write(NEWER, range(2, 3), note="n")
+
+    def known_alone() -> None:
+        orders.write(ORDER, range(3, 4))
+        orders.write(NEWER, range(4, 5), note="n")
+        registry.stop()
+
+    rows = orders.run(tmp_path, known_alone, valueSchema="id:100")
+    assert rows == [row(n) for n in range(5)]
+    asked = [each for each in registry.requests if each == "GET /schemas/ids/101"]
+    assert len(asked) == 1
+    registry.start()
+
+
+def test_bad_records_fail_by_name_or_are_null_or_dead_letters(
+    orders: Orders, broker: KafkaBroker, tmp_path: Path
+) -> None:
+    orders.write(ORDER, range(2))
+    orders.write_bad(b"{}")
+    orders.write(ORDER, range(3, 4))
+    orders.write_bad(b"\0\0\0\0\x64\xff")
+    wanted = (
+        f"{orders.topic}-0 at offset 2: value begins with 0x7b, where the framing confluent has "
+        "0x00, read as avro id 100 (version 1 of "
+    )
+    assert wanted in error_of(lambda: orders.batch().collect())
+    assert wanted in error_of(lambda: orders.run(tmp_path / "failing"))
+
+    frame = orders.batch(
+        badRecords="null", columns="offset,value,valueError,valueBytes,valueSchemaId"
+    )
+    rows = frame.orderBy("offset").collect()
+    assert [each.value is None for each in rows] == [False, False, True, False, True]
+    assert [each.valueSchemaId for each in rows] == [100, 100, None, 100, 100]
+    assert [each.valueBytes for each in rows if each.valueError] == [b"{}", b"\0\0\0\0\x64\xff"]
+
+    letters = broker.create_topic()
+    rows = orders.run(tmp_path / "letters", badRecords=f"deadLetter={letters}")
+    assert rows == [row(0), row(1), row(3)]
+    found = consumed(broker, letters, 2)
+    assert [value for value, _ in found] == [b"{}", b"\0\0\0\0\x64\xff"]
+    assert [headers["__connect.errors.offset"] for _, headers in found] == [b"2", b"4"]
+    assert found[0][1]["__connect.errors.exception.message"].decode().startswith(wanted)
+
+
+def consumed(broker: KafkaBroker, topic: str, number: int) -> list[tuple[Any, dict[str, bytes]]]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+        found = consumer.consume(number, QUERY_S)
+    finally:
+        consumer.close()
+    return [(each.value(), dict(each.headers() or ())) for each in found]  # type: ignore[arg-type]
+
+
+def test_strings(spark: SparkSession, broker: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    broker.produce(topic, [Record("k", "grün"), Record(None, None), Record(b"k", "x")])
+    options = {
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "valueFormat": "string",
+    }
+    frame = spark.read.format("kshare").options(**options).load()
+    assert [each.value for each in frame.orderBy("offset").collect()] == ["grün", None, "x"]
+    stream = spark.readStream.format("kshare").options(**options).load()
+    writer = stream.select("value").writeStream.format("json")
+    places = {"checkpointLocation": str(tmp_path / "c"), "path": str(tmp_path / "o")}
+    writer = writer.options(**places)
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(QUERY_S)
+    rows = spark.read.schema("value STRING").json(str(tmp_path / "o")).collect()
+    assert sorted(each.value or "" for each in rows) == ["", "grün", "x"]
