@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from kshare.arrow_values import string_array
 from kshare.errors import BadRecordError, UnknownSchemaError
+from kshare.formats.avro.fingerprint import fingerprint as fingerprint_of
 from kshare.formats.decoder import Decoder, Fault
 from kshare.formats.framing import unframed
 from kshare.formats.make import WriterDecoder
@@ -273,7 +274,10 @@ class TypedColumn:
         self.schema = schema
         self._decoder = decoder
         self._writers: _Writers | None = None
+        self._fingerprint: int | None = None
         form = schema.form
+        if form.framing == "singleObject":
+            self._fingerprint = fingerprint_of(schema.text)
         # Without ids, the reader schema is the writer's: number 0.
         if form.format == "avro" and form.framing in {"confluent", "apicurio"}:
             assert registry is not None
@@ -285,12 +289,15 @@ class TypedColumn:
         starts, faults = framed.starts, list(framed.faults)
         there = starts >= 0
         numbers = np.zeros(len(starts), np.int32)
+        bad: list[Fault] = []
         if self._writers is not None:
             numbers, bad = self._writers.numbers(framed.ids, there)
-            if bad:
-                starts = starts.copy()
-                starts[[fault.row for fault in bad]] = -1
-                faults += bad
+        elif self._fingerprint is not None:
+            bad = self._others(framed.ids, there, self._fingerprint)
+        if bad:
+            starts = starts.copy()
+            starts[[fault.row for fault in bad]] = -1
+            faults += bad
         decoded = self._decoder.decode(Payloads(framed.data, starts, framed.ends, numbers))
         if self._writers is None:
             faults += decoded.faults
@@ -302,6 +309,20 @@ class TypedColumn:
         if len(faults) > len(decoded.faults):
             faults.sort(key=lambda fault: fault.row)
         return TypedValues(decoded.values, tuple(faults), framed.ids, there)
+
+    def _others(
+        self, ids: npt.NDArray[np.int64], there: npt.NDArray[np.bool_], own: int
+    ) -> list[Fault]:
+        """The rows whose fingerprint is not the reader schema's: nothing says theirs."""
+        return [
+            Fault(
+                row,
+                "",
+                f"is of the schema with fingerprint {_hex(int(ids[row]))}, and "
+                f"{self.schema.form.column}Schema has {_hex(own)}",
+            )
+            for row in np.flatnonzero(there & (ids != own)).tolist()
+        ]
 
 
 @lru_cache(maxsize=16)
@@ -376,6 +397,10 @@ def _by_id(
         cuts = np.flatnonzero(np.diff(named[order])) + 1
         for part in np.split(order, cuts):
             yield int(named[part[0]]), rows[part]
+
+
+def _hex(number: int) -> str:
+    return f"{number & (1 << 64) - 1:016x}"
 
 
 def _booleans(values: npt.NDArray[np.bool_]) -> pa.Array:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.errors import BadRecordError
+from kshare.formats.avro.fingerprint import fingerprint
 from kshare.formats.decoder import Decoded, Fault
 from kshare.formats.payloads import Payloads
 from kshare.formats.registry import SchemaRegistry
@@ -137,6 +138,24 @@ def test_faults_of_each_stage_are_in_the_order_of_rows(registry: FakeRegistry) -
         None,
         *values[5:],
     ]
+
+
+def test_single_objects_of_another_schema_are_bad() -> None:
+    form = RowFormat(column="value", format="avro", framing="singleObject")
+    typed = TypedColumn(ReaderSchema(form, '"int"'), Writers(), None)
+    own = fingerprint('"int"').to_bytes(8, "little", signed=True)
+    other = fingerprint('"long"').to_bytes(8, "little", signed=True)
+    values = [b"\xc3\1" + own + b"x", None, b"\xc3\1" + other + b"x"]
+    found = typed.decoded(pa.array(values, pa.binary()))
+    assert found.values.to_pylist() == ["the reader:x", None, None]
+    (fault,) = found.faults
+    assert (fault.row, fault.reason) == (
+        2,
+        (
+            f"is of the schema with fingerprint {other[::-1].hex()}, and valueSchema has "
+            f"{own[::-1].hex()}"
+        ),
+    )
 
 
 # -- rows -----------------------------------------------------------------------------------------

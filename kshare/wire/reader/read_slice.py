@@ -19,6 +19,7 @@ from kshare.core.admission import StampedOffset
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import FetchGroup, PlannedSlice
+from kshare.errors import OptionsError
 from kshare.options import SourceOptions, parse_options
 from kshare.wire.decode.batch_index import BatchIndex
 from kshare.wire.decode.codecs import Arena
@@ -275,7 +276,15 @@ def reader_options(options: Mapping[str, str] | SourceOptions, *topics: str) -> 
     names = {name.lower() for name in options}
     if not names & {"subscribe", "subscribepattern", "assign"}:
         options = {**options, "subscribe": ",".join(topics)}
-    return parse_options(options, streaming=False).options
+    parsed = parse_options(options, streaming=False).options
+    if parsed.typed_rows is not None:
+        raise OptionsError(
+            [
+                f"{each.column}Format: is for Spark's source; slices have bytes, leave it out"
+                for each in parsed.typed_rows.formats
+            ]
+        )
+    return parsed
 
 
 def find_ends(

@@ -320,3 +320,10 @@ def test_options_and_limits_are_checked_at_the_call() -> None:
         read_slices(wanted, {"kafka.bootstrap.servers": "x:1", "kafka.isolation.level": "all"})
     with pytest.raises(ValueError, match="max_records is 0; wanted at least 1"):
         read_slices([PlannedSlice(slice_of(part(0), 0, 5), 0)], {"kafka.bootstrap.servers": "x:1"})
+
+
+def test_slices_have_bytes_and_no_typed_rows() -> None:
+    options = {"kafka.bootstrap.servers": "localhost:1", "valueFormat": "string"}
+    planned = PlannedSlice(slice_of(part(0), 0, 5))
+    with pytest.raises(OptionsError, match="valueFormat: is for Spark's source; slices have bytes"):
+        read_slices([planned], options)
