@@ -39,7 +39,7 @@ def made_decoder(form: RowFormat, schema: str, references: Mapping[str, str]) ->
         OptionsError: The schema cannot be read, or lacks a field that is asked for.
     """
     option = f"{form.column}Schema"
-    if references:
+    if references and form.format != "avro":
         listed = ", ".join(references)
         raise OptionsError(
             [f"{option}: refers to other schemas ({listed}), which is not built; give it inline"]
@@ -50,9 +50,10 @@ def made_decoder(form: RowFormat, schema: str, references: Mapping[str, str]) ->
         return StringDecoder()
     if form.format == "avro":
         from kshare.formats.avro.decoder import AvroDecoder  # noqa: PLC0415 - as above
+        from kshare.formats.avro.references import with_references  # noqa: PLC0415
 
         try:
-            return AvroDecoder(schema, form.fields or ())
+            return AvroDecoder(with_references(schema, references), form.fields or ())
         except ValueError as error:
             raise OptionsError([f"{option}: {error}"]) from None
     raise OptionsError([f"{form.column}Format: {form.format} is not built yet"])

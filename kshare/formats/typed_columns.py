@@ -25,12 +25,12 @@ import pyarrow as pa
 from kshare.arrow_values import string_array
 from kshare.errors import BadRecordError, UnknownSchemaError
 from kshare.formats.avro.fingerprint import fingerprint as fingerprint_of
+from kshare.formats.avro.references import with_references
 from kshare.formats.decoder import Decoder, Fault
 from kshare.formats.framing import unframed
 from kshare.formats.make import WriterDecoder
 from kshare.formats.payloads import Payloads
 from kshare.formats.registry import SchemaRegistry
-from kshare.formats.schema_files import RegisteredSchema
 from kshare.formats.schemas import ReaderSchema, ReaderSchemas
 from kshare.options import DEFAULT_COLUMNS, SOURCE_COLUMNS, KafkaConfig
 from kshare.options.typed_rows import TYPED_COLUMNS
@@ -370,14 +370,13 @@ class _Writers:
                 schema = self._registry.by_id(number)
             except UnknownSchemaError as error:
                 return f"names schema id {number}, and {error}"  # it may be there later
-            self._known[number] = self._added(schema, number)
+            try:
+                text = with_references(schema.text, dict(schema.references))
+            except ValueError as error:
+                self._known[number] = f"is of schema id {number}, which {error}"
+            else:
+                self._known[number] = self._decoder.add_writer(text)
         return self._known[number]
-
-    def _added(self, schema: RegisteredSchema, number: int) -> int | str:
-        if schema.references:
-            listed = ", ".join(name for name, _ in schema.references)
-            return f"is of schema id {number}, which refers to others ({listed}): not built"
-        return self._decoder.add_writer(schema.text)
 
 
 def _by_id(

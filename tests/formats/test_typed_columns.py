@@ -106,9 +106,8 @@ def test_any_number_of_ids_in_a_column(thirty: TypedColumn, ids: list[int]) -> N
 
 def test_faults_of_each_stage_are_in_the_order_of_rows(registry: FakeRegistry) -> None:
     good, bad = registry.register("s", '"int"'), registry.register("s", NO_INTS)
-    refers = registry.register(
-        "s", '"long"', references=[{"name": "A", "subject": "s", "version": 1}]
-    )
+    reference = {"name": "A", "subject": "s", "version": 1}
+    refers = registry.register("s", "{}", references=[reference])
     values = [framed(bad), b"{}", framed(good, "?"), framed(77), framed(good), framed(bad)]
     values += [framed(refers)]
     found = column(registry, Writers()).decoded(pa.array(values, pa.binary()))
@@ -126,7 +125,7 @@ def test_faults_of_each_stage_are_in_the_order_of_rows(registry: FakeRegistry) -
             ),
         ),
         (5, "a.b", "is a question (schema id 2)"),
-        (6, "", "is of schema id 3, which refers to others (A): not built"),
+        (6, "", "is of schema id 3, which is no schema of Avro: KeyError('type')"),
     ]
     assert found.errors("value").to_pylist()[2:5] == [
         "value.a.b is a question (schema id 1)",

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql.types import (
@@ -373,6 +373,20 @@ def test_known_ids_go_on_while_the_registry_is_down(
     again = [row for each in tasks for batch in reader.read(each) for row in batch.to_pylist()]
     assert again == rows == [{"value": {"user": "a", "qty": 1}}, {"value": {"user": "b", "qty": 2}}]
     assert registry.requests.count("GET /schemas/ids/2") == 1
+
+
+def test_schemas_that_refer_to_others(cluster: FakeCluster, registry: FakeRegistry) -> None:
+    user = {"type": "record", "name": "User", "fields": [{"name": "id", "type": "long"}]}
+    registry.register("user", json.dumps(user))
+    text = json.dumps({**ORDER, "fields": [{"name": "user", "type": "User"}]})
+    refers = Schema(text, "AVRO", [SchemaReference("User", "user", 1)])
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        context = SerializationContext("orders", MessageField.VALUE)
+        data = AvroSerializer(client, refers)({"user": {"id": 7}}, context)
+    cluster.produce("orders", [Record(None, data)])
+    made = avro_source(cluster, registry)
+    assert made.schema().simpleString() == "struct<value:struct<user:struct<id:bigint>>>"
+    assert batch_rows(made) == [{"value": {"user": {"id": 7}}}]
 
 
 def test_ids_of_schemas_are_a_column(cluster: FakeCluster, registry: FakeRegistry) -> None:

@@ -6,10 +6,10 @@ They are those of the schema's Parsing Canonical Form, as Avro's specification s
 import json
 from typing import Any, Final
 
-__all__ = ["canonical_form", "fingerprint"]
+__all__ = ["PRIMITIVES", "canonical_form", "fingerprint", "full_name"]
 
 _EMPTY: Final = 0xC15D213AA4D7A795
-_PRIMITIVES: Final = frozenset(
+PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 )
 _ORDER: Final = ("name", "type", "fields", "symbols", "items", "values", "size")
@@ -58,11 +58,11 @@ def canonical_form(schema: str) -> str:
 
 def _form(schema: Any, namespace: str) -> Any:
     if isinstance(schema, str):
-        return schema if schema in _PRIMITIVES else _full(schema, namespace)
+        return schema if schema in PRIMITIVES else full_name(schema, namespace)
     if isinstance(schema, list):
         return [_form(each, namespace) for each in schema]
     kind = schema["type"]
-    if not isinstance(kind, str) or kind in _PRIMITIVES:
+    if not isinstance(kind, str) or kind in PRIMITIVES:
         return _form(kind, namespace)
     found: dict[str, Any] = {"type": kind}
     if kind == "array":
@@ -72,7 +72,7 @@ def _form(schema: Any, namespace: str) -> Any:
     else:
         name: str = schema["name"]
         within = schema.get("namespace", namespace)
-        found["name"] = full = _full(name, within)
+        found["name"] = full = full_name(name, within)
         within = full.rpartition(".")[0]
         if kind == "enum":
             found["symbols"] = schema["symbols"]
@@ -87,5 +87,6 @@ def _form(schema: Any, namespace: str) -> Any:
     return {name: found[name] for name in _ORDER if name in found}
 
 
-def _full(name: str, namespace: str) -> str:
+def full_name(name: str, namespace: str) -> str:
+    """The full name of a type that is named within a namespace; empty for none."""
     return name if "." in name or not namespace else f"{namespace}.{name}"
