@@ -45,6 +45,9 @@ def main(servers: str, topic: str, sink: str, folder: str) -> dict[str, Any]:
         (row.partition, row.offset, bytes(row.key).decode()) for row in batch.collect()
     )
     seen["handled"] = handled_by_key(batch)
+    typed = {**options, "valueFormat": "string", "columns": "value", "badRecords": "null"}
+    frame = spark.read.format("kshare").options(**typed).load()
+    seen["typed"] = [frame.schema.simpleString(), sorted(row.value for row in frame.collect())]
     listener = KshareListener()
     spark.streams.addListener(listener)
     stream = (

@@ -39,6 +39,7 @@ def test_a_client_without_a_jvm(
     assert seen["client"].startswith("pyspark.sql.connect")
     assert seen["columns"][:5] == ["key", "value", "topic", "partition", "offset"]
     assert seen["rows"] == [[0, n, f"key-{n % 7}"] for n in range(COUNT)]
+    assert seen["typed"] == ["struct<value:string>", [f"{n:03}" for n in range(COUNT)]]
     done = [(offset, status, attempts) for _, offset, status, attempts in seen["handled"]]
     assert sorted(done) == [(n, "done", 1 + (n % 7 == 0)) for n in range(COUNT)]
     for key in {key for key, *_ in seen["handled"]}:
