@@ -26,7 +26,6 @@ from kshare.edge import edge
 from kshare.errors import OptionsError
 from kshare.options.sink import parse_sink_options
 from kshare.processing.core.record import Outcome, Record
-from kshare.processing.dead_letters import DeadLetters
 from kshare.processing.engine import Engine
 from kshare.processing.frame_rows import (
     OUTCOME_COLUMNS,
@@ -357,4 +356,7 @@ def _letters(processor: Processor, options: Mapping[str, str] | None) -> Letters
     if not isinstance(policy, DeadLetter) or options is None:
         return None
     kafka = parse_sink_options({**options, "topic": policy.topic}, streaming=False).options.kafka
+    # In tasks: a client of Spark Connect has neither brokers' clients nor kafka-python.
+    from kshare.processing.dead_letters import DeadLetters  # noqa: PLC0415
+
     return DeadLetters(kafka, policy.topic)
