@@ -25,6 +25,7 @@ from kshare.wire.decode.layout import (
     BatchCount,
     BinaryColumn,
     HeaderSizes,
+    MessageDecoding,
     ScanState,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "begin_scan",
     "copy_headers",
     "decode_avro",
+    "decode_messages",
     "find_marks",
     "index",
     "measure_headers",
@@ -136,6 +138,15 @@ def copy_headers(
         values: Has room for all values.
     """
     _kernel("copy_headers")(raw.offsets, raw.data, rows, lists, keys, values)
+
+
+def decode_messages(state: MessageDecoding) -> int:
+    """Go on decoding messages of Protobuf, and append a row for each.
+
+    Returns:
+        DONE; FULL, if the row where it stands finds no room in the output.
+    """
+    return _kernel("decode_messages")(state)
 
 
 def address(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> int:

@@ -38,16 +38,11 @@ _log = logging.getLogger(__name__)
 
 _PACKAGE: Final = "kshare.wire.decode"
 _SOURCES: Final = (
-    *("avro_step.py", "layout.py", "node_kind.py", "status.py"),
-    *(
-        "kernels/avro.py",
-        "kernels/avro_values.py",
-        "kernels/batch_heads.py",
-        "kernels/binary.py",
-        "kernels/build.py",
-    ),
-    *("kernels/native.py", "kernels/output.py", "kernels/scan.py"),
-    *("kernels/targets.py", "kernels/text.py"),
+    *("avro_step.py", "layout.py", "message_table.py", "node_kind.py", "status.py"),
+    *("kernels/avro.py", "kernels/avro_values.py", "kernels/batch_heads.py"),
+    *("kernels/binary.py", "kernels/build.py", "kernels/message_values.py"),
+    *("kernels/messages.py", "kernels/native.py", "kernels/output.py"),
+    *("kernels/protobuf_wire.py", "kernels/scan.py", "kernels/targets.py", "kernels/text.py"),
 )
 _DIGEST_BYTES: Final = 32
 _WAIT_SECONDS: Final = 600.0  # for another process that makes the code, on a machine that is busy

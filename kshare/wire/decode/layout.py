@@ -11,7 +11,12 @@ import numpy as np
 __all__ = [
     "BATCH",
     "COPY_SLACK",
+    "ENUM_NAME",
     "FAULT",
+    "FRAME",
+    "MESSAGE",
+    "MESSAGE_ENUM",
+    "MESSAGE_FIELD",
     "NODE",
     "SIGNATURES",
     "STEP",
@@ -19,6 +24,7 @@ __all__ = [
     "BatchCount",
     "BinaryColumn",
     "HeaderSizes",
+    "MessageDecoding",
     "RowDecoding",
     "ScanState",
     "Wanted",
@@ -73,6 +79,48 @@ FAULT: Final = np.dtype(
     ]
 )
 """Why a row cannot be decoded."""
+
+MESSAGE: Final = np.dtype(
+    [
+        ("first", np.int64),  # its first field in the table of fields
+        ("behind", np.int64),  # the field behind its last one
+        ("node", np.int64),  # the output's node of it, a struct
+        ("values", np.int64),  # number of nodes that get a value each time
+    ]
+)
+"""A message of Protobuf, or an entry of a map; number 0 is a row."""
+
+MESSAGE_FIELD: Final = np.dtype(
+    [
+        ("number", np.int64),  # ascending within a message
+        ("kind", np.int64),  # of kshare.wire.decode.message_table, as the flags
+        ("wire_type", np.int64),
+        ("flags", np.int64),
+        ("node", np.int64),  # the output's node of the value, or of an item
+        ("holder", np.int64),  # the node of the list, or that of the value
+        ("below", np.int64),  # the message or enum
+        ("oneof", np.int64),  # the next member of its oneof, round and round; itself: none other
+        ("default", np.int64),  # the value, or the position of the bytes
+        ("default_size", np.int64),
+    ]
+)
+"""A field of a MESSAGE."""
+
+MESSAGE_ENUM: Final = np.dtype(
+    [
+        ("first", np.int64),  # its first value in the table of names
+        ("behind", np.int64),
+        ("unknown", np.int64),  # position of what a number without a name is called, before it
+        ("unknown_size", np.int64),
+    ]
+)
+"""An enum of Protobuf."""
+
+ENUM_NAME: Final = np.dtype([("number", np.int64), ("position", np.int64), ("size", np.int64)])
+"""A value of a MESSAGE_ENUM, ascending within it: the number, and where its name is."""
+
+FRAME: Final = np.dtype([("end", np.int64), ("message", np.int64), ("next_field", np.int64)])
+"""A message that is being read, in the stack of :class:`MessageDecoding`."""
 
 STEP: Final = np.dtype(
     [
@@ -249,6 +297,53 @@ class RowDecoding(ctypes.Structure):
 
 
 @_laid_out
+class MessageDecoding(ctypes.Structure):
+    """Messages of Protobuf that are decoded to rows.
+
+    Attributes:
+        rows: The payloads and the output.
+        messages: Address of the table of MESSAGE.
+        fields: Address of the table of MESSAGE_FIELD.
+        enums: Address of the table of MESSAGE_ENUM.
+        names: Address of the table of ENUM_NAME.
+        texts: Address of the names' bytes.
+        texts_size: Their number.
+        stack: Address of a FRAME for each message that may be in another.
+        groups: Address of the numbers of open groups, int64; there is room for 100.
+        most_values: Maximum number of values of a row.
+        values: Number of values of the row so far.
+        depth: The message where the decoding stands, in the stack.
+        first: Its first field.
+        behind: The field behind its last one.
+        node: Its node.
+        next_field: The field that is probably next.
+        result: Why the row ended.
+        place: The field of a fault; -1: the value as a whole.
+        found: What was found.
+    """
+
+    rows: RowDecoding
+    messages: int
+    fields: int
+    enums: int
+    names: int
+    texts: int
+    texts_size: int
+    stack: int
+    groups: int
+    most_values: int
+    values: int
+    depth: int
+    first: int
+    behind: int
+    node: int
+    next_field: int
+    result: int
+    place: int
+    found: int
+
+
+@_laid_out
 class AvroState(ctypes.Structure):
     """What ``decode_avro`` works on.
 
@@ -293,6 +388,7 @@ class HeaderSizes(ctypes.Structure):
 SIGNATURES: Final[dict[str, tuple[type, ...]]] = {
     "decode_avro": (AvroState,),
     "copy_headers": (int, int, int, int, BinaryColumn, BinaryColumn),
+    "decode_messages": (MessageDecoding,),
     "find_marks": (int, int, int, int, int, int, int),
     "index": (int, int, int, int, BatchCount),
     "measure_headers": (int, int, int, HeaderSizes),

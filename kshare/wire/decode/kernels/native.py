@@ -10,7 +10,17 @@ from typing import Any, TypeAlias
 from llvmlite import ir
 from numba import extending, from_dtype, njit, types, uint64
 
-from kshare.wire.decode.layout import BATCH, COPY_SLACK, FAULT, NODE, STEP
+from kshare.wire.decode.layout import (
+    BATCH,
+    COPY_SLACK,
+    ENUM_NAME,
+    FAULT,
+    MESSAGE,
+    MESSAGE_ENUM,
+    MESSAGE_FIELD,
+    NODE,
+    STEP,
+)
 
 __all__ = [
     "FLAGS",
@@ -22,8 +32,11 @@ __all__ = [
     "bits_of_f64",
     "copy",
     "copy_short",
+    "enum_at",
+    "enum_name_at",
     "f32_of_bits",
     "fault_at",
+    "field_at",
     "hash_key",
     "hash_offset",
     "helper",
@@ -35,6 +48,7 @@ __all__ = [
     "load_u8",
     "load_u32_be",
     "load_u64",
+    "message_at",
     "node_at",
     "step_at",
     "store_i16",
@@ -141,7 +155,11 @@ def _record_at(kind: Any) -> Any:
 
 
 batch_at = _record_at(BATCH)
+enum_at = _record_at(MESSAGE_ENUM)
+enum_name_at = _record_at(ENUM_NAME)
 fault_at = _record_at(FAULT)
+field_at = _record_at(MESSAGE_FIELD)
+message_at = _record_at(MESSAGE)
 node_at = _record_at(NODE)
 step_at = _record_at(STEP)
 

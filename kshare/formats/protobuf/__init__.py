@@ -1,0 +1,1 @@
+"""Protobuf: messages to rows, and rows to messages."""
