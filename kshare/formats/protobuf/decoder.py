@@ -12,7 +12,7 @@ or that has several members of a oneof, is put together in Python first: no seri
 
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,15 @@ from kshare.formats.protobuf.schema import Message, arrow_type
 from kshare.formats.protobuf.tables import Tables
 from kshare.wire.decode import compiled, status
 from kshare.wire.decode import message_table as table
-from kshare.wire.decode.layout import FRAME, MessageDecoding, RowDecoding
+from kshare.wire.decode.layout import (
+    ENUM_NAME,
+    FRAME,
+    MESSAGE,
+    MESSAGE_ENUM,
+    MESSAGE_FIELD,
+    MessageDecoding,
+    RowDecoding,
+)
 from kshare.wire.decode.output import Output
 
 __all__ = ["ProtobufDecoder"]
@@ -111,23 +119,23 @@ class ProtobufDecoder:
         stack, groups = np.empty(tables.depth, FRAME), np.empty(_GROUPS, np.int64)
         output = Output(self.type, count, int(np.maximum(ends - starts, 0)[starts >= 0].sum()))
         rows = RowDecoding(
-            source=_address(payloads.data),
+            source=compiled.address(payloads.data, np.uint8),
             size=len(payloads.data),
-            starts=_address(starts),
-            ends=_address(ends),
+            starts=compiled.address(starts, np.int64),
+            ends=compiled.address(ends, np.int64),
             rows=count,
         )
         faults = output.begin(rows)
         state = MessageDecoding(
             rows=rows,
-            messages=_address(tables.messages),
-            fields=_address(tables.fields),
-            enums=_address(tables.enums),
-            names=_address(tables.names),
-            texts=_address(tables.texts),
+            messages=compiled.address(tables.messages, MESSAGE),
+            fields=compiled.address(tables.fields, MESSAGE_FIELD),
+            enums=compiled.address(tables.enums, MESSAGE_ENUM),
+            names=compiled.address(tables.names, ENUM_NAME),
+            texts=compiled.address(tables.texts, np.uint8),
             texts_size=len(tables.texts),
-            stack=_address(stack),
-            groups=_address(groups),
+            stack=compiled.address(stack, FRAME),
+            groups=compiled.address(groups, np.int64),
             most_values=_MOST_VALUES,
         )
         while compiled.decode_messages(state) == status.FULL:
@@ -140,8 +148,3 @@ class ProtobufDecoder:
             Fault(row, paths[place] if place >= 0 else "", _REASONS[code].format(found=value))
             for row, place, code, value in found.tolist()
         )
-
-
-def _address(array: npt.NDArray[Any]) -> int:
-    address: int = pa.py_buffer(array).address
-    return address

@@ -1,0 +1,1 @@
+"""Rows to bytes: JSON, Avro, Protobuf, a column at once."""
