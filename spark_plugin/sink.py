@@ -13,7 +13,7 @@ nothing. Spark tells a task which query, run and batch it writes in the job's lo
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
@@ -183,7 +183,24 @@ def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -
         parsed = parse_sink_options(dict(options), columns, streaming=streaming)
     for warning in parsed.warnings:
         _log.warning(warning)
-    return parsed.options
+    return _with_schemas(parsed.options, schema)
+
+
+def _with_schemas(options: SinkOptions, schema: StructType) -> SinkOptions:
+    """The options with the schemas that columns are encoded by."""
+    if options.formats is None:
+        return options
+    # Most sinks write bytes: the formats and the registry's client are not imported for them.
+    from kshare.formats.encodings import found_encodings  # noqa: PLC0415
+    from spark_plugin.arrow_types import arrow_schema  # noqa: PLC0415
+
+    names = tuple(form.column for form in options.formats.formats if form.format != "string")
+    try:
+        columns = arrow_schema(schema, names)
+    except ValueError as error:
+        raise OptionsError([str(error)]) from None
+    encodings = found_encodings(options.formats, columns, options.kafka)
+    return replace(options, encodings=encodings)
 
 
 def _write(

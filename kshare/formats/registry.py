@@ -63,6 +63,7 @@ class SchemaRegistry:
         self._files = files
         self._clock = clock
         self._known: dict[int, RegisteredSchema] = {}
+        self._texts: dict[tuple[str, str, str], RegisteredSchema] = {}
         self._unknown: dict[int, tuple[float, UnknownSchemaError]] = {}
 
     @property
@@ -118,6 +119,39 @@ class SchemaRegistry:
         self._known[found.id] = found
         if self._files is not None:
             self._files.put(found)
+        return found
+
+    def of_text(
+        self, subject: str, kind: str, text: str, *, register: bool = False
+    ) -> RegisteredSchema:
+        """A schema of a subject by its text; the registry is asked once.
+
+        Args:
+            subject: The subject.
+            kind: ``AVRO``, ``JSON`` or ``PROTOBUF``.
+            text: The schema.
+            register: Whether the subject gets it as a new version, if it does not have it.
+
+        Raises:
+            UnknownSchemaError: The subject does not have it.
+            SchemaRegistryError: The registry does not answer, or refuses.
+        """
+        known = self._texts.get((subject, kind, text))
+        if known is not None:
+            return known
+
+        def ask(client: Any) -> RegisteredSchema:
+            from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - an extra
+
+            schema = Schema(text, kind)
+            if register:
+                number = client.register_schema(subject, schema)
+            else:
+                number = client.lookup_schema(subject, schema).schema_id
+            return RegisteredSchema(number, kind, text, subject)
+
+        found = self._ask(f"such a schema of subject {subject}", ask, subject=subject)
+        self._texts[subject, kind, text] = found
         return found
 
     def _shared(self, number: int) -> RegisteredSchema:

@@ -164,6 +164,15 @@ class RawOptions(_Given):
         super().__init__(own, faults)
         self.kafka = RawProperties(kafka, faults)
 
+    def of_sink(self) -> Self:
+        """Return the options without those of the source alone."""
+        kept = {
+            name: text
+            for name, text in self.items()
+            if name not in OPTIONS or "sink" in OPTIONS[name].queries
+        }
+        return type(self)(kept, self.faults)
+
     def warn_unknown(self, name: str, known: Iterable[str], wrong: str | None = None) -> None:
         """Warn of an option that is not among those that are known.
 

@@ -23,6 +23,8 @@ from kshare.options.producer_table import (
     request_fault,
 )
 from kshare.options.raw import Faults, RawOptions
+from kshare.options.row_encodings import RowEncoding, RowEncodings, RowEncodingsParser
+from kshare.options.row_formats import is_row_option
 from kshare.options.source import is_assignor_config
 from kshare.options.table import NOT_BUILT, OPTIONS
 
@@ -73,6 +75,9 @@ class SinkOptions:
         ledger_topic: With ``exactly_once``, the topic of the ledger; None: the default.
         id_prefix: With ``exactly_once``, how transactional ids begin; a dash follows.
         producer: librdkafka's settings of the producer, without those of the connection.
+        formats: What columns are encoded to, as the options say; None: they are written as they
+            are.
+        encodings: The same, with the schemas that were found for it.
     """
 
     topic: str | None
@@ -82,6 +87,8 @@ class SinkOptions:
     ledger_topic: str | None = None
     id_prefix: str = ID_PREFIX
     producer: FrozenMapping[str, str | int | bool]
+    formats: RowEncodings | None = None
+    encodings: tuple[RowEncoding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +140,10 @@ class _SinkParser:
         check_names(self._kafka, PRODUCER)
         kafka = parse_kafka(self._kafka.only(COMMON), self._raw.value("oauthTokenProvider"))
         topic = self._topic()
+        types = dict(reversed(columns))
+        formats = RowEncodingsParser(self._raw.of_sink(), types).parse_encodings(topic)
         if columns:
-            self._check_columns(dict(reversed(columns)))
+            self._check_columns(types)
         exactly_once = self._exactly_once()
         producer = self._producer(exactly_once=exactly_once)
         if kafka is None:
@@ -147,6 +156,7 @@ class _SinkParser:
             ledger_topic=self._ledger_topic(topic, exactly_once=exactly_once),
             id_prefix=self._id_prefix(exactly_once=exactly_once),
             producer=producer,
+            formats=formats,
         )
 
     # -- the sink's own ---------------------------------------------------------------------
@@ -154,7 +164,7 @@ class _SinkParser:
     def _check_names(self) -> None:
         for name in self._raw:
             queries = OPTIONS[name].queries if name in OPTIONS else ()
-            if "sink" in queries or name.lower() in _OF_SPARK:
+            if "sink" in queries or name.lower() in _OF_SPARK or is_row_option(name):
                 continue
             if queries or name in NOT_BUILT or is_assignor_config(name):
                 self._faults.warn(name, "is ignored, it is an option of the source")
@@ -175,6 +185,9 @@ class _SinkParser:
         """KafkaWriter.validateQuery: names in their exact case, types without nullability."""
         text = ("string", "binary")
         wanted = {"key": text, "value": text, "partition": ("int",), "headers": (_HEADERS,)}
+        for name in ("key", "value"):
+            if self._raw.get(f"{name}Format", "string").strip().lower() != "string":
+                del wanted[name]  # its encoding says what it may be
         if "topic" not in self._raw:
             wanted["topic"] = ("string",)
             if "topic" not in types:

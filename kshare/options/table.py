@@ -79,25 +79,31 @@ def _typed(column: str) -> tuple[Option, ...]:
         Option(
             f"{column}Format",
             f"How {column}s are written: the column `{column}` has then the type of their schema "
-            f"(`string`: a string), not bytes ([typed-rows.md](typed-rows.md)).",
+            "(`string`: a string), not bytes ([typed-rows.md](typed-rows.md)). In a sink: what the "
+            f"column `{column}` is encoded to ([typed-rows-sink.md](typed-rows-sink.md)).",
+            queries=_ALL,
             kind=choice(*FORMATS),
             default="bytes",
         ),
         Option(
             f"{column}Schema",
-            f"The reader schema of `{column}Format`, which says the column's type.",
+            f"The reader schema of `{column}Format`, which says the column's type. In a sink: what "
+            "rows are written by; without it and a registry, Avro's schema is made of the rows.",
+            queries=_ALL,
             kind=SCHEMA,
             default="`latest` with a registry",
         ),
         Option(
             f"{column}Subject",
             f"The registry's subject of `{column}Schema`. Required where more than one topic may "
-            "be read.",
+            "be read, or without `topic` in a sink.",
+            queries=_ALL,
             default=f"`<topic>-{column}`",
         ),
         Option(
             f"{column}Framing",
             "What stands in front of each payload, and names its schema.",
+            queries=_ALL,
             kind=choice(*FRAMINGS),
             default="`confluent` with a registry, else `none`",
         ),
@@ -411,6 +417,14 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
         Option("groupIdPrefix", "Accepted, without effect: no consumer group is joined."),
     ),
     "Writing": (
+        Option(
+            "autoRegister",
+            "With a registry: register `valueSchema` and `keySchema` under their subjects, if they "
+            "are not there; without one given, that of the rows (Avro).",
+            _SINK,
+            BOOLEAN,
+            default="`false`",
+        ),
         Option(
             "topic",
             "Topic of all rows; without it a column `topic` names each row's.",

@@ -22,7 +22,7 @@ from kshare.errors import KafkaError
 from kshare.options.sink import SinkOptions
 from kshare.produce.config import transactional_config
 from kshare.produce.model import Attempt, Prepared, Transaction
-from kshare.produce.sender import Sender, first_topic
+from kshare.produce.sender import Sender, encoded_columns, first_topic
 from kshare.wire.protocol.apis import Feature
 
 __all__ = ["check_exactly_once", "prepare_rows"]
@@ -74,9 +74,9 @@ def prepare_rows(
     sender = Sender(config, options.kafka)
     try:
         sender.begin_transaction(first_topic(options, first), options.kafka.api_timeout_ms / 1000)
-        sender.send(first, options.topic)
+        sender.send(encoded_columns(first, options), options.topic)
         for batch in filled:
-            sender.send(batch, options.topic)
+            sender.send(encoded_columns(batch, options), options.topic)
         sender.flush()
         transaction = statistics.transaction(sender, attempt.transactional_id)
     except BaseException:

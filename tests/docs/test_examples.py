@@ -16,6 +16,7 @@ import pytest
 from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.options import parse_options
 from kshare.options.sink import parse_sink_options
+from kshare.options.table import OPTIONS
 from kshare.testing import FakeCluster
 from tests.docs.test_names import SERVERS, problem
 from tests.support.documents import ROOT, Fence, documents, names
@@ -140,7 +141,7 @@ def test_options_of_examples_go_together(name: str) -> None:
         given = options_of(example)
         for option, value in given.items():
             assert not problem(option, value), f"{name}:{example.line}: {option}"
-        if "exactlyOnce" in given:
+        if any(name in OPTIONS and OPTIONS[name].queries == ("sink",) for name in given):
             parsed = parse_sink_options({**SERVERS, **given}, streaming=True)
             assert parsed.warnings == (), f"{name}:{example.line}"
         else:

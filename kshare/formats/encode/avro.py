@@ -121,7 +121,7 @@ _PLAIN: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (
 
 
 def _encoder(kind: pa.DataType, schema: avro.Schema, path: str, *, nullable: bool) -> _Encode:
-    """What makes bytes of values that are there; with nulls, if it is of a union.
+    """The encoder of values that are there; with nulls, if it is of a union.
 
     Args:
         kind: The type of the values.

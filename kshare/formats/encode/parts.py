@@ -74,7 +74,7 @@ class Cells:
 
     @cached_property
     def valid(self) -> npt.NDArray[np.bool_]:
-        """Which values are there."""
+        """True for each value that is there."""
         found: npt.NDArray[np.bool_] = self.values.is_valid().to_numpy(zero_copy_only=False)
         return found
 

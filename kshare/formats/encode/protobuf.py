@@ -81,7 +81,7 @@ def _of_message(kind: pa.DataType, message: Message, path: str) -> _Encode:
 
 
 def _of_field(kind: pa.DataType, field: Field, path: str) -> _Encode:
-    """What makes bytes of a field's values, with nulls: tag and value, or none."""
+    """The encoder of a field's values, with nulls: tag and value, or none."""
     if field.is_map:
         return _of_map(kind, field, path)
     if field.repeated:
@@ -108,7 +108,7 @@ def _of_field(kind: pa.DataType, field: Field, path: str) -> _Encode:
 
 
 def _default_bytes(field: Field) -> bytes:
-    """How the value of a field is written that is not written at all."""
+    """The bytes of the value that a field has where nothing is written."""
     return {1: bytes(8), 5: bytes(4)}.get(WIRE_TYPES[field.kind], b"\0")
 
 
@@ -158,7 +158,7 @@ def _refuse(kind: pa.DataType, field: Field, path: str) -> ValueError:
 
 
 def _of_value(kind: pa.DataType, field: Field, path: str) -> _Encode:
-    """What makes bytes of values that are there, without the tag."""
+    """The encoder of values that are there, without the tag."""
     if field.message is not None:
         inner = _of_message(kind, field.message, path)
         return lambda cells: prefixed(inner(cells)) if len(cells) else pa.nulls(0, pa.binary())

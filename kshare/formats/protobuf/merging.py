@@ -80,7 +80,7 @@ def _parts(data: bytes) -> Iterator[_Part]:
 
 
 def _end(data: bytes, at: int, tag: int) -> tuple[int, int]:
-    """Where the content of a field begins, and where it ends.
+    """The begin and the end of a field's content.
 
     Raises:
         ValueError: It is no Protobuf, or cut short.

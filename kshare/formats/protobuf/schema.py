@@ -52,7 +52,7 @@ WIRE_TYPES: Final = {
     else 0
     for kind in (*_ARROW, "message")
 }
-"""How a value of a kind is written: 0 varint, 1 eight bytes, 2 a length and bytes, 5 four bytes."""
+"""The wire type of each kind: 0 varint, 1 eight bytes, 2 a length and bytes, 5 four bytes."""
 
 _MOMENTS: Final = {"Timestamp": "timestamp", "Duration": "duration"}
 
@@ -109,10 +109,10 @@ class Field:
         repeated: Whether it is a list, or a map.
         message: The message, of kind ``message``; the entries of a map.
         enum: The enum, of kind ``enum``.
-        implicit: Whether its default value cannot be told from no value.
+        implicit: Whether its default value is the same as no value.
         required: Whether a message without it is no message.
-        default: Its value where it has none: a number, or text or bytes; None: null.
-        oneof: The name of the oneof that it is a member of; "": none.
+        default: Its value where it has none: as a number, text or bytes; None: null.
+        oneof: The name of its oneof; "": none.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Field:
 
     @property
     def is_map(self) -> bool:
-        """Whether it is a map."""
+        """True for a map."""
         return self.message is not None and self.message.is_entry
 
 
@@ -390,7 +390,7 @@ class _Reader:
 
 
 def _is_moment(message: Any) -> bool:
-    """Whether a field's message is a timestamp or a duration: Spark goes by name and fields."""
+    """True if a field's message is a timestamp or a duration: Spark goes by name and fields."""
     return (
         message is not None
         and message.name in _MOMENTS

@@ -4,7 +4,6 @@ See MESSAGE and MESSAGE_FIELD in :mod:`kshare.wire.decode.layout`. Guarantee: a 
 of its place in the Arrow type, counted in preorder, as :mod:`kshare.wire.decode.output` does.
 """
 
-import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -118,7 +117,7 @@ class Tables:
             self._add_message(*one, depth + 1)
 
     def _flags(self, field: Field, *, in_entry: bool) -> tuple[int, tuple[int, int]]:
-        """What else a field is, and the value that stands for none."""
+        """The flags of a field, and the value that stands for none."""
         flags = 0
         if field.repeated:
             flags |= table.REPEATED
@@ -141,9 +140,9 @@ class Tables:
         if isinstance(value, str | bytes):
             return self._text(value.encode() if isinstance(value, str) else value)
         if field.kind == "float":
-            value = struct.unpack("<i", struct.pack("<f", value))[0]
+            value = np.float32(value).view(np.int32)
         elif field.kind == "double":
-            value = struct.unpack("<q", struct.pack("<d", value))[0]
+            value = np.float64(value).view(np.int64)
         elif value >= 1 << 63:
             value -= 1 << 64
         return int(value), 0

@@ -1,4 +1,4 @@
-"""What the tables of a Protobuf message hold; see MESSAGE and MESSAGE_FIELD in the layout."""
+"""The content of a Protobuf message's tables; see MESSAGE and MESSAGE_FIELD in the layout."""
 
 from typing import Final
 

@@ -1,0 +1,188 @@
+"""The encoders of a sink: their schemas are found on the driver, and columns encoded in tasks.
+
+Guarantees: a schema that does not fit the rows is an error before a task starts, and all such are
+listed. A registry is asked once in a process for each schema.
+
+Cost: an encoder is made once in a process.
+"""
+
+from functools import lru_cache
+from typing import Protocol
+
+import pyarrow as pa
+
+from kshare.errors import KafkaError, OptionsError, UnknownSchemaError
+from kshare.formats.encode.parts import EncodeError, joined
+from kshare.formats.registry import SchemaRegistry, registry_of
+from kshare.formats.schema_files import RegisteredSchema
+from kshare.options import KafkaConfig
+from kshare.options.row_encodings import RowEncoding, RowEncodings
+from kshare.options.typed_rows import InlineSchema, RowFormat, SchemaId, SchemaVersion
+
+__all__ = ["Encoder", "encoded", "found_encodings"]
+
+_KINDS = {"avro": "AVRO", "json": "JSON"}
+
+
+class Encoder(Protocol):
+    """Makes bytes of rows."""
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        """Return a column of bytes; null stays null.
+
+        Raises:
+            EncodeError: A value cannot be encoded.
+        """
+
+
+def found_encodings(
+    asked: RowEncodings, columns: pa.Schema, kafka: KafkaConfig
+) -> tuple[RowEncoding, ...]:
+    """Find the schemas of a sink's encodings, and check that they are those of its rows.
+
+    Args:
+        asked: What the options ask for.
+        columns: The columns of the rows.
+        kafka: How long to wait for the registry.
+
+    Raises:
+        OptionsError: Schemas cannot be used; all faults are listed.
+        SchemaRegistryError: The registry does not answer, or refuses.
+    """
+    found: list[RowEncoding] = []
+    problems: list[str] = []
+    for form in asked.formats:
+        if form.column not in columns.names or form.format == "string":
+            continue
+        kind = columns.field(form.column).type
+        try:
+            encoding = _found(form, kind, asked, kafka)
+            _encoder(encoding, kind)
+        except OptionsError as error:
+            problems += error.problems
+        except ValueError as error:
+            is_of_schema = form.schema is not None
+            option = f"{form.column}Schema" if is_of_schema else f"column {form.column}"
+            problems.append(f"{option}: {error}")
+        else:
+            found.append(encoding)
+    if problems:
+        raise OptionsError(problems)
+    return tuple(found)
+
+
+def _found(
+    form: RowFormat, kind: pa.DataType, asked: RowEncodings, kafka: KafkaConfig
+) -> RowEncoding:
+    text = form.schema.text if isinstance(form.schema, InlineSchema) else ""
+    if form.schema is None and form.format == "avro":
+        from kshare.formats.encode.avro import avro_schema  # noqa: PLC0415 - of this format
+
+        text = avro_schema(kind)
+    if asked.registry is None:
+        return RowEncoding(form.column, form.format, text, b"")
+    registered = _registered(form, text, asked, registry_of(asked.registry, kafka, ""))
+    if registered.kind != _KINDS[form.format]:
+        raise OptionsError(
+            [
+                (
+                    f"{form.column}Format: is {form.format}, and the registry's {registered} is of "
+                    f"type {registered.kind}"
+                )
+            ]
+        )
+    head = b"\0" + registered.id.to_bytes(4, "big") if form.framing == "confluent" else b""
+    return RowEncoding(form.column, form.format, registered.text, head)
+
+
+def _registered(
+    form: RowFormat, text: str, asked: RowEncodings, registry: SchemaRegistry
+) -> RegisteredSchema:
+    """The schema as the registry has it, which it is given first, if it may be."""
+    try:
+        if isinstance(form.schema, SchemaId):
+            return registry.by_id(form.schema.id)
+        assert form.subject is not None
+        if text:
+            return registry.of_text(
+                form.subject, _KINDS[form.format], text, register=asked.auto_register
+            )
+        version = form.schema.version if isinstance(form.schema, SchemaVersion) else None
+        return registry.of_subject(form.subject, version)
+    except UnknownSchemaError as error:
+        hint = "" if asked.auto_register else "; register it, or set autoRegister=true"
+        raise OptionsError([f"{form.column}Schema: {error}{hint}"]) from None
+
+
+def encoded(batch: pa.RecordBatch, encodings: tuple[RowEncoding, ...]) -> pa.RecordBatch:
+    """Return a batch with its columns encoded.
+
+    Args:
+        batch: The rows.
+        encodings: Of some columns.
+
+    Raises:
+        KafkaError: A value cannot be encoded; with row, column and field.
+    """
+    for encoding in encodings:
+        place = batch.schema.get_field_index(encoding.column)
+        column = batch.column(place)
+        if column.type != (kind := _narrow(column.type)):
+            column = column.cast(kind)
+        try:
+            made = _encoder(encoding, kind).encode(column)
+        except EncodeError as error:
+            where = f"{encoding.column}.{error.field}" if error.field else encoding.column
+            raise KafkaError(
+                f"cannot write row {error.row} of its batch as {encoding.format}: {where} "
+                f"{error.reason}"
+            ) from None
+        if encoding.head:
+            made = _framed(encoding.head, made)
+        batch = batch.set_column(place, encoding.column, made)
+    return batch
+
+
+def _narrow(kind: pa.DataType) -> pa.DataType:
+    """A type with the usual strings and lists in place of large ones, if Spark has such."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_narrow(field.type)) for field in kind])
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(kind.value_field.with_type(_narrow(kind.value_type)))
+    if types.is_map(kind):
+        item = kind.item_field.with_type(_narrow(kind.item_type))
+        return pa.map_(kind.key_field.with_type(_narrow(kind.key_type)), item)
+    if types.is_large_string(kind):
+        return pa.string()
+    return pa.binary() if types.is_large_binary(kind) else kind
+
+
+def _framed(head: bytes, column: pa.Array) -> pa.Array:
+    """A column with bytes in front of each value; null stays null."""
+    if not column.null_count:
+        return joined(head, column)
+    from pyarrow import compute  # noqa: PLC0415 - 9 MB, which consumers do without
+
+    return compute.if_else(column.is_valid(), joined(head, column), pa.scalar(None, pa.binary()))
+
+
+@lru_cache(maxsize=16)
+def _encoder(encoding: RowEncoding, kind: pa.DataType) -> Encoder:
+    """The encoder of a column.
+
+    Raises:
+        ValueError: The schema is not one of the rows; the text says why.
+    """
+    if encoding.format == "json":
+        from kshare.formats.encode.json import JsonEncoder  # noqa: PLC0415 - of this format
+
+        return JsonEncoder(kind)
+    if encoding.format == "avro":
+        from kshare.formats.encode.avro import AvroEncoder  # noqa: PLC0415 - of this format
+
+        return AvroEncoder(kind, encoding.schema)
+    from kshare.formats.encode.protobuf import ProtobufEncoder  # noqa: PLC0415 - of this format
+    from kshare.formats.protobuf.schema import read_schema  # noqa: PLC0415 - of this format
+
+    return ProtobufEncoder(kind, read_schema(encoding.schema))

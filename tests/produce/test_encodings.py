@@ -1,0 +1,147 @@
+"""A sink encodes its columns: schemas are found before a task starts, rows in tasks."""
+
+import io
+import json
+from contextlib import closing
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from kshare.errors import KafkaError, OptionsError
+from kshare.formats.encodings import encoded, found_encodings
+from kshare.formats.registry import registry_of
+from kshare.options import SinkOptions, parse_sink_options
+from kshare.produce import write_rows
+from kshare.testing import FakeCluster, FakeRegistry
+from tests.support.options import SERVERS
+from tests.support.protobuf_messages import Schema, message
+
+KIND = pa.struct([("user", pa.string()), ("qty", pa.int32())])
+ROWS = [{"user": "a", "qty": 1}, None, {"user": None, "qty": 2}]
+COLUMNS = pa.schema([("value", KIND), ("key", pa.string())])
+BATCH = pa.RecordBatch.from_arrays(
+    [pa.array(ROWS, KIND), pa.array(["k1", "k2", "k3"])], schema=COLUMNS
+)
+SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "user", "type": ["null", "string"]},
+            {"name": "qty", "type": "int"},
+        ],
+    }
+)
+PROTOBUF = Schema(message("Order", "string user = 1", "int32 qty = 2"))
+
+
+def options_of(given: dict[str, str], columns: pa.Schema = COLUMNS, **servers: str) -> SinkOptions:
+    options = {**SERVERS, **servers, "topic": "orders", **given}
+    parsed = parse_sink_options(options, streaming=False).options
+    assert parsed.formats is not None
+    encodings = found_encodings(parsed.formats, columns, parsed.kafka)
+    return SinkOptions(
+        topic="orders", kafka=parsed.kafka, producer=parsed.producer, encodings=encodings
+    )
+
+
+def values(given: dict[str, str]) -> list[Any]:
+    made = encoded(BATCH, options_of(given).encodings)
+    assert made.column("key") == BATCH.column("key")
+    found: list[Any] = made.column("value").to_pylist()
+    return found
+
+
+def test_formats_without_a_registry() -> None:
+    assert values({"valueFormat": "json"}) == [b'{"user":"a","qty":1}', None, b'{"qty":2}']
+    assert values({"valueFormat": "avro"}) == [b"\0\x02a\0\x02", None, b"\x02\0\x04"]
+    assert values({"valueFormat": "avro", "valueSchema": SCHEMA}) == [
+        b"\x02\x02a\x02",
+        None,
+        b"\0\x04",
+    ]
+    given = {"valueFormat": "protobuf", "valueSchema": f"Order {PROTOBUF.text}"}
+    assert values(given) == [b"\x0a\x01a\x10\x01", None, b"\x10\x02"]
+
+
+def test_a_registered_schema_stands_in_front() -> None:
+    with FakeRegistry(first_id=7) as registry:
+        given = {"valueFormat": "avro", "schemaRegistry.url": registry.url}
+        with pytest.raises(OptionsError, match=r"valueSchema: .*orders-value.*autoRegister=true"):
+            options_of(given)
+        inline = {**given, "valueSchema": SCHEMA}
+        with pytest.raises(OptionsError, match=r"valueSchema: .*such a schema.*autoRegister=true"):
+            options_of(inline)
+        assert values({**inline, "autoRegister": "true"})[0] == b"\0\0\0\0\x07\x02\x02a\x02"
+        registry_of.cache_clear()  # as in another process
+        assert values(inline)[2] == b"\0\0\0\0\x07\0\x04"
+        assert values(given)[1:] == [None, b"\0\0\0\0\x07\0\x04"]
+        asked = len(registry.requests)
+        assert values(inline)[0] == b"\0\0\0\0\x07\x02\x02a\x02"
+        assert len(registry.requests) == asked
+
+
+def test_the_schema_of_the_rows_is_registered() -> None:
+    with FakeRegistry(first_id=3) as registry:
+        given = {"valueFormat": "avro", "schemaRegistry.url": registry.url, "autoRegister": "true"}
+        first = values(given)[0]
+        options = options_of(given)
+        schema = fastavro.parse_schema(json.loads(options.encodings[0].schema))
+    assert first[:5] == b"\0\0\0\0\x03"
+    assert fastavro.schemaless_reader(io.BytesIO(first[5:]), schema) == ROWS[0]
+
+
+def test_faults_come_before_a_task_and_together() -> None:
+    columns = pa.schema([("value", KIND), ("key", pa.struct([("x", pa.duration("us"))]))])
+    given = {"valueFormat": "avro", "valueSchema": '"string"', "keyFormat": "json"}
+    with pytest.raises(OptionsError) as raised:
+        options_of(given, columns)
+    assert sorted(raised.value.problems) == [
+        "column key: has field x of type duration[us], which JSON does not have",
+        f"valueSchema: has string where rows of type {KIND} is to be written",
+    ]
+
+
+def test_a_value_that_cannot_be_written_is_named() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {"value": pa.array([ROWS[0], {"user": "b", "qty": None}], KIND)}
+    )
+    options = options_of({"valueFormat": "avro", "valueSchema": SCHEMA})
+    with pytest.raises(
+        KafkaError, match=r"row 1 of its batch as avro: value\.qty is null, and its"
+    ):
+        encoded(batch, options.encodings)
+
+
+def test_large_strings_are_strings() -> None:
+    large = pa.struct([("user", pa.large_string()), ("qty", pa.int32())])
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(ROWS, large)})
+    made = encoded(batch, options_of({"valueFormat": "json"}).encodings)
+    assert made.column("value")[0].as_py() == b'{"user":"a","qty":1}'
+
+
+def test_rows_are_written() -> None:
+    with FakeCluster() as cluster:
+        cluster.create_topic("orders")
+        options = options_of(
+            {"valueFormat": "json"}, **{"kafka.bootstrap.servers": cluster.bootstrap_servers}
+        )
+        assert write_rows([BATCH], options) == 3
+        consumer = Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "group.id": "g",
+                "auto.offset.reset": "earliest",
+            }
+        )
+        consumer.assign([TopicPartition("orders", 0, 0)])
+        with closing(consumer):
+            written = [(one.key(), one.value()) for one in consumer.consume(3, 60)]
+    assert sorted(written) == [
+        (b"k1", b'{"user":"a","qty":1}'),
+        (b"k2", None),
+        (b"k3", b'{"qty":2}'),
+    ]
