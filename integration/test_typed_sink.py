@@ -19,7 +19,7 @@ ROWS = """
         IF(id % 3 = 0, NULL, CAST(id * 1.25 AS DOUBLE)) AS d, CAST(id / 7 AS FLOAT) AS f,
         CAST(id AS DECIMAL(12, 3)) AS m, CAST(CAST(id AS STRING) AS BINARY) AS y,
         DATE'2020-02-28' + CAST(id AS INT) AS day,
-        TIMESTAMP_MICROS(1600000000123456 * (id - 5)) AS at,
+        TIMESTAMP_MICROS(400000000123456 * (id - 15)) AS at,
         CAST(TIMESTAMP_MICROS(id * 999) AS TIMESTAMP_NTZ) AS local,
         STRUCT(id AS x, IF(id = 1, NULL, 'q"\\n') AS t) AS inner,
         ARRAY(1, NULL, CAST(id AS INT)) AS items, ARRAY(STRUCT(id AS x)) AS structs,

@@ -1,7 +1,8 @@
 """Rows as JSON, as Spark's ``to_json`` writes them without options.
 
 Guarantees: fields that are null are left out, null items and values of maps stay; binary is base64;
-times are in the session's time zone, to the millisecond; what is no number (``NaN``, ``Infinity``)
+times are in the session's time zone, to the millisecond (after 2037 without summer time, whose rules
+Arrow follows no further: the instant is the same); what is no number (``NaN``, ``Infinity``)
 is a string. Numbers may be written otherwise than Java does (``1e+30``, ``1.0E30``), and are equal.
 """
 
@@ -142,10 +143,19 @@ def _time(values: pa.Array) -> pa.Array:
     text = compute.strftime(millis, format="%Y-%m-%dT%H:%M:%S")
     if values.type.tz is None:
         return text
-    zone = compute.strftime(millis, format="%z")
-    zone = compute.replace_substring_regex(zone, r"^([+-]\d\d):?(\d\d)$", r"\1:\2")
-    zone = compute.replace_substring_regex(zone, r"^[+-]00:00$", "Z")
-    return compute.binary_join_element_wise(text, zone, "")
+    local = compute.local_timestamp(millis).cast(pa.int64()).to_numpy()
+    seconds, which = np.unique(local // 1000 - micros // 1_000_000, return_inverse=True)
+    zones = pa.array([_zone(int(one)) for one in seconds], pa.string())
+    return compute.binary_join_element_wise(text, zones.take(pa.array(which)), "")
+
+
+def _zone(seconds: int) -> str:
+    """The difference to UTC; before there were time zones, it had seconds."""
+    if not seconds:
+        return "Z"
+    minutes, rest = divmod(abs(seconds), 60)
+    sign = "-" if seconds < 0 else "+"
+    return f"{sign}{minutes // 60:02}:{minutes % 60:02}" + (f":{rest:02}" if rest else "")
 
 
 def _quoted(texts: pa.Array) -> pa.Array:

@@ -376,6 +376,14 @@ def test_json_to_the_letter() -> None:
     ]
 
 
+def test_a_time_before_there_were_time_zones() -> None:
+    kind = pa.struct([("at", pa.timestamp("us", "America/New_York"))])
+    rows = pa.array([{"at": dt.datetime(1716, 6, 28, 9, 46, 39, tzinfo=dt.UTC)}], kind)
+    assert JsonEncoder(kind).encode(rows).to_pylist() == [
+        b'{"at":"1716-06-28T04:50:37.000-04:56:02"}'
+    ]
+
+
 # -- what cannot be -----------------------------------------------------------------------------
 
 
