@@ -1,9 +1,9 @@
 """Rows as JSON, as Spark's ``to_json`` writes them without options.
 
 Guarantees: fields that are null are left out, null items and values of maps stay; binary is base64;
-times are in the session's time zone, to the millisecond (after 2037 without summer time, whose rules
-Arrow follows no further: the instant is the same); what is no number (``NaN``, ``Infinity``)
-is a string. Numbers may be written otherwise than Java does (``1e+30``, ``1.0E30``), and are equal.
+times are in the session's time zone, to the millisecond (after 2037 without summer time, as Arrow
+follows its rules no further: the instant is the same); what is no number (``NaN``, ``Infinity``) is
+a string. Numbers may be written otherwise than Java does (``1e+30``, ``1.0E30``), and are equal.
 """
 
 import base64
