@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kshare.errors import OptionsError
@@ -83,8 +82,6 @@ def test_the_json_of_a_schema_is_read_as_its_ddl(texts: list[str]) -> None:
     assert parse_schema(json.dumps(as_json(found))) == found
     schema = StructType.fromJson(as_json(found))
     assert parse_schema(schema.json()) == found
-    spark = pa.struct(list(to_arrow_schema(schema)))
-    assert parse_schema(schema.json()) == spark
 
 
 NAMES = {

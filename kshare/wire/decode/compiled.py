@@ -25,6 +25,7 @@ from kshare.wire.decode.layout import (
     BatchCount,
     BinaryColumn,
     HeaderSizes,
+    JsonState,
     MessageDecoding,
     ScanState,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "begin_scan",
     "copy_headers",
     "decode_avro",
+    "decode_json",
     "decode_messages",
     "find_marks",
     "index",
@@ -100,6 +102,15 @@ def decode_avro(state: AvroState) -> int:
         DONE; FULL: a node of the output has no room for that row.
     """
     return _kernel("decode_avro")(state)
+
+
+def decode_json(state: JsonState) -> int:
+    """Go on decoding records of JSON, from the row where it stands.
+
+    Returns:
+        DONE; FULL: a node of the output has no room for that row.
+    """
+    return _kernel("decode_json")(state)
 
 
 def find_marks(source: Bytes, start: int, counts: Ints, mark: tuple[int, int]) -> int:

@@ -38,9 +38,11 @@ _log = logging.getLogger(__name__)
 
 _PACKAGE: Final = "kshare.wire.decode"
 _SOURCES: Final = (
-    *("avro_step.py", "layout.py", "message_table.py", "node_kind.py", "status.py"),
-    *("kernels/avro.py", "kernels/avro_values.py", "kernels/batch_heads.py"),
-    *("kernels/binary.py", "kernels/build.py", "kernels/message_values.py"),
+    *("avro_step.py", "json_kind.py", "layout.py", "message_table.py", "node_kind.py"),
+    *("status.py", "kernels/avro.py", "kernels/avro_values.py"),
+    *("kernels/batch_heads.py", "kernels/binary.py", "kernels/build.py"),
+    *("kernels/json.py", "kernels/json_numbers.py", "kernels/json_text.py"),
+    *("kernels/json_times.py", "kernels/json_values.py", "kernels/message_values.py"),
     *("kernels/messages.py", "kernels/native.py", "kernels/output.py"),
     *("kernels/protobuf_wire.py", "kernels/scan.py", "kernels/targets.py", "kernels/text.py"),
 )

@@ -14,6 +14,9 @@ __all__ = [
     "ENUM_NAME",
     "FAULT",
     "FRAME",
+    "JSON_FIELD",
+    "JSON_LEVEL",
+    "JSON_STEP",
     "MESSAGE",
     "MESSAGE_ENUM",
     "MESSAGE_FIELD",
@@ -24,6 +27,7 @@ __all__ = [
     "BatchCount",
     "BinaryColumn",
     "HeaderSizes",
+    "JsonState",
     "MessageDecoding",
     "RowDecoding",
     "ScanState",
@@ -132,6 +136,39 @@ STEP: Final = np.dtype(
     ]
 )
 """What ``decode_avro`` does next."""
+
+JSON_STEP: Final = np.dtype(
+    [
+        ("kind", np.int64),  # of kshare.wire.decode.json_kind
+        # The first of a struct's fields in their table and their number; an integer's least and
+        # greatest value; a decimal's precision and scale.
+        ("first", np.int64),
+        ("second", np.int64),
+    ]
+)
+"""How a node of the output is read from JSON: there is one for each, in their order."""
+
+JSON_FIELD: Final = np.dtype(
+    [
+        ("node", np.int64),
+        ("name", np.int64),  # where it begins in the names' bytes
+        ("size", np.int64),
+        ("word", np.int64),  # its first 8 bytes, the first one lowest, zeros behind
+    ]
+)
+"""A field of a struct, by its name."""
+
+JSON_LEVEL: Final = np.dtype(
+    [
+        ("step", np.int64),  # the node; -1: nothing is taken; -2: all of it is a text
+        ("is_object", np.int64),
+        ("kept", np.int64),  # a struct: of how many the node was before it; a text: its address
+        ("guess", np.int64),  # a struct: the field that may come next
+        ("found", np.int64),  # a struct: how many fields were found
+        ("current", np.int64),  # the node of the value that is being read
+    ]
+)
+"""An object or array that is being read; they lie on a stack."""
 
 
 _Structure = TypeVar("_Structure", bound=type[ctypes.Structure])
@@ -371,6 +408,46 @@ class AvroState(ctypes.Structure):
 
 
 @_laid_out
+class JsonState(ctypes.Structure):
+    """What ``decode_json`` works on.
+
+    Attributes:
+        rows: The payloads, and the output.
+        steps: Address of one of JSON_STEP for each node.
+        fields: Address of all structs' fields, of JSON_FIELD.
+        names: Address of the bytes of their names.
+        levels: Address of ``max_depth`` of JSON_LEVEL.
+        powers: Address of 128 bits of each power of five from -342 to 308; the upper 64 first.
+        tens: Address of the powers of ten from 0 to 22, as doubles.
+        zone_changes: Address of the changes of the zone of timestamps that name none: from which
+            local time on, in microseconds, and how many of these to the east, int64 both; the last
+            one is the end of what is known.
+        zone_change_count: Number of changes.
+        max_depth: Objects and arrays in each other, at most.
+        max_nulls: Fields that are missing in a record, at most.
+        flags: NO_SINGLE_QUOTES and the like.
+        wrong_node: The first value of another type, of the record that is being read: its node, or
+            -1.
+        wrong_at: The address of that value.
+    """
+
+    rows: RowDecoding
+    steps: int
+    fields: int
+    names: int
+    levels: int
+    powers: int
+    tens: int
+    zone_changes: int
+    zone_change_count: int
+    max_depth: int
+    max_nulls: int
+    flags: int
+    wrong_node: int
+    wrong_at: int
+
+
+@_laid_out
 class HeaderSizes(ctypes.Structure):
     """Room for some headers.
 
@@ -386,8 +463,9 @@ class HeaderSizes(ctypes.Structure):
 
 
 SIGNATURES: Final[dict[str, tuple[type, ...]]] = {
-    "decode_avro": (AvroState,),
     "copy_headers": (int, int, int, int, BinaryColumn, BinaryColumn),
+    "decode_avro": (AvroState,),
+    "decode_json": (JsonState,),
     "decode_messages": (MessageDecoding,),
     "find_marks": (int, int, int, int, int, int, int),
     "index": (int, int, int, int, BatchCount),

@@ -15,6 +15,9 @@ from kshare.wire.decode.layout import (
     COPY_SLACK,
     ENUM_NAME,
     FAULT,
+    JSON_FIELD,
+    JSON_LEVEL,
+    JSON_STEP,
     MESSAGE,
     MESSAGE_ENUM,
     MESSAGE_FIELD,
@@ -35,11 +38,16 @@ __all__ = [
     "enum_at",
     "enum_name_at",
     "f32_of_bits",
+    "f64_of_bits",
     "fault_at",
     "field_at",
     "hash_key",
     "hash_offset",
     "helper",
+    "json_field_at",
+    "json_level_at",
+    "json_step_at",
+    "leading_zeros",
     "load_i16_be",
     "load_i32",
     "load_i32_be",
@@ -49,12 +57,14 @@ __all__ = [
     "load_u32_be",
     "load_u64",
     "message_at",
+    "multiply_high",
     "node_at",
     "step_at",
     "store_i16",
     "store_i32",
     "store_i64",
     "store_u8",
+    "trailing_zeros",
     "varint",
 ]
 
@@ -69,8 +79,9 @@ Record: TypeAlias = Any
 
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
 
-FLAGS: dict[str, Any] = {"boundscheck": False, "_nrt": False}
-"""Of all that is compiled. Nothing is allocated, so numba need not count who holds what."""
+FLAGS: dict[str, Any] = {"boundscheck": False, "_nrt": False, "error_model": "numpy"}
+"""Of all that is compiled. Nothing is allocated, so numba need not count who holds what; nothing
+raises: no kernel divides by zero."""
 
 _HELPER_FLAGS: dict[str, Any] = {
     **FLAGS,
@@ -161,6 +172,9 @@ fault_at = _record_at(FAULT)
 field_at = _record_at(MESSAGE_FIELD)
 message_at = _record_at(MESSAGE)
 node_at = _record_at(NODE)
+json_field_at = _record_at(JSON_FIELD)
+json_level_at = _record_at(JSON_LEVEL)
+json_step_at = _record_at(JSON_STEP)
 step_at = _record_at(STEP)
 
 
@@ -180,6 +194,46 @@ def _bits(number: Any, word: Any) -> Any:
 
 bits_of_f32 = _bits(types.float32, types.int32)
 bits_of_f64 = _bits(types.float64, types.int64)
+
+
+def _zeros(instruction: str) -> Any:
+    """A function ``(word) -> how many of its bits are 0`` before the first that is 1."""
+
+    def generate(_context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        return getattr(builder, instruction)(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    @intrinsic
+    def zeros(_context: Any, _word: Any) -> Any:
+        return types.int64(types.uint64), generate
+
+    return zeros
+
+
+leading_zeros = _zeros("ctlz")
+trailing_zeros = _zeros("cttz")
+
+
+@intrinsic
+def multiply_high(_context: Any, _one: Any, _other: Any) -> Any:
+    """The upper 64 bits of the product of two words."""
+
+    def generate(_context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        one, other = (builder.zext(argument, wide) for argument in arguments)
+        upper = builder.lshr(builder.mul(one, other), ir.Constant(wide, 64))
+        return builder.trunc(upper, ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+@intrinsic
+def f64_of_bits(_context: Any, _bits: Any) -> Any:
+    """The floating-point number of 64 bits."""
+
+    def generate(_context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.int64), generate
 
 
 @intrinsic

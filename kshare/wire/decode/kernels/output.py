@@ -33,12 +33,14 @@ __all__ = [
     "put_bad_row",
     "put_boolean",
     "put_bytes",
+    "put_fault",
     "put_fixed",
     "put_list",
     "put_null",
     "put_pair",
     "put_struct",
     "set_back",
+    "set_back_below",
 ]
 
 _SHORT = 256  # bytes that are copied in blocks
@@ -244,9 +246,15 @@ def _forget_nulls(node: Record, kept: int) -> None:
 @helper
 def set_back(rows: Record) -> None:
     """Take away from all nodes what is behind the row where the decoding stands."""
-    node_of(rows, 0).kept = rows.row
-    number = 0
-    while number < rows.node_count:
+    set_back_below(rows, 0, rows.row)
+
+
+@helper
+def set_back_below(rows: Record, number: int, kept: int) -> None:
+    """Take away from a node, and all below it, what is behind the values that it keeps."""
+    node_of(rows, number).kept = kept
+    behind = node_of(rows, number).next
+    while number < behind:
         node = node_of(rows, number)
         kept = node.kept
         below = kept
@@ -275,12 +283,17 @@ def put_bad_row(rows: Record, place: int, code: int, value: int) -> Int:
     """
     set_back(rows)
     result = put_null(rows, 0)
-    if result != status.DONE:
-        return result
+    if result == status.DONE:
+        put_fault(rows, place, code, value)
+    return result
+
+
+@helper
+def put_fault(rows: Record, place: int, code: int, value: int) -> None:
+    """Append a fault of the row where the decoding stands; as in ``put_bad_row``."""
     fault = fault_at(rows.faults + _FAULT_SIZE * rows.fault_count)
     fault.row = rows.row
     fault.place = place
     fault.code = code
     fault.value = value
     rows.fault_count += 1
-    return status.DONE

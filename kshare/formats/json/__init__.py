@@ -1,0 +1,1 @@
+"""JSON to typed rows, with the meaning of Spark's ``from_json``."""
