@@ -129,7 +129,7 @@ class JsonDecoder:
                 yield Fault(row, "", self._reason(payloads, row, code, at))
 
     def _reason(self, payloads: Payloads, row: int, code: int, at: int) -> str:
-        """What is wrong with a record as a whole."""
+        """The fault of a record as a whole."""
         if code == json_kind.MALFORMED:
             return f"is no valid JSON at byte {at + 1}"
         if code == json_kind.CUT_SHORT:

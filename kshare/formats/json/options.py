@@ -13,7 +13,7 @@ __all__ = ["JSON_OPTIONS", "JsonOptions"]
 
 @dataclass(frozen=True, slots=True)
 class JsonOptions:
-    """How JSON is read; the defaults are Spark's.
+    """The way to read JSON; the defaults are Spark's.
 
     Attributes:
         partial: A record that has a field of a wrong type keeps its other fields, as with
@@ -48,7 +48,7 @@ class JsonOptions:
 
     @property
     def is_lenient(self) -> bool:
-        """Whether texts are taken that JSON and Spark's defaults refuse."""
+        """True if texts are taken that JSON and Spark's defaults refuse."""
         return (
             self.allow_comments
             or self.allow_unquoted_field_names

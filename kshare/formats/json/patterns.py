@@ -27,7 +27,7 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a text says: a local date and time, and where it is.
+    """The meaning of a text: a local date and time, and where it is.
 
     Attributes:
         date: Year, month and day.

@@ -236,7 +236,9 @@ class PlainReader:
         pattern = self._stamp if kind.tz else self._local
         if pattern is not None:
             moment = pattern.read(text)
-            return None if moment is None else micros_in(moment, zone)
+            if moment is None or (zone is None and moment.zone is not None):
+                return None
+            return micros_in(moment, zone)
         found = timestamp_of(text, zone)
         if found is None and zone is not None and "GMT" in text:
             found = timestamp_of(text.replace("GMT", ""), zone)

@@ -1,4 +1,4 @@
-"""What is wrong with a record, in words: for the compiled reader and the plain one."""
+"""Faults of records in words: for the compiled reader and the plain one."""
 
 import re
 from typing import Final

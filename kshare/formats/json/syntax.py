@@ -14,7 +14,7 @@ from kshare.formats.json.options import JsonOptions
 __all__ = ["MAX_NUMBER", "Entries", "MalformedError", "Text", "java_text"]
 
 MAX_NUMBER: Final = 1000
-"""Digits of an integer, at most, as in Jackson."""
+"""Digits of a number, at most, as in Jackson, which does not count a zero before the point."""
 
 MAX_NAME: Final = 50_000
 """Characters of a field's name, at most, as in Jackson."""
@@ -82,7 +82,7 @@ class Text:
         self._plain = _UNCONTROLLED if options.allow_unquoted_control_chars else _PLAIN
 
     def space(self, at: int) -> int:
-        """Where the blanks end that begin here."""
+        """The end of the blanks that begin here."""
         match = self._spaces.match(self.text, at)
         return match.end() if match else at
 
@@ -159,7 +159,7 @@ class Text:
                 at = self.space(at + 1)
 
     def elements(self, at: int) -> Iterator[int]:
-        """Where each value of the array begins that begins here."""
+        """The begins of the values of the array that begins here."""
         at = self.space(at + 1)
         while self._sign(at) != "]":
             yield at
@@ -193,7 +193,8 @@ class Text:
         whole, end = match[1], match.end()
         if whole[0] == "0" and len(whole) > 1 and not self.options.allow_numeric_leading_zeros:
             raise MalformedError(match.start())
-        if match.end() == match.end(1) and len(whole) > MAX_NUMBER:
+        digits = [whole if whole != "0" else "", (match[2] or "")[1:], (match[3] or "")[1:]]
+        if sum(len(each.lstrip("+-")) for each in digits) > MAX_NUMBER:
             raise MalformedError(match.start(), f"has a number of more than {MAX_NUMBER:,} digits")
         if self.text[end : end + 1] in {".", "e", "E"} and not match[3]:
             raise MalformedError(end)
@@ -263,7 +264,7 @@ class Text:
         return "".join(parts)
 
     def _is_name(self, at: int, before: list[str]) -> bool:
-        """Whether a name begins here that has no quotes."""
+        """True if a name begins here that has no quotes."""
         if not self.options.allow_unquoted_field_names or before[-1:] not in (["{"], [","]):
             return False
         match = _NAME.match(self.text, at)

@@ -1,4 +1,4 @@
-"""What the steps of a reading of JSON are, and what can be wrong with a record.
+"""The kinds of steps through a record of JSON, and of its faults.
 
 See JSON_STEP in :mod:`kshare.wire.decode.layout`.
 """

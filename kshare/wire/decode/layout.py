@@ -146,7 +146,7 @@ JSON_STEP: Final = np.dtype(
         ("second", np.int64),
     ]
 )
-"""How a node of the output is read from JSON: there is one for each, in their order."""
+"""The reading of a node of the output from JSON: there is one for each, in their order."""
 
 JSON_FIELD: Final = np.dtype(
     [
@@ -409,7 +409,7 @@ class AvroState(ctypes.Structure):
 
 @_laid_out
 class JsonState(ctypes.Structure):
-    """What ``decode_json`` works on.
+    """The state of ``decode_json``.
 
     Attributes:
         rows: The payloads, and the output.

@@ -231,7 +231,7 @@ def _close(  # noqa: PLR0911 - as in _name
 
 @helper
 def _opened(state: Record, number: int, at: int, is_object: int) -> tuple[int, int]:
-    """What an object or array is to be, that is the value of a node.
+    """The use of an object or array that is the value of a node.
 
     Returns:
         The step of its level, and what the level keeps; _REFUSED: it is of another type.

@@ -182,7 +182,7 @@ def _put_character(target: int, code: int) -> Int:
 
 @helper
 def _short_escape(byte: int) -> Int:
-    """What a letter behind a backslash means."""
+    """The meaning of a letter behind a backslash."""
     if byte == 0x6E:
         return 0x0A
     if byte == 0x74:

@@ -196,7 +196,7 @@ def _offset(at: int, end: int) -> tuple[int, int]:
 
 @helper
 def _zone_offset(state: Record, local: int) -> tuple[int, int]:
-    """How far east the zone is that holds where a timestamp names none.
+    """The offset of the zone that holds where a timestamp names none.
 
     Args:
         state: JsonState.
