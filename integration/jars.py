@@ -92,7 +92,7 @@ JARS = {
     "peer-4.1": _peer("4.1.1", "4.1.1"),
     # Newer ones were not to be had on 2026-11-21; these run under pyspark 4.2 and 4.3.
     "peer": _peer("4.2.0", "4.1.0-preview1"),
-    # Spark's own from_avro.
+    # Spark's own from_avro; 4.3.0 was not to be had, and 4.2.0 runs under pyspark 4.3.
     "avro-4.0": _module("spark-avro", "4.0.2"),
     "avro-4.1": _module("spark-avro", "4.1.1"),
     "avro": _module("spark-avro", "4.2.0"),
@@ -101,9 +101,13 @@ JARS = {
 
 def peer() -> tuple[Path, ...]:
     """Return the jars of Spark's own kafka source, for the Spark that is installed."""
+    return module("peer")
+
+
+def module(name: str) -> tuple[Path, ...]:
+    """Return the jars of a module of Spark's, such as avro, for the Spark that is installed."""
     release = ".".join(version("pyspark").split(".")[:2])
-    name = f"peer-{release}"
-    return fetched(name if name in JARS else "peer")
+    return fetched(f"{name}-{release}" if f"{name}-{release}" in JARS else name)
 
 
 def java() -> str:

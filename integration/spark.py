@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
-from integration.jars import CACHE, ROOT, java, locked, peer
+from integration.jars import CACHE, ROOT, java, locked, module, peer
 from integration.spark_versions import PACKAGES
 from spark_plugin.interpreter import worker_python
 
@@ -44,7 +44,7 @@ def start_spark(
     quick: bool = True,
     keep_home: bool = False,
 ) -> SparkSession:
-    """Start a Spark session, with Spark's own kafka source on its class path.
+    """Start a Spark session, with Spark's own kafka source and from_avro on its class path.
 
     Args:
         master: As Spark's.
@@ -64,7 +64,7 @@ def start_spark(
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.driver.extraClassPath": os.pathsep.join(map(str, peer())),
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, (*peer(), *module("avro")))),
         "spark.log.level": "WARN",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
