@@ -48,12 +48,31 @@ def made_decoder(form: RowFormat, schema: str, references: Mapping[str, str]) ->
         from kshare.formats.string import StringDecoder  # noqa: PLC0415 - as above
 
         return StringDecoder()
+    try:
+        return _of_schema(form, schema, references)
+    except (TypeError, ValueError) as error:
+        raise OptionsError([f"{option}: {error}"]) from None
+
+
+def _of_schema(form: RowFormat, schema: str, references: Mapping[str, str]) -> Decoder:
+    fields = form.fields or ()
     if form.format == "avro":
         from kshare.formats.avro.decoder import AvroDecoder  # noqa: PLC0415 - as above
         from kshare.formats.avro.references import with_references  # noqa: PLC0415
 
-        try:
-            return AvroDecoder(with_references(schema, references), form.fields or ())
-        except ValueError as error:
-            raise OptionsError([f"{option}: {error}"]) from None
-    raise OptionsError([f"{form.column}Format: {form.format} is not built yet"])
+        return AvroDecoder(with_references(schema, references), fields)
+    if form.format == "json":
+        from kshare.formats.ddl import parse_schema  # noqa: PLC0415 - as above
+        from kshare.formats.json.decoder import JsonDecoder  # noqa: PLC0415
+        from kshare.formats.json.options import JsonOptions  # noqa: PLC0415
+        from kshare.formats.json_schema import is_json_schema, json_schema_type  # noqa: PLC0415
+
+        option = f"{form.column}Schema"
+        is_of_json = is_json_schema(schema)
+        kind = json_schema_type(schema) if is_of_json else parse_schema(schema, option)
+        return JsonDecoder(kind, JsonOptions.of(form.json), fields)
+    from kshare.formats.protobuf.decoder import ProtobufDecoder  # noqa: PLC0415 - as above
+    from kshare.formats.protobuf.schema import read_schema  # noqa: PLC0415
+
+    is_framed = form.framing == "confluent"
+    return ProtobufDecoder(read_schema(schema, fields), framed=is_framed)
