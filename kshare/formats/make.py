@@ -70,7 +70,12 @@ def _of_schema(form: RowFormat, schema: str, references: Mapping[str, str]) -> D
         option = f"{form.column}Schema"
         is_of_json = is_json_schema(schema)
         kind = json_schema_type(schema) if is_of_json else parse_schema(schema, option)
-        return JsonDecoder(kind, JsonOptions.of(form.json), fields)
+        try:
+            options = JsonOptions.of(form.json)
+        except OptionsError as error:
+            named = [f"{form.column}.json.{problem}" for problem in error.problems]
+            raise OptionsError(named) from None
+        return JsonDecoder(kind, options, fields)
     from kshare.formats.protobuf.decoder import ProtobufDecoder  # noqa: PLC0415 - as above
     from kshare.formats.protobuf.schema import read_schema  # noqa: PLC0415
 

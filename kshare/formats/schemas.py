@@ -146,6 +146,9 @@ def _found(form: RowFormat, registry: SchemaRegistry | None) -> ReaderSchema:
         return ReaderSchema(form, form.schema.text)
     assert registry is not None
     option = f"{form.column}Schema"
+    if form.format == "protobuf":
+        wanted = "give a message and its descriptor set, such as shop.Order orders.desc"
+        raise OptionsError([f"{option}: a registry's Protobuf is not read yet; {wanted}"])
     try:
         if isinstance(form.schema, SchemaId):
             registered = registry.by_id(form.schema.id)
