@@ -81,6 +81,26 @@ def test_records_are_those_of_fastavro(data: st.DataObject) -> None:
     assert repr(found(decoder.type, made.values)) == repr(wanted)
 
 
+def test_a_member_of_a_union_is_read_as_the_same_type_before_one_that_it_can_become() -> None:
+    """As Avro's Java does, wherever the types stand."""
+    writer, reader = ["string", "bytes", "long", "double"], ["double", "bytes", "long", "string"]
+    decoder = AvroDecoder(text(_one_field(reader)))
+    number = decoder.add_writer(text(_one_field(writer)))
+    given_: list[Any] = ["a", b"b", 1, 2.5]
+    rows = [written(_one_field(writer), {"f": one}) for one in given_]
+    made = decoded(decoder, rows, [number] * len(rows)).values.to_pylist()
+    assert [[(name, one) for name, one in row["f"].items() if one is not None] for row in made] == [
+        [("member3", "a")],
+        [("member1", b"b")],
+        [("member2", 1)],
+        [("member0", 2.5)],
+    ]
+
+
+def _one_field(kind: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]}
+
+
 def paths(kind: pa.DataType, begin: str = "") -> list[str]:
     """All dotted paths of a type."""
     if pa.types.is_list(kind):
