@@ -1,4 +1,4 @@
-"""What a format does: it makes rows of payloads, and says which ones are bad."""
+"""A format: it makes rows of payloads, and says which ones are bad."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +12,7 @@ __all__ = ["Decoded", "Decoder", "Fault"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a row is bad.
+    """The reason why a row is bad.
 
     Attributes:
         row: The row's number.

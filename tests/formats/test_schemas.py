@@ -5,6 +5,7 @@ import hashlib
 import pyarrow as pa
 import pytest
 
+from kshare.errors import OptionsError
 from kshare.formats.schema_files import RegisteredSchema
 from kshare.formats.schemas import (
     ReaderSchema,
@@ -14,7 +15,14 @@ from kshare.formats.schemas import (
     type_changes,
 )
 from kshare.options import KafkaConfig
-from kshare.options.typed_rows import InlineSchema, RowFormat, TypedRows
+from kshare.options.frozen import Properties
+from kshare.options.typed_rows import (
+    LATEST_SCHEMA,
+    InlineSchema,
+    RegistryConfig,
+    RowFormat,
+    TypedRows,
+)
 
 KAFKA = KafkaConfig(bootstrap_servers=())
 STRING = RowFormat(column="value", format="string")
@@ -99,3 +107,10 @@ def test_changes_of_types(now: pa.DataType, told: list[str]) -> None:
 def test_changes_within_maps() -> None:
     was, now = (pa.map_(pa.string(), kind) for kind in (pa.int32(), pa.int64()))
     assert list(type_changes(was, now, "value")) == ["value was int32 and is int64"]
+
+
+def test_protobuf_of_a_registry_is_refused() -> None:
+    config = RegistryConfig(Properties({"url": "http://none:1"}))
+    form = RowFormat(column="value", format="protobuf", schema=LATEST_SCHEMA, subject="s")
+    with pytest.raises(OptionsError, match="valueSchema: a registry's Protobuf is not read yet"):
+        found_schemas(TypedRows(formats=(form,), registry=config), KAFKA, "t")

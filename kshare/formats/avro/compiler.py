@@ -284,7 +284,7 @@ def _time(logical: Logical | None) -> int:
 
 
 _PLAIN: Final = {pa.int64(): "long", pa.float64(): "double"}
-"""What unions of two kinds of numbers are: not what the reader's type alone says."""
+"""The types of unions of two kinds of numbers: not what the reader's type alone says."""
 
 _NUMBERS: Final = {
     ("null", "null"): avro_step.NULL,

@@ -1,4 +1,4 @@
-"""What is wrong with a record, in words: from the kernel's codes, for bad records alone."""
+"""The fault of a record, in words: from the kernel's codes, for bad records alone."""
 
 from typing import Any, Final
 

@@ -58,7 +58,7 @@ NO_NODE: Final = -1
 """In place of the node of a list: its items are passed over, and it is appended nowhere."""
 
 STACK: Final = 128
-"""How deep lists, defaults and recursive types may lie in each other."""
+"""The depth to which lists, defaults and recursive types may lie in each other."""
 
 # Faults.
 CUT_SHORT: Final = 1

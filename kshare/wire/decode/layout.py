@@ -82,7 +82,7 @@ FAULT: Final = np.dtype(
         ("value", np.int64),  # what was found, where the code says so
     ]
 )
-"""Why a row cannot be decoded."""
+"""The reason why a row cannot be decoded."""
 
 MESSAGE: Final = np.dtype(
     [
@@ -135,7 +135,7 @@ STEP: Final = np.dtype(
         ("two", np.int64),
     ]
 )
-"""What ``decode_avro`` does next."""
+"""The next thing that ``decode_avro`` does."""
 
 JSON_STEP: Final = np.dtype(
     [
@@ -382,7 +382,7 @@ class MessageDecoding(ctypes.Structure):
 
 @_laid_out
 class AvroState(ctypes.Structure):
-    """What ``decode_avro`` works on.
+    """The state of ``decode_avro``.
 
     Attributes:
         rows: The payloads, and the output.

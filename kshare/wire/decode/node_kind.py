@@ -1,4 +1,4 @@
-"""What the nodes of an output hold; see NODE in :mod:`kshare.wire.decode.layout`."""
+"""The kinds of nodes of an output; see NODE in :mod:`kshare.wire.decode.layout`."""
 
 from typing import Final
 

@@ -47,7 +47,7 @@ _LARGE = 2**25
 
 @helper
 def _allowed(size: int) -> Int:
-    """How many bytes of output the items of a record of a size may take."""
+    """The bytes of output that the items of a record of a size may take."""
     return _LEAST_OUTPUT + min(_SMALL_TIMES * size, max(_LARGE, _LARGE_TIMES * size))
 
 
@@ -82,7 +82,7 @@ def _item(
         at: Where the record stands.
         end: Where it ends.
         frame: The address of the list's frame, which holds how many items are left of the block.
-        budget: How many bytes of output the items may still take.
+        budget: The bytes of output that the items may still take.
         step: The step.
         rows: RowDecoding.
 

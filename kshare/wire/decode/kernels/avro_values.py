@@ -27,7 +27,7 @@ from kshare.wire.decode.kernels.text import is_utf8
 __all__ = ["bytes_step", "length", "number_step", "skip_step"]
 
 _Read: TypeAlias = Any
-"""What a step returns: three int64."""
+"""The answer of a step: three int64."""
 
 _INT_MAX = 2**31 - 1
 _MILLIS_MAX = (2**63 - 1) // 1000
@@ -64,7 +64,7 @@ def _varint_step(at: int, end: int, step: Record, node: Record) -> _Read:
 
 @helper
 def _short_number(at: int, end: int) -> Int:
-    """Why there is no number at an address: its bytes end, or there are more than ten."""
+    """The fault where there is no number: its bytes end, or there are more than ten."""
     return avro_step.NUMBER if end - at >= 10 else avro_step.CUT_SHORT
 
 

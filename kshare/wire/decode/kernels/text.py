@@ -1,4 +1,4 @@
-"""Whether bytes are text. Cost: 8 bytes a nanosecond where all are ASCII; 2 ns a character else."""
+"""Tells if bytes are text. Cost: 8 bytes a nanosecond of ASCII; 2 ns a character else."""
 
 from kshare.wire.decode.kernels.native import helper, load_i64, load_u8
 
