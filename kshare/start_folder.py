@@ -33,11 +33,12 @@ __all__ = [
 OWN: Final = frozenset({"kshare", "pyspark_kshare", "spark_plugin"})
 NEEDED: Final = frozenset(
     {
-        *("_cffi_backend", "annotated_types", "cffi", "confluent_kafka", "crc32c", "cryptography"),
-        *("dateutil", "fsspec", "javaproperties", "kafka", "mmh3", "numpy", "opentelemetry"),
-        *("pandas", "prometheus_client", "py4j", "pyarrow", "pycparser", "pydantic"),
-        *("pydantic_core", "pyspark", "pytz", "scipy", "six", "typing_extensions", "uvloop"),
-        *("typing_inspection", "tzdata"),
+        *("_cffi_backend", "annotated_types", "anyio", "attr", "attrs", "authlib", "cachetools"),
+        *("certifi", "cffi", "confluent_kafka", "crc32c", "cryptography", "dateutil", "fastavro"),
+        *("fsspec", "google", "h11", "httpcore", "httpx", "httpx2", "idna", "javaproperties"),
+        *("joserfc", "kafka", "mmh3", "numpy", "opentelemetry", "pandas", "prometheus_client"),
+        *("py4j", "pyarrow", "pycparser", "pydantic", "pydantic_core", "pyspark", "pytz"),
+        *("scipy", "six", "typing_extensions", "typing_inspection", "tzdata", "uvloop"),
     }
 )
 """Modules of other packages that planners, tasks and consumers import, extras among them."""
