@@ -133,6 +133,22 @@ def test_bad_records_may_be_null_with_their_reason_and_bytes(cluster: FakeCluste
     ]
 
 
+def test_json_keeps_the_fields_of_a_bad_record_that_can_be_read(cluster: FakeCluster) -> None:
+    values = ['{"user": "u", "qty": 2}', '{"user": "x", "qty": "many"}', "nothing", None]
+    cluster.produce("orders", [Record("k", value) for value in values])
+    options = {"valueFormat": "json", "valueSchema": "user STRING, qty INT"}
+    made = source(cluster, **options, columns="value,valueError", badRecords="null")
+    assert [tuple(row.values()) for row in batch_rows(made)] == [
+        ({"user": "u", "qty": 2}, None),
+        ({"user": "x", "qty": None}, 'value.qty has "many" where an int is wanted'),
+        ({"user": None, "qty": None}, "value is nothing, where an object is wanted"),
+        (None, None),
+    ]
+    some = source(cluster, **options, columns="value", badRecords="null", valueFields="user")
+    users = [row["value"] and row["value"]["user"] for row in batch_rows(some)]
+    assert users == ["u", "x", None, None]
+
+
 def test_dead_letters_are_in_their_topic_in_order_and_no_rows(cluster: FakeCluster) -> None:
     cluster.produce("orders", BAD * 40)
     rows = batch_rows(source(cluster, columns="key,value,offset", badRecords="deadLetter=bad"))
