@@ -16,6 +16,9 @@ _DEMOS: Final = {
     "--group": ("spark_plugin.demo.consumers", "run_group"),
     "--handlers": ("spark_plugin.demo.handlers_demo", "run_handlers"),
 }
+_SECONDS: Final = 120.0
+# They end by themselves, on a slow machine later; a test of them judges no speed.
+_SECONDS_WITHOUT_SPARK: Final = 900.0
 
 
 def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -47,9 +50,9 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
     demo.add_argument(
         "--seconds",
         type=_positive_float,
-        default=120.0,
         metavar="S",
-        help="stop reading after this time (default 120)",
+        help="stop reading after this time (default 120; demos without Spark end by themselves, "
+        "and give up after 900)",
     )
     demo.add_argument(
         "--consumer",
@@ -84,7 +87,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         module, name = _DEMOS[flag]
         run_demo: Callable[..., int] = getattr(import_module(module), name)
         say = partial(print, flush=True)
-        return run_demo(arguments.bootstrap_servers, arguments.records, arguments.seconds, say)
+        seconds = arguments.seconds or _SECONDS_WITHOUT_SPARK
+        return run_demo(arguments.bootstrap_servers, arguments.records, seconds, say)
     # Spark and Arrow take a second to import
     from spark_plugin.demo.run import DemoOptions, run  # noqa: PLC0415
 
@@ -94,7 +98,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             topic=arguments.topic,
             records=arguments.records,
             key_ranges=arguments.key_ranges,
-            seconds_max=arguments.seconds,
+            seconds_max=arguments.seconds or _SECONDS,
         )
     )
 
