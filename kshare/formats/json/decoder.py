@@ -95,7 +95,6 @@ class JsonDecoder:
         faults = output.begin(state.rows)
         stack = self._steps.begin(state)
         while compiled.decode_json(state) == status.FULL:
-            self._steps.ask_room(output.nodes)
             output.grow()
         del stack  # until here it is used
         return output, faults[: state.rows.fault_count]

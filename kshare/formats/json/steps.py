@@ -47,8 +47,7 @@ class Steps:
         self._fields: list[tuple[int, int, int, int]] = []
         self._names = bytearray()
         self._places: list[tuple[str, pa.DataType]] = []
-        self._lists: list[int] = []
-        self._add(schema, "", -1)
+        self._add(schema, "")
         self._tables: tuple[npt.NDArray[Any], ...] = (
             np.array(self._steps, JSON_STEP),
             np.array(self._fields, JSON_FIELD),
@@ -58,20 +57,6 @@ class Steps:
     def place(self, number: int) -> tuple[str, pa.DataType]:
         """The dotted path of a node's field, and the node's type."""
         return self._places[number]
-
-    def ask_room(self, nodes: npt.NDArray[np.void]) -> None:
-        """Let all fields of a list's items have the room that one of them has not found.
-
-        They have as many values each; asked one by one, a list of wide structs would be read again
-        for each of their fields.
-
-        Args:
-            nodes: The output's nodes, after FULL.
-        """
-        lists = np.array(self._lists)
-        for number in np.flatnonzero(nodes["needed"]):
-            alike = lists == lists[number]
-            nodes["needed"][alike] = np.maximum(nodes["needed"][alike], nodes["needed"][number])
 
     def begin(self, state: JsonState) -> npt.NDArray[np.void]:
         """Let a kernel work by these steps.
@@ -103,28 +88,26 @@ class Steps:
             | (json_kind.PARTIAL if options.partial else 0)
         )
 
-    def _add(self, kind: pa.DataType, path: str, above: int) -> None:
-        """Append the steps of a type and all below it; ``above`` is the list that it is in."""
+    def _add(self, kind: pa.DataType, path: str) -> None:
+        """Append the steps of a type and all below it."""
         number = len(self._steps)
         self._steps.append((0, 0, 0))
         self._places.append((path, kind))
-        self._lists.append(above)
         if pa.types.is_struct(kind):
             first = len(self._fields)
             self._fields.extend([(0, 0, 0, 0)] * len(kind))
             for index, field in enumerate(kind):
                 self._fields[first + index] = self._field(field.name)
-                self._add(field.type, f"{path}.{field.name}" if path else field.name, above)
+                self._add(field.type, f"{path}.{field.name}" if path else field.name)
             self._steps[number] = (json_kind.STRUCT, first, len(kind))
         elif pa.types.is_map(kind):
             self._steps[number] = (json_kind.MAP, 0, 0)
             self._steps.extend([(json_kind.MAP, 0, 0), (json_kind.STRING, 0, 0)])
             self._places.extend([(path, kind), (path, kind.key_type)])
-            self._lists.extend([number, number])
-            self._add(kind.item_type, path, number)
+            self._add(kind.item_type, path)
         elif pa.types.is_list(kind):
             self._steps[number] = (json_kind.LIST, 0, 0)
-            self._add(kind.value_type, path, number)
+            self._add(kind.value_type, path)
         else:
             self._steps[number] = self._leaf(kind, path)
 

@@ -174,7 +174,8 @@ class Output:
         self.nodes: npt.NDArray[np.void] = np.zeros(len(kinds), NODE)
         for number, one in enumerate(kinds):
             self.nodes[number]["kind"], self.nodes[number]["width"] = _kind(one)
-        self._link(0, kind)
+        self._lists = np.full(len(kinds), -1, np.int64)
+        self._link(0, kind, -1)
         binaries = int(np.count_nonzero(self.nodes["kind"] == node_kind.BINARY))
         share = size // max(binaries, 1) + 64
         pool = pa.system_memory_pool() if rows <= columns.SMALL_ROWS else None
@@ -182,11 +183,20 @@ class Output:
             _Node(one, self.nodes[number], rows, share, pool) for number, one in enumerate(kinds)
         ]
 
-    def _link(self, number: int, kind: pa.DataType) -> int:
-        """Write which node is behind each; return that behind this one and all below it."""
+    def _link(self, number: int, kind: pa.DataType, above: int) -> int:
+        """Write which node is behind each; return that behind this one and all below it.
+
+        Args:
+            number: The node.
+            kind: Its type.
+            above: The list that it is in; -1: none.
+        """
+        self._lists[number] = above
+        if self.nodes[number]["kind"] == node_kind.LIST:
+            above = number
         behind = number + 1
         for one in _below(kind):
-            behind = self._link(behind, one)
+            behind = self._link(behind, one, above)
         self.nodes[number]["next"] = behind
         return behind
 
@@ -209,9 +219,16 @@ class Output:
     def grow(self) -> None:
         """Make room after FULL.
 
+        All fields of a list's items get the room that one of them has not found: they have as many
+        values each. One by one, a row with a list of wide structs would be read again for each.
+
         Raises:
             OverflowError: A field of these rows has more than 2^31 - 1 bytes or items.
         """
+        needed = self.nodes["needed"]
+        for number in np.flatnonzero(needed):
+            alike = self._lists == self._lists[number]
+            needed[alike] = np.maximum(needed[alike], needed[number])
         for node in self._nodes:
             node.grow()
 

@@ -209,6 +209,19 @@ def test_rows_are_those_of_a_plain_array(data: st.DataObject) -> None:
     assert faults[: state.fault_count].tolist() == bad
 
 
+def test_all_fields_of_a_lists_items_get_the_room_that_one_has_not_found() -> None:
+    """Else a row with a list of wide structs would be decoded again for each field."""
+    item = structs([pa.int64(), pa.string(), structs([pa.bool_()]), pa.list_(pa.int32())])
+    kind = structs([pa.int64(), pa.list_(item), pa.map_(pa.string(), pa.int32())])
+    output = Output(kind, 8, 0)
+    nodes, before = output.nodes, output.nodes["capacity"].copy()
+    nodes["needed"][4] = 1000  # a field of the items
+    output.grow()
+    grown = [number for number, room in enumerate(before) if nodes["capacity"][number] != room]
+    assert grown == [3, 4, 5, 6, 7, 8]  # the item and its fields; not the list's own list
+    assert set(nodes["capacity"][grown].tolist()) == {1000}
+
+
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.dense_union([])])
 def test_a_type_that_no_kernel_makes_is_refused(kind: pa.DataType) -> None:
     with pytest.raises(TypeError, match="no array of"):
