@@ -31,8 +31,8 @@ from integration.transactions import read_to_end, reader_of
 from kshare.cli import main as kshare
 from kshare.cluster.parked_keys import ParkedKeys
 from kshare.core.progress import TopicPartition
+from kshare.dead_letters.writer import HEADERS
 from kshare.group.config.consumer_config import consumer_config
-from kshare.processing.dead_letters import HEADERS
 from kshare.testing.history import Delivery, Events, History, OwnerChange, check_history
 
 __all__ = ["handlers_round"]

@@ -63,7 +63,7 @@ def typed_slices(
         topic = schemas.rows.bad_records.topic
         if topic is not None:
             # Brings the engine of handlers: 0.2 s that other tasks do without.
-            from kshare.processing.bad_records import BadRecordLetters  # noqa: PLC0415
+            from kshare.dead_letters.bad_records import BadRecordLetters  # noqa: PLC0415
 
             set_aside = stack.enter_context(closing(BadRecordLetters(options.kafka, topic)))
         typer = RowTyper(schemas, options.kafka, names, place=place, set_aside=set_aside)

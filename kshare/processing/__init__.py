@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from kshare.lazy import names_of
 
 if TYPE_CHECKING:
+    from kshare.dead_letters.record import FILTERED, Outcome, Record, Status
     from kshare.errors import ProcessingError, UndecodableError
-    from kshare.processing.core.record import FILTERED, Outcome, Record, Status
     from kshare.processing.frames import process_by_key
     from kshare.processing.policy import DeadLetter, Park, Retry, RetryAfter, Stop
     from kshare.processing.processor import Processor
@@ -36,16 +36,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FILTERED": "kshare.processing.core.record",
+    "FILTERED": "kshare.dead_letters.record",
     "DeadLetter": "kshare.processing.policy",
-    "Outcome": "kshare.processing.core.record",
+    "Outcome": "kshare.dead_letters.record",
     "Park": "kshare.processing.policy",
     "ProcessingError": "kshare.errors",
     "Processor": "kshare.processing.processor",
-    "Record": "kshare.processing.core.record",
+    "Record": "kshare.dead_letters.record",
     "Retry": "kshare.processing.policy",
     "RetryAfter": "kshare.processing.policy",
-    "Status": "kshare.processing.core.record",
+    "Status": "kshare.dead_letters.record",
     "Stop": "kshare.processing.policy",
     "UndecodableError": "kshare.errors",
     "process_by_key": "kshare.processing.frames",

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Final
 
+from kshare.dead_letters.record import Status
 from kshare.monitor.collectors import Collectors, Measured
-from kshare.processing.core.record import Status
 from kshare.processing.measures import BOUNDS, Running
 from kshare.processing.processor import Processor
 

@@ -11,10 +11,10 @@ from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, TopicPartition
+from kshare.dead_letters.record import Record
 from kshare.errors import FetchTimeoutError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.delivery.dispatcher import read_options
-from kshare.processing.core.record import Record
 from kshare.wire.reader.read_slice import read_slice
 
 __all__ = ["committed_of"]

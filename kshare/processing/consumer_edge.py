@@ -15,18 +15,18 @@ from typing import Any, Final
 from kshare.cluster.parked_keys import ParkedKey, ParkedKeys
 from kshare.core.hashing import key_hash
 from kshare.core.showing import error_text, shown
+from kshare.dead_letters.record import (
+    Outcome,
+    Record,
+    error_name,
+)
+from kshare.dead_letters.writer import DeadLetters
 from kshare.errors import OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.group.log.retry_log import Reason
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
 from kshare.processing.committed import committed_of
-from kshare.processing.core.record import (
-    Outcome,
-    Record,
-    error_name,
-)
-from kshare.processing.dead_letters import DeadLetters
 from kshare.processing.policy import DeadLetter, Park
 from kshare.processing.processor import Processor
 from kshare.wire.protocol.background import begin

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from kshare.core.showing import shown, shown_error
+from kshare.dead_letters.record import Record
 from kshare.errors import UndecodableError
-from kshare.processing.core.record import Record
 
 __all__ = ["Deserializer", "Deserializers", "Wait", "fault_of"]
 

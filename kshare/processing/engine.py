@@ -15,6 +15,7 @@ from typing import Any
 
 from kshare.core.showing import shown
 from kshare.core.waits import Wait
+from kshare.dead_letters.record import FILTERED, Record, Status
 from kshare.errors import ProcessingError
 from kshare.processing.core.effects import (
     Abandon,
@@ -30,7 +31,6 @@ from kshare.processing.core.effects import (
     WriteLetter,
 )
 from kshare.processing.core.lane import Call, Lane, Phase
-from kshare.processing.core.record import FILTERED, Record, Status
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import AdaptiveLimit
 from kshare.processing.handler import Handler, answer_of, seconds_until_next, unawaited

@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from kshare.core.progress import TopicPartition
 from kshare.core.showing import WHOLE, error_text, shown, shown_error
+from kshare.dead_letters.record import Outcome, Record
 from kshare.errors import ProcessingError
-from kshare.processing.core.record import Outcome, Record
 from kshare.processing.processor import Processor
 
 _SHOWN: Final = 1_000

@@ -22,10 +22,11 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from kshare.core.showing import shown
+from kshare.dead_letters.record import Outcome, Record
+from kshare.dead_letters.writer import Letters
 from kshare.edge import edge
 from kshare.errors import OptionsError
 from kshare.options.sink import parse_sink_options
-from kshare.processing.core.record import Outcome, Record
 from kshare.processing.engine import Engine
 from kshare.processing.frame_rows import (
     OUTCOME_COLUMNS,
@@ -61,16 +62,6 @@ class Frame(Protocol):
 
     def mapInArrow(self, func: Callable[..., Any], schema: Any) -> Any:  # noqa: N802
         """Apply a function to the record batches of each task."""
-
-
-class Letters(Protocol):
-    """Writes dead letters: :class:`~kshare.processing.dead_letters.DeadLetters`."""
-
-    async def write(self, record: Record, error: BaseException | None, now: float) -> None:
-        """Return when the broker has the letter."""
-
-    def close(self) -> None:
-        """Close the connection."""
 
 
 def process_by_key(
@@ -357,6 +348,6 @@ def _letters(processor: Processor, options: Mapping[str, str] | None) -> Letters
         return None
     kafka = parse_sink_options({**options, "topic": policy.topic}, streaming=False).options.kafka
     # In tasks: a client of Spark Connect has neither brokers' clients nor kafka-python.
-    from kshare.processing.dead_letters import DeadLetters  # noqa: PLC0415
+    from kshare.dead_letters.writer import DeadLetters  # noqa: PLC0415
 
     return DeadLetters(kafka, policy.topic)

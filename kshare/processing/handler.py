@@ -6,8 +6,8 @@ from inspect import isasyncgen, isawaitable, iscoroutine, iscoroutinefunction, i
 from typing import Any
 
 from kshare.core.showing import shown
+from kshare.dead_letters.record import FILTERED, Record, Status
 from kshare.errors import UndecodableError
-from kshare.processing.core.record import FILTERED, Record, Status
 from kshare.processing.decoding import Deserializers, Wait
 from kshare.processing.policy import Retry, RetryAfter
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from kshare.core.waits import Wait
+from kshare.dead_letters.record import Record
 from kshare.processing.core.lane import Figures
-from kshare.processing.core.record import Record
 
 __all__ = ["SAY_SECONDS", "full", "held"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+from kshare.dead_letters.record import Record
 from kshare.processing.consumer_edge import ConsumerEdge, message_of
-from kshare.processing.core.record import Record
 from kshare.processing.engine import Engine
 from kshare.processing.room import Room
 

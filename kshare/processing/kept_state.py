@@ -17,12 +17,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
 from typing import Final, TypeVar
 
+from kshare.dead_letters.record import EarlierFailure, Mark, Record
+from kshare.dead_letters.writer import RELEASE
 from kshare.errors import KafkaError
 from kshare.group.log.retry_log import Remembered, Sequenced
 from kshare.group.message import ACKNOWLEDGED
 from kshare.processing.consumer_edge import ConsumerEdge, message_of
-from kshare.processing.core.record import EarlierFailure, Mark, Record
-from kshare.processing.dead_letters import RELEASE
 from kshare.processing.engine import Engine
 
 __all__ = ["KeptState"]

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Final
 
 from kshare.core.progress import TopicPartition
-from kshare.processing.core.record import Outcome, Record, Status
+from kshare.dead_letters.record import Outcome, Record, Status
 from kshare.processing.core.scheduler import Scheduler
 
 __all__ = ["BOUNDS", "LoopWatch", "Measures", "Progress", "Running", "progress_line"]

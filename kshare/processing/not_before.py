@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from kshare.processing.core.record import Record
+from kshare.dead_letters.record import Record
 
 __all__ = ["NotBefore"]
 

@@ -8,9 +8,9 @@ from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kshare.core.showing import shown
+from kshare.dead_letters.record import Outcome, Record, Source
 from kshare.errors import OptionsError
 from kshare.processing.core.effects import Edge
-from kshare.processing.core.record import Outcome, Record, Source
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import AdaptiveLimit, OnFailure, Settings
 from kshare.processing.decoding import Deserializer, Deserializers, fault_of

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from kshare.core.hashing import HashRange, key_hash
 from kshare.core.progress import TopicPartition
+from kshare.dead_letters.record import Record
 from kshare.errors import (
     AuthorizationError,
     ConsumerClosedError,
@@ -25,7 +26,6 @@ from kshare.errors import (
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Message
 from kshare.processing.consumer_edge import records_of
-from kshare.processing.core.record import Record
 from kshare.processing.held import SAY_SECONDS, full
 from kshare.processing.intake import Intake
 from kshare.processing.kept_state import KeptState

@@ -29,6 +29,7 @@ from kshare.core.hashing import KeyRanges, key_hash
 from kshare.core.listing import show_key
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.waits import PATIENCE_SECONDS, Wait
+from kshare.dead_letters.writer import RELEASE
 from kshare.errors import TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
@@ -37,7 +38,6 @@ from kshare.group.log.retry_log import RetryLog, Sequenced
 from kshare.group.log.topic import log_table
 from kshare.group.message import chunks
 from kshare.group.offsets import GroupOffsets
-from kshare.processing.dead_letters import RELEASE
 from kshare.processing.replay import (
     Batch,
     Letter,

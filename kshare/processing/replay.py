@@ -27,6 +27,8 @@ from kshare.cluster.topics import is_internal
 from kshare.core.hashing import ALL_HASHES, KeyRanges, key_hash
 from kshare.core.listing import ParkedCount, counted
 from kshare.core.progress import Progress, Slice, TopicPartition
+from kshare.dead_letters.letter import LEFT_OUT, TIMESTAMP
+from kshare.dead_letters.writer import HEADERS, without_letter_headers
 from kshare.errors import (
     KafkaError,
     KshareError,
@@ -42,8 +44,6 @@ from kshare.group.message import Message, chunks
 from kshare.group.offsets import GroupOffsets
 from kshare.options import KafkaConfig, Subscribe
 from kshare.options.kinds import topic_fault
-from kshare.processing.core.letter import LEFT_OUT, TIMESTAMP
-from kshare.processing.dead_letters import HEADERS, without_letter_headers
 from kshare.wire.reader.read_slice import read_slice
 
 __all__ = [

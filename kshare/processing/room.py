@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from kshare.core.progress import TopicPartition
+from kshare.dead_letters.record import Record
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing.core.lane import Lane, State
-from kshare.processing.core.record import Record
 from kshare.processing.processor import Processor
 
 __all__ = ["Allotment", "Room", "Shares"]

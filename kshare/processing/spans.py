@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kshare.processing.core.record import Record
+from kshare.dead_letters.record import Record
 
 try:
     from opentelemetry.context import Context

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kshare.cli import main
-from kshare.processing.dead_letters import HEADERS
+from kshare.dead_letters.writer import HEADERS
 from kshare.testing import FakeCluster, Record, watermarks
 from tests.support.groups import LOG
 

@@ -13,12 +13,12 @@ import pytest
 
 from kshare.cluster.lacking import missing_apis
 from kshare.core.progress import TopicPartition
+from kshare.dead_letters.letter import Letter
+from kshare.dead_letters.writer import _config, _Writer
 from kshare.errors import KafkaError, OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.session.fencing import HiddenEnd
 from kshare.options.sink import SinkOptions, parse_sink_options
-from kshare.processing.core.letter import Letter
-from kshare.processing.dead_letters import _config, _Writer
 from kshare.produce import Attempt, prepare_rows, write_rows
 from kshare.produce.coordinator import Coordinators
 from kshare.testing import FakeCluster

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from kshare.core.progress import TopicPartition
+from kshare.dead_letters.record import Source
 from kshare.processing import Outcome, Processor, Record, Retry, Status
-from kshare.processing.core.record import Source
 from kshare.processing.engine import Engine
 from tests.support.clock import WAIT_S
 

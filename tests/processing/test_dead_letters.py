@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from kshare.dead_letters.writer import DeadLetters, letter_of_record
 from kshare.errors import RecordRefusedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
@@ -15,7 +16,6 @@ from kshare.group.log.retry_log import Remembered, RetryLog, Sequenced
 from kshare.options import KafkaConfig
 from kshare.processing import DeadLetter, Processor, Record
 from kshare.processing.consumer_edge import ConsumerEdge, records_of
-from kshare.processing.dead_letters import DeadLetters, letter_of_record
 from kshare.testing import FakeCluster
 from tests.processing.running import ORDERS, RECORDS, SOON, letters, run
 from tests.support.clock import WAIT_S
@@ -62,7 +62,7 @@ def test_a_dead_letter_topic_that_refuses_leaves_the_record_pending(
     async def refuse(*_: Any) -> None:
         raise OSError("not writable")
 
-    monkeypatch.setattr("kshare.processing.dead_letters.DeadLetters.write", refuse)
+    monkeypatch.setattr("kshare.dead_letters.writer.DeadLetters.write", refuse)
 
     async def handler(record: Record) -> None:
         if record.offset == 7:

@@ -11,14 +11,14 @@ from unittest.mock import Mock
 import pytest
 
 from kshare.core.progress import TopicPartition
+from kshare.dead_letters.record import Mark
+from kshare.dead_letters.writer import HEADERS, RELEASE
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Reason, Remembered, RetryLog, Sequenced
 from kshare.group.log.topic import log_table
 from kshare.processing import DeadLetter, Processor, Record, Retry
-from kshare.processing.core.record import Mark
 from kshare.processing.core.sequences import Sequences
-from kshare.processing.dead_letters import HEADERS, RELEASE
 from kshare.processing.kept_state import KeptState
 from kshare.processing.release import Found, Release, Released, first_without_letter
 from kshare.processing.replay import Replay

@@ -10,6 +10,7 @@ from kshare.cluster.parked_keys import ParkWatch
 from kshare.cluster.topics import PARKED_TOPIC, POLICIES_TOPIC
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
+from kshare.dead_letters.writer import HEADERS
 from kshare.errors import KshareError, RecordRefusedError, TransactionAbortedError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
@@ -18,7 +19,6 @@ from kshare.group.core.transaction_state import TransactionAction, TransactionSt
 from kshare.group.core.work import Work
 from kshare.group.message import Message
 from kshare.group.session.transaction_log import TransactionLog
-from kshare.processing.dead_letters import HEADERS
 from kshare.processing.replay import Replay, group_of
 from kshare.testing import FakeCluster, Record, watermarks
 from tests.support.groups import LOG

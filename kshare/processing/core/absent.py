@@ -17,9 +17,9 @@ from heapq import heappop, heappush
 from itertools import count, islice
 from typing import Final
 
+from kshare.dead_letters.record import Record
 from kshare.processing.core.effects import GiveBack, TakeAgain
 from kshare.processing.core.lane import HeldLanes, Lane, State
-from kshare.processing.core.record import Record
 from kshare.processing.core.settings import Settings
 
 __all__ = ["AbsentLanes"]

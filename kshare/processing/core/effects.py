@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from kshare.dead_letters.record import Outcome, Record
 from kshare.processing.core.lane import Call, Lane
-from kshare.processing.core.record import Outcome, Record
 
 __all__ = [
     "Abandon",

@@ -10,7 +10,7 @@ from itertools import count, islice
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from kshare.processing.core.record import Record
+from kshare.dead_letters.record import Record
 
 __all__ = [
     "NONE_REVOKED",

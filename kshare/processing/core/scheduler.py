@@ -23,6 +23,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from kshare.dead_letters.record import Outcome, Record, Status
 from kshare.processing.core.absent import AbsentLanes
 from kshare.processing.core.effects import (
     Abandon,
@@ -46,7 +47,6 @@ from kshare.processing.core.lane import (
     State,
     Trouble,
 )
-from kshare.processing.core.record import Outcome, Record, Status
 from kshare.processing.core.running_calls import RunningCalls
 from kshare.processing.core.sequences import Sequences
 from kshare.processing.core.settings import OnFailure, Settings

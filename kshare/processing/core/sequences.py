@@ -14,7 +14,7 @@ Guarantees: a mark moves to a later record only where operators have released th
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from kshare.processing.core.record import Mark, Record
+from kshare.dead_letters.record import Mark, Record
 
 __all__ = ["Sequences"]
 

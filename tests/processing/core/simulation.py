@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from kshare.core.progress import TopicPartition
+from kshare.dead_letters.record import Outcome, Record, Status
 from kshare.processing.core.effects import (
     Abandon,
     Cancel,
@@ -20,7 +21,6 @@ from kshare.processing.core.effects import (
     WriteLetter,
 )
 from kshare.processing.core.lane import Call, Lane
-from kshare.processing.core.record import Outcome, Record, Status
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import Settings
 

@@ -9,8 +9,8 @@ from hypothesis import Phase, given
 from hypothesis import settings as configured
 from hypothesis import strategies as st
 
+from kshare.dead_letters.record import Record, Status
 from kshare.processing.core.lane import Lane
-from kshare.processing.core.record import Record, Status
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import OnFailure, RetryPlan, Settings
 from tests.processing.core.simulation import Attempt, Simulation, record_of

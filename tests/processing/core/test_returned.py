@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from kshare.dead_letters.record import Record
 from kshare.processing.core.lane import Call
-from kshare.processing.core.record import Record
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import RetryPlan, Settings
 from tests.processing.core.simulation import record_of

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kshare.dead_letters.record import Record, Status
 from kshare.processing.core.effects import Remember
-from kshare.processing.core.record import Record, Status
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import OnFailure, RetryPlan, Settings
 from tests.processing.core.simulation import record_of

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kshare.dead_letters.record import EarlierFailure, Mark, Outcome, Record, Status
 from kshare.processing.core.effects import Abandon, Cancel, WriteLetter
 from kshare.processing.core.lane import Lane, Phase
-from kshare.processing.core.record import EarlierFailure, Mark, Outcome, Record, Status
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import OnFailure, RetryPlan, Settings
 from tests.processing.core.simulation import Attempt, Simulation, record_of

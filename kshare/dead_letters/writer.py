@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
@@ -22,10 +22,10 @@ from confluent_kafka import KafkaException, Producer
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of, servers
 from kshare.cluster.lacking import Idempotence
 from kshare.core.showing import error_text
+from kshare.dead_letters.letter import LEFT_OUT, TIMESTAMP, Letter, Refusal
+from kshare.dead_letters.record import Record, error_name
 from kshare.errors import KafkaError, RecordRefusedError
 from kshare.options import KafkaConfig
-from kshare.processing.core.letter import LEFT_OUT, TIMESTAMP, Letter, Refusal
-from kshare.processing.core.record import Record, error_name
 from kshare.produce.config import PROPAGATION
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import ErrorCode, Kind
@@ -34,6 +34,7 @@ __all__ = [
     "HEADERS",
     "RELEASE",
     "DeadLetters",
+    "Letters",
     "letter_of_record",
     "without_letter_headers",
 ]
@@ -108,11 +109,21 @@ def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
+class Letters(Protocol):
+    """Writes dead letters: :class:`DeadLetters`."""
+
+    async def write(self, record: Record, error: BaseException | None, now: float) -> None:
+        """Return when the broker has the letter."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
 class DeadLetters:
     """Writes dead letters. For an event loop's thread; nothing is opened before the first letter.
 
     A letter that its topic never takes is written without what is refused
-    (:class:`~kshare.processing.core.letter.Letter`), by a producer that sends one at a time: the
+    (:class:`~kshare.dead_letters.letter.Letter`), by a producer that sends one at a time: the
     others of a batch are refused with it, and are whole then.
 
     Args:

@@ -10,19 +10,18 @@ Cost: a producer for each task that has a bad record.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from kshare.arrow_values import int64_array
+from kshare.arrow_values import int64_array, int64_numbers
 from kshare.core.progress import TopicPartition
+from kshare.dead_letters.record import Record
+from kshare.dead_letters.writer import DeadLetters, Letters
 from kshare.formats.typed_columns import BadRow
-from kshare.group.message import Chunk
 from kshare.options import KafkaConfig
-from kshare.processing.core.record import Record
-from kshare.processing.dead_letters import DeadLetters
-from kshare.processing.frames import Letters
 
 __all__ = ["BadRecordLetters"]
 
@@ -85,6 +84,22 @@ class BadRecordLetters:
             self._runner.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of one partition, as the columns of a batch: the :class:`.Source` of records."""
+
+    topic_partition: TopicPartition
+    batch: pa.RecordBatch
+
+    def column(self, name: str) -> list[Any]:
+        array = self.batch.column(name)
+        if name != "timestamp":
+            values: list[Any] = array.to_pylist()
+            return values
+        milliseconds: list[Any] = (int64_numbers(array.view(pa.int64())) // 1000).tolist()
+        return milliseconds
+
+
 def _parts(bad: Sequence[BadRow]) -> list[Sequence[BadRow]]:
     return [bad[first : first + _TOGETHER] for first in range(0, len(bad), _TOGETHER)]
 
@@ -101,10 +116,10 @@ def _records(batch: pa.RecordBatch, bad: Sequence[BadRow]) -> list[Record]:
             [column.take(int64_array(of_partition)) for column in batch.columns],
             schema=batch.schema,
         )
-        chunk = Chunk(TopicPartition(topic, partition), some)
-        cells = (chunk.column(name) for name in ("offset", "key", "value"))
+        rows_of_it = _Rows(TopicPartition(topic, partition), some)
+        cells = (rows_of_it.column(name) for name in ("offset", "key", "value"))
         for row, (offset, key, value) in enumerate(zip(*cells, strict=True)):
-            record = Record(chunk, row, int(offset), key, value, key)
+            record = Record(rows_of_it, row, offset, key, value, key)
             record.failures = 1
             records.append(record)
     return records

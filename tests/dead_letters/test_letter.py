@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.processing.core.letter import LEFT_OUT, TIMESTAMP, Letter, Refusal
+from kshare.dead_letters.letter import LEFT_OUT, TIMESTAMP, Letter, Refusal
 
 ERROR = [("__connect.errors.topic", b"orders"), ("__connect.errors.exception.message", b"x" * 4000)]
 LETTERS = st.builds(
