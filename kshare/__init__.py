@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kshare.core.progress import Progress, Slice, TopicPartition
     from kshare.core.region import Rectangle
     from kshare.errors import KshareError
-    from kshare.wire.reader.read_slice import read_slice
+    from kshare.typed_slices import read_slice
 
 __all__ = [
     "WHOLE",
@@ -47,7 +47,7 @@ _HOMES = {
     "TopicPartition": "kshare.core.progress",
     "hash_ranges": "kshare.core.hashing",
     "key_hash": "kshare.core.hashing",
-    "read_slice": "kshare.wire.reader.read_slice",
+    "read_slice": "kshare.typed_slices",
 }
 
 __getattr__ = names_of(__name__, _HOMES)

@@ -80,8 +80,8 @@ def read_partition(
         if schemas is None:
             yield from read_slices(partition.slices, options, on_end)
             return
-        # Formats, and what they decode with: other queries need none of it.
-        from spark_plugin.typed_rows import typed_slices  # noqa: PLC0415
+        # Other queries need none of it.
+        from kshare.typed_slices import typed_slices  # noqa: PLC0415
 
         yield from typed_slices(partition.slices, options, schemas, on_end)
 

@@ -106,13 +106,16 @@ class ReaderSchemas:
         return None if config is None else registry_of(config, kafka, self.token)
 
 
-def found_schemas(rows: TypedRows, kafka: KafkaConfig, token: str) -> ReaderSchemas:
+def found_schemas(
+    rows: TypedRows, kafka: KafkaConfig, token: str, registry: SchemaRegistry | None = None
+) -> ReaderSchemas:
     """Find the reader schemas that options ask for, and check that they can be read.
 
     Args:
         rows: The options.
         kafka: How long to wait for the registry.
         token: Of this ``load()``.
+        registry: The registry; None: that of the options.
 
     Raises:
         OptionsError: Schemas cannot be read; all faults are listed.
@@ -120,7 +123,8 @@ def found_schemas(rows: TypedRows, kafka: KafkaConfig, token: str) -> ReaderSche
     """
     found: list[ReaderSchema] = []
     problems: list[str] = []
-    registry = None if rows.registry is None else registry_of(rows.registry, kafka, token)
+    if registry is None and rows.registry is not None:
+        registry = registry_of(rows.registry, kafka, token)
     for form in rows.formats:
         try:
             schema = _found(form, registry)

@@ -16,7 +16,7 @@ Cost: that of the decoder, and Python for bad rows alone.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +30,15 @@ from kshare.formats.decoder import Decoder, Fault
 from kshare.formats.framing import unframed
 from kshare.formats.make import WriterDecoder
 from kshare.formats.payloads import Payloads
-from kshare.formats.registry import SchemaRegistry
+from kshare.formats.schema_files import RegisteredSchema
 from kshare.formats.schemas import ReaderSchema, ReaderSchemas
 from kshare.options import DEFAULT_COLUMNS, SOURCE_COLUMNS, KafkaConfig
-from kshare.options.typed_rows import TYPED_COLUMNS
+from kshare.options.typed_rows import TYPED_COLUMNS, TypedRows
 
 __all__ = [
     "BadRow",
     "RowTyper",
+    "Schemas",
     "SetAside",
     "TypedColumn",
     "TypedValues",
@@ -45,6 +46,9 @@ __all__ = [
     "raw_columns",
 ]
 
+_ADVICE: Final = (
+    "badRecords=null gives such records a null, badRecords=deadLetter=<topic> sets them aside"
+)
 _IDS_EACH: Final = 16
 """Ids of a record batch that are looked for one after another; more, by sorting all."""
 
@@ -66,6 +70,17 @@ SetAside = Callable[[pa.RecordBatch, Sequence[BadRow]], None]
 """Takes the raw record batch, and its bad rows in order; returns when they are kept elsewhere."""
 
 
+class Schemas(Protocol):
+    """Where the schemas of ids are: :class:`~kshare.formats.registry.SchemaRegistry`."""
+
+    def by_id(self, number: int) -> RegisteredSchema:
+        """The schema with an id.
+
+        Raises:
+            UnknownSchemaError: There is none.
+        """
+
+
 def column_types(schemas: ReaderSchemas, names: Iterable[str]) -> dict[str, pa.DataType]:
     """The types of the columns that typed rows change or add, of those that are named."""
     types: dict[str, pa.DataType] = {}
@@ -81,19 +96,17 @@ def column_types(schemas: ReaderSchemas, names: Iterable[str]) -> dict[str, pa.D
     return types
 
 
-def raw_columns(
-    schemas: ReaderSchemas, names: Sequence[str], *, one_partition: bool
-) -> tuple[str, ...]:
+def raw_columns(rows: TypedRows, names: Sequence[str], *, one_partition: bool) -> tuple[str, ...]:
     """The columns of bytes that rows are made of.
 
     Args:
-        schemas: The reader schemas.
+        rows: The options.
         names: The columns that are wanted.
         one_partition: Whether all rows are of one partition, so that nobody has to read which.
     """
-    if schemas.rows.bad_records.policy == "deadLetter":
+    if rows.bad_records.policy == "deadLetter":
         return SOURCE_COLUMNS
-    typed = {each.form.column for each in schemas.columns if _is_used(each.form.column, names)}
+    typed = {each.column for each in rows.formats if _is_used(each.column, names)}
     places = ("offset",) if one_partition else ("topic", "partition", "offset")
     wanted = {name for name in names if name not in TYPED_COLUMNS} | typed | {*places}
     return tuple(name for name in SOURCE_COLUMNS if name in wanted)
@@ -113,6 +126,8 @@ class RowTyper:
         names: The columns that are wanted, in order.
         place: Topic and partition of all rows; None: the columns say it.
         set_aside: Keeps bad rows elsewhere; needed with ``badRecords=deadLetter`` only.
+        registry: Where the schemas of ids are; None: as the options say.
+        spelled: Gives options the names that the user knows, in a text.
     """
 
     def __init__(
@@ -123,9 +138,13 @@ class RowTyper:
         *,
         place: tuple[str, int] | None = None,
         set_aside: SetAside | None = None,
+        registry: Schemas | None = None,
+        spelled: Callable[[str], str] = str,
     ) -> None:
         self._columns: dict[str, TypedColumn] = {
             each.form.column: _typed_column(schemas, each, kafka)
+            if registry is None
+            else TypedColumn(each, schemas.decoder(each.form.column), registry)
             for each in schemas.columns
             if _is_used(each.form.column, names)
         }
@@ -134,6 +153,7 @@ class RowTyper:
         self._types = column_types(schemas, names)
         self._place = place
         self._set_aside = set_aside
+        self._advice = f". {spelled(_ADVICE)}" if self._policy == "fail" else ""
 
     def batches(self, raw: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Type record batches, one after another.
@@ -147,15 +167,25 @@ class RowTyper:
             if typed.num_rows:
                 yield typed
 
-    def typed(self, raw: pa.RecordBatch) -> pa.RecordBatch:
-        """Type the rows of a record batch; without those that are set aside."""
+    def typed(self, raw: pa.RecordBatch, place: tuple[str, int] | None = None) -> pa.RecordBatch:
+        """Type the rows of a record batch; without those that are set aside.
+
+        Args:
+            raw: The rows, as bytes.
+            place: Topic and partition of all of them; None: as of all batches.
+
+        Raises:
+            BadRecordError: A record cannot be decoded, with ``badRecords=fail``.
+            SchemaRegistryError: The registry does not say an id's schema.
+        """
+        place = place or self._place
         found = {name: column.decoded(raw.column(name)) for name, column in self._columns.items()}
         if any(values.faults for values in found.values()):
             if self._policy == "fail":
-                raise self._bad_rows(raw, found)[0].error
+                raise self._bad_rows(raw, found, place)[0].error
             if self._policy == "deadLetter":
                 assert self._set_aside is not None
-                bad = self._bad_rows(raw, found)
+                bad = self._bad_rows(raw, found, place)
                 self._set_aside(raw, bad)
                 kept = np.ones(raw.num_rows, np.bool_)
                 kept[[each.row for each in bad]] = False
@@ -178,30 +208,31 @@ class RowTyper:
                 arrays.append(found[column].ids())
         return pa.RecordBatch.from_arrays(arrays, list(self._names))
 
-    def _bad_rows(self, raw: pa.RecordBatch, found: Mapping[str, "TypedValues"]) -> list[BadRow]:
+    def _bad_rows(
+        self,
+        raw: pa.RecordBatch,
+        found: Mapping[str, "TypedValues"],
+        place: tuple[str, int] | None,
+    ) -> list[BadRow]:
         """The bad rows in order; of one whose key and value are bad, the key says why."""
         first: dict[int, tuple[str, Fault]] = {}
         for column in sorted(found):
             for fault in found[column].faults:
                 first.setdefault(fault.row, (column, fault))
-        return [BadRow(row, self._error(raw, *first[row])) for row in sorted(first)]
+        return [BadRow(row, self._error(raw, place, *first[row])) for row in sorted(first)]
 
-    def _error(self, raw: pa.RecordBatch, column: str, fault: Fault) -> BadRecordError:
-        if self._place is not None:
-            topic, partition = self._place
+    def _error(
+        self, raw: pa.RecordBatch, place: tuple[str, int] | None, column: str, fault: Fault
+    ) -> BadRecordError:
+        if place is not None:
+            topic, partition = place
         else:
             topic, partition = (raw.column(name)[fault.row].as_py() for name in _PLACE)
         offset = raw.column("offset")[fault.row].as_py()
         schema = self._columns[column].schema
-        more = (
-            ". badRecords=null gives such records a null, badRecords=deadLetter=<topic> sets them "
-            "aside"
-            if self._policy == "fail"
-            else ""
-        )
         return BadRecordError(
             f"{topic}-{partition} at offset {offset}: {_clause(column, fault)}, read as {schema}"
-            f"{more}",
+            f"{self._advice}",
             column=column,
             field=fault.field,
             reason=fault.reason,
@@ -268,9 +299,7 @@ class TypedColumn:
         registry: Where the schemas of ids are; None if there is none.
     """
 
-    def __init__(
-        self, schema: ReaderSchema, decoder: Decoder, registry: SchemaRegistry | None
-    ) -> None:
+    def __init__(self, schema: ReaderSchema, decoder: Decoder, registry: Schemas | None) -> None:
         self.schema = schema
         self._decoder = decoder
         self._writers: _Writers | None = None
@@ -319,7 +348,7 @@ class TypedColumn:
                 row,
                 "",
                 f"is of the schema with fingerprint {_hex(int(ids[row]))}, and "
-                f"{self.schema.form.column}Schema has {_hex(own)}",
+                f"the reader schema has {_hex(own)}",
             )
             for row in np.flatnonzero(there & (ids != own)).tolist()
         ]
@@ -339,7 +368,7 @@ class _Writers:
         registry: Has the schemas.
     """
 
-    def __init__(self, decoder: WriterDecoder, registry: SchemaRegistry) -> None:
+    def __init__(self, decoder: WriterDecoder, registry: Schemas) -> None:
         self._decoder = decoder
         self._registry = registry
         self._known: dict[int, int | str] = {}

@@ -80,11 +80,13 @@ class TypedRowsParser:
 
     Args:
         raw: The options as given.
+        names_topics: Whether options name the topics. False for consumers: they subscribe later.
     """
 
-    def __init__(self, raw: RawOptions) -> None:
+    def __init__(self, raw: RawOptions, *, names_topics: bool = True) -> None:
         self._raw = raw
         self._faults = raw.faults
+        self._names_topics = names_topics
 
     def parse(self, topics: Topics | None, columns: Iterable[str]) -> TypedRows | None:
         """Return how rows are typed; None if they are not, or with a fault.
@@ -210,7 +212,15 @@ class TypedRowsParser:
         named = _named(topics)
         if len(named) == 1:
             return f"{named[0]}-{column}"
-        if topics is not None:
+        if not self._names_topics:
+            self._faults.add(
+                option,
+                None,
+                f"must be specified with {column}Schema={schema}, as topics are not known before "
+                "subscribe()",
+                f"give the name of a subject; serializers' own is <topic>-{column}",
+            )
+        elif topics is not None:
             self._faults.add(
                 option,
                 None,

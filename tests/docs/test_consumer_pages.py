@@ -10,6 +10,7 @@ import pytest
 from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer, Message
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import CONFIGS, ConsumerConfig
+from kshare.options.row_names import DOTTED_NAMES
 from kshare.testing import FakeCluster, Record
 from tests.support.clock import WAIT_S
 from tests.support.documents import ROOT
@@ -110,6 +111,16 @@ def test_the_table_of_configurations_is_that_of_the_parser() -> None:
     assert tables(CONSUMER, "configuration")[0] == expected
     fields = {field.name for field in dataclasses.fields(ConsumerConfig)}
     assert {entry.field for entry in CONFIGS.values()} <= fields
+
+
+def test_the_table_of_typed_rows_is_that_of_the_parser() -> None:
+    expected = [[f"`{name}`", f"`{option}`"] for name, option in DOTTED_NAMES.items()]
+    (rows,) = tables(CONSUMER, "typed rows")
+    assert rows[: len(expected)] == expected
+    assert [row[0] for row in rows[len(expected) :]] == [
+        "`value.json.NAME`, `key.json.NAME`",
+        "`schema.registry.NAME`",
+    ]
 
 
 # The names of the proposal "key-shared consumption", draft 34: its configurations, the fields and

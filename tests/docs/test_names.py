@@ -15,6 +15,7 @@ from kshare import cli
 from kshare.errors import OptionsError
 from kshare.group.config.table import CONFIGS as CONSUMER_CONFIGS
 from kshare.options import parse_options
+from kshare.options.row_names import DOTTED_NAMES
 from kshare.options.sink import parse_sink_options
 from tests.support.documents import ROOT, Document, documents, names
 
@@ -133,7 +134,8 @@ def assignments(document: Document) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", USER_PAGES)
 def test_options_with_values_are_right(name: str) -> None:
-    for option, value in assignments(page(name)):
+    for given, value in assignments(page(name)):
+        option = DOTTED_NAMES.get(given, given)
         if option.startswith("spark.") or option in OF_BROKERS or option in PARAMETERS:
             continue
         if option.startswith(("KSHARE_", "NUMBA_")):

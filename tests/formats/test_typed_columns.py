@@ -151,7 +151,7 @@ def test_single_objects_of_another_schema_are_bad() -> None:
     assert (fault.row, fault.reason) == (
         2,
         (
-            f"is of the schema with fingerprint {other[::-1].hex()}, and valueSchema has "
+            f"is of the schema with fingerprint {other[::-1].hex()}, and the reader schema has "
             f"{own[::-1].hex()}"
         ),
     )
@@ -214,17 +214,17 @@ def test_each_row_is_typed_null_or_bad_and_never_lost(
 def test_the_raw_columns_are_no_more_than_needed() -> None:
     for policy in ("fail", "null"):
         schemas = strings(policy)
-        assert raw_columns(schemas, ("value",), one_partition=True) == ("value", "offset")
-        assert raw_columns(schemas, ("keyError", "timestamp"), one_partition=True) == (
+        assert raw_columns(schemas.rows, ("value",), one_partition=True) == ("value", "offset")
+        assert raw_columns(schemas.rows, ("keyError", "timestamp"), one_partition=True) == (
             "key",
             "offset",
             "timestamp",
         )
-        assert raw_columns(schemas, ("value",), one_partition=False) == (
+        assert raw_columns(schemas.rows, ("value",), one_partition=False) == (
             "value",
             "topic",
             "partition",
             "offset",
         )
-        assert raw_columns(schemas, ("topic",), one_partition=True) == ("topic", "offset")
-    assert raw_columns(strings("deadLetter"), ("value",), one_partition=True) == SOURCE_COLUMNS
+        assert raw_columns(schemas.rows, ("topic",), one_partition=True) == ("topic", "offset")
+    assert raw_columns(strings("deadLetter").rows, ("value",), one_partition=True) == SOURCE_COLUMNS

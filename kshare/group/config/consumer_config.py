@@ -42,14 +42,19 @@ from kshare.options.kafka_table import (
     REFUSED,
 )
 from kshare.options.producer_table import request_fault
-from kshare.options.raw import Faults, RawProperties
+from kshare.options.raw import Faults, RawOptions, RawProperties
+from kshare.options.row_formats import TypedRowsParser
+from kshare.options.row_names import DOTTED_NAMES, dotted, row_option
 from kshare.options.source import is_assignor_config, parse_task_assignor
 from kshare.options.table import NO_EFFECT as PROPOSAL_NO_EFFECT
 from kshare.options.table import OPTIONS, canonical
 
-__all__ = ["cluster_and_log", "consumer_config"]
+__all__ = ["CONFIGURATION", "cluster_and_log", "consumer_config"]
 
 _log = logging.getLogger("kshare.group")
+
+CONFIGURATION: Final = "the consumer's configuration"
+"""Where faults are, for :class:`~kshare.errors.OptionsError`."""
 
 _BY_NAME: Final = {
     name.lower(): entry for entry in CONFIGS.values() for name in (entry.name, *entry.aliases)
@@ -75,6 +80,8 @@ _KNOWN: Final = {*PROPERTIES, *LIBRDKAFKA_NAMES, *NOT_BUILT, *REFUSED}
 _SUGGESTED: Final = (
     *CONFIGS,
     *(alias for entry in CONFIGS.values() for alias in entry.aliases),
+    *DOTTED_NAMES,
+    "schema.registry.url",
     *PROPERTIES,
     *JAVA_NAMES,
     *sorted({*_NO_EFFECT, *REFUSED_NAMES}),
@@ -144,6 +151,7 @@ class _ConsumerParser:
         self._on_commit = given.get("on_commit")
         self._token_provider: str | None = None
         # From here on no local variable's text shows a secret, in any traceback.
+        self._row_options = RawOptions({}, faults)
         self._raw = RawProperties(self._texts(given), faults)
 
     def parse(self) -> ConsumerConfig:
@@ -166,12 +174,15 @@ class _ConsumerParser:
         self._check_order(fields)
         self._check_strategy(fields)
         self._check_idle(fields)
+        fields["typed_rows"] = TypedRowsParser(self._row_options, names_topics=False).parse(
+            None, fields.get("columns") or ()
+        )
         fields |= _check_assignors(fields, self._assignor_texts, self._faults, self._assignor_class)
         for warning in self._faults.warnings:
-            _log.warning("%s", _PREFIXED.sub("", warning))
+            _log.warning("%s", _told(warning))
         if self._faults.problems:
-            problems = [_PREFIXED.sub("", problem) for problem in self._faults.problems]
-            raise OptionsError(problems, of="the consumer's configuration")
+            problems = [_told(problem) for problem in self._faults.problems]
+            raise OptionsError(problems, of=CONFIGURATION)
         assert kafka is not None
         return ConsumerConfig(
             kafka=replace(kafka, group_id=group),
@@ -257,6 +268,7 @@ class _ConsumerParser:
         """Take what is the consumer's own; return Kafka's properties by Java's names."""
         login: dict[str, str] = {}
         kafka: dict[str, str] = {}
+        rows: dict[str, str] = {}
         for name, value in given.items():
             if name in {_TOKEN_PROVIDER, f"kafka.{_TOKEN_PROVIDER}"}:
                 self._token_provider = value
@@ -276,6 +288,9 @@ class _ConsumerParser:
                 entry = _BY_NAME[plain]
                 shown = entry.name if plain == entry.name.lower() else plain
                 self._fields[entry.field] = self._faults.parse(shown, text, entry.kind)
+            elif (option := row_option(plain)) is not None:
+                if rows.setdefault(option, text) != text:
+                    self._faults.add(option, None, "is given twice, with different values")
             elif is_assignor_config(plain) or plain.startswith(
                 _TAG
             ):  # in the names of tags, case matters
@@ -286,6 +301,7 @@ class _ConsumerParser:
                 self._put(kafka, plain, text)
         names = [name.lower().removeprefix("kafka.") for name in given]
         self._faults.warn_no_effect([name for name in names if name in _NO_EFFECT])
+        self._row_options = RawOptions(rows, self._faults)
         self._put_login(kafka, login)
         return kafka
 
@@ -337,6 +353,11 @@ class _ConsumerParser:
             user, password = (_quoted(login[f"sasl.{name}"]) for name in ("username", "password"))
             module = LOGIN_MODULES[mechanism]
             kafka["sasl.jaas.config"] = f"{module} required username={user} password={password};"
+
+
+def _told(text: str) -> str:
+    """A fault or warning in the names of this configuration."""
+    return dotted(_PREFIXED.sub("", text))
 
 
 def _of_spark(name: str) -> str:

@@ -76,7 +76,10 @@ NO_EFFECT_NAMES: Final = frozenset(
 )
 """Names that change neither what is read, nor as whom, nor whom is trusted."""
 
-_BYTES: Final = "keys and values are bytes; decode what Message.key() and value() return"
+_BYTES: Final = (
+    "keys and values are bytes; decode what Message.key() and value() return, or set value.format "
+    "for consume_batch"
+)
 
 REFUSED_NAMES: Final = {
     "consume.callback.max.messages": "there are no consume callbacks",

@@ -16,8 +16,8 @@ from kshare.options import KafkaConfig
 from kshare.options.frozen import FrozenMapping
 from kshare.options.kinds import (
     BOOLEAN,
-    COLUMNS,
     INT_MAX,
+    ROW_COLUMNS,
     TEXT,
     TOPIC,
     BadValueError,
@@ -28,6 +28,7 @@ from kshare.options.kinds import (
 )
 from kshare.options.model import RECORD_BYTES
 from kshare.options.table import OPTIONS
+from kshare.options.typed_rows import TypedRows
 from kshare.wire.reader.tail_reader import NamedReset
 
 __all__ = [
@@ -166,6 +167,8 @@ class ConsumerConfig:
         client_id: Name of the client in the brokers' logs (``client.id``).
         task_assignor_configs: Configs of the task assignor (``taskAssignor.NAME``), by name.
         client_tags: Names and values of client tags (``client.tag.NAME``), by name.
+        typed_rows: How `consume_batch` decodes keys and values (``value.format``, ...); None: both
+            are bytes.
         is_query: Whether it is a query's planner, which has a claim timeout of its own.
         on_commit: Called with the error (or None) and the stable offsets after each commit that
             no one waits for (``on_commit``); from ``poll``.
@@ -266,7 +269,11 @@ class ConsumerConfig:
         ("maxRecordBytes",),
     )
     columns: tuple[str, ...] = config(
-        (), "columns", COLUMNS, "The columns of `consume_batch`, separated by commas."
+        (),
+        "columns",
+        ROW_COLUMNS,
+        "The columns of `consume_batch`, separated by commas. With `value.format` or `key.format` "
+        "also why a record is bad, its bytes, and the id of its schema.",
     )
     queued_max_kbytes: int = config(
         64 << 10,
@@ -390,6 +397,7 @@ class ConsumerConfig:
         "With `taskAssignor`: tell it that members keep state by key range.",
     )
     client_tags: tuple[tuple[str, str], ...] = ()
+    typed_rows: TypedRows | None = None
     is_query: bool = False
     on_commit: Callable[[Exception | None, Any], None] | None = None
 

@@ -12,6 +12,7 @@ A message that is there is taken and returned in one step, for ``poll`` and iter
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -22,6 +23,9 @@ from kshare.group.consumer.receiver import Receiver, Take, wall_time
 from kshare.group.core.handing_out import Call
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.message import Message
+
+if TYPE_CHECKING:
+    from kshare.group.consumer.typed_calls import TypedCalls
 
 __all__ = ["Calls", "deadline_of"]
 
@@ -42,9 +46,13 @@ class Calls:
         receiver: Waits for records, and knows which call is under way.
         dispatcher: Hands records out.
         state: What the consumer's threads share.
+
+    Attributes:
+        typed: Collects batches with typed columns; None if keys and values are bytes.
     """
 
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, state: CallState) -> None:
+        self.typed: TypedCalls | None = None
         self._receiver = receiver
         self._fresh = receiver.fresh
         self._dispatcher = dispatcher
@@ -157,7 +165,7 @@ class Calls:
             FencedError: Another consumer has claimed some of the key hashes.
         """
         with self._state.lock:
-            messages = [] if call.is_empty else self._confirmed(call) or []
+            messages = [] if call.is_empty else self.confirmed(call) or []
             if not self._dispatcher.released.has_new:
                 return messages
             return [each for each in messages if not self._comes_again(each)]
@@ -176,9 +184,21 @@ class Calls:
 
     def await_batch(self, call: Call, deadline: float) -> bool:
         """Wait until there is something for :meth:`return_batch`; whether there is."""
+        if self.typed is not None:
+            return self.typed.gather(self, call, deadline)
+        return self.await_raw(call, deadline)
+
+    def await_raw(self, call: Call, deadline: float, *, as_rows: bool = False) -> bool:
+        """The same for a batch of bytes.
+
+        Args:
+            call: The call.
+            deadline: When to end.
+            as_rows: Whether messages are wanted, so that only some can be taken.
+        """
         self._receiver.begin(call)
         self._fresh.rows = iter(())
-        if self._dispatcher.limits_keys:
+        if as_rows or self._dispatcher.limits_keys:
             return self.next_rows(deadline)
         return self._wait(self._dispatcher.fetch_batch, deadline)
 
@@ -188,6 +208,8 @@ class Calls:
         Raises:
             FencedError: Another consumer has claimed some of the key hashes.
         """
+        if self.typed is not None:
+            return self.typed.returned(self, call)
         with self._state.lock:
             if call.is_cancelled or not self._dispatcher.has_batch:
                 return None
@@ -196,9 +218,9 @@ class Calls:
             call.took(self._dispatcher.out.delivery)
             batch = self._dispatcher.collect_batch(call.messages)
             self._fresh.rows = iter(())
-            return None if self._confirmed(call) is None else batch
+            return None if self.confirmed(call) is None else batch
 
-    def _confirmed(self, call: Call) -> list[Message] | None:
+    def confirmed(self, call: Call) -> list[Message] | None:
         """Return its messages, if what it collected may be returned now; None: it goes back.
 
         A look that is fresh is enough, as whatever changes ends it.
@@ -251,7 +273,9 @@ class Calls:
             return has_some
 
     def close(self) -> None:
-        """Log what no call will raise any more."""
+        """Log what no call will raise any more, and write no more dead letters."""
+        if self.typed is not None:
+            self.typed.close()
         if self._unsaid is not None:
             _log.error(
                 "before the consumer was closed: %s",

@@ -149,6 +149,8 @@ class KeySharedConsumer:
     def consume_batch(self, timeout: float | None = None) -> pa.RecordBatch | None:
         """The next records of one partition, as Arrow: the columns of kshare's source.
 
+        With ``value.format`` or ``key.format``, values or keys are decoded.
+
         Args:
             timeout: Maximum time to wait, in seconds; None or -1 for no limit.
 
@@ -156,6 +158,9 @@ class KeySharedConsumer:
             At most 65,536 rows and about 8 MiB; None if none came in time.
 
         Raises:
+            BadRecordError: The next record cannot be decoded, with ``bad.records=fail``.
+            SchemaRegistryError: The registry does not answer, or refuses.
+            OptionsError: A reader schema of the registry cannot be used.
             KshareError, RuntimeError: As for :meth:`poll`.
         """
         with self._state.call():

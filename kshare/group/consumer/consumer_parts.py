@@ -7,7 +7,8 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from kshare.cluster.policies import PolicyView
 from kshare.group.config.table import ConsumerConfig
@@ -27,6 +28,9 @@ from kshare.group.delivery.shared_dispatcher import SharedDispatcher
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.background import Waker
+
+if TYPE_CHECKING:
+    from kshare.group.consumer.typed_calls import TypedCalls
 
 __all__ = ["ConsumerParts"]
 
@@ -58,6 +62,7 @@ class ConsumerParts:
         policies: Callable[[KafkaConfig], PolicyView],
         parked: Callable[[KafkaConfig], ParkView],
     ) -> None:
+        make_typed = _typed_calls(config)  # first: what is wrong with schemas leaves nothing open
         self.group = config.group
         fresh = Fresh(Waker().open())
         self.session = session(config, on_change=fresh.interrupt)
@@ -75,6 +80,8 @@ class ConsumerParts:
         self.commits = Commits(config, self.session, self.processed)
         self.receiver = Receiver(self.dispatcher, self.session, self.state, self.commits, fresh)
         self.calls = Calls(self.receiver, self.dispatcher, self.state)
+        if make_typed is not None:
+            self.calls.typed = make_typed(self.receiver, self.dispatcher, self.state)
         if isinstance(self.dispatcher, SharedDispatcher):
             self.dispatcher.obstacle = self.commits.obstacle
         self.dispatcher.meter = meter_of(config)
@@ -137,3 +144,20 @@ class ConsumerParts:
             self.receiver.subscriber.callbacks = Callbacks()
         self.receiver.fresh.interrupt()
         self.state.shut_down()
+
+
+def _typed_calls(
+    config: ConsumerConfig,
+) -> Callable[[Receiver, Dispatcher, CallState], "TypedCalls"] | None:
+    """What makes calls with typed rows; None if keys and values are bytes.
+
+    Raises:
+        OptionsError: A schema that is given inline cannot be read.
+    """
+    if config.typed_rows is None:
+        return None
+    # Formats and a registry's client: other consumers need none of it.
+    from kshare.group.consumer.typed_batches import TypedBatches  # noqa: PLC0415
+    from kshare.group.consumer.typed_calls import TypedCalls  # noqa: PLC0415
+
+    return partial(TypedCalls, TypedBatches(config), explicit=config.explicit)

@@ -10,7 +10,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.core.deliveries import Deliveries
@@ -184,12 +184,14 @@ class Call:
         messages: The messages, in the order in which they are returned.
         is_cancelled: Whether nobody waits for the call any more.
         is_gathered: Whether no thread collects anything for it now.
+        made: What was made of the records, by whoever collects them; None if nothing was.
     """
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.is_cancelled = False
         self.is_gathered = False
+        self.made: Any = None
         self._deliveries: dict[TopicPartition, Delivery] = {}
 
     @property

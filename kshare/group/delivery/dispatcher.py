@@ -76,6 +76,7 @@ class Dispatcher:
         self.looks = Looks(config.kafka)
         self.release_count: Callable[[TopicPartition, int], int] | None = None
         self._config = config
+        self._columns = _raw_columns(config, config.columns or DEFAULT_COLUMNS)
         self._session = session
         assert isinstance(config.offset_reset, str)  # users name one
         self._reader = TailReader(read_options(config), config.offset_reset, waker)
@@ -313,7 +314,19 @@ class Dispatcher:
         else:
             chunk = self.out.collect_batch(self._begins)
             batch, of = chunk.batch, [chunk]
-        return marked(batch, of).select(self._config.columns or DEFAULT_COLUMNS)
+        return marked(batch, of).select(self._columns)
+
+    def collect_some(self, most: int, messages: list[Message]) -> pa.RecordBatch:
+        """The same with messages of :attr:`rows`, at least one, in place of the batch.
+
+        Args:
+            most: Maximum number of records.
+            messages: Where its messages go; there are none.
+        """
+        self.out.collect(most, messages)
+        return marked(batch_of(messages), [message[0] for message in messages]).select(
+            self._columns
+        )
 
     # -- metrics ----------------------------------------------------------------------------
 
@@ -386,7 +399,8 @@ def delivery_metrics(
 
 def read_options(config: ConsumerConfig) -> SourceOptions:
     """What the reader of a consumer needs; partitions are named when they are read."""
-    columns = dict.fromkeys([*(config.columns or SOURCE_COLUMNS), "offset"])
+    wanted = _raw_columns(config, config.columns or SOURCE_COLUMNS)
+    columns = dict.fromkeys([*wanted, "offset"])
     if config.explicit or config.measures_load:  # in a rebalance, what is in hand goes by its key
         columns["key"] = None
     largest = max(config.queued_max_kbytes * 1024 // 4, 1)
@@ -401,3 +415,13 @@ def read_options(config: ConsumerConfig) -> SourceOptions:
         max_record_bytes=config.max_record_bytes,
         include_headers="headers" in columns,
     )
+
+
+def _raw_columns(config: ConsumerConfig, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns of bytes that some columns are made of."""
+    if config.typed_rows is None:
+        return names
+    # Formats: other consumers need none of it.
+    from kshare.formats.typed_columns import raw_columns  # noqa: PLC0415
+
+    return raw_columns(config.typed_rows, names, one_partition=True)

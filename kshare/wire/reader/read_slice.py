@@ -62,7 +62,7 @@ def read_slice(
     on_end: OnEnd | None = None,
     fetch_group: FetchGroup | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the records of a slice from Kafka, without Spark.
+    """Read the records of a slice: :func:`kshare.typed_slices.read_slice` with bytes alone.
 
     Args:
         slice_: Topic, partition and rectangles of offsets x key hashes. Every offset must have been
@@ -265,8 +265,15 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield small[0] if len(small) == 1 else pa.concat_batches(small)
 
 
-def reader_options(options: Mapping[str, str] | SourceOptions, *topics: str) -> SourceOptions:
+def reader_options(
+    options: Mapping[str, str] | SourceOptions, *topics: str, typed: bool = False
+) -> SourceOptions:
     """The options of a reader of some topics, parsed.
+
+    Args:
+        options: As for :func:`read_slice`.
+        topics: The topics.
+        typed: Whether who reads types the rows.
 
     Raises:
         OptionsError: They cannot be used.
@@ -277,12 +284,9 @@ def reader_options(options: Mapping[str, str] | SourceOptions, *topics: str) -> 
     if not names & {"subscribe", "subscribepattern", "assign"}:
         options = {**options, "subscribe": ",".join(topics)}
     parsed = parse_options(options, streaming=False).options
-    if parsed.typed_rows is not None:
+    if parsed.typed_rows is not None and not typed:
         raise OptionsError(
-            [
-                f"{each.column}Format: is for Spark's source; slices have bytes, leave it out"
-                for each in parsed.typed_rows.formats
-            ]
+            [f"{each.column}Format: here, slices have bytes" for each in parsed.typed_rows.formats]
         )
     return parsed
 

@@ -9,7 +9,11 @@ from kshare.assignment import StickyTaskAssignor
 from kshare.errors import OptionsError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import CONFIGS, ConsumerConfig
+from kshare.options.registry_table import REGISTRY_PROPERTIES
+from kshare.options.row_names import DOTTED_NAMES, dotted, row_option
 from kshare.options.source import made_task_assignor
+from kshare.options.table import SECTIONS
+from tests.support.options import options
 
 BASE: dict[str, Any] = {"bootstrap.servers": "kafka.ssl.example:9092", "group.id": "billing"}
 
@@ -384,3 +388,111 @@ def test_a_hint_is_near_or_says_where_a_name_belongs(caplog: pytest.LogCaptureFi
     assert "inferSchema is ignored, no such property is known\n".lower() in f"{found}\n".lower()
     assert "nearest known one is session.timeout.ms" in found
     assert "metric.reporters, metrics.num.samples have no effect in kshare" in found
+
+
+# -- typed rows -----------------------------------------------------------------------------------
+
+REGISTRY = {"schema.registry.url": "http://localhost:8081"}
+
+
+def test_typed_rows_have_dotted_names_and_those_of_spark() -> None:
+    given = {
+        "value.format": "avro",
+        "value.subject": "orders-value",
+        "value.fields": "user,qty",
+        "key.format": "json",
+        "key.schema": "id INT",
+        "key.framing": "none",
+        "key.json.timeZone": "Europe/Berlin",
+        "bad.records": "deadLetter=bad",
+        "columns": "value,valueError",
+        **REGISTRY,
+        "schema.registry.basic.auth.user.info": "user:password",
+    }
+    of_spark = {
+        "valueFormat": "avro",
+        "valueSubject": "orders-value",
+        "valueFields": "user,qty",
+        "keyFormat": "json",
+        "keySchema": "id INT",
+        "keyFraming": "none",
+        "key.json.timeZone": "Europe/Berlin",
+        "badRecords": "deadLetter=bad",
+        "schemaRegistry.url": "http://localhost:8081",
+        "schemaRegistry.basic.auth.user.info": "user:password",
+    }
+    found = consumer_config(BASE | given).typed_rows
+    assert found is not None
+    assert found == options({**of_spark, "subscribe": "t"}, streaming=False).typed_rows
+    assert found == consumer_config({**BASE, **of_spark, "columns": "value"}).typed_rows
+    assert consumer_config(BASE).typed_rows is None
+
+
+def test_every_option_of_typed_rows_has_its_dotted_name() -> None:
+    typed = {entry.name for entry in SECTIONS["Typed rows"]}
+    assert typed == set(DOTTED_NAMES.values())
+    for name, option in DOTTED_NAMES.items():
+        assert row_option(name) == row_option(name.upper()) == row_option(option) == option
+    for name in REGISTRY_PROPERTIES:
+        assert row_option(f"schema.registry.{name}") == f"schemaRegistry.{name}"
+
+
+def test_all_contradictions_of_typed_rows_at_once_in_dotted_names() -> None:
+    found = problems(
+        {
+            **BASE,
+            "value.format": "avro",
+            "value.framing": "singleobject",
+            "key.format": "string",
+            "key.schema": "a INT",
+            "value.json.dateFormat": "yyyy",
+            "bad.records": "drop",
+            "columns": "value,keySchemaId",
+            "schema.registry.basic.auth.user.info": "nobody",
+        }
+    )
+    assert found == [
+        "schema.registry.url: must be specified with schema.registry.*",
+        (
+            "bad.records: is not known (given: 'drop'); allowed: fail (default), null, "
+            "deadLetter=<topic>"
+        ),
+        "key.schema: contradicts key.format=string: a string has no schema (given: 'a INT')",
+        "value.json.dateFormat: contradicts value.format=avro",
+        (
+            "value.schema: must be specified with value.format=avro; give a schema of Avro in "
+            "JSON, or schema.registry.url"
+        ),
+        (
+            "columns: has keySchemaId, and with key.framing=none records name no id; framings "
+            "with ids: confluent, apicurio"
+        ),
+    ]
+
+
+def test_the_newest_schema_needs_a_subject_as_topics_come_later() -> None:
+    given = {**BASE, **REGISTRY, "value.format": "avro"}
+    assert problems(given) == [
+        (
+            "value.subject: must be specified with value.schema=latest, as topics are not known "
+            "before subscribe(); give the name of a subject; serializers' own is <topic>-value"
+        )
+    ]
+    assert consumer_config({**given, "value.schema": "id:7"}).typed_rows is not None
+    twice = {**given, "value.subject": "a", "valueSubject": "b"}
+    assert problems(twice) == ["value.subject: is given twice, with different values"]
+
+
+def test_names_within_what_a_user_gave_stay() -> None:
+    assert dotted("valueSchema: is 'valueSchema', columns has valueSchemaId") == (
+        "value.schema: is 'valueSchema', columns has valueSchemaId"
+    )
+    (problem,) = problems({**BASE, "columns": "valueError"})
+    assert problem == "columns: has valueError, which needs value.format"
+
+
+def test_what_has_no_effect_without_a_format_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    consumer_config({**BASE, "bad.records": "null"})
+    assert "bad.records has no effect without value.format or key.format" in caplog.text

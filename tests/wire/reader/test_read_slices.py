@@ -325,5 +325,5 @@ def test_options_and_limits_are_checked_at_the_call() -> None:
 def test_slices_have_bytes_and_no_typed_rows() -> None:
     options = {"kafka.bootstrap.servers": "localhost:1", "valueFormat": "string"}
     planned = PlannedSlice(slice_of(part(0), 0, 5))
-    with pytest.raises(OptionsError, match="valueFormat: is for Spark's source; slices have bytes"):
+    with pytest.raises(OptionsError, match="valueFormat: here, slices have bytes"):
         read_slices([planned], options)
