@@ -239,3 +239,36 @@ def test_strings(spark: SparkSession, broker: KafkaBroker, topic: str, tmp_path:
     assert query.awaitTermination(QUERY_S)
     rows = spark.read.schema("value STRING").json(str(tmp_path / "o")).collect()
     assert sorted(each.value or "" for each in rows) == ["", "grün", "x"]
+
+
+def test_records_of_several_names(orders: Orders, registry: FakeRegistry, tmp_path: Path) -> None:
+    paid = {**ORDER, "name": "Paid", "fields": [*ORDER["fields"], NOTE]}
+    other = {**ORDER, "name": "Other"}
+    for schema in (ORDER, paid):
+        registry.register(schema["name"], json.dumps(schema))
+    orders.write(ORDER, range(2))
+    orders.write(paid, range(2, 4), note="n")
+    orders.write(other, range(4, 6))
+    orders.write(ORDER, range(6, 7))
+    names: dict[str, Any] = {"valueSubject": "Order,Paid", "valueOtherRecords": "skip"}
+    frame = orders.batch(**names, minPartitions="3")
+    assert frame.select("value").schema.simpleString() == (
+        "struct<value:struct<Order:struct<user:string,qty:int,items:array<struct<sku:bigint>>>,"
+        "Paid:struct<user:string,qty:int,items:array<struct<sku:bigint>>,note:string>>>"
+    )
+    assert frame.count() == 5
+    paid_rows = frame.where("value.Paid IS NOT NULL").orderBy("offset").select("value.Paid.*")
+    assert [tuple(each) for each in paid_rows.collect()] == [row(n, "n") for n in (2, 3)]
+
+    def more() -> None:
+        orders.write(other, range(7, 9))
+        orders.write(NEWER, range(9, 10), note="n")
+
+    rows = orders.run(tmp_path, more, **names)
+    wanted = [row(0), row(1), None, None, row(6), row(9)]
+    assert [each[0] and tuple(each[0]) for each in rows] == wanted
+    orders.write(paid, range(10, 11), note="n")
+    assert orders.run(tmp_path, **names) == [(None, row(10, "n"))]
+    last = json.loads(log_of(tmp_path)[-1].read_text().splitlines()[-1])
+    assert last["@kshare"]["schemas"]["value"] == "avro Order id:100, Paid id:101"
+    assert last[orders.topic] == {"0": 11}

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kshare.core.bounded_json import read_object
 
-__all__ = ["is_json_schema", "json_schema_type"]
+__all__ = ["is_json_schema", "json_schema_title", "json_schema_type"]
 
 _SIMPLE: Final = {
     "string": pa.string(),
@@ -39,6 +39,15 @@ def is_json_schema(text: str) -> bool:
     except ValueError:
         return False
     return not _MARKS.isdisjoint(found) or found.get("type") == "object"
+
+
+def json_schema_title(text: str) -> str:
+    """The title of a JSON Schema; empty if it has none, or is none."""
+    try:
+        title = read_object(text).get("title")
+    except ValueError:
+        return ""
+    return title if isinstance(title, str) else ""
 
 
 def json_schema_type(text: str) -> pa.StructType:

@@ -2,21 +2,20 @@
 
 A reader schema says the columns that Spark sees, so it cannot change while a query runs. A query
 that is started again asks again: with ``latest`` it may get a newer one, and what has changed is
-said (:func:`told_changes`).
+said (:mod:`kshare.formats.schema_changes`).
 """
 
 import hashlib
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-import pyarrow as pa
-
-from kshare.errors import KshareError, OptionsError, UnknownSchemaError
+from kshare.errors import OptionsError, UnknownSchemaError
+from kshare.formats.avro.references import records_of, with_references
 from kshare.formats.decoder import Decoder
 from kshare.formats.make import made_decoder
+from kshare.formats.records import NamedDecoder, RecordsDecoder, names_of, short_name
 from kshare.formats.registry import SchemaRegistry, registry_of
 from kshare.formats.schema_files import RegisteredSchema
 from kshare.options import KafkaConfig
@@ -28,10 +27,10 @@ from kshare.options.typed_rows import (
     TypedRows,
 )
 
-__all__ = ["ReaderSchema", "ReaderSchemas", "found_schemas", "told_changes", "type_changes"]
+__all__ = ["ReaderSchema", "ReaderSchemas", "found_schemas"]
 
 _DIGEST_DIGITS: Final = 16
-_PINNED_ID: Final = re.compile(r"([a-z]+) id:([0-9]+)", re.ASCII)
+_PIN_MAX: Final = 1_000  # as the checkpoint takes it
 _KINDS: Final = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
 
 
@@ -43,29 +42,55 @@ class ReaderSchema:
         form: The format of the column.
         text: The schema; empty for strings.
         registered: What the registry says of it; None if it was given inline, and for strings.
+        record: The full name of its record, where records are distinguished by name.
+        members: The schemas of several records, which are then all there is; else empty.
     """
 
     form: RowFormat
     text: str = ""
     registered: RegisteredSchema | None = None
+    record: str = ""
+    members: "tuple[ReaderSchema, ...]" = ()
 
     @property
     def pin(self) -> str:
-        """The checkpoint's text for it: equal for the same schema."""
+        """The checkpoint's text for it: equal for the same schema.
+
+        Such as ``avro id:7``, and of several ``avro shop.Placed id:7, shop.Paid id:8``.
+        """
+        parts = [f"{each.record} {each.name}" for each in self.members] or [self.name]
+        pin = " ".join([self.form.format, ", ".join(parts)]).rstrip()
+        if len(pin) > _PIN_MAX:
+            return f"{self.form.format} {_digest(pin)}"
+        return pin
+
+    @property
+    def name(self) -> str:
+        """The schema's name in a pin; empty for strings."""
         if self.registered is not None:
-            return f"{self.form.format} id:{self.registered.id}"
-        if not self.text:
-            return self.form.format
-        digest = hashlib.sha256(self.text.encode()).hexdigest()[:_DIGEST_DIGITS]
-        return f"{self.form.format} sha256:{digest}"
+            return f"id:{self.registered.id}"
+        return _digest(self.text) if self.text else ""
 
     @property
     def references(self) -> Mapping[str, str]:
         """The schemas that it refers to, by name."""
         return dict(self.registered.references) if self.registered is not None else {}
 
+    @property
+    def whole_text(self) -> str:
+        """The schema with those that it refers to.
+
+        Raises:
+            ValueError: They cannot be put together.
+        """
+        is_avro = self.form.format == "avro"
+        return with_references(self.text, self.references) if is_avro else self.text
+
     def __str__(self) -> str:
         """The schema as messages name it: ``avro id 7 (version 2 of orders-value)``."""
+        if self.members:
+            parts = (f"{each.record} {each.registered or ''}".rstrip() for each in self.members)
+            return f"{self.form.format} {', '.join(parts)}"
         if self.registered is not None:
             return f"{self.form.format} {self.registered}"
         return self.form.format if not self.text else f"{self.form.format}, given inline"
@@ -140,10 +165,57 @@ def found_schemas(
 @lru_cache(maxsize=16)
 def _decoder(schema: ReaderSchema, _: str) -> Decoder:
     # One for each load(): a decoder learns writers by ids, which another registry gives anew.
-    return made_decoder(schema.form, schema.text, schema.references)
+    form = schema.form
+    if form.others is None:
+        return made_decoder(form, schema.text, schema.references)
+    members: list[NamedDecoder] = []
+    problems: list[str] = []
+    for each in schema.members or (schema,):
+        try:
+            decoder = made_decoder(each.form, each.text, each.references)
+            members.append(NamedDecoder(names_of(form.format, each.whole_text), decoder))
+        except OptionsError as error:
+            problems += error.problems
+    if problems:
+        raise OptionsError(problems)
+    return RecordsDecoder(
+        form.format,
+        members,
+        is_struct=bool(schema.members),
+        is_other_bad=form.others == "bad",
+    )
+
+
+def _digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_DIGITS]}"
 
 
 def _found(form: RowFormat, registry: SchemaRegistry | None) -> ReaderSchema:
+    if form.others is None:
+        return _one(form, registry)
+    if not form.subjects:
+        return _named(_one(form, registry))
+    if isinstance(form.schema, InlineSchema):
+        found = _inline_records(form, form.schema.text)
+    else:
+        found = []
+        problems: list[str] = []
+        for subject in form.subjects:
+            try:
+                one = _one(replace(form, subject=subject, subjects=()), registry)
+                found.append(_named(one))
+            except OptionsError as error:
+                problems += error.problems
+        if problems:
+            raise OptionsError(problems)
+    if len(found) == 1:
+        return found[0]
+    _check_names(form, [each.record for each in found])
+    return ReaderSchema(form, members=_with_fields(form, found))
+
+
+def _one(form: RowFormat, registry: SchemaRegistry | None) -> ReaderSchema:
+    """The one schema of a column, or of a subject."""
     if form.schema is None:
         return ReaderSchema(form)
     if isinstance(form.schema, InlineSchema):
@@ -175,77 +247,75 @@ def _found(form: RowFormat, registry: SchemaRegistry | None) -> ReaderSchema:
     return ReaderSchema(form, registered.text, registered)
 
 
-# -- what has changed -----------------------------------------------------------------------------
+# -- records by name ------------------------------------------------------------------------------
 
 
-def told_changes(
-    schemas: ReaderSchemas | None, before: Mapping[str, str], kafka: KafkaConfig | None
-) -> list[str]:
-    """Say how reader schemas differ from those of the batch before; nothing if they do not.
-
-    Args:
-        schemas: Those of now; None: keys and values are bytes.
-        before: What the checkpoint says, by column.
-        kafka: How long to wait for the registry.
-    """
-    told = []
-    pins = schemas.pins if schemas is not None else {}
-    for column in sorted({*pins, *before}):
-        was, now = before.get(column), pins.get(column)
-        if was == now:
-            continue
-        schema = schemas.of(column) if schemas is not None else None
-        if schemas is None or schema is None:
-            told.append(f"{column} was read as {was}, and is bytes now")
-        elif was is None:
-            told.append(f"{column} was bytes, and is read as {schema} now")
-        else:
-            more = "" if kafka is None else _type_changes_since(schema, schemas, was, kafka)
-            told.append(f"{column} was read with the schema {was}, and is with {schema} now{more}")
-    return told
-
-
-def _type_changes_since(
-    schema: ReaderSchema, schemas: ReaderSchemas, was: str, kafka: KafkaConfig
-) -> str:
-    """The changes since a schema of the registry, as the end of a sentence."""
-    match = _PINNED_ID.fullmatch(was)
-    registry = schemas.registry(kafka)
-    if match is None or registry is None or match[1] != schema.form.format:
-        return ""
+def _named(schema: ReaderSchema) -> ReaderSchema:
+    """A schema with the name of its record."""
     try:
-        old = registry.by_id(int(match[2]))
-        before = made_decoder(schema.form, old.text, dict(old.references)).type
-    except KshareError as error:
-        return f" (what has changed is not known: {error})"
-    column = schema.form.column
-    found = list(type_changes(before, schemas.decoder(column).type, column))
-    return f": {', '.join(found)}" if found else ": the columns are the same"
+        name = names_of(schema.form.format, schema.whole_text)[0]
+    except ValueError as error:
+        where = f"{schema.registered} " if schema.registered is not None else ""
+        raise OptionsError([f"{schema.form.column}Schema: {where}{error}"]) from None
+    return replace(schema, record=name)
 
 
-def type_changes(before: pa.DataType, now: pa.DataType, path: str) -> Iterator[str]:
-    """The differences between two types of rows, each as a clause about a dotted path."""
-    if before.equals(now):
-        return
-    if pa.types.is_struct(before) and pa.types.is_struct(now):
-        was = {field.name: field.type for field in before}
-        new = {field.name: field.type for field in now}
-        for name in [*was, *(name for name in new if name not in was)]:
-            if name not in new:
-                yield f"{path}.{name} is gone"
-            elif name not in was:
-                yield f"{path}.{name} is new ({_shown(new[name])})"
-            else:
-                yield from type_changes(was[name], new[name], f"{path}.{name}")
-        if list(was) != list(new) and sorted(was) == sorted(new):
-            yield f"the fields of {path} have another order"
-    elif pa.types.is_list(before) and pa.types.is_list(now):
-        yield from type_changes(before.value_type, now.value_type, path)
-    elif pa.types.is_map(before) and pa.types.is_map(now) and before.key_type == now.key_type:
-        yield from type_changes(before.item_type, now.item_type, path)
-    else:
-        yield f"{path} was {_shown(before)} and is {_shown(now)}"
+def _inline_records(form: RowFormat, text: str) -> list[ReaderSchema]:
+    """The schemas of an inline schema's records, of those that are asked for."""
+    option = f"{form.column}Schema"
+    try:
+        there = records_of(text)
+    except ValueError as error:
+        raise OptionsError([f"{option}: {error}"]) from None
+    missing = [name for name in form.subjects if name not in there]
+    if missing:
+        listed = f"{option} has {', '.join(there)}"
+        raise OptionsError(
+            [f"{form.column}Subject: there is no record {name}: {listed}" for name in missing]
+        )
+    return [
+        ReaderSchema(replace(form, subjects=()), there[name], record=name) for name in form.subjects
+    ]
 
 
-def _shown(kind: pa.DataType) -> str:
-    return str(kind) if not pa.types.is_nested(kind) else str(kind).partition("<")[0]
+def _check_names(form: RowFormat, names: Sequence[str]) -> None:
+    """Refuse records that would have the same column. Spark does not compare the case of names."""
+    by_column: dict[str, list[str]] = {}
+    for name in names:
+        by_column.setdefault(short_name(name).lower(), []).append(name)
+    problems = [
+        f"{form.column}Subject: records {' and '.join(alike)} would have the same column "
+        f"{form.column}.{short_name(alike[0])}; name one of them"
+        for alike in by_column.values()
+        if len(alike) > 1
+    ]
+    if problems:
+        raise OptionsError(problems)
+
+
+def _with_fields(form: RowFormat, found: Sequence[ReaderSchema]) -> tuple[ReaderSchema, ...]:
+    """The schemas of records, each with the fields of it that are wanted."""
+    if form.fields is None:
+        return tuple(found)
+    option = f"{form.column}Fields"
+    by_column: dict[str, list[str]] = {short_name(each.record): [] for each in found}
+    problems = []
+    for path in form.fields:
+        head, _, rest = path.partition(".")
+        if head in by_column:
+            by_column[head].append(rest)
+        else:
+            there = ", ".join(by_column)
+            problems.append(f"{option}: {path} begins with no record: there are {there}")
+    problems += [
+        f"{option}: names no field of {name}, which {form.column}Subject asks for; {name} alone "
+        "is all of them"
+        for name, paths in by_column.items()
+        if not paths
+    ]
+    if problems:
+        raise OptionsError(problems)
+    return tuple(
+        replace(each, form=replace(each.form, fields=tuple(filter(None, paths)) or None))
+        for each, paths in zip(found, by_column.values(), strict=True)
+    )

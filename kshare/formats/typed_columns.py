@@ -8,32 +8,35 @@
               null: a null, and why in ``valueError``                       |
               deadLetter: handed to a writer, and no row  <-----------------+
 
-Guarantees: rows keep their order; each is typed, null because it was null, or bad, and a bad one is
-never lost in silence. A dead letter is written before any row of its record batch is delivered.
+    ids --registry--> of another record's name: null, or (``valueOtherRecords=skip``) no row
+
+Guarantees: rows keep their order; each is typed, null because it was null or of another record's
+name, or bad, and a bad one is never lost in silence. Only rows of other names are left out. A dead
+letter is written before any row of its record batch is delivered.
 Cost: that of the decoder, and Python for bad rows alone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from kshare.arrow_values import string_array
-from kshare.errors import BadRecordError, UnknownSchemaError
+from kshare.errors import BadRecordError
 from kshare.formats.avro.fingerprint import fingerprint as fingerprint_of
-from kshare.formats.avro.references import with_references
 from kshare.formats.decoder import Decoder, Fault
 from kshare.formats.framing import unframed
 from kshare.formats.make import WriterDecoder
 from kshare.formats.payloads import Payloads
-from kshare.formats.schema_files import RegisteredSchema
+from kshare.formats.records import OTHER
 from kshare.formats.schemas import ReaderSchema, ReaderSchemas
+from kshare.formats.writers import Schemas, Writers
 from kshare.options import DEFAULT_COLUMNS, SOURCE_COLUMNS, KafkaConfig
-from kshare.options.typed_rows import TYPED_COLUMNS, TypedRows
+from kshare.options.typed_rows import TYPED_COLUMNS, RowFormat, TypedRows
 
 __all__ = [
     "BadRow",
@@ -49,8 +52,6 @@ __all__ = [
 _ADVICE: Final = (
     "badRecords=null gives such records a null, badRecords=deadLetter=<topic> sets them aside"
 )
-_IDS_EACH: Final = 16
-"""Ids of a record batch that are looked for one after another; more, by sorting all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +69,6 @@ class BadRow:
 
 SetAside = Callable[[pa.RecordBatch, Sequence[BadRow]], None]
 """Takes the raw record batch, and its bad rows in order; returns when they are kept elsewhere."""
-
-
-class Schemas(Protocol):
-    """Where the schemas of ids are: :class:`~kshare.formats.registry.SchemaRegistry`."""
-
-    def by_id(self, number: int) -> RegisteredSchema:
-        """The schema with an id.
-
-        Raises:
-            UnknownSchemaError: There is none.
-        """
 
 
 def column_types(schemas: ReaderSchemas, names: Iterable[str]) -> dict[str, pa.DataType]:
@@ -106,15 +96,16 @@ def raw_columns(rows: TypedRows, names: Sequence[str], *, one_partition: bool) -
     """
     if rows.bad_records.policy == "deadLetter":
         return SOURCE_COLUMNS
-    typed = {each.column for each in rows.formats if _is_used(each.column, names)}
+    typed = {each.column for each in rows.formats if _is_used(each, names)}
     places = ("offset",) if one_partition else ("topic", "partition", "offset")
     wanted = {name for name in names if name not in TYPED_COLUMNS} | typed | {*places}
     return tuple(name for name in SOURCE_COLUMNS if name in wanted)
 
 
-def _is_used(column: str, names: Iterable[str]) -> bool:
-    own = {column, *(name for name in TYPED_COLUMNS if name.startswith(column))}
-    return not own.isdisjoint(names)
+def _is_used(form: RowFormat, names: Iterable[str]) -> bool:
+    """True if a column is wanted, or says which rows there are."""
+    own = {form.column, *(name for name in TYPED_COLUMNS if name.startswith(form.column))}
+    return form.others == "skip" or not own.isdisjoint(names)
 
 
 class RowTyper:
@@ -128,6 +119,7 @@ class RowTyper:
         set_aside: Keeps bad rows elsewhere; needed with ``badRecords=deadLetter`` only.
         registry: Where the schemas of ids are; None: as the options say.
         spelled: Gives options the names that the user knows, in a text.
+        on_left_out: Takes the rows of a batch that are of records of other names, and left out.
     """
 
     def __init__(
@@ -140,19 +132,24 @@ class RowTyper:
         set_aside: SetAside | None = None,
         registry: Schemas | None = None,
         spelled: Callable[[str], str] = str,
+        on_left_out: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> None:
         self._columns: dict[str, TypedColumn] = {
             each.form.column: _typed_column(schemas, each, kafka)
             if registry is None
             else TypedColumn(each, schemas.decoder(each.form.column), registry)
             for each in schemas.columns
-            if _is_used(each.form.column, names)
+            if _is_used(each.form, names)
         }
+        self._skipping = [
+            name for name, column in self._columns.items() if column.schema.form.others == "skip"
+        ]
         self._policy = schemas.rows.bad_records.policy
         self._names = tuple(names)
         self._types = column_types(schemas, names)
         self._place = place
         self._set_aside = set_aside
+        self._on_left_out = on_left_out
         self._advice = f". {spelled(_ADVICE)}" if self._policy == "fail" else ""
 
     def batches(self, raw: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -168,7 +165,7 @@ class RowTyper:
                 yield typed
 
     def typed(self, raw: pa.RecordBatch, place: tuple[str, int] | None = None) -> pa.RecordBatch:
-        """Type the rows of a record batch; without those that are set aside.
+        """Type the rows of a record batch; without those that are set aside, or left out.
 
         Args:
             raw: The rows, as bytes.
@@ -180,6 +177,12 @@ class RowTyper:
         """
         place = place or self._place
         found = {name: column.decoded(raw.column(name)) for name, column in self._columns.items()}
+        kept = np.ones(raw.num_rows, np.bool_)
+        for name in self._skipping:
+            kept[found[name].others] = False
+        if not kept.all():  # nothing is wrong with a row that is left out
+            found = {name: values.of_rows(kept) for name, values in found.items()}
+            self._on_left_out(np.flatnonzero(~kept).tolist())
         if any(values.faults for values in found.values()):
             if self._policy == "fail":
                 raise self._bad_rows(raw, found, place)[0].error
@@ -187,10 +190,9 @@ class RowTyper:
                 assert self._set_aside is not None
                 bad = self._bad_rows(raw, found, place)
                 self._set_aside(raw, bad)
-                kept = np.ones(raw.num_rows, np.bool_)
                 kept[[each.row for each in bad]] = False
-                return self._built(raw, found).filter(_booleans(kept))
-        return self._built(raw, found)
+        built = self._built(raw, found)
+        return built if kept.all() else built.filter(_booleans(kept))
 
     def _built(self, raw: pa.RecordBatch, found: Mapping[str, "TypedValues"]) -> pa.RecordBatch:
         arrays = []
@@ -259,12 +261,18 @@ class TypedValues:
         faults: Why rows are bad, ascending.
         numbers: The id of each row's schema; empty where the framing has none.
         has_id: Whether a row names an id.
+        others: The rows of other records' names, which are null.
     """
 
     values: pa.Array
     faults: tuple[Fault, ...]
     numbers: npt.NDArray[np.int64]
     has_id: npt.NDArray[np.bool_]
+    others: npt.NDArray[np.int64]
+
+    def of_rows(self, kept: npt.NDArray[np.bool_]) -> "TypedValues":
+        """The same, without the faults of rows that are not kept."""
+        return replace(self, faults=tuple(each for each in self.faults if kept[each.row]))
 
     def errors(self, column: str) -> pa.Array:
         """The reasons of bad rows; null for the others."""
@@ -302,15 +310,18 @@ class TypedColumn:
     def __init__(self, schema: ReaderSchema, decoder: Decoder, registry: Schemas | None) -> None:
         self.schema = schema
         self._decoder = decoder
-        self._writers: _Writers | None = None
-        self._fingerprint: int | None = None
+        self._writers: Writers | None = None
+        self._fingerprints: dict[int, int] = {}
         form = schema.form
         if form.framing == "singleObject":
-            self._fingerprint = fingerprint_of(schema.text)
+            # The reader schemas are the writers': numbers 0, 1, ...
+            for number, each in enumerate(schema.members or (schema,)):
+                self._fingerprints[fingerprint_of(each.whole_text)] = number
         # Without ids, the reader schema is the writer's: number 0.
-        if form.format == "avro" and form.framing in {"confluent", "apicurio"}:
+        is_by_id = form.format == "avro" or form.others is not None
+        if is_by_id and form.framing in {"confluent", "apicurio"}:
             assert registry is not None
-            self._writers = _Writers(cast("WriterDecoder", decoder), registry)
+            self._writers = Writers(form.format, cast("WriterDecoder", decoder), registry)
 
     def decoded(self, column: pa.Array) -> TypedValues:
         """Decode a column."""
@@ -321,11 +332,14 @@ class TypedColumn:
         bad: list[Fault] = []
         if self._writers is not None:
             numbers, bad = self._writers.numbers(framed.ids, there)
-        elif self._fingerprint is not None:
-            bad = self._others(framed.ids, there, self._fingerprint)
-        if bad:
+        elif self._fingerprints:
+            numbers, bad = self._of_fingerprints(framed.ids, there)
+        others = np.flatnonzero(numbers == OTHER)
+        if bad or len(others):
             starts = starts.copy()
             starts[[fault.row for fault in bad]] = -1
+            starts[others] = -1
+            numbers[others] = 0
             faults += bad
         decoded = self._decoder.decode(Payloads(framed.data, starts, framed.ends, numbers))
         if self._writers is None:
@@ -337,20 +351,30 @@ class TypedColumn:
             )
         if len(faults) > len(decoded.faults):
             faults.sort(key=lambda fault: fault.row)
-        return TypedValues(decoded.values, tuple(faults), framed.ids, there)
+        return TypedValues(decoded.values, tuple(faults), framed.ids, there, others)
 
-    def _others(
-        self, ids: npt.NDArray[np.int64], there: npt.NDArray[np.bool_], own: int
-    ) -> list[Fault]:
-        """The rows whose fingerprint is not the reader schema's: nothing says theirs."""
-        return [
+    def _of_fingerprints(
+        self, ids: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]
+    ) -> tuple[npt.NDArray[np.int32], list[Fault]]:
+        """The number of each row's schema, and the rows of schemas that nothing says.
+
+        A fingerprint says no name: one that is not known may be of a record that is asked for.
+        """
+        numbers = np.zeros(len(ids), np.int32)
+        known = np.zeros(len(ids), np.bool_)
+        for own, number in self._fingerprints.items():
+            same = ids == own
+            numbers[same] = number
+            known |= same
+        wanted = ", ".join(map(_hex, self._fingerprints))
+        return numbers, [
             Fault(
                 row,
                 "",
                 f"is of the schema with fingerprint {_hex(int(ids[row]))}, and "
-                f"the reader schema has {_hex(own)}",
+                f"the reader schema has {wanted}",
             )
-            for row in np.flatnonzero(there & (ids != own)).tolist()
+            for row in np.flatnonzero(there & ~known).tolist()
         ]
 
 
@@ -358,73 +382,6 @@ class TypedColumn:
 def _typed_column(schemas: ReaderSchemas, schema: ReaderSchema, kafka: KafkaConfig) -> TypedColumn:
     """A column of a query; a process makes it once, and what it learns of ids stays."""
     return TypedColumn(schema, schemas.decoder(schema.form.column), schemas.registry(kafka))
-
-
-class _Writers:
-    """The schemas that records were written with, by the ids that they name.
-
-    Args:
-        decoder: Takes each schema once.
-        registry: Has the schemas.
-    """
-
-    def __init__(self, decoder: WriterDecoder, registry: Schemas) -> None:
-        self._decoder = decoder
-        self._registry = registry
-        self._known: dict[int, int | str] = {}
-
-    def numbers(
-        self, ids: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]
-    ) -> tuple[npt.NDArray[np.int32], list[Fault]]:
-        """The number of each row's writer, and the rows whose schema cannot be used.
-
-        Args:
-            ids: The id of each row.
-            there: Whether a row names one.
-        """
-        numbers = np.zeros(len(ids), np.int32)
-        faults: list[Fault] = []
-        for number, rows in _by_id(ids, there):
-            writer = self._writer(number)
-            if isinstance(writer, str):
-                faults += (Fault(row, "", writer) for row in rows.tolist())
-            else:
-                numbers[rows] = writer
-        return numbers, faults
-
-    def _writer(self, number: int) -> int | str:
-        """The writer of an id, or why there is none."""
-        if number not in self._known:
-            try:
-                schema = self._registry.by_id(number)
-            except UnknownSchemaError as error:
-                return f"names schema id {number}, and {error}"  # it may be there later
-            try:
-                text = with_references(schema.text, dict(schema.references))
-            except ValueError as error:
-                self._known[number] = f"is of schema id {number}, which {error}"
-            else:
-                self._known[number] = self._decoder.add_writer(text)
-        return self._known[number]
-
-
-def _by_id(
-    ids: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]
-) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Each id, with the rows that name it."""
-    rows = np.flatnonzero(there)
-    named = ids[rows]
-    for _ in range(_IDS_EACH):
-        if not len(rows):
-            return
-        same = named == named[0]
-        yield int(named[0]), rows[same]
-        rows, named = rows[~same], named[~same]
-    if len(rows):
-        order = np.argsort(named, kind="stable")
-        cuts = np.flatnonzero(np.diff(named[order])) + 1
-        for part in np.split(order, cuts):
-            yield int(named[part[0]]), rows[part]
 
 
 def _hex(number: int) -> str:

@@ -19,7 +19,9 @@ from kshare.options.raw import RawOptions
 from kshare.options.row_formats import TypedRowsParser
 from kshare.options.typed_rows import (
     LATEST_SCHEMA,
+    Framing,
     InlineSchema,
+    OtherRecords,
     RegistryConfig,
     RowFormat,
     SchemaChoice,
@@ -123,6 +125,18 @@ class RowEncodingsParser(TypedRowsParser):
         if self._names_registry() and not (self._auto and form == "avro"):
             return LATEST_SCHEMA
         return None
+
+    def _record_names(
+        self,
+        column: str,
+        form: str,  # noqa: ARG002 - rows have one schema, whatever it is
+        framing: Framing,  # noqa: ARG002 - as above
+        schema: SchemaChoice | None,  # noqa: ARG002 - as above
+    ) -> tuple[tuple[str, ...], OtherRecords | None]:
+        option = f"{column}Subject"
+        if "," in self._raw.get(option, ""):
+            self._raw.fault(option, "names several, and a sink writes by one schema")
+        return (), None
 
     def _subject(
         self, column: str, schema: SchemaChoice | None, topics: Topics | None

@@ -22,6 +22,7 @@ from kshare.options.frozen import FrozenMapping, Properties
 from kshare.options.kinds import has_labels
 from kshare.options.model import Assign, Subscribe, Topics
 from kshare.options.raw import RawOptions
+from kshare.options.record_names import RecordNames
 from kshare.options.registry_table import PREFIX, REGISTRY_PROPERTIES
 from kshare.options.typed_rows import (
     LATEST_SCHEMA,
@@ -30,6 +31,7 @@ from kshare.options.typed_rows import (
     Framing,
     InlineSchema,
     LatestSchema,
+    OtherRecords,
     RegistryConfig,
     RowFormat,
     SchemaChoice,
@@ -40,7 +42,7 @@ from kshare.options.typed_rows import (
 __all__ = ["JSON_OPTIONS", "TypedRowsParser", "is_row_option"]
 
 _COLUMNS: Final[tuple[Literal["key", "value"], ...]] = ("key", "value")
-_OPTIONS: Final = ("Schema", "Subject", "Framing", "Fields")
+_OPTIONS: Final = ("Schema", "Subject", "OtherRecords", "Framing", "Fields")
 _WITH_IDS: Final = ("confluent", "apicurio")
 _SCHEMAS: Final = {
     "avro": "a schema of Avro in JSON",
@@ -143,12 +145,15 @@ class TypedRowsParser:
             return RowFormat(column=column, format="string")
         framing = self._framing(column, form, registry)
         schema = self._schema(column, form)
-        subject = self._subject(column, schema, topics)
+        subjects, others = self._record_names(column, form, framing, schema)
+        subject = None if subjects else self._subject(column, schema, topics)
         return RowFormat(
             column=column,
             format=form,
             schema=schema,
             subject=subject,
+            subjects=subjects,
+            others=others,
             framing=framing,
             fields=raw.value(f"{column}Fields"),
             json=json,
@@ -194,6 +199,14 @@ class TypedRowsParser:
             f"give the address of the registry, or {_SCHEMAS[form]}",
         )
         return schema
+
+    def _record_names(
+        self, column: str, form: str, framing: Framing, schema: SchemaChoice | None
+    ) -> tuple[tuple[str, ...], OtherRecords | None]:
+        """Several subjects, and what becomes of records of other names than theirs."""
+        names = RecordNames(self._raw, column, is_registry=self._names_registry())
+        names.check(form, framing, schema)
+        return names.subjects(schema), names.others
 
     def _subject(
         self, column: str, schema: SchemaChoice | None, topics: Topics | None

@@ -18,6 +18,8 @@ DOTTED_NAMES: Final = {
         for column in ("value", "key")
         for name in ("Format", "Schema", "Subject", "Framing", "Fields")
     },
+    "value.other.records": "valueOtherRecords",
+    "key.other.records": "keyOtherRecords",
     "bad.records": "badRecords",
 }
 """The option of ``format("kshare")`` by its name in a consumer's configuration."""

@@ -32,7 +32,7 @@ from kshare.options.kinds import (
     parse_delay,
     parse_duration,
 )
-from kshare.options.typed_rows import FORMATS, FRAMINGS
+from kshare.options.typed_rows import FORMATS, FRAMINGS, OTHER_RECORDS
 
 __all__ = ["NOT_BUILT", "NO_EFFECT", "OPTIONS", "SECTIONS", "Option", "canonical"]
 
@@ -96,9 +96,19 @@ def _typed(column: str) -> tuple[Option, ...]:
         Option(
             f"{column}Subject",
             f"The registry's subject of `{column}Schema`. Required where more than one topic may "
-            "be read, or without `topic` in a sink.",
+            "be read, or without `topic` in a sink. Several, separated by commas: a column for "
+            "each, by the name of its record "
+            "([typed-rows.md](typed-rows.md#several-schemas-in-a-topic)).",
             queries=_ALL,
             default=f"`<topic>-{column}`",
+        ),
+        Option(
+            f"{column}OtherRecords",
+            f"What becomes of a record whose name no schema of `{column}Subject` has: it is a bad "
+            "record; its column is null, without an error; or it is no row. Not given, and one "
+            "subject: names of records are not compared.",
+            kind=choice(*OTHER_RECORDS),
+            default="`bad` with several subjects",
         ),
         Option(
             f"{column}Framing",

@@ -13,12 +13,14 @@ __all__ = [
     "FORMATS",
     "FRAMINGS",
     "LATEST_SCHEMA",
+    "OTHER_RECORDS",
     "TYPED_COLUMNS",
     "BadRecords",
     "Format",
     "Framing",
     "InlineSchema",
     "LatestSchema",
+    "OtherRecords",
     "RegistryConfig",
     "RowFormat",
     "SchemaChoice",
@@ -29,8 +31,10 @@ __all__ = [
 
 Format: TypeAlias = Literal["avro", "json", "protobuf", "string"]
 Framing: TypeAlias = Literal["confluent", "apicurio", "glue", "singleObject", "none"]
+OtherRecords: TypeAlias = Literal["bad", "null", "skip"]
 FORMATS: Final[tuple[Format, ...]] = ("avro", "json", "protobuf", "string")
 FRAMINGS: Final[tuple[Framing, ...]] = ("confluent", "apicurio", "glue", "singleObject", "none")
+OTHER_RECORDS: Final[tuple[OtherRecords, ...]] = ("bad", "null", "skip")
 TYPED_COLUMNS: Final = (
     "keyError",
     "keyBytes",
@@ -91,6 +95,10 @@ class RowFormat:
         schema: The reader schema (``valueSchema``); None for strings, which need none.
         subject: Where versions of the schema are kept in the registry (``valueSubject``, or the
             default); None if none is needed.
+        subjects: The subjects of several schemas, of a record each; with an inline schema, the full
+            names of its records. Empty: there is one schema.
+        others: What becomes of records of other names than the schemas' (``valueOtherRecords``);
+            None: names of records are not compared, and there is one schema.
         framing: What stands in front of the payload (``valueFraming``).
         fields: Dotted paths of the fields to decode (``valueFields``); None: all of them.
         json: Options of JSON (``value.json.NAME``), by Spark's names.
@@ -100,6 +108,8 @@ class RowFormat:
     format: Format
     schema: SchemaChoice | None = None
     subject: str | None = None
+    subjects: tuple[str, ...] = ()
+    others: OtherRecords | None = None
     framing: Framing = "none"
     fields: tuple[str, ...] | None = None
     json: FrozenMapping[str, str] = field(default_factory=FrozenMapping)

@@ -43,7 +43,7 @@ class SchemaPins:
         if dict(offsets.schemas) == self.pins:
             return
         # Brings Arrow, which planners for bytes do without.
-        from kshare.formats.schemas import told_changes  # noqa: PLC0415
+        from kshare.formats.schema_changes import told_changes  # noqa: PLC0415
 
         for text in told_changes(self._schemas, offsets.schemas, self._kafka):
             _log.warning(

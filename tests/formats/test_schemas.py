@@ -6,13 +6,12 @@ import pyarrow as pa
 import pytest
 
 from kshare.errors import OptionsError
+from kshare.formats.schema_changes import told_changes, type_changes
 from kshare.formats.schema_files import RegisteredSchema
 from kshare.formats.schemas import (
     ReaderSchema,
     ReaderSchemas,
     found_schemas,
-    told_changes,
-    type_changes,
 )
 from kshare.options import KafkaConfig
 from kshare.options.frozen import Properties

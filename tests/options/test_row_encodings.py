@@ -92,3 +92,10 @@ def test_a_subject_is_needed_where_rows_name_their_topics() -> None:
     columns = [("value", STRUCT), ("topic", "string")]
     with pytest.raises(OptionsError, match="valueSubject"):
         parse_sink_options(given, columns, streaming=True)
+
+
+def test_a_sink_writes_by_one_schema() -> None:
+    given = {"valueFormat": "avro", **REGISTRY, "valueSubject": "a,b"}
+    assert faults(given) == (
+        "valueSubject: names several, and a sink writes by one schema (given: 'a,b')"
+    )

@@ -6,11 +6,13 @@ names. Each is put where it is named first, with the namespace that it has by it
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from kshare.formats.avro.fingerprint import PRIMITIVES, full_name
 
-__all__ = ["with_references"]
+__all__ = ["records_of", "with_references"]
+
+_DEFINED: Final = frozenset({"record", "error", "enum", "fixed"})
 
 
 def with_references(schema: str, references: Mapping[str, str]) -> str:
@@ -30,6 +32,65 @@ def with_references(schema: str, references: Mapping[str, str]) -> str:
         return json.dumps(put.form(json.loads(schema), ""))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"is no schema of Avro: {error!r}") from None
+
+
+def records_of(schema: str) -> dict[str, str]:
+    """The records of a union, or a record, as a schema each, by full name.
+
+    Args:
+        schema: The schema as JSON.
+
+    Raises:
+        ValueError: It is no schema of one record or of several.
+    """
+    plain = json.loads(schema)
+    listed = plain if isinstance(plain, list) else [plain]
+    definitions: dict[str, Any] = {}
+    try:
+        names = [_taken(each, "", definitions) for each in listed]
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"is no schema of Avro: {error!r}") from None
+    for name in names:
+        if not isinstance(definitions.get(name), dict) or "fields" not in definitions[name]:
+            raise ValueError(f"has {name!r} beside records, where several schemas are wanted")
+    texts = {name: json.dumps(each) for name, each in definitions.items()}
+    return {
+        name: with_references(
+            texts[name], {other: text for other, text in texts.items() if other != name}
+        )
+        for name in names
+    }
+
+
+def _taken(schema: Any, namespace: str, definitions: dict[str, Any]) -> Any:
+    """A schema with names in place of the types that it defines, which are taken out.
+
+    Args:
+        schema: The schema.
+        namespace: The namespace around it.
+        definitions: Gets the types by full name; each names others by their full names.
+    """
+    if isinstance(schema, str):
+        is_name = schema not in PRIMITIVES and schema not in {"array", "map"}
+        return full_name(schema, namespace) if is_name else schema
+    if isinstance(schema, list):
+        return [_taken(each, namespace, definitions) for each in schema]
+    found, kind = dict(schema), schema["type"]
+    if not isinstance(kind, str) or kind not in _DEFINED:
+        found["type"] = _taken(kind, namespace, definitions)
+        for name in ("items", "values"):
+            if name in found:
+                found[name] = _taken(found[name], namespace, definitions)
+        return found
+    full = full_name(schema["name"], schema.get("namespace", namespace))
+    found["name"], found["namespace"] = full.rpartition(".")[2], full.rpartition(".")[0]
+    definitions[full] = found
+    if "fields" in found:
+        found["fields"] = [
+            {**field, "type": _taken(field["type"], found["namespace"], definitions)}
+            for field in found["fields"]
+        ]
+    return full
 
 
 class _Putting:
@@ -54,7 +115,7 @@ class _Putting:
         if isinstance(schema, list):
             return [self.form(each, namespace) for each in schema]
         found, kind = dict(schema), schema["type"]
-        if not isinstance(kind, str) or kind not in {"record", "error", "enum", "fixed"}:
+        if not isinstance(kind, str) or kind not in _DEFINED:
             found["type"] = self.form(kind, namespace)
             for name in ("items", "values"):
                 if name in found:

@@ -117,7 +117,8 @@ class TypedBatch:
     Attributes:
         partition: The partition.
         batch: The rows, maybe none; with the metadata of the raw batch.
-        aside: The rows of the raw batch that are dead letters now; None if there are none.
+        aside: The rows of the raw batch that are dead letters now, or left out as they are of
+            records of other names; None if there are none.
     """
 
     partition: TopicPartition
@@ -143,6 +144,7 @@ class TypedBatches:
         self._token = token_hex(8)  # what is learned of ids is this consumer's
         self._asked = AskedAside()
         self._letters: _Letters | None = None
+        self._left_out: list[int] = []
         self._registry: SchemaRegistry | None = None
         self._patient: _PatientRegistry | None = None
         if self._rows.registry is not None:
@@ -171,6 +173,7 @@ class TypedBatches:
         """
         if self._patient is not None:
             self._patient.patience = patience
+        self._left_out.clear()
         if self._letters is not None:
             self._letters.rows.clear()
         try:
@@ -181,8 +184,8 @@ class TypedBatches:
         except OptionsError as error:
             problems = [dotted(problem) for problem in error.problems]
             raise OptionsError(problems, of=CONFIGURATION) from None
-        rows = self._letters.rows if self._letters is not None else ()
-        aside = raw.take(pa.array(rows, pa.int64())) if rows else None
+        rows = [*self._left_out, *(self._letters.rows if self._letters is not None else ())]
+        aside = raw.take(pa.array(sorted(rows), pa.int64())) if rows else None
         return TypedBatch(partition, batch.replace_schema_metadata(raw.schema.metadata), aside)
 
     def _found(self) -> ReaderSchemas:
@@ -203,6 +206,7 @@ class TypedBatches:
             set_aside=self._letters,
             registry=self._patient,
             spelled=dotted,
+            on_left_out=self._left_out.extend,
         )
 
     def _open_letters(self, topic: str) -> Any:

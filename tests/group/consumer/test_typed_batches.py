@@ -291,6 +291,31 @@ def test_ids_are_those_of_the_registry_and_new_ones_need_no_restart(
     )
 
 
+@pytest.mark.parametrize("more", [{}, EXPLICIT])
+def test_records_of_other_names_are_left_out_and_count_as_processed(
+    cluster: FakeCluster,
+    registry: FakeRegistry,
+    make: Make,
+    group: FakeSessions,
+    more: dict[str, Any],
+) -> None:
+    own = registry.register("orders-value", FIRST)
+    other = registry.register("orders-other", FIRST.replace('"R"', '"Refund"'))
+    config = avro(registry, columns="value,offset") | {"value.other.records": "skip"} | DEAD
+    consumer = make(**config, **more)
+    consumer.assign({ORDERS: []})
+    bad = Record("k", b"\0" + own.to_bytes(4, "big"))
+    rows = [of_schema(other, 1), of_schema(own, 2), bad, of_schema(own, 3), of_schema(other, 4)]
+    cluster.produce("orders", rows, partition=0)
+    batch = consumer.consume_batch(WAIT_S)
+    assert quantities(batch) == [2, 3]
+    assert len(letters(cluster, 1)) == 1
+    if more:
+        consumer.acknowledge_batch(batch)
+    consumer.commit()
+    assert group.done[ORDERS] == Progress.at(5)
+
+
 def test_while_the_registry_is_down_calls_return_in_time_and_nothing_is_lost(
     cluster: FakeCluster, registry: FakeRegistry, make: Make
 ) -> None:
