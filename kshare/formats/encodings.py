@@ -1,13 +1,15 @@
 """The encoders of a sink: their schemas are found on the driver, and columns encoded in tasks.
 
 Guarantees: a schema that does not fit the rows is an error before a task starts, and all such are
-listed. A registry is asked once in a process for each schema.
+listed. A registry is asked once in a process for each schema, and never once a batch: Spark makes a
+sink for each. The newest version of a subject is asked for again after a minute.
 
 Cost: an encoder is made once in a process.
 """
 
+import math
 from functools import lru_cache
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -21,6 +23,7 @@ from kshare.options.typed_rows import InlineSchema, RowFormat, SchemaId, SchemaV
 
 __all__ = ["Encoder", "encoded", "found_encodings"]
 
+_LATEST_SECONDS: Final = 60.0
 _KINDS = {"avro": "AVRO", "json": "JSON"}
 
 
@@ -107,8 +110,9 @@ def _registered(
             return registry.of_text(
                 form.subject, _KINDS[form.format], text, register=asked.auto_register
             )
-        version = form.schema.version if isinstance(form.schema, SchemaVersion) else None
-        return registry.of_subject(form.subject, version)
+        if isinstance(form.schema, SchemaVersion):  # it stays what it is
+            return registry.of_subject(form.subject, form.schema.version, max_age=math.inf)
+        return registry.of_subject(form.subject, max_age=_LATEST_SECONDS)
     except UnknownSchemaError as error:
         hint = "" if asked.auto_register else "; register it, or set autoRegister=true"
         raise OptionsError([f"{form.column}Schema: {error}{hint}"]) from None

@@ -64,6 +64,7 @@ class SchemaRegistry:
         self._clock = clock
         self._known: dict[int, RegisteredSchema] = {}
         self._texts: dict[tuple[str, str, str], RegisteredSchema] = {}
+        self._versions: dict[tuple[str, int | None], tuple[float, RegisteredSchema]] = {}
         self._unknown: dict[int, tuple[float, UnknownSchemaError]] = {}
 
     @property
@@ -88,17 +89,24 @@ class SchemaRegistry:
         self._known[number] = found
         return found
 
-    def of_subject(self, subject: str, version: int | None = None) -> RegisteredSchema:
-        """A version of a subject; the registry is asked each time.
+    def of_subject(
+        self, subject: str, version: int | None = None, *, max_age: float = 0.0
+    ) -> RegisteredSchema:
+        """A version of a subject.
 
         Args:
             subject: The subject.
             version: The version; None for the newest.
+            max_age: An answer that is no older, in seconds, is given again; 0: the registry is
+                asked. So is it always for what it did not have.
 
         Raises:
             UnknownSchemaError: The registry has none.
             SchemaRegistryError: It does not answer, or refuses.
         """
+        asked_at, before = self._versions.get((subject, version), (0.0, None))
+        if before is not None and self._clock.monotonic() - asked_at < max_age:
+            return before
 
         def ask(client: Any) -> RegisteredSchema:
             if version is None:
@@ -116,6 +124,7 @@ class SchemaRegistry:
 
         which = "the newest version" if version is None else f"version {version}"
         found = self._ask(f"{which} of subject {subject}", ask, subject=subject)
+        self._versions[subject, version] = (self._clock.monotonic(), found)
         self._known[found.id] = found
         if self._files is not None:
             self._files.put(found)

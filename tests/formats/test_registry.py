@@ -48,6 +48,26 @@ def test_versions_of_a_subject(fake: FakeRegistry) -> None:
     assert registry.of_subject("s").id == third
 
 
+def test_an_answer_is_given_again_until_it_is_too_old(fake: FakeRegistry) -> None:
+    clock = Clock()
+    first, registry = fake.register("s", INT), registry_of(fake, clock=clock)
+    assert registry.of_subject("s", max_age=60).id == first
+    second = fake.register("s", LONG)
+    clock.now += 59.0
+    assert registry.of_subject("s", max_age=60).id == first
+    assert registry.of_subject("s", 1, max_age=60).id == first  # of another question
+    clock.now += 1.0
+    assert registry.of_subject("s", max_age=60).id == second
+    assert registry.of_subject("s").id == second  # asked each time
+    asked = ("/subjects/s/versions/latest", "/subjects/s/versions/1")
+    assert [each.partition(" ")[2].partition("?")[0] for each in fake.requests] == [
+        asked[0],
+        asked[1],
+        asked[0],
+        asked[0],
+    ]
+
+
 def test_an_id_is_asked_for_once(fake: FakeRegistry) -> None:
     number = fake.register("s", INT)
     registry = registry_of(fake)

@@ -12,10 +12,13 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kshare.errors import KafkaError, OptionsError
 from kshare.formats.encodings import encoded, found_encodings
-from kshare.formats.registry import registry_of
-from kshare.options import SinkOptions, parse_sink_options
+from kshare.formats.registry import SchemaRegistry, registry_of
+from kshare.options import KafkaConfig, SinkOptions, parse_sink_options
+from kshare.options.frozen import Properties
+from kshare.options.typed_rows import RegistryConfig
 from kshare.produce import write_rows
 from kshare.testing import FakeCluster, FakeRegistry
+from tests.support.clock import Clock
 from tests.support.options import SERVERS
 from tests.support.protobuf_messages import Schema, message
 
@@ -82,6 +85,27 @@ def test_a_registered_schema_stands_in_front() -> None:
         asked = len(registry.requests)
         assert values(inline)[0] == b"\0\0\0\0\x07\x02\x02a\x02"
         assert len(registry.requests) == asked
+
+
+@pytest.mark.parametrize("choice", ["latest", "version:1", "id:7", SCHEMA])
+def test_the_registry_is_asked_once_for_the_sinks_of_all_batches(
+    choice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    with FakeRegistry(first_id=7) as fake:
+        fake.register("orders-value", SCHEMA)
+        given = {"valueFormat": "avro", "schemaRegistry.url": fake.url, "valueSchema": choice}
+        config = RegistryConfig(Properties({"url": fake.url}))
+        registry = SchemaRegistry(config, KafkaConfig(bootstrap_servers=()), clock=clock)
+        monkeypatch.setattr("kshare.formats.encodings.registry_of", lambda *_: registry)
+        first = values(given)
+        (asked,) = fake.requests
+        clock.now += 59.0
+        assert values(given) == values(given) == first
+        assert fake.requests == (asked,)
+        clock.now += 1.0
+        assert values(given) == first
+        assert len(fake.requests) == (2 if choice == "latest" else 1)
 
 
 def test_the_schema_of_the_rows_is_registered() -> None:
