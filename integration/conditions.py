@@ -31,6 +31,7 @@ __all__ = [
     "TIMEOUTS",
     "Look",
     "Observer",
+    "Stillness",
     "Verdict",
     "brokers_of",
     "disturb",
@@ -71,21 +72,58 @@ _LOG: Final[Mapping[str, object]] = {
 }
 _LOOK_SECONDS: Final = 0.5
 _STILL_SECONDS: Final = 150.0
+_START_SECONDS: Final = 600.0  # Spark takes 20 s; beside much else, several minutes
 
 
-def while_it_goes_on(missing: Callable[[], int], seconds: float = _STILL_SECONDS) -> int:
+@dataclass
+class Stillness:
+    """How long nothing has gone on; a start, which takes as long as the machine needs, is none.
+
+    Args:
+        least: How much was missing first.
+        since: When that was (s).
+        seconds: So long may pass without a change.
+        start_seconds: So long may starts take in all, without a change.
+    """
+
+    least: int
+    since: float
+    seconds: float = _STILL_SECONDS
+    start_seconds: float = _START_SECONDS
+    _started: float = 0.0
+    _looked: float | None = None
+
+    def is_over(self, now: float, missing: int, *, is_starting: bool = False) -> bool:
+        """Whether nothing goes on any more.
+
+        Args:
+            now: The time (s).
+            missing: How much is missing now.
+            is_starting: Whether who is to bring it has not begun since it was started last.
+        """
+        passed, self._looked = now - (self._looked or self.since), now
+        if missing < self.least:
+            self.least, self.since, self._started = missing, now, 0.0
+        elif is_starting:
+            self.since, self._started = now, self._started + passed
+        return now >= self.since + self.seconds or self._started >= self.start_seconds
+
+
+def while_it_goes_on(
+    missing: Callable[[], int], is_starting: Callable[[], bool] = lambda: False
+) -> int:
     """Wait until nothing is missing, for as long as ever less is; return how much is in the end.
 
     Args:
         missing: How much is.
-        seconds: So long may pass without a change.
+        is_starting: Whether who is to bring it has not begun since it was started last.
     """
-    least, since = missing(), time.monotonic()
-    while least and time.monotonic() < since + seconds:
+    still = Stillness(missing(), time.monotonic())
+    while (left := missing()) and not still.is_over(
+        time.monotonic(), left, is_starting=is_starting()
+    ):
         time.sleep(0.5)
-        if (now := missing()) < least:
-            least, since = now, time.monotonic()
-    return least
+    return left
 
 
 @contextmanager

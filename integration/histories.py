@@ -4,8 +4,8 @@
 
 Three brokers; the members have quotas, are killed, ended, replaced, and suspended for longer than
 every time-out; brokers are killed and frozen, and leaders are moved; the groups' log has segments
-of a second, and is compacted all the time. MODE is a part of a mode's name; without it, all run one
-after another, each for so many minutes.
+of a second, and is compacted all the time. MODE is a mode's name, or a part of several; without it,
+all run one after another, each for so many minutes.
 
 What processes did stays in the folder, one folder a mode. The exit code is 1 if anything was lost,
 came twice or out of order although it must not, or was set back; the first of it is printed.
@@ -29,7 +29,7 @@ from integration.member_histories import MODES, members_round
 from integration.query_histories import query_round
 from integration.runs import ROOT
 
-__all__ = ["HISTORIES", "main"]
+__all__ = ["HISTORIES", "main", "modes_of"]
 
 _SHOWN: Final = 20
 
@@ -69,17 +69,21 @@ def run(mode: str, minutes: float, seed: int, folder: Path) -> list[str]:
     return verdict.faults
 
 
+def modes_of(name: str) -> list[str]:
+    """The modes that a name means: the one that is called so, else all that have it in theirs."""
+    return [name] if name in HISTORIES else [mode for mode in HISTORIES if name in mode]
+
+
 def main(arguments: list[str]) -> int:
     """Run, and return 1 if something is wrong."""
     parser = argparse.ArgumentParser(prog="integration.histories")
-    parser.add_argument("--mode", default="", help="a part of its name; see --list")
+    parser.add_argument("--mode", default="", help="its name, or a part of it; see --list")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--list", action="store_true", help="print the modes")
     given = parser.parse_args(arguments)
-    modes = [mode for mode in HISTORIES if given.mode in mode]
-    exact = [mode for mode in modes if mode == given.mode]
+    modes = modes_of(given.mode)
     if given.list:
         print("\n".join(HISTORIES))
         return 0
@@ -88,7 +92,7 @@ def main(arguments: list[str]) -> int:
     seed = secrets.randbelow(1 << 30) if given.seed is None else given.seed
     folder = given.folder or ROOT / "soak" / f"histories-{seed}"
     faults = {}
-    for mode in exact or modes:
+    for mode in modes:
         place = folder / mode.replace(" ", "-").replace(",", "").replace("()", "")
         faults[mode] = len(run(mode, given.minutes, seed, place))
     for mode, count in faults.items():

@@ -37,7 +37,7 @@ from integration.runs import Driver, DriverKilledError
 from integration.spark import NO_PLANNER
 from kshare.core.hashing import WHOLE, HashRange, split
 
-__all__ = ["Batch", "batches_of", "faults_of_batches", "query_round"]
+__all__ = ["Batch", "batches_of", "begun_batches", "faults_of_batches", "query_round"]
 
 _RECORDS: Final = 60
 _BYTES: Final = 300
@@ -83,6 +83,13 @@ def batches_of(lines: Sequence[Sequence[str]]) -> list[Batch]:
     return found
 
 
+def begun_batches(file: Path) -> int:
+    """How many batches have begun, of a history that may not be there yet."""
+    if not file.exists():
+        return 0
+    return sum(line.startswith("batch ") for line in file.read_text().splitlines())
+
+
 def faults_of_batches(batches: Sequence[Batch], looks: Sequence[Look]) -> list[str]:
     """What is wrong with the batches of one query, from its first start to its last.
 
@@ -125,6 +132,7 @@ class Query:
     Attributes:
         number: Of the checkpoint.
         ends: How each run has ended.
+        begun: The history of the run, and how many batches it had when the run began.
     """
 
     group: Group
@@ -132,6 +140,7 @@ class Query:
     number: int = 0
     ends: list[str] = field(default_factory=list)
     is_over: bool = False
+    begun: tuple[Path, int] | None = None
 
     def __post_init__(self) -> None:
         self._driver = Driver(self.folder)
@@ -169,6 +178,13 @@ class Query:
         """The history of a checkpoint."""
         return self.folder / f"query-{number:03}"
 
+    def is_starting(self) -> bool:
+        """Whether no batch has begun since the query was started last: Spark starts, or plans."""
+        if self.begun is None:
+            return True
+        file, before = self.begun
+        return begun_batches(file) == before
+
     def batches(self) -> list[list[Batch]]:
         """What was processed, by checkpoint."""
         files = [file for n in range(self.number + 1) if (file := self.file(n)).exists()]
@@ -180,6 +196,7 @@ class Query:
         while not self.is_over:
             number = self.number
             self._stop.unlink(missing_ok=True)
+            self.begun = self.file(number), begun_batches(self.file(number))
             try:
                 error = self._driver.run(self._job(number))
             except DriverKilledError:
@@ -326,7 +343,7 @@ def query_round(
             run.keep()
             return len(set(range(run.produced)) - run.delivered())
 
-        while_it_goes_on(missing)
+        while_it_goes_on(missing, query.is_starting)
         query.close()
         for member in group.members:
             member.is_over = member.process.poll() == 1 and "FencedError" in member.errors()

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from integration.conditions import Look, Observer, set_back
+from integration.conditions import Look, Observer, Stillness, set_back
 from integration.handler_judge import Call, Handlers, Letter, Process, calls_of
-from integration.query_histories import batches_of, faults_of_batches
+from integration.histories import HISTORIES, modes_of
+from integration.query_histories import batches_of, begun_batches, faults_of_batches
 from integration.residents import GROWTH, Measure, grown
 from integration.transactions import faults_of_outputs
 from kshare.core.progress import TopicPartition
@@ -212,3 +214,43 @@ def test_what_has_grown_between_the_second_quarter_and_the_last() -> None:
     assert grown([*[sample(0)] * 6, sample(1), sample(1)]) == []
     found = grown([*[sample(0)] * 6, sample(2), sample(2)])
     assert [text.split(":")[0] for text in found] == list(GROWTH)
+
+
+def test_the_name_of_a_mode_means_it_alone() -> None:
+    for mode in HISTORIES:
+        assert modes_of(mode) == [mode]
+    assert modes_of("implici") == ["implicit", "implicit, commit()"]
+    assert modes_of("") == [*HISTORIES]
+    assert not modes_of("none such")
+
+
+def test_a_slow_start_is_no_stillness() -> None:
+    still = Stillness(10, 0.0, seconds=150, start_seconds=600)
+    assert not still.is_over(500, 10, is_starting=True)
+    assert not still.is_over(649, 10)
+    assert still.is_over(650, 10)
+
+
+def test_what_goes_on_is_not_still() -> None:
+    still = Stillness(10, 0.0, seconds=150, start_seconds=600)
+    for now in range(100, 1_000, 100):
+        assert not still.is_over(now, 10 - now // 100)
+    assert still.is_over(1_050, 1)
+
+
+def test_starts_do_not_go_on_for_ever() -> None:
+    """A query that ends again and again before its first batch starts anew each time."""
+    still = Stillness(10, 0.0, seconds=150, start_seconds=600)
+    looks = [still.is_over(now, 10, is_starting=now % 100 > 10) for now in range(10, 1_000, 10)]
+    assert 600 < 10 * looks.index(True) < 800
+    still = Stillness(10, 0.0, seconds=150, start_seconds=600)
+    assert not still.is_over(500, 10, is_starting=True)
+    assert not still.is_over(510, 9, is_starting=True)
+    assert not still.is_over(1_000, 9, is_starting=True)
+
+
+def test_begun_batches(tmp_path: Path) -> None:
+    file = tmp_path / "query-000"
+    assert begun_batches(file) == 0
+    file.write_text("planning 1\nbatch 2 0\nrecord 3 0 0 6b\ndone 4 0\nplanning 5\nbatch 6 1\n")
+    assert begun_batches(file) == 2
