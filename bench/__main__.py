@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from bench import (
     arrow_jobs,
     assign_jobs,
-    byte_jobs,
     chunk_jobs,
     cooperative_jobs,
     core_jobs,
@@ -423,7 +422,6 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
     "sink": sink_rows,
     "slow": slow_rows,
     "time": time_jobs.rows,
-    "bytes": byte_jobs.rows,
 }
 WITHOUT_BROKER = {"core", "assign", "elastic"}
 

@@ -78,7 +78,6 @@ OF_SPARK = (
         "test_cluster_stream",
         "test_dashboard",
         "test_processing_spark",
-        "test_byte_limit",
         "test_chunks",
         "test_event_time",
         "test_keys",

@@ -25,7 +25,6 @@ PARITY = (
     "integration/test_differential_batch.py",
     "integration/test_differential_stream.py",
     "integration/test_differential_sink.py",
-    "integration/test_byte_limit.py",
     "integration/test_spark_versions.py",
 )
 SHORT = (

@@ -148,7 +148,6 @@ def _say_limits(options: "SourceOptions") -> None:
     """
     limits = {
         "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
-        "maxBytesPerTrigger": options.max_bytes_per_trigger,
         "minOffsetsPerTrigger": options.min_offsets_per_trigger,
         "maxRecordsPerTask": options.max_records_per_task,
         "targetTaskDuration": options.target_task_seconds,

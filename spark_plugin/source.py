@@ -42,7 +42,6 @@ from spark_plugin.spark_api import (
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
-    limit_of_bytes,
     new_folder,
     stream_reader,
 )
@@ -307,8 +306,6 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
-        if options.max_bytes_per_trigger is not None:
-            return limit_of_bytes(options.max_bytes_per_trigger)
         least = options.min_offsets_per_trigger
         return ReadAllAvailable() if least is None else ReadMinRows(least)
 
@@ -327,10 +324,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         # Trigger.Once asks for all there is: no limit applies, nor does the minimum.
         is_bounded = not isinstance(limit, ReadAllAvailable)
-        max_bytes = self._options.max_bytes_per_trigger if is_bounded else None
-        return self._planner.latest_offsets(
-            start, max_offsets, max_bytes=max_bytes, may_wait=is_bounded
-        )
+        return self._planner.latest_offsets(start, max_offsets, may_wait=is_bounded)
 
     @edge
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802

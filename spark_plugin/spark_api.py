@@ -91,7 +91,6 @@ __all__ = [
     "ReadMaxRows",
     "ReadMinRows",
     "SupportsTriggerAvailableNow",
-    "limit_of_bytes",
     "new_folder",
     "refuse_reuse",
     "shown_offsets",
@@ -126,13 +125,6 @@ def stream_reader(reader: "StreamReader", folder: str | None) -> datasource.Data
     from spark_plugin.plain_reader import PlainReader  # noqa: PLC0415
 
     return PlainReader(reader, folder)
-
-
-def limit_of_bytes(size: int) -> ReadLimit:
-    """Return Spark's limit of bytes; else one that limits nothing, but is not "all there is"."""
-    kind: Any = getattr(sys.modules[ReadLimit.__module__], "ReadMaxBytes", None)
-    limit: ReadLimit = ReadMaxRows((1 << 63) - 1) if kind is None else kind(size)
-    return limit
 
 
 def shown_offsets(shown: Any) -> Any:

@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from kshare.core.admission import WindowEnds, admit
+from kshare.core.admission import admit
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges
 from kshare.core.losses import (
@@ -367,7 +367,6 @@ def limit_ranges(
     end: int,
     ranges: Iterable[tuple[HashRange, int]],
     parked: KeyRanges,
-    ends: WindowEnds | None = None,
 ) -> list[tuple[RangeLimit, PlannedSlice]]:
     """The limits of a partition's ranges, and what is read up to each.
 
@@ -379,14 +378,12 @@ def limit_ranges(
         end: Below which offset it is read.
         ranges: Its ranges, ascending, and the number of records that each may read.
         parked: The hashes of parked keys.
-        ends: Below which offset each range is read, by where it stands, if that is less.
     """
     limited = []
     for hashes, records in ranges:
         parts = KeyRanges([hashes]) - parked
         if parts:
-            top = end if ends is None else min(end, ends.end(reached.position_of(parts)))
-            limit = RangeLimit(parts, top, records)
+            limit = RangeLimit(parts, end, records)
             planned = _planned(partition, reached, limit)
             if planned is not None:
                 limited.append((limit, planned))

@@ -26,7 +26,6 @@ from kshare.ranges import RANGE_ASSIGNORS, load_range_assignor
 __all__ = [
     "BAD_RECORDS",
     "BOOLEAN",
-    "BYTES",
     "COLUMNS",
     "COMMITS",
     "DURATION_MAX",
@@ -443,22 +442,5 @@ COMMITS: Final = Kind(
     _words({**_BOOLEANS, "individual": "individual"}, "true, false or individual"),
 )
 """The way in which offsets are committed, if at all."""
-# JavaUtils.byteStringAs of Spark; a bare number is one of bytes.
-_SIZE: Final = re.compile(r"([0-9]{1,19})\s*([kmgtp]?)b?", re.ASCII)
-
-
-def _parse_bytes(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip().lower())
-    size = int(match[1]) << (10 * " kmgtp".index(match[2] or " ")) if match else 0
-    if not 1 <= size <= LONG_MAX:
-        raise BadValueError(
-            "is not a number of bytes above 0",
-            "write for example 512k, 100m, 2g (b, k, m, g, t, p)",
-        )
-    return size
-
-
-BYTES: Final = Kind("bytes such as `100m`", _parse_bytes)
-
 DURATION_OR_OFF: Final = Kind("time such as `10m`, or `off`", _parse_duration_or_off)
 """Seconds, infinite for ``off``."""

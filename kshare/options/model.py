@@ -288,8 +288,6 @@ class SourceOptions:
         starting: The begin of a new query (``starting*``).
         ending: The end of a batch query (``ending*``).
         max_offsets_per_trigger: Maximum number of offsets of a batch (streams only).
-        max_bytes_per_trigger: Maximum number of bytes of a batch, as Kafka stores them (streams
-            only).
         min_offsets_per_trigger: Number of offsets for which a trigger waits (streams only).
         max_trigger_delay_seconds: Longest time that it waits for them (``maxTriggerDelay``).
         fail_on_data_loss: Fail if wanted offsets are gone, or a record is too large; else warn and
@@ -334,7 +332,6 @@ class SourceOptions:
     starting: StartSpec
     ending: OffsetSpec = LATEST
     max_offsets_per_trigger: int | None = None
-    max_bytes_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_seconds: float = 900.0
     fail_on_data_loss: bool = True

@@ -26,7 +26,7 @@ from kshare.options.raw import Faults, RawOptions
 from kshare.options.row_encodings import RowEncoding, RowEncodings, RowEncodingsParser
 from kshare.options.row_formats import is_row_option
 from kshare.options.source import is_assignor_config
-from kshare.options.table import NOT_BUILT, OPTIONS
+from kshare.options.table import NOT_BUILT, OPTIONS, REMOVED
 
 __all__ = [
     "ID_PREFIX",
@@ -166,7 +166,7 @@ class _SinkParser:
             queries = OPTIONS[name].queries if name in OPTIONS else ()
             if "sink" in queries or name.lower() in _OF_SPARK or is_row_option(name):
                 continue
-            if queries or name in NOT_BUILT or is_assignor_config(name):
+            if queries or name in NOT_BUILT or name in REMOVED or is_assignor_config(name):
                 self._faults.warn(name, "is ignored, it is an option of the source")
             else:
                 known = [option.name for option in OPTIONS.values() if "sink" in option.queries]

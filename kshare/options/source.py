@@ -30,7 +30,7 @@ from kshare.options.offset_specs import OffsetSpecParser, parse_assign
 from kshare.options.pattern import java_pattern
 from kshare.options.raw import Faults, RawOptions
 from kshare.options.row_formats import TypedRowsParser, is_row_option
-from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS
+from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS, REMOVED
 from kshare.ranges import RANGE_ASSIGNORS
 
 if TYPE_CHECKING:
@@ -122,10 +122,13 @@ class _SourceParser:
             is_config = is_assignor_config(name)
             is_row = is_row_option(name)
             queries = OPTIONS[name].queries if name in OPTIONS else ()
-            if not self._streaming and (is_config or queries == ("stream",)):
+            of_streams = is_config or name in REMOVED or queries == ("stream",)
+            if of_streams and not self._streaming:
                 self._faults.warn(name, "is ignored in batch queries")
             elif name in NOT_BUILT:
                 self._raw.fault(name, "not built yet")
+            elif name in REMOVED:
+                self._raw.fault(name, *REMOVED[name])
             elif name in NO_EFFECT:
                 self._faults.warn(name, NO_EFFECT[name])
             elif queries == ("sink",):

@@ -12,7 +12,6 @@ from typing import Any, Final, Literal, NamedTuple
 from kshare.options.kinds import (
     BAD_RECORDS,
     BOOLEAN,
-    BYTES,
     COMMITS,
     DURATION_OR_OFF,
     FIELDS,
@@ -34,7 +33,7 @@ from kshare.options.kinds import (
 )
 from kshare.options.typed_rows import FORMATS, FRAMINGS, OTHER_RECORDS
 
-__all__ = ["NOT_BUILT", "NO_EFFECT", "OPTIONS", "SECTIONS", "Option", "canonical"]
+__all__ = ["NOT_BUILT", "NO_EFFECT", "OPTIONS", "REMOVED", "SECTIONS", "Option", "canonical"]
 
 Query = Literal["batch", "stream", "sink"]
 
@@ -299,14 +298,6 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "max_offsets_per_trigger",
         ),
         Option(
-            "maxBytesPerTrigger",
-            "Maximum number of bytes in a micro-batch, as Kafka stores them, shared among "
-            "partitions by backlog ([tuning.md](tuning.md#batches-by-bytes)).",
-            _STREAM,
-            BYTES,
-            "max_bytes_per_trigger",
-        ),
-        Option(
             "minOffsetsPerTrigger",
             "Wait until this many offsets are there, or `maxTriggerDelay` is over.",
             _STREAM,
@@ -483,6 +474,14 @@ OPTIONS: Final = {option.name: option for options in SECTIONS.values() for optio
 NOT_BUILT: Final = ("envelope",)
 """Options that are known and refused, because to ignore them would change what is read."""
 
+REMOVED: Final = {
+    "maxBytesPerTrigger": (
+        "is no option any more: its batches cost brokers each byte twice",
+        "bound a batch with maxOffsetsPerTrigger, or each task's time with targetTaskDuration",
+    ),
+}
+"""Options of a stream that are refused: what is wrong, and what to use instead."""
+
 NO_EFFECT: Final = {
     "reserve.message.value.range.fetch": (
         "has no effect here, because what waits for the other ranges of a partition is the fetched "
@@ -500,7 +499,7 @@ NO_EFFECT: Final = {
 """Names of the key-shared consumption proposal that do nothing here, and why."""
 
 _SPELLINGS: Final = {
-    **{name.lower(): name for name in (*OPTIONS, *NOT_BUILT, *NO_EFFECT)},
+    **{name.lower(): name for name in (*OPTIONS, *NOT_BUILT, *REMOVED, *NO_EFFECT)},
     **{alias.lower(): option.name for option in OPTIONS.values() for alias in option.aliases},
 }
 

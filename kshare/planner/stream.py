@@ -61,15 +61,7 @@ from kshare.core.tasks import PlannedSlice, Task
 from kshare.errors import DataLossError, OptionsError
 from kshare.feedback.server import FeedbackServer
 from kshare.options import SourceOptions
-from kshare.planner.batch_bounds import (
-    BatchBounds,
-    BatchEnd,
-    ByteLimit,
-    Look,
-    MostRead,
-    TriggerGate,
-    look_into_log,
-)
+from kshare.planner.batch_bounds import BatchBounds, BatchEnd, TriggerGate
 from kshare.planner.batch_history import BatchHistory, RecentBatch, batch_name, raise_or_warn
 from kshare.planner.cluster_view import ClusterLike, ClusterView
 from kshare.planner.end_offsets import EndOffsetResolver, Scan, scan_log
@@ -106,7 +98,6 @@ class StreamPlanner:
         commits: Creates the committer of stable offsets, if the options ask for it.
         times: Timestamps in the log; None for Kafka's.
         wall_clock: Seconds since 1970, for timestamps in the future.
-        look: Finds the sizes of record batches in the log.
         schemas: The reader schemas of typed rows; None: keys and values are bytes.
     """
 
@@ -124,7 +115,6 @@ class StreamPlanner:
         commits: Callable[[SourceOptions], Committer | None] = committer,
         times: LogTimes | None = None,
         wall_clock: Callable[[], float] = time.time,
-        look: Look = look_into_log,
         schemas: SchemaPins | None = None,
     ) -> None:
         self._options = options
@@ -149,7 +139,6 @@ class StreamPlanner:
         self._bounds = BatchBounds(
             options,
             TimeAlignment(options, self._view, times, wall_clock=wall_clock),
-            ByteLimit(options, look),
             TriggerGate(options, clock=clock),
         )
 
@@ -183,7 +172,6 @@ class StreamPlanner:
         start: Mapping[str, Any],
         max_offsets: int | None,
         *,
-        max_bytes: int | None = None,
         may_wait: bool = False,
     ) -> dict[str, Any]:
         """The end of the next batch.
@@ -191,7 +179,6 @@ class StreamPlanner:
         Args:
             start: The dict of the batch before, or of :meth:`initial_offsets`.
             max_offsets: Maximum number of offsets of the batch, over all partitions; None for none.
-            max_bytes: Maximum number of bytes, as Kafka stores them; None for none.
             may_wait: Whether ``minOffsetsPerTrigger`` counts in this trigger.
 
         Raises:
@@ -236,7 +223,7 @@ class StreamPlanner:
             available,
             starting,
             keys,
-            MostRead(max_offsets, max_bytes),
+            max_offsets,
             lambda ends: self._plan_limits(batch, ends, keys),
         )
         after, limited = self._after(batch, batch_end, keys, reached, starting)
@@ -353,7 +340,6 @@ class StreamPlanner:
                 batch_end.ends[tp],
                 batch_end.limits.by_range(tp),
                 keys.parked(tp),
-                batch_end.windows.get(tp),
             )
             for tp in batch_end.limits.speeds
         }

@@ -220,7 +220,7 @@ def test_configurations_of_spark_are_no_options() -> None:
     assert found.endswith("is ignored, it is no option but a configuration of Spark's")
 
 
-@pytest.mark.parametrize("name", STREAMS_ONLY)
+@pytest.mark.parametrize("name", [*STREAMS_ONLY, "maxBytesPerTrigger"])
 def test_what_limits_streams_is_ignored_in_batch_queries(name: str) -> None:
     (found,) = warnings({name: "what may not be looked at"}, streaming=False)
     assert found == f"option {name} is ignored in batch queries"

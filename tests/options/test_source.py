@@ -44,7 +44,6 @@ def test_defaults_of_a_stream() -> None:
         if name not in {"topics", "starting", "ending", "kafka"}
     } == {
         "max_offsets_per_trigger": None,
-        "max_bytes_per_trigger": None,
         "min_offsets_per_trigger": None,
         "max_trigger_delay_seconds": 900.0,
         "fail_on_data_loss": True,
@@ -316,17 +315,11 @@ def test_how_far_ahead_in_time_is_a_duration_or_off(text: str, ms: int | None) -
     assert options().max_time_ahead_ms is options().max_time_ahead_seconds is None
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("900", 900), (" 12B ", 12), ("64k", 1 << 16), ("5 MB", 5 << 20), ("2g", 2 << 30)],
-)
-def test_a_size_is_as_spark_writes_it(text: str, size: int) -> None:
-    assert options({"maxBytesPerTrigger": text}).max_bytes_per_trigger == size
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1", "1.5m", "m", "9 miles", "9999999p"])
-def test_what_is_no_size(text: str) -> None:
-    assert "write for example 512k, 100m" in problem({"maxBytesPerTrigger": text})
+def test_an_option_that_is_gone_is_refused_and_says_what_to_use_instead() -> None:
+    found = problem({"MaxBytesPerTrigger": "100m"})
+    assert "maxBytesPerTrigger: is no option any more" in found
+    assert "maxOffsetsPerTrigger" in found
+    assert "targetTaskDuration" in found
 
 
 def test_how_far_ahead_is_neither() -> None:

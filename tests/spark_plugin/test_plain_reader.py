@@ -238,7 +238,6 @@ def test_limits_are_said_once_and_not_among_the_warnings(
     caplog.set_level(logging.INFO, "kshare")
     limits = {
         "maxOffsetsPerTrigger": "5",
-        "maxBytesPerTrigger": "1m",
         "targetTaskDuration": "3s",
         "keyRanges": "2",
     }
@@ -251,7 +250,7 @@ def test_limits_are_said_once_and_not_among_the_warnings(
         reader.stop()
     (said,) = [each for each in caplog.records if "Trigger.AvailableNow" in each.getMessage()]
     assert said.levelno == logging.INFO
-    assert "maxOffsetsPerTrigger, maxBytesPerTrigger, targetTaskDuration" in said.getMessage()
+    assert "maxOffsetsPerTrigger, targetTaskDuration" in said.getMessage()
 
 
 def test_a_start_beside_gaps_is_said_and_not_among_the_warnings(

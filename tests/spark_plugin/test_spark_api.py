@@ -1,14 +1,12 @@
 """What Spark has, and what is done without it. ``make test-spark`` runs on each version."""
 
 import sys
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pyspark
 import pytest
 
-from kshare.options import parse_options
 from spark_plugin import spark_api
 from spark_plugin.plain_reader import PlainReader
 from spark_plugin.source import KshareDataSource, StreamReader
@@ -28,26 +26,6 @@ def test_the_reader_is_one_that_spark_can_call(monkeypatch: Any, told: bool) -> 
         source = KshareDataSource(options)
         reader = source.streamReader(source.schema())
         assert isinstance(reader, StreamReader if told else PlainReader)
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_limit_of_bytes_is_asked_for_by_its_name_where_spark_has_it(
-    monkeypatch: pytest.MonkeyPatch, is_there: bool
-) -> None:
-    """Else by one that Spark knows, so that it does not ask for all there is."""
-    module = sys.modules[spark_api.ReadLimit.__module__]
-    if is_there:
-        kind: Any = dataclass(type("ReadMaxBytes", (), {"__annotations__": {"max_bytes": int}}))
-        monkeypatch.setattr(module, "ReadMaxBytes", kind, raising=False)
-    else:
-        monkeypatch.delattr(module, "ReadMaxBytes", raising=False)
-    source = KshareDataSource({**BASE, "maxBytesPerTrigger": "2k"})
-    reader: Any = StreamReader(parse_options(source.options, streaming=True).options)
-    limit: Any = reader.getDefaultReadLimit()
-    if is_there:
-        assert limit.max_bytes == 2048
-    else:
-        assert isinstance(limit, spark_api.ReadMaxRows)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,6 @@ class Log:
         self.aborted: set[int] = set()  # offsets that read_committed leaves out
         self.vanished: set[int] = set()  # offsets whose records were compacted away
         self.times: dict[tuple[TopicPartition, int], int] = {}
-        self.sizes: dict[tuple[TopicPartition, int], int] = {}  # of record batches of one record
         self.compacted = False
         self.subscribed = set(self.keys)
         self.ids = {"t": "first"}
@@ -66,9 +65,6 @@ class Log:
 
     def timestamp(self, partition: TopicPartition, offset: int) -> int:
         return self.times.get((partition, offset), offset)
-
-    def size(self, partition: TopicPartition, offset: int) -> int:
-        return self.sizes.get((partition, offset), 10)
 
     def partitions(self, _: Topics, /) -> tuple[TopicPartition, ...]:
         return tuple(sorted(self.keys.keys() & self.subscribed))
@@ -221,8 +217,6 @@ class Query:
         self.log, self.given = log, given
         self.parking = Parking()
         self.passes = self.scans = 0  # over the log; and for slices
-        self.looks = self.looked_at = 0  # for sizes; the bytes that were seen
-        self.max_bytes: int | None = None  # of a batch
         self.waits = False  # for minOffsetsPerTrigger
         self.delivered: list[tuple[TopicPartition, int]] = []
         self.lost_messages = random.Random(0)
@@ -258,7 +252,6 @@ class Query:
             clock=lambda: self.now,
             times=self.times,
             wall_clock=lambda: self.today,
-            look=self.look,
         )
 
     def scan(self, limited: Sequence[PlannedSlice], options: SourceOptions) -> list[SliceEnd]:
@@ -272,28 +265,9 @@ class Query:
         ]
         return [SliceEnd(end, len(offsets)) for offsets, end in found]
 
-    def look(
-        self, wanted: Sequence[tuple[Slice, int]], _: SourceOptions
-    ) -> list[list[tuple[int, int]]]:
-        self.looks += 1
-        return [self._record_batches(slice_, most) for slice_, most in wanted]
-
-    def _record_batches(self, slice_: Slice, most: int) -> list[tuple[int, int]]:
-        found, tp = [], slice_.topic_partition
-        for offset in range(slice_.offsets.start, slice_.offsets.end):
-            size = self.log.size(tp, offset)
-            found.append((offset + 1, size))
-            self.looked_at += size
-            most -= size
-            if most < 0:
-                break
-        return found
-
     def trigger(self, max_offsets: int | None = None) -> Sequence[PlannedSlice]:
         """One batch. Returns what its tasks read; nothing if there was nothing new."""
-        end = self.planner.latest_offsets(
-            self.at, max_offsets, max_bytes=self.max_bytes, may_wait=self.waits
-        )
+        end = self.planner.latest_offsets(self.at, max_offsets, may_wait=self.waits)
         if end == self.at:
             return ()
         tasks = self.planner.tasks(self.at, end)

@@ -1,4 +1,4 @@
-"""The read path's calls: the records of slices; where they end, their sizes and times.
+"""The read path's calls: the records of slices; where they end, and their times.
 
 Options that cannot be used are reported at the call, before anything is contacted. Cost: the
 reader's own, and for ``on_end`` a few key hashes for each record batch. What is looked for in the
@@ -30,14 +30,13 @@ from kshare.wire.protocol.retry import Clock
 from kshare.wire.reader.faults import LostOffsets
 from kshare.wire.reader.fetch_loop import FetchLoop
 from kshare.wire.reader.fetcher import Fetcher
-from kshare.wire.reader.slice_records import OnHeads, SliceRecords
+from kshare.wire.reader.slice_records import SliceRecords
 
 __all__ = [
     "SliceReader",
     "find_ends",
     "find_first",
     "find_later",
-    "find_sizes",
     "read_slice",
     "read_slices",
     "reader_options",
@@ -49,7 +48,6 @@ _log = logging.getLogger(__name__)
 
 _NONE: Final[Mapping[Slice, Any]] = {}
 
-_HEAD_BYTES = 61
 _CLAIMED_SECONDS = 0.01  # between looks at what siblings are fetching
 _DECODERS_MAX = 8  # that keep their buffers, of some 2 MiB each
 
@@ -147,8 +145,6 @@ class SliceReader:
         planned: The slices; no two of them hold the same record.
         options: Options of the source.
         on_end: By slice, a function to call with its end, once its last record was taken.
-        on_heads: By slice, a function to call with the heads of each response's record batches,
-            whose records are not read; it returns whether that was enough.
         count_only: Find where reading ends, and deliver nothing; each slice has a limit.
         brokers: The brokers of the cluster; None for those that the options name.
         clock: Source of time.
@@ -163,7 +159,6 @@ class SliceReader:
         options: SourceOptions,
         *,
         on_end: Mapping[Slice, OnEnd] = _NONE,
-        on_heads: Mapping[Slice, OnHeads] = _NONE,
         count_only: bool = False,
         brokers: Brokers | None = None,
         clock: Clock = time,
@@ -175,7 +170,6 @@ class SliceReader:
                 options,
                 is_sampled=each.slice in on_end,
                 count_only=count_only,
-                on_heads=on_heads.get(each.slice),
                 arena=arena,
                 is_one_of_many=len(planned) > _DECODERS_MAX,
             )
@@ -313,58 +307,6 @@ def find_ends(
     for _ in reader.batches():
         raise AssertionError("a scan delivers nothing")
     return [part.slice_end for part in reader.slices]
-
-
-def find_sizes(
-    wanted: Sequence[tuple[Slice, int]], options: SourceOptions, *, brokers: Brokers | None = None
-) -> list[list[tuple[int, int]]]:
-    """The record batches of slices, until they have more than some bytes. One pass for all.
-
-    Args:
-        wanted: Slices, each with a number of bytes; no two of them hold the same record.
-        options: Options as for :func:`kshare.wire.reader.read_slice.read_slice`.
-        brokers: The brokers of the cluster; None for those that the options name.
-
-    Returns:
-        For each slice the offset after each record batch, and its size in bytes; ascending. If a
-        slice has no more than these bytes, the last offset is its end or beyond.
-
-    Raises:
-        KshareError: The slice cannot be read; as for
-            :func:`kshare.wire.reader.read_slice.read_slices`.
-    """
-    heads = [_Heads(slice_, most) for slice_, most in wanted]
-    planned = [PlannedSlice(each.slice) for each in heads]
-    on_heads = {each.slice: each.take for each in heads}
-    for _ in SliceReader(planned, options, on_heads=on_heads, brokers=brokers).batches():
-        raise AssertionError("heads alone are looked at")
-    return [each.found() for each in heads]
-
-
-class _Heads:
-    """The record batches of one slice."""
-
-    def __init__(self, slice_: Slice, most: int) -> None:
-        self.slice = slice_
-        self._left = most
-        self._batches: list[tuple[int, int]] = []
-
-    def take(self, index: BatchIndex) -> bool:
-        """Take a response; return whether that is enough."""
-        heads = index.batches
-        ends = (heads["base_offset"] + heads["last_delta"] + 1).tolist()
-        sizes = (heads["end"] - heads["start"] + _HEAD_BYTES).tolist()
-        new = [at for at in zip(ends, sizes, strict=True) if at[0] > index.fetch_offset]
-        self._batches += new
-        self._left -= sum(size for _, size in new)
-        return self._left < 0
-
-    def found(self) -> list[tuple[int, int]]:
-        """The record batches; the slice's end too, if what is before it is gone."""
-        end = self.slice.offsets.end
-        if self._left >= 0 and (not self._batches or self._batches[-1][0] < end):
-            return [*self._batches, (end, 0)]
-        return self._batches
 
 
 def find_first(

@@ -4,10 +4,9 @@ A request is large enough for the next record batch, sooner or later, however la
 Cost: what is asked for beyond a slice's end is at most a quarter of its rest, and 64 KiB.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -19,8 +18,6 @@ from kshare.wire.decode.records import ROWS_MAX, BatchIndex, Decoder
 from kshare.wire.protocol.messages import PartitionFetch
 
 __all__ = ["FetchSize", "PartitionRecords", "SliceRecords"]
-
-OnHeads: TypeAlias = Callable[[BatchIndex], bool]
 
 _FIRST_BYTES = 1 << 20
 _BYTES_MIN = 64 << 10
@@ -36,8 +33,6 @@ class SliceRecords:
         options: Options of the source.
         is_sampled: Whether :attr:`slice_end` has a sample of the keys.
         count_only: Find where reading ends, and deliver nothing; there is a limit.
-        on_heads: Called with the heads of each response's record batches, whose records are not
-            read; returns whether that was enough. None: records are read.
         arena: Where records are decompressed; may be shared with others. None for an own one.
         is_one_of_many: Whether slices are so numerous that each must give up its buffers after
             each response.
@@ -60,7 +55,6 @@ class SliceRecords:
         *,
         is_sampled: bool = False,
         count_only: bool = False,
-        on_heads: OnHeads | None = None,
         arena: Arena | None = None,
         is_one_of_many: bool = False,
         max_rows: int = ROWS_MAX,
@@ -71,7 +65,6 @@ class SliceRecords:
         self.limit = RecordLimit(planned.max_records)
         self._sample = KeySample() if is_sampled else None
         self._count_only = count_only
-        self._on_heads = on_heads
         self._is_one_of_many = is_one_of_many
         self._new_decoder = partial(
             Decoder,
@@ -111,10 +104,6 @@ class SliceRecords:
         at = index.next_offset
         if index.fetch_offset < self.cursor.delivered:
             index = replace(index, fetch_offset=self.cursor.delivered)
-        if self._on_heads is not None:
-            is_enough = self._on_heads(index)
-            self.cursor = self.cursor.finish() if is_enough else self.cursor.deliver_to(at)
-            return
         if self._decoder is None:
             self._decoder = self._new_decoder()
         if self._count_only:
