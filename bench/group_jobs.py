@@ -2,7 +2,6 @@
 
 ``loop SERVERS TOPIC``          ``for message in consumer``, ``value()`` of each
 ``explicit SERVERS TOPIC``      the same, and ``acknowledge`` of each, with a commit a second
-``limited SERVERS TOPIC``       ``consume(500, 1.0)`` with ``max.in.flight.per.key=1``, all acknowledged
 ``batches SERVERS TOPIC``       ``consume_batch``
 ``confluent-loop SERVERS TOPIC``  confluent-kafka's ``consume(500)``, ``value()`` of each
 ``commits SERVERS TOPIC``       the median time of ``commit()``, and the log's bytes a gap
@@ -85,22 +84,6 @@ def explicit(servers: str, topic: str) -> Measured:
             count += 1
             if count == end:
                 break
-        return count
-
-    return timed(read, consumer)
-
-
-def limited(servers: str, topic: str) -> Measured:
-    """With many keys, or 100: each call returns as many as there are keys."""
-    mode = {"acknowledgement__mode": "explicit", "max__in__flight__per__key": 1}
-    consumer, end = assigned(servers, topic, **mode)
-
-    def read() -> int:
-        count = 0
-        while count < end:
-            for message in consumer.consume(500, 1.0):
-                consumer.acknowledge(message)
-                count += 1
         return count
 
     return timed(read, consumer)
@@ -268,7 +251,6 @@ def peak() -> int:
 JOBS: dict[str, Callable[..., Measured]] = {
     "loop": loop,
     "explicit": explicit,
-    "limited": limited,
     "batches": batches,
     "confluent-loop": confluent_loop,
     "commits": commits,

@@ -5,7 +5,6 @@
 ``async``       ``async for message in consumer``
 ``async-poll``  ``await poll`` one by one
 ``poll``        ``poll`` one by one
-``limited``     ``consume(500, 1.0)`` with ``max.in.flight.per.key=1``, and ``acknowledge`` of each
 ``confluent``, ``confluent-poll``  the same by confluent-kafka
 ``confluent-aio``  ``await poll`` one by one of its ``AIOConsumer``, some of the records
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:  # a process that receives imports what its consumer needs, an
 
 Measured = dict[str, float]
 RECORDS = 1_000_000
-FEW = "bench-few-keys"
-LIMITED = 200_000
 AIO = 20_000
 
 
@@ -86,7 +83,7 @@ def kshare(servers: str, topic: str, receive: Callable[[Any, Count], None], **mo
     """Receive all by a consumer."""
     from kshare.group import KeySharedConsumer
 
-    count = Count(LIMITED if topic.startswith(FEW) else RECORDS)
+    count = Count(RECORDS)
     with KeySharedConsumer(settings(servers, **more)) as consumer:
         consumer.subscribe([topic])
         receive(consumer, count)
@@ -119,7 +116,7 @@ def loop(servers: str, topic: str) -> Count:
     """``async for``."""
     from kshare.group import AsyncKeySharedConsumer
 
-    count = Count(LIMITED if topic.startswith(FEW) else RECORDS)
+    count = Count(RECORDS)
 
     async def run() -> None:
         async with AsyncKeySharedConsumer(settings(servers)) as consumer:
@@ -177,7 +174,7 @@ def confluent(servers: str, topic: str, receive: Callable[[Any, Count], None]) -
     """Receive all by confluent-kafka."""
     from confluent_kafka import Consumer
 
-    count = Count(LIMITED if topic.startswith(FEW) else RECORDS)
+    count = Count(RECORDS)
     consumer = Consumer(settings(servers))
     consumer.subscribe([topic])
     receive(consumer, count)
@@ -191,9 +188,6 @@ JOBS: dict[str, Callable[[str, str], Count]] = {
     "explicit": lambda servers, topic: kshare(servers, topic, explicit, **EXPLICIT),
     "async": loop,
     "poll": lambda servers, topic: kshare(servers, topic, poll),
-    "limited": lambda servers, topic: kshare(
-        servers, topic, explicit, max__in__flight__per__key=1, **EXPLICIT
-    ),
     "async-poll": async_poll,
     "confluent": lambda servers, topic: confluent(servers, topic, consume),
     "confluent-aio": confluent_aio,
@@ -213,7 +207,7 @@ def rows(servers: str, runs: int) -> "list[Row]":
     from bench.rows import interleaved, own_row, speed_row
     from kshare.testing import produce
 
-    topic, few = new_topic(servers, "receive"), new_topic(servers, FEW.removeprefix("bench-"))
+    topic = new_topic(servers, "receive")
     value = b"x" * 100
     for first in range(0, RECORDS, 100_000):
         produce(
@@ -221,10 +215,9 @@ def rows(servers: str, runs: int) -> "list[Row]":
             topic,
             ((b"key-%d" % (i % 10_000), value) for i in range(first, first + 100_000)),
         )
-    produce(servers, few, ((b"key-%d" % (i % 100), value) for i in range(LIMITED)))
     peaks: dict[str, list[float]] = {}
 
-    def seconds(job: str, topic: str = topic) -> float:
+    def seconds(job: str) -> float:
         command = [sys.executable, "-m", "bench.receive_jobs", job, servers, topic]
         # Modules that each process compiles anew would count as its memory.
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
@@ -246,13 +239,6 @@ def rows(servers: str, runs: int) -> "list[Row]":
         times = interleaved(lambda: seconds(peer), lambda: seconds(ours), runs)  # noqa: B023
         found.append(speed_row(name, RECORDS, times, target))
         print(found[-1], flush=True)
-    rate = RECORDS / min(seconds("limited", few) for _ in range(max(runs // 2, 1)))
-    limited = f"{rate / 1000:,.0f} k/s"
-    found.append(
-        own_row(
-            "100 keys, one in flight of each, consume(500, 1.0)", limited, ">= 50 k/s", rate >= 5e4
-        )
-    )
     for job in ("consume", "explicit", "async", "poll", "confluent"):
         highest = max(peaks[job]) * 1.048576
         shown, most = f"{highest:.0f} MB", "-" if job == "confluent" else "<= 160 MB"

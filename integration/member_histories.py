@@ -38,7 +38,6 @@ MODES: Final[Mapping[str, Mapping[str, Any]]] = {
     "implicit": {},
     "implicit, commit()": {"enable.auto.commit": False},
     "explicit": {"acknowledgement.mode": "explicit"},
-    "explicit, one of a key": {"acknowledgement.mode": "explicit", "max.in.flight.per.key": 1},
     "assign": {},
     "assign, explicit": {"acknowledgement.mode": "explicit", "enable.auto.commit": False},
     "no order": {

@@ -41,7 +41,6 @@ _GAUGES: Final = {
     "in_flight_records": "Records that were returned and are not processed.",
     "stable_offset": "The first offset that is not processed of the consumer's key hashes.",
     "gaps": "Stretches that were returned and are not acknowledged.",
-    "held_records": "Records that are read and kept back for their keys.",
     "oldest_unacknowledged_seconds": "Age of the oldest record that is not acknowledged.",
     "retention_margin_offsets": "Offsets that may be deleted before what is pending is.",
 }
@@ -131,7 +130,6 @@ def _add_partitions(
         gauges["assigned_share"].add_metric(labels, partition.share)
         gauges["in_flight_records"].add_metric(labels, partition.in_flight)
         gauges["gaps"].add_metric(labels, partition.gaps)
-        gauges["held_records"].add_metric(labels, partition.held)
         oldest_ms = partition.oldest_unacknowledged_ms
         known = {
             "lag_offsets": partition.lag,

@@ -53,8 +53,6 @@ class PartitionMetrics:
             it has started, and with ``consumption.order=none``.
         gaps: Number of stretches that were returned and are not acknowledged, with processed ones
             above them (``acknowledgement.mode=explicit``).
-        held: Number of records that are read and kept back for their keys
-            (``max.in.flight.per.key``).
         oldest_unacknowledged_ms: Timestamp of the record with the lowest offset of those that were
             returned and are not acknowledged (``acknowledgement.mode=explicit``); None if there is
             none, or timestamps are not read (``columns``).
@@ -69,7 +67,6 @@ class PartitionMetrics:
     in_flight: int = 0
     stable_offset: int | None = None
     gaps: int = 0
-    held: int = 0
     oldest_unacknowledged_ms: int | None = None
     retention_margin: int | None = None
 

@@ -60,10 +60,6 @@ def check_consumer(
         )
     if not config.auto_commit:
         problems.append("enable.auto.commit is false; nothing would be committed: leave it out")
-    if config.in_flight_per_key is not None:
-        problems.append(
-            "max.in.flight.per.key is set; the processor itself keeps the order of keys"
-        )
     if config.transactional_id is not None:
         problems.append("transactional.id is set; a processor cannot run within transactions")
     if config.order != "key":

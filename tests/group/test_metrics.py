@@ -151,7 +151,7 @@ def test_what_individual_commits_leave_open_is_measured(cluster: FakeCluster, ma
     for message in (*messages[2:10], *messages[15:]):
         consumer.acknowledge(message)
     partition = consumer.metrics().partitions[T0]
-    assert (partition.stable_offset, partition.gaps, partition.held) == (4, 2, 0)
+    assert (partition.stable_offset, partition.gaps) == (4, 2)
     assert partition.oldest_unacknowledged_ms == messages[0].timestamp()[1]
     assert partition.retention_margin == 0  # the next record that is deleted is pending
     for message in messages[:12]:
@@ -160,15 +160,6 @@ def test_what_individual_commits_leave_open_is_measured(cluster: FakeCluster, ma
     assert (partition.stable_offset, partition.gaps) == (16, 1)
     assert partition.oldest_unacknowledged_ms == messages[12].timestamp()[1]
     assert partition.retention_margin == 12
-
-
-def test_records_that_wait_for_their_key_are_not_in_flight(make: Make) -> None:
-    consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
-    consumer.assign({("orders", 0): []})
-    assert len(consumer.consume(20, WAIT_S)) == 20
-    assert consumer.metrics().partitions[T0].in_flight == 20
-    assert consumer.consume(1, 0) == []
-    eventually(lambda: consumer.poll(0.01) is None and consumer.metrics().partitions[T0].held == 80)
 
 
 def test_commits_are_measured(make: Make, group: FakeSessions) -> None:
@@ -268,7 +259,6 @@ def test_prometheus_metrics() -> None:
         *(5, 9, 4, 2),
         stable_offset=3,
         gaps=1,
-        held=8,
         oldest_unacknowledged_ms=1_000_000,
         retention_margin=2,
     )
@@ -290,8 +280,6 @@ def test_prometheus_metrics() -> None:
         ("kshare_consumer_stable_offset", *first): 3,
         ("kshare_consumer_gaps", *first): 1,
         ("kshare_consumer_gaps", *second): 0,
-        ("kshare_consumer_held_records", *first): 8,
-        ("kshare_consumer_held_records", *second): 0,
         ("kshare_consumer_oldest_unacknowledged_seconds", *first): pytest.approx(
             time.time() - 1_000, abs=60
         ),

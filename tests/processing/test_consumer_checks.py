@@ -16,13 +16,10 @@ from kshare.processing.runner import Runner
 def test_a_consumer_that_does_not_fit_is_refused(
     consumer: Callable[..., KeySharedConsumer],
 ) -> None:
-    made = consumer(max__in__flight__per__key=1, enable__auto__commit=False)
+    made = consumer(allow__individual__commit=True, enable__auto__commit=False)
     with pytest.raises(OptionsError) as error:
         Runner(Processor(print), made, None)
-    assert [problem.split(" ")[0] for problem in error.value.problems] == [
-        "enable.auto.commit",
-        "max.in.flight.per.key",
-    ]
+    assert [problem.split(" ")[0] for problem in error.value.problems] == ["enable.auto.commit"]
     implicit = consumer(acknowledgement__mode="implicit")
     with pytest.raises(OptionsError, match=r"acknowledgement\.mode is implicit"):
         Runner(Processor(print), implicit, None)

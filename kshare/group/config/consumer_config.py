@@ -164,11 +164,6 @@ class _ConsumerParser:
         if not group:
             self._faults.add("group.id", None, "must be specified", "give the group's name")
         fields = self._fields
-        if fields.get("in_flight_per_key") is not None and not fields.get("explicit", False):
-            self._faults.add(
-                "max.in.flight.per.key", None, "needs acknowledgement.mode=explicit",
-                "without it, a record is processed when the next poll begins",
-            )  # fmt: skip
         self._check_times(fields)
         self._check_transaction(fields, kafka)
         self._check_order(fields)
@@ -213,7 +208,6 @@ class _ConsumerParser:
         for name, own_field, wrong in (
             ("allow.individual.commit", "individual", False),
             ("keys", "keys", None),
-            ("max.in.flight.per.key", "in_flight_per_key", None),
             ("transactional.id", "transactional_id", None),
         ):
             value = fields.get(own_field)

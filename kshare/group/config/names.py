@@ -87,6 +87,9 @@ REFUSED_NAMES: Final = {
     "enable.auto.offset.store": "set acknowledgement.mode=explicit, and acknowledge records",
     "enable.ssl.certificate.verification": "set ssl.truststore.location to what is trusted",
     "key.deserializer": _BYTES,
+    "max.in.flight.per.key": (
+        "kshare.processing.Processor works on many keys at once, and keeps the order of each"
+    ),
     "message.copy.max.bytes": "it is librdkafka's own",
     "oauth_cb": "set oauthTokenProvider=package.module:function",
     "ssl.certificate.location": "put certificate and key into one PEM file: ssl.keystore.location",

@@ -223,12 +223,6 @@ class ConsumerConfig:
         "when it is acknowledged.",
         ("share.acknowledgement.mode",),
     )
-    in_flight_per_key: int | None = config(
-        None,
-        "max.in.flight.per.key",
-        integer(1, INT_MAX),
-        "Maximum number of unacknowledged records of one key (explicit mode only).",
-    )
     keys: tuple[bytes, ...] | None = config(
         None,
         "keys",

@@ -171,10 +171,7 @@ class Calls:
             return [each for each in messages if not self._comes_again(each)]
 
     def batch(self, deadline: float) -> pa.RecordBatch | None:
-        """The next record batch of one partition; None if none came in time.
-
-        With ``max.in.flight.per.key``, of records that may go out now.
-        """
+        """The next record batch of one partition; None if none came in time."""
         call = Call()
         while self.await_batch(call, deadline):
             batch = self.return_batch(call)
@@ -198,7 +195,7 @@ class Calls:
         """
         self._receiver.begin(call)
         self._fresh.rows = iter(())
-        if as_rows or self._dispatcher.limits_keys:
+        if as_rows:
             return self.next_rows(deadline)
         return self._wait(self._dispatcher.fetch_batch, deadline)
 
@@ -216,7 +213,7 @@ class Calls:
             if self._dispatcher.released.is_new(self._dispatcher.out.current):
                 return None  # a record before it was released meanwhile: the next look obeys
             call.took(self._dispatcher.out.delivery)
-            batch = self._dispatcher.collect_batch(call.messages)
+            batch = self._dispatcher.collect_batch()
             self._fresh.rows = iter(())
             return None if self.confirmed(call) is None else batch
 

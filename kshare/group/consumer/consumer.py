@@ -210,10 +210,6 @@ class KeySharedConsumer:
         except (AttributeError, LookupError, TypeError):
             _check_message(message)
             raise
-        if self._config.in_flight_per_key is not None and not message.is_released():
-            with self._state.lock:
-                self._dispatcher.state.acknowledged(message)
-            self._fresh.waker.wake()
 
     def acknowledge_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
         """All records of a batch are processed. From any thread, in any order.
@@ -230,8 +226,6 @@ class KeySharedConsumer:
             ValueError: The columns are missing.
         """
         self._processed.acknowledge(batch)
-        if self._config.in_flight_per_key is not None:
-            self._fresh.waker.wake()
 
     def release(self, message: Message, delay: float = 0.0) -> None:
         """A record cannot be processed now: it comes again, and those of its key behind it.
@@ -293,7 +287,7 @@ class KeySharedConsumer:
             RuntimeError: ``transactional.id`` is set: each transaction commits. Or the consumer is
                 closed, maybe meanwhile; callbacks amid ``close()`` may commit.
             TypeError: An offset is no integer, or the message is none.
-            ValueError: Both or wrong offsets were given, or any with ``max.in.flight.per.key``.
+            ValueError: Both or wrong offsets were given.
         """
         if self._receiver.transactions is not None:
             raise RuntimeError("transactional.id is set: the end of consumer.transaction() commits")

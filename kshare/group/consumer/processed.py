@@ -268,15 +268,8 @@ class Processed:
             limits: The offsets; none: all that was handed out, of all partitions.
 
         Raises:
-            ValueError: A partition has not started, or nothing was handed out there; or records
-                before it may be kept back for their keys.
+            ValueError: A partition has not started, or nothing was handed out there.
         """
-        if limits and self._dispatcher.limits_keys:
-            raise ValueError(
-                "cannot commit up to an offset with max.in.flight.per.key, as records before it "
-                "may be kept back for their keys: call acknowledge() or acknowledge_batch(), then "
-                "commit() without arguments"
-            )
         with self._state.lock:
             for topic_partition, offset in limits.items():
                 self._dispatcher.state.acknowledge_below(topic_partition, offset)

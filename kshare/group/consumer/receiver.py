@@ -160,8 +160,7 @@ class Receiver:
                     if self._dispatcher.meter is not None:
                         self._dispatcher.meter.returned(self._dispatcher.out.current)
                     return True
-            # A call that holds records waits for none that come only once these are acknowledged.
-            if deadline <= time.monotonic() or (continues and self._dispatcher.is_blocked()):
+            if deadline <= time.monotonic():
                 return False
         return False
 
@@ -198,8 +197,6 @@ class Receiver:
             return False
         if self.subscriber is not None:
             self.subscriber.started(self._dispatcher.state.is_claimed)
-        if continues and self._dispatcher.is_blocked():
-            seconds = 0.0
         seconds = min(seconds, self._commits.seconds_until_due, self._dispatcher.seconds_until_due)
         return self._took(take, seconds) and self._may_hand_out()
 

@@ -112,7 +112,7 @@ class TypedCalls:
                 return None  # a record before it was released meanwhile: the next look obeys
             call.took(dispatcher.out.delivery)
             if most is None:
-                raw = dispatcher.collect_batch(call.messages)
+                raw = dispatcher.collect_batch()
             else:
                 raw = dispatcher.collect_some(most, call.messages)
             self._receiver.fresh.rows = iter(())

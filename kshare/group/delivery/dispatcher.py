@@ -12,7 +12,6 @@ partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailRead
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from threading import Lock
 from typing import ClassVar, Final
 
 import pyarrow as pa
@@ -66,7 +65,7 @@ class Dispatcher:
 
     def __init__(self, config: ConsumerConfig, session: GroupSession, waker: Waker) -> None:
         self.state = self.state_class(
-            LeftOut(config.in_flight_per_key, Lock()),
+            LeftOut(None),
             explicit=config.explicit,
             is_transactional=config.transactional_id is not None,
         )
@@ -179,11 +178,6 @@ class Dispatcher:
         return float("inf") if due is None else max(due - time.monotonic(), 0.0)
 
     @property
-    def limits_keys(self) -> bool:
-        """True if records are kept back for their keys (``max.in.flight.per.key``)."""
-        return self._config.in_flight_per_key is not None
-
-    @property
     def finished_leases(self) -> int:
         """Number of leases that have been processed; 0 with key order."""
         return 0
@@ -210,9 +204,7 @@ class Dispatcher:
         hand.is_clean &= hand.batch is None
         self._clean()
         hand.is_clean = False
-        hand.rows = (
-            out.let_out() or out.begun(self._begins) or self._fetched_rows(seconds) or NO_ROWS
-        )
+        hand.rows = out.begun(self._begins) or self._fetched_rows(seconds) or NO_ROWS
         hand.is_clean = True
         return self.rows.left > 0
 
@@ -262,27 +254,6 @@ class Dispatcher:
             return None
         return self._reader.next_records(seconds)
 
-    def is_blocked(self) -> bool:
-        """True if no record can come before one is acknowledged (``max.in.flight.per.key``).
-
-        At the end of all logs, too: what is kept back is more than what may be written next.
-        """
-        if not self.out.is_waiting:
-            return False
-        return self.out.is_full or (not self.state.hand.has_rest and self._is_at_the_end())
-
-    def _is_at_the_end(self) -> bool:
-        for topic_partition in self.state.read_on:
-            delivery = self.deliveries.get(topic_partition)
-            if delivery is None:  # another thread seeks
-                return False
-            if not delivery.wanted(NO_END):  # all of it is put aside
-                continue
-            end = self._reader.end(topic_partition)
-            if end is None or self._reader.delivered(topic_partition) < end:
-                return False
-        return True
-
     def pass_over(self) -> None:
         """Count offsets as handed out that were read and hold no record of the own hashes.
 
@@ -298,23 +269,12 @@ class Dispatcher:
     @property
     def has_batch(self) -> bool:
         """True if there is something for :meth:`collect_batch`."""
-        return self.rows.left > 0 if self.limits_keys else self.state.hand.batch is not None
+        return self.state.hand.batch is not None
 
-    def collect_batch(self, messages: list[Message]) -> pa.RecordBatch:
-        """Hand out the record batch that is ready, until it is known what becomes of it.
-
-        With limits, what :attr:`rows` has, and all of its partition that may go out with it.
-
-        Args:
-            messages: Where its messages go, with limits; there are none.
-        """
-        if self.limits_keys:
-            self.out.collect_all(messages)
-            batch, of = batch_of(messages), [message[0] for message in messages]
-        else:
-            chunk = self.out.collect_batch(self._begins)
-            batch, of = chunk.batch, [chunk]
-        return marked(batch, of).select(self._columns)
+    def collect_batch(self) -> pa.RecordBatch:
+        """Hand out the record batch that is ready, until it is known what becomes of it."""
+        chunk = self.out.collect_batch(self._begins)
+        return marked(chunk.batch, [chunk]).select(self._columns)
 
     def collect_some(self, most: int, messages: list[Message]) -> pa.RecordBatch:
         """The same with messages of :attr:`rows`, at least one, in place of the batch.
@@ -353,8 +313,7 @@ class Dispatcher:
             if log is not None and log[1] < delivery.position:  # of a pause before
                 log = None
         bounds = (None, None) if log is None else log
-        waiting = self.out.waiting(topic_partition)
-        return delivery_metrics(delivery, hashes, bounds, waiting, is_batch=is_batch)
+        return delivery_metrics(delivery, hashes, bounds, is_batch=is_batch)
 
     def close(self) -> None:
         """Give back all connections."""
@@ -367,7 +326,6 @@ def delivery_metrics(
     delivery: Delivery,
     hashes: KeyRanges,
     bounds: tuple[int | None, int | None],
-    waiting: int,
     *,
     is_batch: bool,
 ) -> PartitionMetrics:
@@ -377,7 +335,6 @@ def delivery_metrics(
         delivery: What hands it out.
         hashes: The key hashes that are owned.
         bounds: The first offset of the log, and its end; None if they are not known.
-        waiting: Number of records that are kept back for their keys.
         is_batch: As for :meth:`.Delivery.processed`.
     """
     first, end = bounds
@@ -388,10 +345,9 @@ def delivery_metrics(
         delivery.position,
         end,
         None if end is None else lag(done, end, hashes),
-        max(delivery.in_flight(is_batch=is_batch) - waiting, 0),
+        delivery.in_flight(is_batch=is_batch),
         stable_offset=stable,
         gaps=delivery.unacknowledged_ranges,
-        held=waiting,
         oldest_unacknowledged_ms=delivery.oldest_unacknowledged_ms,
         retention_margin=None if first is None else max(stable - first, 0),
     )

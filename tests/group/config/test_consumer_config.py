@@ -57,7 +57,6 @@ def test_defaults_are_those_of_kafka_and_of_the_proposal() -> None:
     )
     assert (parsed.offset_reset, parsed.queued_max_kbytes) == ("latest", 65_536)
     assert parsed.columns == ()
-    assert parsed.in_flight_per_key is None
     assert parsed.lease_records is None
     assert config(consumption__order="none").lease_records == 1_000
 
@@ -108,7 +107,6 @@ def test_each_configuration_is_taken_under_each_of_its_names() -> None:
         "keys": ('["a", {"hex": "00ff"}]', (b"a", b"\x00\xff")),
         "max.num.ranges.to.commit": ("9", 9),
         "queued.max.messages.kbytes": ("512", 512),
-        "max.in.flight.per.key": ("2", 2),
         "application.server": (" pod-3:8080 ", "pod-3:8080"),
         "group.instance.id": ("pod-3", "pod-3"),
         "heartbeat.interval.ms": ("700", 700),
@@ -304,6 +302,7 @@ def test_all_faults_are_told_at_once_without_a_prefix_and_without_secrets() -> N
     text = "\n".join(found)
     assert "hunter2" not in text
     assert "acknowledgement.mode=explicit" in text
+    assert "kshare.processing.Processor" in text
 
 
 def test_a_value_that_looks_like_a_prefix_is_shown_as_it_is() -> None:

@@ -380,7 +380,6 @@ def test_what_patterns_and_later_subscriptions_mean_is_subject_to_policies(
     [
         {"transactional.id": "t"},
         {"allow.individual.commit": False},
-        {"max.in.flight.per.key": 1, "acknowledgement.mode": "explicit"},
     ],
 )
 def test_contradictions_are_faults(config: dict[str, Any]) -> None:

@@ -230,21 +230,6 @@ def test_a_seek_before_the_start_is_none_of_quite_other_hashes(
     assert offsets(received(consumer, len(of(UPPER)))) == of(UPPER)
 
 
-def test_a_key_that_comes_back_waits_for_no_record_of_before(
-    group: FakeSessions, make: Callable[..., KeySharedConsumer]
-) -> None:
-    """With max.in.flight.per.key, a record that a revocation has taken away counts no more."""
-    consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
-    consumer.assign({ORDERS: []})
-    consumer.consume(20, WAIT_S)  # one of each key, and none is acknowledged
-    for hashes in (KeyRanges([LOWER]), ALL_HASHES):
-        take_over(consumer, group, hashes)
-        group.holds_back = False
-        group.members[0].change()
-    again = consumer.consume(len(of(UPPER)) // 10, 10)
-    assert offsets(again) == [i for i in of(UPPER) if i < 20]
-
-
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
 def test_hashes_change_before_there_is_a_record(
     cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer], mode: str

@@ -132,7 +132,7 @@ def test_typed_batches_are_the_bytes_of_untyped_ones_decoded(
 # -- bad records ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [{}, EXPLICIT, {**EXPLICIT, "max.in.flight.per.key": 100}])
+@pytest.mark.parametrize("more", [{}, EXPLICIT])
 def test_what_comes_before_a_bad_record_is_returned_and_then_it_is_an_error(
     cluster: FakeCluster, make: Make, group: FakeSessions, more: dict[str, Any]
 ) -> None:
@@ -200,7 +200,7 @@ def letters(cluster: FakeCluster, number: int) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize("more", [{}, EXPLICIT, {**EXPLICIT, "max.in.flight.per.key": 100}])
+@pytest.mark.parametrize("more", [{}, EXPLICIT])
 def test_dead_letters_are_written_first_and_count_as_processed(
     cluster: FakeCluster, make: Make, group: FakeSessions, more: dict[str, Any]
 ) -> None:

@@ -2,37 +2,29 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
-from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, key_hash, split
+from kshare.core.hashing import ALL_HASHES, KeyRanges, key_hash
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.core import (
     deliveries,
-    delivery,
-    handed_out,
     handing_out,
     in_hand,
-    key_limit,
     left_out,
 )
-from kshare.group.core.delivery import Delivery
 from kshare.group.delivery import dispatcher as tail_module
 from kshare.group.delivery.dispatcher import Dispatcher
-from kshare.group.message import ACKNOWLEDGED, Message
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.background import Waker
-from tests.support.groups import LOWER, T0, T1, UPPER, eventually, group_config
+from tests.support.groups import LOWER, T0, T1, eventually, group_config
 from tests.support.interrupts import Interrupt, interrupt
 
 MODULES = (tail_module, deliveries, handing_out, in_hand, left_out)
-ONE_OF_A_KEY: dict[str, Any] = {"acknowledgement.mode": "explicit", "max.in.flight.per.key": 1}
 
 
 class Started:
@@ -86,83 +78,6 @@ def test_what_starts_amid_a_rebalance_is_read_on_under_the_next_claim() -> None:
         assert dispatcher.deliveries[T0].position == len(KEYS)
 
 
-def test_what_waits_for_its_key_is_forgotten_with_its_hashes_while_nothing_is_read() -> None:
-    """After a seek amid a rebalance, the group assigns quite other key hashes."""
-    quarter = split(WHOLE, 4)[0]
-    lower = next(f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in quarter)
-    upper = next(f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in UPPER)
-    session = Started()
-    with FakeCluster(topics={"orders": 1}) as cluster:
-        cluster.produce("orders", [(lower, "0"), (lower, "1"), (upper, "2")], partition=0)
-        config = group_config(cluster.bootstrap_servers, **ONE_OF_A_KEY)
-        with closing(
-            Dispatcher(config, cast("GroupSession", session), Waker().open())
-        ) as dispatcher:
-            dispatcher.assign({T0: KeyRanges([LOWER])})
-            start = session.at[T0] = Progress.at(0)
-            dispatcher.refresh()
-            assert eventually(lambda: dispatcher.next_rows(0.1))
-            assert [message.offset() for message in dispatcher.rows.messages] == [0]
-            dispatcher.keep({T0: KeyRanges([quarter])})
-            dispatcher.seek(T0, 1)
-            dispatcher.assign({T0: KeyRanges([UPPER])}, keeps=True)
-            session.at[T0] = replace(start)
-            dispatcher.refresh()
-            dispatcher.state.left_out.limits.acknowledge(T0, [0])
-            assert eventually(lambda: dispatcher.next_rows(0.1))
-            assert [message.offset() for message in dispatcher.rows.messages] == [2]
-
-
-def test_a_partition_that_is_given_up_while_nothing_is_read_holds_nothing_up() -> None:
-    session = Started()
-    with FakeCluster(topics={"orders": 2}) as cluster:
-        cluster.produce("orders", [("k", "0"), ("k", "1")], partition=0)
-        config = group_config(cluster.bootstrap_servers, **ONE_OF_A_KEY)
-        with closing(
-            Dispatcher(config, cast("GroupSession", session), Waker().open())
-        ) as dispatcher:
-            dispatcher.assign({T0: ALL_HASHES, T1: ALL_HASHES})
-            session.at = {T0: Progress.at(0), T1: Progress.at(0)}
-            dispatcher.refresh()
-            assert eventually(lambda: dispatcher.next_rows(0.1))
-            assert [message.offset() for message in dispatcher.rows.messages] == [0]
-            dispatcher.keep({T0: KeyRanges([LOWER]), T1: ALL_HASHES})
-            dispatcher.seek(T0, 1)
-            dispatcher.assign({T1: ALL_HASHES}, keeps=True)
-            dispatcher.refresh()
-            assert not dispatcher.is_blocked()
-
-
-def test_a_call_waits_for_nothing_of_a_partition_that_is_put_aside_as_a_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A range of one key, as for a hot one; what another partition has comes without it."""
-    monkeypatch.setattr(key_limit, "_HELD_MAX", 1)
-    monkeypatch.setattr(left_out, "_ASIDE_SECONDS", 0.0)
-    point = key_hash(b"k", 0)
-    session = Started()
-    with FakeCluster(topics={"orders": 2}) as cluster:
-        cluster.produce("orders", [("k", f"{i}") for i in range(4)], partition=0)
-        config = group_config(cluster.bootstrap_servers, **ONE_OF_A_KEY)
-        with closing(
-            Dispatcher(config, cast("GroupSession", session), Waker().open())
-        ) as dispatcher:
-            dispatcher.assign({T0: KeyRanges([HashRange.of(point)]), T1: ALL_HASHES})
-            session.at = {T0: Progress.at(0), T1: Progress.at(0)}
-            dispatcher.refresh()
-            assert eventually(lambda: dispatcher.next_rows(0.1))
-            assert [message.offset() for message in dispatcher.rows.messages] == [0]
-            dispatcher.refresh()
-            cluster.produce("orders", [("other", "v")], partition=1)
-            assert eventually(lambda: dispatcher.next_rows(0.1))
-            assert len(list(dispatcher.rows.messages)) == 1
-            assert eventually(lambda: not dispatcher.next_rows(0.1) and dispatcher.is_blocked())
-            dispatcher.state.left_out.limits.acknowledge(T0, [0])
-            dispatcher.refresh()
-            assert eventually(lambda: dispatcher.next_rows(0.1))
-            assert [message.offset() for message in dispatcher.rows.messages] == [1]
-
-
 @pytest.mark.parametrize("polls", [False, True])
 def test_a_seek_while_hashes_are_given_up_holds_under_the_next_claim(polls: bool) -> None:
     with reading() as (dispatcher, session):
@@ -205,41 +120,6 @@ def test_a_key_that_is_given_back_while_another_is_read_again_keeps_what_is_held
             assert [message.offset() for message in again] == [0, 2, 4, 6]
             released = [each.offset() for each in (*held, *again) if each.is_released()]
             assert released == [0, 2, 4, 5, 6]
-
-
-@pytest.mark.parametrize("looks_at", ["unacknowledged", "end"])
-def test_another_thread_may_seek_while_a_call_looks_whether_it_is_blocked(
-    monkeypatch: pytest.MonkeyPatch, looks_at: str
-) -> None:
-    """Amid a seek, the partition has no delivery."""
-    with interrupted(2, **ONE_OF_A_KEY) as (dispatcher, cluster, _):
-        cluster.produce("orders", [("a", "0"), ("a", "1")], partition=0)
-        keys_until(dispatcher, "a", 0)
-
-        def seeking(*_: Any) -> Any:
-            dispatcher.state.by_partition.pop(T1, None)
-            return 1
-
-        if looks_at == "end":
-            monkeypatch.setattr(dispatcher._reader, "end", seeking)
-        else:
-            monkeypatch.setattr(Delivery, looks_at, property(seeking))
-        dispatcher.is_blocked()
-        assert T1 not in dispatcher.deliveries
-
-
-def test_another_thread_may_seek_while_a_call_looks_at_the_limits() -> None:
-    """Amid a seek, the partition has no limit."""
-    limits = key_limit.KeyLimits(1)
-    limits.begin(T0)
-    limits.begin(T1)
-
-    class Seeking(set[TopicPartition]):
-        def __contains__(self, at: object) -> bool:
-            limits.end(T1)
-            return True
-
-    assert not limits.are_waiting(Seeking())
 
 
 class Parks:
@@ -338,109 +218,5 @@ def test_all_partitions_go_on_without_a_parked_key_wherever_an_interrupt_comes()
             dispatcher.refresh()
             parked = {tp: delivery.left_out for tp, delivery in dispatcher.deliveries.items()}
             assert parked == dict.fromkeys((T0, T1), parks.hashes["orders"]), raised
-        number, is_over = number + 1, not raised
-    assert number > 2
-
-
-def take_some(dispatcher: Dispatcher, found: dict[TopicPartition, list[int]]) -> None:
-    """What is handed out next, of all partitions."""
-    if not dispatcher.rows.left:
-        dispatcher.next_rows(0.02)
-    for message in dispatcher.rows.messages:
-        found[message.topic_partition].append(message.offset())
-
-
-@pytest.mark.parametrize(
-    "step",
-    ["aside", "back", pytest.param("parks", marks=pytest.mark.slow)],
-)
-def test_what_is_kept_back_comes_in_order_wherever_an_interrupt_comes(
-    monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    """As keys are put aside, or parked, and read again."""
-    monkeypatch.setattr(left_out, "_ASIDE_SECONDS", 0.0)
-    number, is_over = 0, False
-    while not is_over:
-        with interrupted(2, **ONE_OF_A_KEY) as (dispatcher, cluster, parks):
-            found: dict[TopicPartition, list[int]] = {T0: [], T1: []}
-
-            def go_on(
-                dispatcher: Dispatcher = dispatcher,
-                found: dict[TopicPartition, list[int]] = found,
-            ) -> bool:
-                for tp, each in found.items():
-                    dispatcher.state.acknowledge_rows(tp, np.array(each, np.int64), ())
-                dispatcher.refresh()
-                take_some(dispatcher, found)
-                return all(2 in each for each in found.values())
-
-            monkeypatch.setattr(key_limit, "_HELD_MAX", 100)
-            for partition in range(2):
-                cluster.produce("orders", [("k", f"{i}") for i in range(3)], partition=partition)
-            while not all(found.values()):
-                take_some(dispatcher, found)
-            monkeypatch.setattr(key_limit, "_HELD_MAX", 1)
-            if step == "back":
-                dispatcher.refresh()
-                for tp in found:
-                    dispatcher.state.acknowledge_rows(tp, np.array([0]), ())
-            if step == "parks":
-                parks.toggle("k")
-            with suppress(Interrupt), interrupt(number, *MODULES) as raised:
-                dispatcher.refresh()
-            if step == "parks":
-                dispatcher.refresh()
-                parks.toggle("k")
-            assert eventually(go_on), raised
-            assert [list(dict.fromkeys(each)) for each in found.values()] == [[0, 1, 2]] * 2, raised
-        number, is_over = number + 1, not raised
-    assert number > 2
-
-
-HANDING_OUT = (handing_out, delivery, handed_out, key_limit)
-
-
-@pytest.mark.parametrize("step", ["put", "acknowledge", "acknowledge rows"])
-def test_keys_go_on_wherever_an_interrupt_comes(step: str) -> None:
-    """As their records are kept back, and as the next ones are let out."""
-    written, number, is_over = ["k", "other", "k", None, "k", "other"], 0, False
-    while not is_over:
-        with interrupted(**ONE_OF_A_KEY) as (dispatcher, cluster, _):
-            cluster.produce("orders", [(key, b"v") for key in written], partition=0)
-            found = list[int]()
-
-            def acknowledge(message: Message, dispatcher: Dispatcher = dispatcher) -> None:
-                message[0].acknowledged[message[1]] = ACKNOWLEDGED
-                dispatcher.state.acknowledged(message)
-
-            if step != "put":
-                assert eventually(partial(dispatcher.next_rows, 0.02))
-                first = next(dispatcher.rows.messages)
-                found.append(first.offset())
-                rows = partial(dispatcher.state.acknowledge_rows, T0, np.array([0]), ())
-                acknowledges = rows if step == "acknowledge rows" else partial(acknowledge, first)
-                with suppress(Interrupt), interrupt(number, key_limit, handed_out) as raised:
-                    acknowledges()
-                acknowledges()
-            else:
-                with suppress(Interrupt), interrupt(number, *HANDING_OUT) as raised:
-                    while not dispatcher.next_rows(0.02):
-                        pass
-
-            def go_on(dispatcher: Dispatcher = dispatcher, found: list[int] = found) -> bool:
-                dispatcher.refresh()
-                if dispatcher.rows.left or dispatcher.next_rows(0.02):
-                    for message in dispatcher.rows.messages:
-                        found.append(message.offset())
-                        acknowledge(message)
-                return len(found) >= len(written)
-
-            assert eventually(go_on), raised
-            assert sorted(found) == list(range(len(written))), raised
-            of_a_key = [[at for at in found if written[at] == key] for key in ("k", "other")]
-            assert of_a_key == [[0, 2, 4], [1, 5]], raised
-            dispatcher.pass_over()
-            each = dispatcher.deliveries[T0]
-            assert (each.unacknowledged, each.position) == (0, len(written)), raised
         number, is_over = number + 1, not raised
     assert number > 2

@@ -14,7 +14,6 @@ from kshare.group import message as messages
 from kshare.group.consumer import processed
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handing_out import Call, HandingOut
-from kshare.group.message import marked
 from kshare.testing import FakeCluster
 from tests.group.consumer.records import offsets
 from tests.group.consumer.released import RECORDS, Make, received
@@ -180,13 +179,12 @@ def test_what_is_read_after_a_key_was_let_go_and_before_the_next_look_overtakes_
         assert again == list(range(2, 16, 2))
 
 
-@pytest.mark.parametrize("limit", [{}, {"max__in__flight__per__key": 5}])
 def test_a_batch_that_was_ready_when_a_record_before_it_was_released_does_not_overtake_it(
-    group: FakeSessions, limit: dict[str, Any]
+    group: FakeSessions,
 ) -> None:
     with FakeCluster(topics={"orders": 1}) as cluster, fake_consumers(cluster, group) as make:
         cluster.produce("orders", [("k", "0")], partition=0)
-        consumer = make(acknowledgement__mode="explicit", **limit)
+        consumer = make(acknowledgement__mode="explicit")
         consumer.assign([T0])
         (first,) = received(consumer, 1)
         cluster.produce("orders", [("k", "1"), ("k", "2")], partition=0)
@@ -223,44 +221,6 @@ def test_a_processor_takes_over_a_consumer_that_has_been_polled(group: FakeSessi
         assert wrong == []
 
 
-@pytest.mark.parametrize("is_batch", [False, True])
-def test_who_acknowledges_a_released_record_lets_no_other_one_out(
-    make: Make, is_batch: bool
-) -> None:
-    """``max.in.flight.per.key=1``: the next record of its key waits for the one that came again."""
-    consumer = make(max__in__flight__per__key=1)
-    first = received(consumer, 4)
-    batch = messages.batch_of(first[:1])
-    consumer.release(first[0])
-    (again,) = received(consumer, 1)
-    assert (again.offset(), again.delivery_count()) == (0, 2)
-    if is_batch:
-        consumer.acknowledge_batch(marked(batch, [first[0][0]]))
-    consumer.acknowledge(first[0])
-    assert consumer.consume(1, 0.3) == []
-    consumer.acknowledge(again)
-    assert offsets(received(consumer, 1)) == [4]
-
-
-@pytest.mark.parametrize("is_batch", [False, True])
-def test_who_acknowledges_a_record_of_before_a_seek_lets_no_other_one_out(
-    make: Make, is_batch: bool
-) -> None:
-    consumer = make(max__in__flight__per__key=1)
-    first = received(consumer, 4)
-    batch = marked(messages.batch_of(first), [first[0][0]])
-    consumer.seek(("orders", 0), 2)
-    again = received(consumer, 4)
-    assert offsets(again) == [2, 3, 4, 5]
-    if is_batch:
-        consumer.acknowledge_batch(batch.slice(2))
-    else:
-        consumer.acknowledge(first[2])
-    assert consumer.consume(1, 0.3) == []
-    consumer.acknowledge(again[0])
-    assert offsets(received(consumer, 1)) == [6]
-
-
 def test_a_signal_handler_closes_amid_a_release(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,15 +244,13 @@ def test_a_signal_handler_closes_amid_a_release(
 
 
 @pytest.mark.parametrize("step", ["come_again", "carry_without"])
-@pytest.mark.parametrize("limit", [{}, {"max__in__flight__per__key": 1}])
 def test_an_interrupt_as_a_key_comes_again_processes_nothing(
     make: Make,
     group: FakeSessions,
     monkeypatch: pytest.MonkeyPatch,
     step: str,
-    limit: dict[str, Any],
 ) -> None:
-    consumer = make(**limit)
+    consumer = make()
     first = received(consumer, 4)
     original, faults = getattr(Delivery, step), [KeyboardInterrupt()]
 
