@@ -122,8 +122,8 @@ class Receiver:
         """What is collected and not returned comes again."""
         with self._state.lock:
             if not self.call.is_empty and not self._state.is_closed:
-                for partition, messages in self.call.give_back(self._dispatcher.deliveries):
-                    self._dispatcher.take_back(partition, messages)
+                for partition in self.call.give_back(self._dispatcher.deliveries):
+                    self._dispatcher.take_back(partition)
                 self.fresh.rows = iter(())
                 self.fresh.look_again()
 

@@ -14,7 +14,6 @@ begun: after an interrupt at any moment it is read from where delivery is.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TypeAlias
 
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, KeyRanges, key_hash
@@ -86,18 +85,12 @@ class Deliveries:
             keeps: Whether hashes that stay are read on: what was handed out of them is not handed
                 out again.
         """
-        limits = self.left_out.limits
         before, self._next = self._next, {}
         for topic_partition, hashes in assignment.items() if keeps else ():
             if topic_partition in self.by_partition:
                 self._keep(topic_partition, hashes)
             elif topic_partition in before:
                 self._next[topic_partition] = before[topic_partition].within(hashes)
-                limit = limits.of(topic_partition)
-                if limit is not None:
-                    limit.keep(hashes)
-        for topic_partition in before.keys() - self._next.keys() - self.by_partition.keys():
-            limits.end(topic_partition)
         for topic_partition in self.by_partition.keys() - assignment.keys():
             self._stop(topic_partition)
         for topic_partition in self.assignment:
@@ -132,22 +125,14 @@ class Deliveries:
 
     def _carry(self, topic_partition: TopicPartition, hashes: KeyRanges) -> None:
         """End a delivery; the next one goes on where it was."""
-        limits = self.left_out.limits
-        delivery, limit = self.by_partition[topic_partition], limits.of(topic_partition)
+        delivery = self.by_partition[topic_partition]
         self._stop(topic_partition)
         carried = delivery.carry(hashes)
-        if carried is None:
-            return
-        if limit is not None:
-            limit.keep(hashes)
-            limits.begin(topic_partition, limit)
-        # Last: what is kept back counts as handed out, and after an interrupt it is to be there.
-        self._next[topic_partition] = NextDelivery(carried)
+        if carried is not None:
+            self._next[topic_partition] = NextDelivery(carried)
 
     def _start(self, topic_partition: TopicPartition, start: Progress, hashes: KeyRanges) -> None:
         begins = self._next.get(topic_partition, NextDelivery())
-        if begins.carried is None or begins.sought is not None:
-            self.left_out.limits.begin(topic_partition)
         delivery = self._new_delivery(topic_partition, start, hashes, begins.carried)
         delivery.is_provisional = begins.is_provisional and not self._is_transactional
         if begins.sought is not None:
@@ -179,8 +164,6 @@ class Deliveries:
         self.stops += 1
         self._next.pop(topic_partition, None)
         del self.by_partition[topic_partition]
-        # Last: what is kept back counts as handed out as long as there is the delivery.
-        self.left_out.limits.end(topic_partition)
 
     # -- what is read -----------------------------------------------------------------------
 
@@ -262,14 +245,12 @@ class Deliveries:
     ) -> None:
         """Go on at an offset with a delivery whose claim is in place."""
         self._give_up(topic_partition)
-        # None while what is kept back is forgotten and counts as handed out: after an interrupt
-        # amid this, another one begins there.
+        # None amid this: after an interrupt, another one begins there.
         self._next[topic_partition] = NextDelivery(sought=offset, sought_of=hashes)
         delivery = self.by_partition.pop(topic_partition)
         self.left_out.released.keep(topic_partition, NO_HASHES)
-        self.left_out.limits.begin(topic_partition)
         if self.left_out.hashes(topic_partition, delivery.owned) != delivery.left_out:
-            delivery = self._next_of(delivery)  # what was put aside goes there, too
+            delivery = self._next_of(delivery)  # what was left out goes there, too
         delivery.seek(offset, is_batch=is_batch)
         self.by_partition[topic_partition] = delivery
         self._next.pop(topic_partition, None)
@@ -282,34 +263,8 @@ class Deliveries:
     def _give_up(self, topic_partition: TopicPartition) -> None:
         """Drop the records that are read and not handed out: they are to be read again."""
         self.hand.anew[topic_partition] = None
-        self._keep_back()
         self.by_partition[topic_partition].stop()
-        self._put_back_rows(topic_partition)
         self.hand.drop(topic_partition)
-
-    def _keep_back(self) -> None:
-        """After an interrupt as a chunk was kept back for its keys, do so with the rest of it."""
-        if self.hand.kept_back is None:
-            return
-        chunk, end = self.hand.kept_back
-        delivery = self.by_partition.get(chunk.topic_partition)
-        limit = self.left_out.limits.of(chunk.topic_partition)
-        if limit is not None and delivery is not None and delivery.position >= end:
-            self.left_out.mark(chunk)
-            limit.put(limit.without_known(chunk.messages().messages))
-        else:  # it is not handed out, and is read again
-            chunk.close_rows(0)
-        self.hand.kept_back = None
-
-    def _put_back_rows(self, topic_partition: TopicPartition) -> None:
-        if self.hand.partition == topic_partition:
-            self._put_back(topic_partition, self.hand.rows.messages)
-
-    def _put_back(self, topic_partition: TopicPartition, messages: Iterable[Message]) -> None:
-        """Messages that were let out for their keys, and are not returned, come next."""
-        limit = self.left_out.limits.of(topic_partition)
-        if limit is not None:
-            limit.put_back(messages)
 
     # -- following the session --------------------------------------------------------------
 
@@ -332,12 +287,10 @@ class Deliveries:
                 provisional delivery goes on. Its successor would take them for processed.
             begins: Whether a transaction begins: amid one, no key is parked or unparked.
         """
-        self._keep_back()
         may_park = not continues and (begins or not self._is_transactional)
         if may_park or self.left_out.parked is None:
             self._obey_parking(parked)
         if not continues:
-            self._make_room(now)
             self._obey_releases(now)
         for topic_partition, hashes in self.assignment.items():
             start = started.get(topic_partition)
@@ -361,21 +314,12 @@ class Deliveries:
         left_out.parked = parked
         for topic_partition, delivery in list(self.by_partition.items()):
             if left_out.hashes(topic_partition, delivery.owned) != delivery.left_out:
-                of_topic = (parked or {}).get(topic_partition.topic, NO_HASHES)
-                self._take_out(topic_partition, delivery.owned & of_topic)
+                self._begin_again(topic_partition)
         left_out.obeyed = parked  # last: after an interrupt, the others follow
-
-    def _make_room(self, now: float) -> None:
-        """Put keys aside while what waits for them lets nothing be read, and read them again."""
-        has_rows = self.hand.rows.left > 0
-        for topic_partition in self.left_out.make_room(
-            self.read_on, self.by_partition, now, has_rows=has_rows
-        ):
-            self._begin_again(topic_partition)
 
     def _obey_releases(self, now: float) -> None:
         """Let deliveries go on without the keys that wait, and again with those that do no more."""
-        self._follow_released()  # first: of a key that is let go at once, nothing stays kept back
+        self._follow_released()  # first: a key may be released and due at once
         self.left_out.let_go(now)
         self._follow_released()
 
@@ -383,17 +327,9 @@ class Deliveries:
         released = self.left_out.released
         for topic_partition in list(self.by_partition) if released.has_new else ():
             if released.is_new(topic_partition):
-                self._take_out(topic_partition, released.unfollowed(topic_partition))
+                self._begin_again(topic_partition)
                 # Last: after an interrupt amid this, it has still to follow.
                 released.followed(topic_partition)
-
-    def _take_out(self, topic_partition: TopicPartition, hashes: KeyRanges) -> None:
-        """Go on, keeping nothing back of some key hashes any more: it is pending again."""
-        limit = self.left_out.limits.of(topic_partition)
-        self._put_back_rows(topic_partition)
-        if limit is not None:
-            limit.take_out(hashes)
-        self._begin_again(topic_partition)
 
     def _begin_again(self, topic_partition: TopicPartition) -> None:
         """Go on with other keys left out; what is forgotten of them is pending again."""
@@ -407,7 +343,7 @@ class Deliveries:
         """The delivery that goes on in place of one, with other keys left out."""
         topic_partition = delivery.topic_partition
         self.stops += 1
-        carried = delivery.carry_without(self.left_out.come_again(topic_partition, delivery))
+        carried = delivery.carry_without(delivery.come_again())
         again = self._new_delivery(topic_partition, delivery.start, delivery.owned, carried)
         again.is_provisional = delivery.is_provisional
         return again
@@ -419,17 +355,10 @@ class Deliveries:
         for delivery in self.by_partition.values():
             delivery.settle()
 
-    def take_back(self, topic_partition: TopicPartition, messages: Iterable[Message]) -> None:
+    def take_back(self, topic_partition: TopicPartition) -> None:
         """Hand records out again that were collected, as if they had not been fetched."""
         self._give_up(topic_partition)
-        self._put_back(topic_partition, messages)
         self.by_partition[topic_partition].take_back()
-
-    def acknowledged(self, message: Message) -> None:
-        """A record is marked as processed: with limits, the next one of its key may go out."""
-        self.left_out.limits.acknowledge(
-            message.topic_partition, [message.offset()], message[0].number
-        )
 
     def acknowledge_rows(
         self, topic_partition: TopicPartition, offsets: Offsets, chunks: Collection[int]
@@ -437,8 +366,7 @@ class Deliveries:
         """Records are processed, as :meth:`.Delivery.acknowledge`; also before the next claim."""
         known = self.by_partition.get(topic_partition) or self._next.get(topic_partition)
         if known is not None:
-            tell = partial(self.left_out.limits.acknowledge, topic_partition)
-            known.acknowledge(offsets, chunks, tell)
+            known.acknowledge(offsets, chunks)
 
     def acknowledge_below(self, topic_partition: TopicPartition, offset: int) -> None:
         """What was returned of a partition below an offset is processed.

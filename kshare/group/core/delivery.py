@@ -31,7 +31,7 @@ from kshare.core.hashing import NO_HASHES, HashRange, KeyRanges, key_hash
 from kshare.core.offsets import OFFSET_MAX, Bounds, from_pairs, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import overlay
-from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks, Tell
+from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks
 from kshare.group.core.scope import Carried, Scope
 from kshare.group.message import Chunk, Rows
 
@@ -90,7 +90,7 @@ class Delivery:
 
     @property
     def left_out(self) -> KeyRanges:
-        """The owned key hashes that are not handed out: of keys parked, put aside or released."""
+        """The owned key hashes that are not handed out: of keys parked or released."""
         return self._scope.left_out
 
     # -- what to read -----------------------------------------------------------------------
@@ -134,8 +134,8 @@ class Delivery:
         """Hand over to a delivery of the same hashes that leaves out other ones.
 
         Args:
-            again: Of keys with records that were kept back or released, the offsets that are to be
-                handed out again.
+            again: Of keys with records that were released, the offsets that are to be handed out
+                again.
         """
         self.stop()
         return self._scope.carried_on(self.position, self._open.chunks()).without(again)
@@ -251,19 +251,17 @@ class Delivery:
         """As :meth:`release`, for many keys: see :meth:`.OpenChunks.release_all`."""
         self._open.release_all(firsts, alone)
 
-    def come_again(self) -> tuple[dict[HashRange, Bounds], list[int]]:
-        """What was released, for :meth:`carry_without`, and its offsets.
+    def come_again(self) -> dict[HashRange, Bounds]:
+        """What was released, for :meth:`carry_without`.
 
         It counts as not handed out then. What is not handed out of the current chunk was no part of
         it.
         """
         self.stop()
-        bounds, offsets = dict[HashRange, list[Bounds]](), list[int]()
-        for key, listed, among in self._open.come_again():
-            point = key_hash(key, listed[0])
-            bounds.setdefault(HashRange.of(point), []).append(among)
-            offsets += listed
-        return {hashes: union(listed) for hashes, listed in bounds.items()}, offsets
+        bounds = dict[HashRange, list[Bounds]]()
+        for key, first, among in self._open.come_again():
+            bounds.setdefault(HashRange.of(key_hash(key, first)), []).append(among)
+        return {hashes: union(listed) for hashes, listed in bounds.items()}
 
     # -- what is processed ------------------------------------------------------------------
 
@@ -286,11 +284,9 @@ class Delivery:
             if not self._scope.is_pending(offset, point, done, again)
         ]
 
-    def acknowledge(
-        self, offsets: Offsets, chunks: Collection[int] = (), tell: Tell = lambda _: None
-    ) -> None:
+    def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> None:
         """Records are acknowledged, by their offsets, as :meth:`.OpenChunks.acknowledge`."""
-        self._open.acknowledge(offsets, chunks, tell)
+        self._open.acknowledge(offsets, chunks)
 
     def acknowledge_below(self, offset: int) -> None:
         """What was returned below an offset is processed, in both modes.

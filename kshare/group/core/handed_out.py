@@ -8,7 +8,7 @@
          +------- take_back() -------+
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,11 +22,9 @@ from kshare.core.hashing import NO_HASHES, KeyRanges, key_hash
 from kshare.core.offsets import OFFSET_MAX, Bounds
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk, Rows
 
-__all__ = ["HandedOut", "Offsets", "OpenChunks", "Tell", "is_of"]
+__all__ = ["HandedOut", "Offsets", "OpenChunks", "is_of"]
 
 Offsets = npt.NDArray[np.int64]
-Tell: TypeAlias = Callable[[list[int]], None]
-"""Takes the offsets of records that are about to be acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,20 +247,14 @@ class OpenChunks:
         self._sweep()
         return tuple(self._chunks)
 
-    def acknowledge(
-        self, offsets: Offsets, chunks: Collection[int] = (), tell: Tell = lambda _: None
-    ) -> None:
+    def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> None:
         """Acknowledge records by their offsets; unknown ones change nothing.
 
         Args:
             offsets: The offsets.
             chunks: Numbers of the chunks that they are of; none: of any.
-            tell: Called with those that were found, before they are marked: after an interrupt,
-                another call finds them again.
         """
-        found = list(self._open_among(offsets, chunks))
-        tell([offset for chunk, rows in found for offset in chunk.offsets[rows].tolist()])
-        for chunk, rows in found:
+        for chunk, rows in self._open_among(offsets, chunks):
             np.frombuffer(chunk.acknowledged, np.uint8)[rows] = ACKNOWLEDGED
 
     def _open_among(
@@ -333,12 +325,12 @@ class OpenChunks:
                 if offset in alone if key is None else offset >= firsts.get(key, OFFSET_MAX):
                     chunk.release(row)
 
-    def come_again(self) -> list[tuple[bytes | None, list[int], Bounds]]:
+    def come_again(self) -> list[tuple[bytes | None, int, Bounds]]:
         """Records that are marked count as not handed out from now on.
 
         Returns:
-            Of each key in each chunk: the key, the offsets of its marked records, and offsets that
-            hold all of these and no other record of it that was handed out.
+            Of each key in each chunk: the key, the offset of its first marked record, and offsets
+            that hold all of its marked records and no other one of it that was handed out.
         """
         found = []
         for chunk in self._chunks:
@@ -358,7 +350,7 @@ class OpenChunks:
                     elif comes:
                         bounds += (offset, offset + 1)
                     is_open = comes and not chunk.overtaken
-                found.append((key, [int(chunk.offsets[row]) for row in rows], tuple(bounds)))
+                found.append((key, int(chunk.offsets[rows[0]]), tuple(bounds)))
                 for row in rows:
                     chunk.replace(row)
         return found

@@ -2,10 +2,7 @@
 
 ::
 
-    fetched --> in hand --> chunk --no limit for each key----------> rows --> collected by a call
-                              |                                       ^            |
-                              +--kept back for its key, let out------+            v
-                                                                        returned, or back in hand
+    fetched --> in hand --> chunk --> rows --> collected by a call --> returned, or back in hand
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +12,7 @@ from typing import Any, Final, TypeAlias
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
-from kshare.group.message import NO_ROWS, Chunk, Message, Rows
+from kshare.group.message import Chunk, Message, Rows
 
 __all__ = ["Begins", "ByPartition", "Call", "HandingOut", "are_in_place"]
 
@@ -41,39 +38,19 @@ class HandingOut:
         self._by_partition = deliveries.by_partition
         self._hand = deliveries.hand
         self._left_out = deliveries.left_out
-        self._limits = deliveries.left_out.limits
         self._explicit = explicit
 
-    def let_out(self) -> Rows | None:
-        """Return the records that were kept back for their keys, and may go out now."""
-        for topic_partition, limit in self._limits:
-            # Without a delivery, its claim is not in place: nothing could be committed.
-            if limit.ready and topic_partition in self._deliveries.read_on:
-                self._hand.partition = topic_partition
-                limit.let_out(self._hand)
-                return self._hand.rows
-        return None
-
     def begun(self, begins: Begins) -> Rows | None:
-        """The next chunk that is in hand; with limits, what of it may go out."""
-        for chunk, end in self._hand.rest:
-            delivery = self._by_partition[chunk.topic_partition]
-            limit = self._limits.of(chunk.topic_partition)
-            begins(chunk)
-            if limit is None:
-                self._hand.partition = chunk.topic_partition
-                begun = delivery.begin(chunk, end)
-                self._left_out.mark(chunk)
-                return begun
-            self._hand.kept_back = chunk, end
-            delivery.hand_out(chunk, end)
-            self._left_out.mark(chunk)
-            limit.put(chunk.messages().messages)
-            self._hand.kept_back = None
-            rows = self.let_out()
-            if rows is not None or self.is_full:
-                return rows
-        return None
+        """The rows of the next chunk that is in hand; None if there is none."""
+        following = next(self._hand.rest, None)
+        if following is None:
+            return None
+        chunk, end = following
+        begins(chunk)
+        self._hand.partition = chunk.topic_partition
+        rows = self._by_partition[chunk.topic_partition].begin(chunk, end)
+        self._left_out.mark(chunk)
+        return rows
 
     @property
     def current(self) -> TopicPartition:
@@ -85,24 +62,11 @@ class HandingOut:
 
     @property
     def is_full(self) -> bool:
-        """True if so much is kept back or not acknowledged that nothing more is to be read."""
+        """True if so much is not acknowledged that nothing more is to be read."""
         if not self._explicit:
             return False
-        # Another thread may seek meanwhile, for a call that looks whether it is blocked.
         waiting = sum(delivery.unacknowledged for delivery in list(self._by_partition.values()))
-        return self._limits.are_full(self._deliveries.read_on) or waiting >= _UNACKNOWLEDGED_MAX
-
-    @property
-    def is_waiting(self) -> bool:
-        """True if records are kept back for their keys, and none may go out."""
-        return self._limits.are_waiting(self._deliveries.read_on) and not self._hand.rows.left
-
-    def waiting(self, topic_partition: TopicPartition) -> int:
-        """Number of records that wait for their keys, and so are not handed out."""
-        limit, hand = self._limits.of(topic_partition), self._hand
-        if limit is None:
-            return 0
-        return limit.held + (hand.rows.left if hand.partition == topic_partition else 0)
+        return waiting >= _UNACKNOWLEDGED_MAX
 
     @property
     def delivery(self) -> Delivery:
@@ -118,21 +82,8 @@ class HandingOut:
             most: Maximum number of messages.
             into: The call's messages. At any moment, each message is either here or in hand.
         """
-        partition = self.current
-        if self._limits.of(partition) is None:
-            self._by_partition[partition].collect()
+        self.delivery.collect()
         into.extend(islice(self._hand.rows.messages, most))
-
-    def collect_all(self, into: list[Message]) -> None:
-        """Hand out messages in hand, and all that may go out with them, as :meth:`collect`.
-
-        With limits.
-        """
-        limit = self._limits.of(self.current)
-        assert limit is not None
-        into.extend(self._hand.rows.messages)
-        limit.take(into)
-        self._hand.rows = NO_ROWS
 
     def collect_batch(self, begins: Begins) -> Chunk:
         """Hand out the batch in hand as one chunk, until it is known what becomes of it."""
@@ -228,8 +179,8 @@ class Call:
         self._deliveries.clear()
         return messages
 
-    def give_back(self, present: ByPartition) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        """It is not returned: yield the messages to take back, which are handed out again.
+    def give_back(self, present: ByPartition) -> Iterator[TopicPartition]:
+        """It is not returned: yield the partitions to take back, whose records come again.
 
         If their delivery has ended, its successor decides what comes. After an interrupt amid that,
         the same goes back by another call.
@@ -237,10 +188,7 @@ class Call:
         while self._deliveries:
             partition, delivery = next(iter(self._deliveries.items()))
             if present.get(partition) is delivery:
-                yield (
-                    partition,
-                    [each for each in self.messages if each.topic_partition == partition],
-                )
+                yield partition
             left = [each for each in self.messages if each.topic_partition != partition]
             # Last, and without a call, so that no interrupt comes between.
             self.messages = left

@@ -21,9 +21,7 @@ __all__ = ["InHand"]
 
 @dataclass(slots=True)
 class InHand:
-    """A batch of one partition, and messages that may be of another one.
-
-    Messages that were kept back for their keys come between the chunks of a batch.
+    """A batch of one partition, or the rest of one.
 
     Attributes:
         rows: Messages that may be handed out now.
@@ -32,8 +30,6 @@ class InHand:
             it.
         rest_of: The partition that the chunks are of.
         batch: A batch that is handed out as a whole, and is not yet; and the same offset of it.
-        kept_back: A chunk whose records are being kept back for their keys, or let out, and the
-            same offset of it; else None.
         anew: The partitions whose reading ends, or begins anew from where delivery is, in order.
         is_clean: Whether no call was interrupted while it fetched: what it fetched may be lost.
     """
@@ -43,7 +39,6 @@ class InHand:
     rest: Iterator[tuple[Chunk, int]] = field(default_factory=lambda: iter(()))
     rest_of: TopicPartition | None = None
     batch: tuple[Chunk, int] | None = None
-    kept_back: tuple[Chunk, int] | None = None
     anew: dict[TopicPartition, None] = field(default_factory=dict)
     is_clean: bool = True
 

@@ -1,25 +1,21 @@
-"""The keys that are left out of what is read: parked, put aside, or released.
+"""The keys that are left out of what is read: parked or released.
 
 ::
 
     read --> left out: parked (by an operator) ---unparked---------> read again, from the log
-                       put aside (``max.in.flight.per.key``) --few are left--> the same
                        released (by the user) ---due, or let go----> the same
 
 What is left out stays pending, and memory holds nothing of it. Times are of any clock that is
 never set.
 """
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from kshare.core.hashing import NO_HASHES, HashRange, KeyRanges, key_hash
-from kshare.core.offsets import OFFSET_MAX, Bounds, union
+from kshare.core.hashing import NO_HASHES, KeyRanges, key_hash
 from kshare.core.progress import TopicPartition
-from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import OpenChunks
-from kshare.group.core.key_limit import KeyLimits, Lock
 from kshare.group.message import Chunk
 
 __all__ = ["LeftOut", "ParkedHashes", "Released"]
@@ -139,57 +135,29 @@ class Released:
 ParkedHashes: TypeAlias = Mapping[str, KeyRanges]
 """The hashes of parked keys by topic."""
 
-_ASIDE_SECONDS: Final = 0.1
+_RELEASED_SECONDS: Final = 0.1
 """The shortest time between two changes of these keys: each fetches anew what is on its way."""
 
 
 class LeftOut:
     """The keys of a consumer's partitions that are left out.
 
-    Args:
-        most: Maximum number of unacknowledged records of a key; None for no limit.
-        lock: As for :class:`.KeyLimit`.
-
     Attributes:
-        limits: What is kept back for its key, or put aside.
         released: The keys that wait, as a record of them was released.
         parked: The parked keys; None until they are known. Without them, all deliveries go on.
         obeyed: The same, once all deliveries do so.
     """
 
-    def __init__(self, most: int | None, lock: Lock | None = None) -> None:
-        self.limits = KeyLimits(most, lock)
+    def __init__(self) -> None:
         self.released = Released()
         self.parked: ParkedHashes | None = None
         self.obeyed: ParkedHashes | None = None
-        self._aside_until = self._released_until = 0.0
+        self._released_until = 0.0
 
     def hashes(self, partition: TopicPartition, owned: KeyRanges) -> KeyRanges:
         """The owned hashes that are not read."""
         parked = (self.parked or {}).get(partition.topic, NO_HASHES)
-        limit = self.limits.of(partition)
-        aside = NO_HASHES if limit is None else limit.aside
-        return owned & (parked | aside | self.released.hashes(partition))
-
-    def come_again(self, partition: TopicPartition, delivery: Delivery) -> dict[HashRange, Bounds]:
-        """The offsets of keys that are handed out again, for :meth:`.Delivery.carry_without`.
-
-        They are what was kept back and is forgotten, and what was released: neither is handed out
-        any more.
-        """
-        kept_back, limit = dict[HashRange, list[Bounds]](), self.limits.of(partition)
-        for message in () if limit is None else limit.follow():
-            message[0].close(message[1])  # not handed out: no gap
-            offset = message.offset()
-            hashes = HashRange.of(key_hash(message.key(), offset))
-            # Of its key, all behind it is kept back, too; but what was handed out before it.
-            end = offset + 1 if message[0].overtaken else OFFSET_MAX
-            kept_back.setdefault(hashes, []).append((offset, end))
-        again, offsets = delivery.come_again()
-        for hashes, bounds in kept_back.items():
-            again[hashes] = union([again.get(hashes, ()), *bounds])
-        self.limits.acknowledge(partition, offsets)  # they hold no others of their keys back
-        return again
+        return owned & (parked | self.released.hashes(partition))
 
     def mark(self, chunk: Chunk) -> None:
         """Mark a chunk's rows of released keys: they wait for a delivery without these keys.
@@ -206,46 +174,10 @@ class LeftOut:
 
     # -- what changes with time ---------------------------------------------------------------
 
-    def make_room(
-        self,
-        read: Collection[TopicPartition],
-        started: Container[TopicPartition],
-        now: float,
-        *,
-        has_rows: bool,
-    ) -> list[TopicPartition]:
-        """Put keys aside while what waits for them lets nothing be read, or end that.
-
-        Args:
-            read: The partitions that are read.
-            started: Those that have a delivery.
-            now: The time.
-            has_rows: Whether something may be handed out.
-
-        Returns:
-            The partitions whose delivery has to follow.
-        """
-        limits = self.limits
-        here = [(at, limit) for at, limit in limits if at in started]
-        if not here:
-            return []
-        is_full = limits.are_full(read) and not limits.have_ready(read) and not has_rows
-        # What has changed and is not followed is so at once: after an interrupt amid this.
-        if not [at for at, limit in here if limit.is_changed]:
-            due = [at for at, limit in here if limit.can_bring_back()]
-            if not (due or is_full) or now < self._aside_until:
-                return []
-        self._aside_until = now + _ASIDE_SECONDS
-        for _, limit in here:
-            limit.bring_back()
-        if is_full:
-            limits.put_aside(read)
-        return [at for at, limit in here if limit.is_changed]
-
     def let_go(self, now: float) -> None:
         """Let the keys go whose time has come, now and then."""
         if now >= self._released_until:
-            self._released_until = now + _ASIDE_SECONDS
+            self._released_until = now + _RELEASED_SECONDS
             self.released.due(now)
 
     def next_due(self) -> float | None:

@@ -15,7 +15,7 @@ from kshare.core.hashing import NO_HASHES, HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, Bounds, OffsetRange, intersect, since, subtract, union
 from kshare.core.progress import Progress, Rectangle, Stripe
 from kshare.core.region import canonical, clip, overlay
-from kshare.group.core.handed_out import Offsets, OpenChunks, Tell, is_of
+from kshare.group.core.handed_out import Offsets, OpenChunks, is_of
 from kshare.group.message import Chunk
 
 __all__ = ["Carried", "NextDelivery", "Scope", "Sought", "joined", "ranges", "within"]
@@ -455,10 +455,10 @@ class NextDelivery:
     sought_of: KeyRanges = NO_HASHES
     is_provisional: bool = False
 
-    def acknowledge(self, offsets: Offsets, chunks: Collection[int], tell: Tell) -> None:
+    def acknowledge(self, offsets: Offsets, chunks: Collection[int]) -> None:
         """Records of before are acknowledged, as :meth:`.Delivery.acknowledge`."""
         handed_out = OpenChunks(() if self.carried is None else self.carried.chunks)
-        handed_out.acknowledge(offsets, chunks, tell)
+        handed_out.acknowledge(offsets, chunks)
 
     def within(self, hashes: KeyRanges) -> "NextDelivery":
         """The same for some key hashes; a seek does not hold for quite different ones."""

@@ -22,7 +22,7 @@ from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges
 from kshare.core.offsets import Bounds, complement, intersect, subtract, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.core.delivery import Delivery
-from kshare.group.core.handed_out import Offsets, Tell
+from kshare.group.core.handed_out import Offsets
 from kshare.group.core.scope import Carried
 from kshare.group.message import Chunk, Rows
 from kshare.group.protocol.cooperator import Share
@@ -233,12 +233,10 @@ class SharedDelivery(Delivery):
 
     # -- what is processed ------------------------------------------------------------------
 
-    def acknowledge(
-        self, offsets: Offsets, chunks: Collection[int] = (), tell: Tell = lambda _: None
-    ) -> None:
+    def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> None:
         """Records are acknowledged, by their offsets, of some chunks or of any."""
         for part in self._parts:
-            part.delivery.acknowledge(offsets, chunks, tell)
+            part.delivery.acknowledge(offsets, chunks)
 
     @property
     def furthest(self) -> int:

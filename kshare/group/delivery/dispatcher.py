@@ -65,7 +65,7 @@ class Dispatcher:
 
     def __init__(self, config: ConsumerConfig, session: GroupSession, waker: Waker) -> None:
         self.state = self.state_class(
-            LeftOut(None),
+            LeftOut(),
             explicit=config.explicit,
             is_transactional=config.transactional_id is not None,
         )
@@ -151,9 +151,9 @@ class Dispatcher:
         self.state.seek(topic_partition, offset, self._session.started(), is_batch=is_batch)
         self._read_anew()
 
-    def take_back(self, topic_partition: TopicPartition, messages: list[Message]) -> None:
+    def take_back(self, topic_partition: TopicPartition) -> None:
         """Hand records out again that were collected, as if they had not been fetched."""
-        self.state.take_back(topic_partition, messages)
+        self.state.take_back(topic_partition)
         self._read_anew()
 
     def _read_anew(self) -> None:

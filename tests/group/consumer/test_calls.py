@@ -271,23 +271,6 @@ def test_with_asyncio_an_error_amid_a_call_that_has_records_is_raised_by_the_nex
     run(cluster, group, test, **{"auto.commit.interval.ms": 100, "on_commit": on_commit})
 
 
-def test_with_a_limit_for_each_key_what_goes_back_comes_again_in_order(
-    group: FakeSessions, make: Callable[..., KeySharedConsumer], clock: Ahead
-) -> None:
-    consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=2)
-    consumer.assign([ORDERS])
-    for _ in range(2):
-        call = Call(consumer)
-        group.members[0].can_deliver = False
-        assert call.at_its_end(clock) == []
-        group.members[0].can_deliver = True
-    messages = consumer.consume(RECORDS, WAIT_S)
-    assert offsets(messages) == list(range(RECORDS))
-    for message in messages:
-        consumer.acknowledge(message)
-    assert consumer.commit() == {ORDERS: RECORDS}
-
-
 # -- the process sleeps between any two looks at the clock ---------------------------------------
 
 WAYS: dict[str, Callable[[KeySharedConsumer], object]] = {
@@ -347,19 +330,6 @@ def test_a_commit_counts_what_calls_have_returned_and_not_what_one_holds(
     assert call.at_its_end(clock) == [1, 2, 3]
     assert group.done[ORDERS] == Progress.at(1)
     assert consumer.commit() == {ORDERS: RECORDS}
-
-
-def test_with_a_limit_for_each_key_no_offset_is_committed_over_what_is_kept_back(
-    group: FakeSessions, make: Callable[..., KeySharedConsumer]
-) -> None:
-    consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
-    consumer.assign([ORDERS])
-    messages = consumer.consume(RECORDS, WAIT_S)
-    assert offsets(messages) == [0, 1]
-    for arguments in ({"message": messages[-1]}, {"offsets": {ORDERS: RECORDS}}):
-        with pytest.raises(ValueError, match="kept back"):
-            consumer.commit(**arguments)
-    assert ORDERS not in group.done
 
 
 # -- asyncio -------------------------------------------------------------------------------------

@@ -191,8 +191,8 @@ class Process:
 
     def give_back(self) -> None:
         """What is collected is not returned."""
-        for partition, messages in self.call.give_back(self.driver.state.by_partition):
-            self.driver.state.take_back(partition, messages)
+        for partition in self.call.give_back(self.driver.state.by_partition):
+            self.driver.state.take_back(partition)
         self.driver.read_anew()
 
     def settle(self) -> None:

@@ -45,14 +45,13 @@ class Driver:
         *logs: list[str],
         explicit: bool = False,
         is_transactional: bool = False,
-        most: int | None = None,
     ) -> None:
         self.logs = dict(zip((T0, T1), logs, strict=False))
         self.started: dict[TopicPartition, Progress] = {}
         self.parked: left_out.ParkedHashes | None = {}
         self.now = 0.0
         self.reading: dict[TopicPartition, tuple[tuple[Stripe, ...], int]] = {}
-        self.state = Deliveries(LeftOut(most), explicit=explicit, is_transactional=is_transactional)
+        self.state = Deliveries(LeftOut(), explicit=explicit, is_transactional=is_transactional)
         self.out = HandingOut(self.state, explicit=explicit)
 
     def start(self, *hashes: HashRange) -> None:
@@ -80,7 +79,7 @@ class Driver:
         self.read_anew()
         hand, out = self.state.hand, self.out
         if not hand.rows.left:
-            hand.rows = out.let_out() or out.begun(lambda _: None) or self._fetched() or NO_ROWS
+            hand.rows = out.begun(lambda _: None) or self._fetched() or NO_ROWS
         return hand.rows.left > 0
 
     def fetch_batch(self) -> None:
@@ -130,8 +129,6 @@ class Driver:
 
     def acknowledge(self, message: Message) -> None:
         message[0].acknowledged[message[1]] = ACKNOWLEDGED
-        if not message.is_released():
-            self.state.acknowledged(message)
 
     def park(self, *keys: str) -> None:
         self.parked = {"orders": KeyRanges.of_hashes(point(key) for key in keys)} if keys else {}

@@ -183,19 +183,21 @@ def does_not_read_anew_what_is_resumed(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledges_what_is_of_any_chunk(patch: pytest.MonkeyPatch) -> None:
     real = OpenChunks.acknowledge
-    patch.setattr(OpenChunks, "acknowledge", lambda self, rows, _, tell: real(self, rows, (), tell))
+    patch.setattr(OpenChunks, "acknowledge", lambda self, rows, _: real(self, rows, ()))
 
 
 def acknowledges_what_comes_before_too(patch: pytest.MonkeyPatch) -> None:
     """As an offset of Kafka that is committed: no gap is left."""
     real = OpenChunks.acknowledge
 
-    def acknowledge(self: OpenChunks, rows: Offsets, chunks: Any, tell: Any) -> None:
-        def tell_and_close(found: list[int]) -> None:
-            tell(found)
-            self.acknowledge_between(0, max(found, default=0))
-
-        real(self, rows, chunks, tell_and_close)
+    def acknowledge(self: OpenChunks, rows: Offsets, chunks: Any) -> None:
+        found = [
+            offset
+            for chunk, among in self._open_among(rows, chunks)
+            for offset in chunk.offsets[among].tolist()
+        ]
+        self.acknowledge_between(0, max(found, default=0))
+        real(self, rows, chunks)
 
     patch.setattr(OpenChunks, "acknowledge", acknowledge)
 

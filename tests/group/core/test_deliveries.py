@@ -4,8 +4,7 @@ import pytest
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import Progress
-from kshare.group.core import key_limit
-from tests.group.core.driver import HIGH, LOW, MIXED, OF_HIGH, Driver, point
+from tests.group.core.driver import LOW, MIXED, OF_HIGH, Driver, point
 from tests.support.groups import LOWER, T0, T1, UPPER
 
 
@@ -135,17 +134,19 @@ def test_a_released_key_is_left_out_until_it_is_due() -> None:
     assert not driver.state.release(others[0], due=9.0)
 
 
-def test_of_a_key_that_is_released_and_due_at_once_nothing_stays_kept_back() -> None:
-    driver = Driver([LOW[0]] * 3, explicit=True, most=1)
+def test_a_key_that_is_released_and_due_at_once_comes_again_in_order() -> None:
+    driver = Driver([LOW[0]] * 3, explicit=True)
     driver.start(WHOLE)
-    (first,) = driver.take()
+    first, *_ = driver.take()
     driver.now = 1.0
     assert driver.state.release(first, due=1.0)
     driver.look()
-    for offset in range(3):
-        (message,) = driver.take()
-        assert (message.offset(), message.is_released()) == (offset, False)
-        driver.acknowledge(message)
+    again = driver.take()
+    assert [(each.offset(), each.is_released()) for each in again] == [
+        (0, False),
+        (1, False),
+        (2, False),
+    ]
 
 
 @pytest.mark.parametrize("is_sought", [False, True])
@@ -172,47 +173,3 @@ def test_what_is_acknowledged_between_released_records_never_comes_again(is_soug
     driver.look()
     progress = driver.state.by_partition[T0].processed(is_batch=True)
     assert progress.position_of([HashRange.of(point(LOW[0]))]) == (0 if is_sought else 6)
-
-
-def test_what_is_acknowledged_never_comes_again_with_what_is_kept_back_before_it() -> None:
-    driver = Driver([LOW[0]] * 4, explicit=True, most=3)
-    driver.start(WHOLE)
-    messages = driver.take(3)
-    driver.acknowledge(messages[1])
-    driver.state.release(messages[0], driver.now)
-    driver.now += 1.0
-    driver.look()
-    assert driver.fetch()  # and before a call takes it, its key is parked for a while
-    driver.park(LOW[0])
-    driver.look()
-    driver.park()
-    driver.look()
-    assert driver.offsets() == [0, 2, 3]
-
-
-def test_keys_are_put_aside_and_read_again_so_often_at_most(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(key_limit, "_HELD_MAX", 2)
-    driver = Driver([LOW[0]] * 6 + [HIGH[0]], explicit=True, most=1)
-    driver.start(WHOLE)
-    taken = driver.take()
-    assert [message.offset() for message in taken] == [0]
-    assert driver.out.is_full
-    assert driver.out.is_waiting
-    driver.look()
-    assert driver.state.by_partition[T0].left_out == (HashRange.of(point(LOW[0])),)
-    taken += driver.take()
-    assert [message.offset() for message in taken] == [0, 6]
-    changes = driver.state.stops
-    for message in taken:
-        driver.acknowledge(message)
-    driver.look()
-    assert driver.state.stops == changes  # so soon, nothing more is read again
-    while driver.now < 3.0:
-        driver.now += 0.04
-        driver.look()
-        for message in driver.take():
-            driver.acknowledge(message)
-            taken.append(message)
-    assert [message.offset() for message in taken] == [0, 6, 1, 2, 3, 4, 5]

@@ -15,7 +15,6 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
 from kshare.core.slice_end import Cursor
 from kshare.group.core.delivery import Delivery
-from kshare.group.core.key_limit import KeyLimit
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
 from kshare.wire.decode.wanted import WantedRecords
 
@@ -260,45 +259,6 @@ def test_only_returned_offsets_can_be_committed() -> None:
     with pytest.raises(ValueError, match="beyond the position 6"):
         delivery.acknowledge_below(7)
     assert (delivery.unacknowledged, delivery.unacknowledged_ranges) == (1, 1)
-
-
-@given(
-    st.lists(st.sampled_from([b"a", b"b", b"c", None]), min_size=1, max_size=30),
-    st.integers(1, 3),
-    st.lists(st.integers(0, 40), max_size=60),
-)
-def test_a_key_has_so_many_records_in_flight_and_they_come_in_order(
-    keys: list[bytes | None], most: int, acknowledged: list[int]
-) -> None:
-    batch = pa.record_batch(
-        [pa.array(keys, pa.binary()), pa.array(range(len(keys)))], ["key", "offset"]
-    )
-    limit = KeyLimit(most)
-    limit.put(Chunk(ORDERS, batch).messages().messages)
-    out: list[int] = []
-    done: set[int] = set()
-
-    def look() -> None:
-        while limit.ready:
-            out.append(limit.ready.popleft().offset())
-        for key in {key for key in keys if key is not None}:
-            of_key = [offset for offset in out if keys[offset] == key]
-            assert of_key == sorted(of_key)
-            assert len(set(of_key) - done) <= most
-
-    look()
-    for offset in [*acknowledged, *range(len(keys)), *range(len(keys))]:
-        if offset in out:
-            limit.acknowledge(offset)
-            done.add(offset)
-            look()
-    while len(done) < len(keys):
-        for offset in out:
-            limit.acknowledge(offset)
-            done.add(offset)
-        look()
-    assert sorted(out) == list(range(len(keys)))
-    assert limit.held == 0
 
 
 def test_what_many_seeks_have_passed_is_one_set() -> None:

@@ -8,10 +8,9 @@ import pytest
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import Progress
 from kshare.group import message as message_module
-from kshare.group.core import handed_out, key_limit
+from kshare.group.core import handed_out
 from kshare.group.core.handing_out import Call
-from kshare.group.message import Message
-from tests.group.core.driver import HIGH, LOW, MIXED, MODULES, OF_DELIVERY, OF_LOW, Driver, point
+from tests.group.core.driver import LOW, MIXED, MODULES, OF_DELIVERY, OF_LOW, Driver, point
 from tests.support.groups import LOWER, T0, T1
 from tests.support.interrupts import Interrupt, interrupt
 
@@ -30,29 +29,6 @@ def test_no_interrupt_lets_a_record_out_whose_key_waits() -> None:
     assert number > 2
 
 
-def test_no_interrupt_leaves_records_kept_back_that_are_read_again() -> None:
-    """Of a key that was released, waits no more, and that the delivery has still to follow."""
-    number, raised = 0, ["begin"]
-    while raised:
-        driver = Driver([LOW[0]] * 3, explicit=True, most=1)
-        driver.start(WHOLE)
-        (first,) = driver.take()
-        driver.now, found = 1.0, list[int]()
-        assert driver.state.release(first, due=1.0)
-        with suppress(Interrupt), interrupt(number, *MODULES) as raised:
-            driver.look()
-        for _ in range(6):
-            driver.now += 1.0
-            driver.look()
-            for message in driver.take():
-                assert not message.is_released(), raised
-                driver.acknowledge(message)
-                found.append(message.offset())
-        assert found == [0, 1, 2], raised
-        number += 1
-    assert number > 2
-
-
 def parks(driver: Driver) -> None:
     driver.park(LOW[0])
     driver.look()
@@ -67,7 +43,7 @@ CHANGES: dict[str, Callable[[Driver], None]] = {
     "keep": lambda driver: driver.state.keep({T0: KeyRanges([LOWER]), T1: ALL_HASHES}),
     "seek": lambda driver: driver.state.seek(T0, 0, driver.started),
     "parks": parks,
-    "take back": lambda driver: driver.state.take_back(T0, []),
+    "take back": lambda driver: driver.state.take_back(T0),
     "pause": lambda driver: driver.state.pause(T0),
     "begins again": begins_again,
 }
@@ -148,92 +124,21 @@ def test_nothing_is_lost_wherever_an_interrupt_comes_as_a_call_collects(
                 driver.out.collect(2, call.messages)
         driver.pass_over()  # as a commit does
         assert driver.state.by_partition[T0].processed(is_batch=True) == Progress.at(0), raised
-        for partition, messages in call.give_back(driver.state.by_partition):
-            driver.state.take_back(partition, messages)
+        for partition in call.give_back(driver.state.by_partition):
+            driver.state.take_back(partition)
         assert driver.offsets() == list(range(12)), raised
         number += 1
     assert number > 2
 
 
-def drained(driver: Driver, taken: list[Message]) -> dict[str, list[int]]:
-    """What comes from now on, by key, as what was taken and what comes is acknowledged."""
-    found: dict[str, list[int]] = {}
-    while taken:
-        for message in taken:
-            driver.acknowledge(message)
-        driver.now += 1.0
-        driver.look()
-        taken = driver.take()
-        for message in taken:
-            key = (message.key() or b"").decode()
-            found.setdefault(key, []).append(message.offset())
-    return found
-
-
-KEYS = (LOW[0], HIGH[0])
-
-
-def test_a_seek_with_limits_blocks_no_key_wherever_an_interrupt_comes() -> None:
-    number, raised = 0, ["begin"]
-    while raised:
-        driver = Driver([*KEYS] * 3, explicit=True, most=1)
-        driver.start(WHOLE)
-        taken = driver.take()
-        assert [message.offset() for message in taken] == [0, 1]
-        with suppress(Interrupt), interrupt(number, *MODULES, *OF_DELIVERY, key_limit) as raised:
-            driver.state.seek(T0, 0, driver.started)
-        driver.look()
-        found = drained(driver, driver.take() or taken)
-        of_keys = [found.get(key, []) for key in KEYS]
-        assert of_keys == [[2, 4], [3, 5]], raised
-        number += 1
-    assert number > 2
-
-
-ALL_MODULES = (*MODULES, *OF_DELIVERY, handed_out, key_limit, message_module)
+ALL_MODULES = (*MODULES, *OF_DELIVERY, handed_out, message_module)
 
 
 def give_back(driver: Driver, call: Call) -> None:
     """As :meth:`.Receiver.give_back`."""
-    for partition, messages in call.give_back(driver.state.by_partition):
-        driver.state.take_back(partition, messages)
+    for partition in call.give_back(driver.state.by_partition):
+        driver.state.take_back(partition)
     driver.read_anew()
-
-
-@pytest.mark.parametrize("collects", ["some", "all"])
-@pytest.mark.parametrize("step", ["fetch", "collect", "give back"])
-def test_limits_lose_no_record_wherever_an_interrupt_comes(collects: str, step: str) -> None:
-    number, raised = 0, ["begin"]
-    while raised:
-        driver, call, raised = Driver([*KEYS] * 3, explicit=True, most=1), Call(), []
-        driver.start(WHOLE)
-        first = driver.take()  # all is read, and kept back
-        assert [message.offset() for message in first] == [0, 1]
-        for message in first:
-            driver.acknowledge(message)
-        for each in ("fetch", "collect", "give back", "again"):
-            moment = number if each == step else 1 << 40
-            with suppress(Interrupt), interrupt(moment, *ALL_MODULES) as seen:
-                if each == "fetch":
-                    driver.fetch()
-                elif each == "collect" and not raised:
-                    call.took(driver.out.delivery)
-                    if collects == "all":
-                        driver.out.collect_all(call.messages)
-                    else:
-                        driver.out.collect(1, call.messages)
-                elif each in {"give back", "again"}:
-                    give_back(driver, call)
-            raised += seen
-        driver.state.read_anew()  # as a call does that follows an interrupted one
-        found: dict[str, list[int]] = {}
-        for message in (taken := driver.take()):
-            found.setdefault((message.key() or b"").decode(), []).append(message.offset())
-        for key, offsets in drained(driver, taken).items():
-            found[key] += offsets
-        assert [found.get(key, []) for key in KEYS] == [[2, 4], [3, 5]], raised
-        number += 1
-    assert number > 2
 
 
 @pytest.mark.parametrize("explicit", [False, True])

@@ -1,7 +1,6 @@
 """What is handed out of leased chunks, and what of it is processed."""
 
 from contextlib import suppress
-from threading import Lock
 
 import numpy as np
 import pyarrow as pa
@@ -217,8 +216,7 @@ def test_what_was_collected_goes_back_wherever_an_interrupt_comes(explicit: bool
 
 
 def deliveries(*, explicit: bool = False) -> SharedDeliveries:
-    left_out = LeftOut(None, Lock())
-    made = SharedDeliveries(left_out, explicit=explicit, is_transactional=False)
+    made = SharedDeliveries(LeftOut(), explicit=explicit, is_transactional=False)
     made.assign({T0: ALL_HASHES})
     return made
 

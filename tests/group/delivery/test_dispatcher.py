@@ -178,7 +178,7 @@ def test_a_partition_is_read_on_wherever_an_interrupt_comes(change: str) -> None
         changes: dict[str, Callable[[], None]] = {
             "parks": dispatcher.refresh,
             "seek": lambda: dispatcher.seek(T0, 0),
-            "take back": lambda: dispatcher.take_back(T0, []),
+            "take back": lambda: dispatcher.take_back(T0),
             "turns": dispatcher.take_turns,
         }
         while not is_over:
