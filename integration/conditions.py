@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from integration.cluster import KafkaCluster
 from integration.group_log import compacted_often
+from integration.history import Committed, Events
 from integration.kafka import BrokerError, KafkaBroker
 from integration.members import Member
 from integration.topics import Topics
@@ -24,7 +25,6 @@ from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 from kshare.group.offsets import list_offsets
-from kshare.testing.history import Committed, Events
 
 __all__ = [
     "CLIENT",

@@ -25,6 +25,7 @@ from integration.conditions import (
     while_it_goes_on,
 )
 from integration.handler_judge import Handlers, Letter, Process, calls_of
+from integration.history import Delivery, Events, History, OwnerChange, check_history
 from integration.members import Group, Member, end_all
 from integration.topics import Topics
 from integration.transactions import read_to_end, reader_of
@@ -33,7 +34,6 @@ from kshare.cluster.parked_keys import ParkedKeys
 from kshare.core.progress import TopicPartition
 from kshare.dead_letters.writer import HEADERS
 from kshare.group.config.consumer_config import consumer_config
-from kshare.testing.history import Delivery, Events, History, OwnerChange, check_history
 
 __all__ = ["handlers_round"]
 

@@ -12,12 +12,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer
 
-from integration.processes import PythonProcess, let_go
-from integration.topics import Topics
-from kshare.core.hashing import HashRange
-from kshare.core.progress import TopicPartition
-from kshare.testing import check_order
-from kshare.testing.history import (
+from integration.history import (
     Committed,
     Delivery,
     Events,
@@ -26,6 +21,11 @@ from kshare.testing.history import (
     Sent,
     check_history,
 )
+from integration.processes import PythonProcess, let_go
+from integration.topics import Topics
+from kshare.core.hashing import HashRange
+from kshare.core.progress import TopicPartition
+from kshare.testing import check_order
 from tests.support import shown
 
 SECONDS = 120.0
@@ -194,7 +194,7 @@ class Group:
     def check(self, produced: Mapping[int, int | list[tuple[int, int]]]) -> None:
         """Nothing is lost, and each key was delivered in order, by one living owner at a time.
 
-        How a record may come twice is judged by :mod:`kshare.testing.history`. Where each came
+        How a record may come twice is judged by :mod:`integration.history`. Where each came
         last, keys are in order, too: what comes again is all that was not committed.
 
         Args:

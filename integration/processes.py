@@ -25,8 +25,7 @@ _MODULES = [
     "integration.query_process",
     "integration.releasing_process",
     "integration.transaction_process",
-    "integration.verifiable_process",
-    "kshare.cli.verifiable_consumer",
+    "integration.verifiable_consumer",
 ]
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(_MODULES)

@@ -2,9 +2,10 @@
 
 ``python -m integration.system_cases [NAME ...]`` runs them all, or those whose names have one of
 these texts, and prints a line for each. They are those of kafkatest's ``consumer_test.py``, for
-``kshare verifiable-consumer`` (docs/design/histories.md); each with whole partitions, as Kafka's
-consumers have them, and with partitions that are shared by key, where that makes a difference.
-Beside kafkatest's assertions the judge of :mod:`kshare.testing.history` looks at every record.
+``integration.verifiable_consumer`` (docs/design/histories.md); each with whole partitions, as
+Kafka's consumers have them, and with partitions that are shared by key, where that makes a
+difference. Beside kafkatest's assertions the judge of :mod:`integration.history` looks at every
+record.
 """
 
 import io

@@ -28,6 +28,7 @@ from integration.group_log import (
     unique,
 )
 from integration.group_member import FENCED
+from integration.history import Committed, Delivery, Events, History, OwnerChange, check_history
 from integration.kafka import KafkaBroker
 from integration.members import eventually
 from integration.processes import PythonProcess
@@ -44,7 +45,6 @@ from kshare.group.offsets import list_offsets
 from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
 from kshare.testing import check_order
-from kshare.testing.history import Committed, Delivery, Events, History, OwnerChange, check_history
 
 LOWER, UPPER = split(WHOLE, 2)
 SECONDS = 60.0

@@ -2,7 +2,7 @@
 
 The verdict is over all that was delivered, in the order of time: it is that of
 :func:`kshare.testing.check_order`, and that a key had one living owner at a time
-(:mod:`kshare.testing.history`). It excuses nothing during rebalances.
+(:mod:`integration.history`). It excuses nothing during rebalances.
 """
 
 import os

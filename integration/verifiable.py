@@ -1,8 +1,8 @@
-"""What drives ``kshare verifiable-consumer``, as Kafka's system tests (kafkatest) do.
+"""What drives ``integration.verifiable_consumer``, as Kafka's system tests (kafkatest) do.
 
 A :class:`Service` is some consumers of a group, each a node that is started again and again; it
 folds what they print, with the assertions of kafkatest. A :class:`Feed` writes records meanwhile.
-At the end the judge of :mod:`kshare.testing.history` reads all that was printed.
+At the end the judge of :mod:`integration.history` reads all that was printed.
 """
 
 import json
@@ -15,14 +15,14 @@ from typing import Any, Self
 
 from confluent_kafka import Message, Producer
 
+from integration.history import check_history
+from integration.history.history_file import HistoryReader
 from integration.members import eventually
 from integration.processes import PythonProcess
 from integration.topics import Topics
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group.offsets import list_offsets
-from kshare.testing.history import check_history
-from kshare.testing.history.history_file import HistoryReader
 
 __all__ = ["COOPERATIVE", "Feed", "Node", "Service"]
 
@@ -216,7 +216,7 @@ class Service:
             node.runs.append(file)
             node.read = 0
             node.process = PythonProcess(
-                "integration.verifiable_process", arguments, stdout=file, stderr=errors
+                "integration.verifiable_consumer", arguments, stdout=file, stderr=errors
             )
 
     def stop(self, nodes: Iterable[Node] | None = None, *, is_clean: bool = True) -> None:

@@ -35,7 +35,6 @@
     │   └── BadRecordError           a key or value is not what its format says (badRecords)
     ├── SchemaRegistryError     the schema registry, after retries
     │   └── UnknownSchemaError       it has no such schema
-    ├── HistoryFileError        a history of consumers cannot be read
     ├── PlotError               a picture cannot be drawn
     ├── ProcessingError         a handler has failed for good, and its processor stops
     └── UndecodableError        a key or value cannot be deserialized
@@ -47,7 +46,7 @@ never hold a secret.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypedDict
+from typing import Any, TypedDict
 
 __all__ = [
     "AuthenticationError",
@@ -64,7 +63,6 @@ __all__ = [
     "FetchTimeoutError",
     "ForeignMemberError",
     "GroupAliveError",
-    "HistoryFileError",
     "InternalTopicError",
     "KafkaError",
     "KernelLibraryError",
@@ -90,8 +88,6 @@ __all__ = [
     "UnknownTopicError",
     "UnsupportedFormatError",
 ]
-
-_FAULTS_SHOWN: Final = 20
 
 
 class Location(TypedDict, total=False):
@@ -362,14 +358,6 @@ class ConsumerClosedError(RuntimeError):
 
 class PlotError(KshareError):
     """There is no picture: the text says why."""
-
-
-class HistoryFileError(KshareError):
-    """Lines of a history cannot be read; each is in the text."""
-
-    def __init__(self, faults: Sequence[str]) -> None:
-        more = [f"and {len(faults) - _FAULTS_SHOWN} more"] if len(faults) > _FAULTS_SHOWN else []
-        super().__init__("\n".join([*faults[:_FAULTS_SHOWN], *more]))
 
 
 class RecordError(_PlacedError):

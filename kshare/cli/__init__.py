@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from kshare._version import __version__
 from kshare.cli.arguments import add_commands
-from kshare.cli.client_arguments import add_client_commands
 from kshare.cli.output import complain, say
 from kshare.errors import KshareError
 from kshare.log_format import PrintableFormatter
@@ -32,7 +31,6 @@ _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "of a query": ("status", "park", "unpark", "parked", "checkpoint", "ledger"),
     "of a consumer group": ("groups", "owners", "offsets", "replay", "policy"),
     "of a task assignor": ("assign",),
-    "to test clients": ("check-history", "verifiable-consumer"),
 }
 _AT: Final = "--bootstrap-servers localhost:9092"
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -72,10 +70,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"kshare policy set accept.range.fetch false --topic orders {_AT}",
     ),
     "assign": ("kshare assign --explain situations.jsonl",),
-    "check-history": ("kshare check-history history.jsonl",),
-    "verifiable-consumer": (
-        "kshare verifiable-consumer --bootstrap-server localhost:9092 --topic orders --group-id g",
-    ),
 }
 """Command lines that work, by command."""
 
@@ -171,7 +165,6 @@ def _parser() -> argparse.ArgumentParser:
     for plugin in entry_points(group=_ENTRY_POINTS):
         plugin.load()(commands)
     add_commands(commands)
-    add_client_commands(commands)
     add_examples(commands.choices)
     return parser
 

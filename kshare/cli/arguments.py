@@ -30,6 +30,7 @@ def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         _add_ledger,
         _add_assign,
         _add_doctor,
+        _add_broker,
     ):
         add(commands)
 
@@ -546,3 +547,21 @@ def _option(text: str) -> tuple[str, str]:
         shown = name.split("=", 1)[0]  # never the value: it may be a password
         raise argparse.ArgumentTypeError(f"{shown!r}: wanted kafka.NAME=VALUE")
     return name, value
+
+
+def _add_broker(commands: "argparse._SubParsersAction[Any]") -> None:
+    broker = commands.add_parser(
+        "broker",
+        help="run a broker with a topic of orders on this machine, to try things out",
+        description="Run a small broker on this machine, without Java, Docker or a download, until "
+        "Ctrl+C. Topic orders has records with keys customer-1, customer-2, ... and JSON values, "
+        "and more come each second. It keeps records in memory, 5 MiB a partition, and readers "
+        "refuse what transactions wrote: it is no place for data, measurements or exactlyOnce.",
+    )
+    broker.add_argument(
+        "--port",
+        type=int,
+        default=9092,
+        help="the port at localhost; 0 for any (default: %(default)s)",
+    )
+    set_module(broker, "broker")

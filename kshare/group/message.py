@@ -10,7 +10,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import count, groupby, repeat
 from operator import itemgetter, length_hint
 from typing import Any, Final, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kshare.arrow_values import int64_numbers
+from kshare.arrow_values import int64_array, int64_numbers
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 
@@ -32,6 +32,7 @@ __all__ = [
     "Chunk",
     "Message",
     "Rows",
+    "batch_of",
     "chunks",
     "marked",
 ]
@@ -247,6 +248,15 @@ def chunks(
     """Cut a record batch into chunks."""
     for start in range(0, batch.num_rows, CHUNK_ROWS):
         yield Chunk(topic_partition, batch.slice(start, CHUNK_ROWS), epochs)
+
+
+def batch_of(messages: "Sequence[Message]") -> pa.RecordBatch:
+    """The rows of messages of one partition, at least one, as one record batch."""
+    parts = []
+    for _, of_chunk in groupby(messages, lambda message: id(message[0])):
+        rows = list(of_chunk)
+        parts.append(rows[0][0].batch.take(int64_array([row[1] for row in rows])))
+    return pa.concat_batches(parts)
 
 
 # A tuple: objects of a class with slots take twice as long to make.

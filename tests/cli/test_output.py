@@ -116,7 +116,6 @@ def test_commands_print_through_what_cleans_it() -> None:
         "broker.py",
         "probe.py",
         "assign.py",
-        "verifiable_consumer.py",
     }
     printing = {
         file.name

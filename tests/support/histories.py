@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
+from integration.history import Committed, Delivery, Events, History, Kind, OwnerChange, Sent
 from kshare.core.progress import TopicPartition
-from kshare.testing.history import Committed, Delivery, Events, History, Kind, OwnerChange, Sent
 
 __all__ = ["SEEDED", "right_histories"]
 

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kshare.core.hashing import WHOLE, HashRange, key_hash, split
-from kshare.core.progress import TopicPartition
-from kshare.testing.history import (
+from integration.history import (
     Committed,
     Delivery,
     Events,
@@ -19,6 +17,8 @@ from kshare.testing.history import (
     Sent,
     check_history,
 )
+from kshare.core.hashing import WHOLE, HashRange, key_hash, split
+from kshare.core.progress import TopicPartition
 from tests.support.histories import SEEDED, right_histories
 
 KEY = b"k"

@@ -10,11 +10,11 @@ import pytest
 from integration.conditions import Look, Observer, Stillness, set_back
 from integration.handler_judge import Call, Handlers, Letter, Process, calls_of
 from integration.histories import HISTORIES, modes_of
+from integration.history import Delivery, Events, History, check_history
 from integration.query_histories import batches_of, begun_batches, faults_of_batches
 from integration.residents import GROWTH, Measure, grown
 from integration.transactions import faults_of_outputs
 from kshare.core.progress import TopicPartition
-from kshare.testing.history import Delivery, Events, History, check_history
 
 KEY = b"k"
 SENT = [(KEY, "ok"), (KEY, "fails 1"), (KEY, "bad"), (KEY, "ok"), (b"other", "later")]

@@ -4,8 +4,8 @@ import signal
 from pathlib import Path
 from unittest.mock import Mock
 
+from integration.history.model import Delivery, OwnerChange
 from integration.members import Member
-from kshare.testing.history.model import Delivery, OwnerChange
 
 
 def test_what_a_signal_handler_writes_amid_the_records_of_a_call_comes_after_them(

@@ -1,4 +1,4 @@
-"""``kshare verifiable-consumer``: its exit code, and when it prints what is assigned.
+"""``integration.verifiable_consumer``: its exit code, and when it prints what is assigned.
 
 All else that it prints is tested with Kafka itself.
 """
@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from kshare.cli import main, verifiable_consumer
+from integration import verifiable_consumer
 from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
@@ -31,7 +31,7 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def run(*more: str) -> int:
     given = ["--bootstrap-server", "localhost:1", "--topic", "t", "--group-id", "g"]
-    return main(["verifiable-consumer", *given, *more])
+    return verifiable_consumer.main(*given, *more)
 
 
 def test_what_has_ended_its_membership_is_a_failure(

@@ -1,4 +1,7 @@
-"""``kshare check-history``: judge what Kafka consumers have done, by Jepsen's anomalies.
+"""Judge what Kafka consumers have done: ``python -m integration.check_history FILE``.
+
+The anomalies are Jepsen's. FILE has JSON lines, as docs/design/histories.md says, or what Kafka's
+verifiable clients print with --verbose (then a file for each).
 
 Guarantees: exit code 0 if there is no anomaly, 1 if there is one, 2 if a line cannot be read.
 """
@@ -6,21 +9,22 @@ Guarantees: exit code 0 if there is no anomaly, 1 if there is one, 2 if a line c
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from integration.history import KINDS, Anomaly, History, check_history
+from integration.history.history_file import HistoryFileError, HistoryReader
 from kshare.cli.output import complain, counted, print_json, say
-from kshare.errors import HistoryFileError
-from kshare.testing.history import KINDS, Anomaly, History, check_history
-from kshare.testing.history.history_file import HistoryReader
 
-__all__ = ["run"]
+__all__ = ["main"]
 
 _SHOWN = 20
 
 
-def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit code."""
+    arguments = _arguments(argv)
     reader = HistoryReader()
     for name in arguments.files:
         try:
@@ -29,14 +33,14 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             ) as file:
                 reader.read("<stdin>" if name == "-" else Path(name).name, file)
         except (OSError, UnicodeDecodeError) as error:
-            complain(f"kshare check-history: {name} cannot be read: {error}")
+            complain(f"check_history: {name} cannot be read: {error}")
             return 2
     try:
         history = reader.history(
             has_order=not arguments.no_order, is_complete=not arguments.partial
         )
     except HistoryFileError as error:
-        complain(f"kshare check-history: {error}")
+        complain(f"check_history: {error}")
         return 2
     found = check_history(history)
     if arguments.json:
@@ -64,3 +68,26 @@ def _show(history: History, found: list[Anomaly]) -> None:
                 say(f"  {text}")
             if len(of_kind) > _SHOWN:
                 say(f"  and {len(of_kind) - _SHOWN:,} more")
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    check = argparse.ArgumentParser(
+        prog="python -m integration.check_history",
+        description="Judge what consumers have received, by Jepsen's anomalies, key by key. Exit "
+        "code 1 if there is an anomaly, 2 if a line cannot be read.",
+    )
+    check.add_argument("files", nargs="+", metavar="FILE", help="-: read standard input")
+    check.add_argument(
+        "--partial",
+        action="store_true",
+        help="consumers were ended early: what they might still have received is not lost",
+    )
+    check.add_argument(
+        "--no-order", action="store_true", help="the order of keys is not to be kept"
+    )
+    check.add_argument("--json", action="store_true", help="for programs")
+    return check.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""``kshare check-history``: files, what cannot be read, and the verdict."""
+"""``integration.check_history``: files, what cannot be read, and the verdict."""
 
 import io
 import json
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kshare.cli import main
+from integration.check_history import main
 
 WHERE = {"topic": "orders", "partition": 0}
 PARTS = [{**WHERE, "hashes": [[0, 2**63]]}]
@@ -34,35 +34,33 @@ def write(folder: Path, *lines: object, name: str = "history.jsonl") -> str:
 
 
 def test_a_right_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check-history", write(tmp_path, *RIGHT, "")]) == 0
+    assert main([write(tmp_path, *RIGHT, "")]) == 0
     assert capsys.readouterr().out == ("2 records received by 1 process; 4 written; 0 anomalies\n")
 
 
 def test_anomalies_are_shown_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     again = {"type": "received", "process": "n", "time": 9, **WHERE, "offset": 1, "key": "a"}
-    assert main(["check-history", write(tmp_path, *RIGHT, again)]) == 1
+    assert main([write(tmp_path, *RIGHT, again)]) == 1
     shown = capsys.readouterr().out
     assert "1 x duplicate (" in shown
     assert "n has received offset 1 of orders-0, key b'a', 0.000 s after m knew" in shown
-    assert main(["check-history", "--json", write(tmp_path, *RIGHT, again)]) == 1
+    assert main(["--json", write(tmp_path, *RIGHT, again)]) == 1
     (row,) = json.loads(capsys.readouterr().out)
     assert row["kind"] == "duplicate"
 
 
 def test_a_reset_and_a_history_that_ends_early(tmp_path: Path) -> None:
     again = {"type": "received", "process": "n", "time": 9, **WHERE, "offset": 1, "key": "a"}
-    assert (
-        main(["check-history", write(tmp_path, *RIGHT, {"type": "reset", "time": 8}, again)]) == 0
-    )
+    assert main([write(tmp_path, *RIGHT, {"type": "reset", "time": 8}, again)]) == 0
     plain = {"type": "plain", "process": "n"}
-    assert main(["check-history", write(tmp_path, *RIGHT, plain, again)]) == 0
+    assert main([write(tmp_path, *RIGHT, plain, again)]) == 0
     more = {"type": "sent", **WHERE, "offset": 9, "key": "a"}
-    assert main(["check-history", write(tmp_path, *RIGHT, more)]) == 1
-    assert main(["check-history", "--partial", write(tmp_path, *RIGHT, more)]) == 0
+    assert main([write(tmp_path, *RIGHT, more)]) == 1
+    assert main(["--partial", write(tmp_path, *RIGHT, more)]) == 0
     back = {"type": "received", "process": "m", "time": 3, **WHERE, "offset": 1, "key": "a"}
     lines = [*RIGHT[:8], back]
-    assert main(["check-history", write(tmp_path, *lines)]) == 1
-    assert main(["check-history", "--no-order", write(tmp_path, *lines)]) == 0
+    assert main([write(tmp_path, *lines)]) == 1
+    assert main(["--no-order", write(tmp_path, *lines)]) == 0
 
 
 def test_what_verifiable_clients_print(
@@ -89,12 +87,12 @@ def test_what_verifiable_clients_print(
         {"timestamp": 5, "name": "partitions_revoked", "partitions": [WHERE]},
     ]
     one = write(tmp_path, *consumed, name="c1")
-    assert main(["check-history", producer, one]) == 1
+    assert main([producer, one]) == 1
     assert "1 x lost write" in capsys.readouterr().out
     consumed[2] |= {"offset": 1, "value": "1"}
     lines = "\n".join(map(json.dumps, consumed))
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
-    assert main(["check-history", producer, one, "-"]) == 0
+    assert main([producer, one, "-"]) == 0
 
 
 def test_all_lines_that_cannot_be_read_are_named(
@@ -110,10 +108,10 @@ def test_all_lines_that_cannot_be_read_are_named(
         {"type": "sent", **WHERE, "offset": 1, "kay": "a"},
         "[]",
     ]
-    assert main(["check-history", write(tmp_path, *lines)]) == 2
+    assert main([write(tmp_path, *lines)]) == 2
     err = capsys.readouterr().err
     for number in range(1, len(lines) + 1):
         assert f"history.jsonl:{number}: " in err
     assert "kay" in err
-    assert main(["check-history", str(tmp_path / "none")]) == 2
+    assert main([str(tmp_path / "none")]) == 2
     assert "cannot be read" in capsys.readouterr().err

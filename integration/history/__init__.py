@@ -23,8 +23,8 @@ The names of the anomalies are those of Jepsen's workload for Kafka
 excuses rebalances.
 """
 
-from kshare.testing.history.anomalies import Polls, Writes
-from kshare.testing.history.model import (
+from integration.history.anomalies import Polls, Writes
+from integration.history.model import (
     KINDS,
     Anomaly,
     Committed,

@@ -1,4 +1,6 @@
-"""``kshare verifiable-consumer``: the consumer that Kafka's system tests (kafkatest) want to drive.
+"""The consumer that Kafka's system tests (kafkatest) want to drive.
+
+``python -m integration.verifiable_consumer --bootstrap-server HOST:PORT --topic T --group-id G``
 
 It takes the options of Kafka's own ``org.apache.kafka.tools.VerifiableConsumer``, and prints its
 events to standard output, one JSON object a line; all else goes to standard error. What a partition
@@ -15,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from kshare.cli.connection import properties_of
@@ -27,7 +30,7 @@ from kshare.group.assignments import parse_assignment
 from kshare.group.protocol.holdings import assigned_minus
 from kshare.group.protocol.subscription import Assigned
 
-__all__ = ["run"]
+__all__ = ["main"]
 
 _RECORDS: Final = 500
 """Records of one call; as Java's ``max.poll.records``."""
@@ -39,9 +42,14 @@ _Shown: TypeAlias = Mapping[TopicPartition, tuple[HashRange, ...]]
 """Key hashes as the consumer says them: an empty tuple is the whole partition."""
 
 
-def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+def main(*argv: str) -> int:
     """Run the command, and return its exit code."""
-    consumer = KeySharedConsumer(_config(arguments))
+    arguments = _arguments(argv)
+    try:
+        consumer = KeySharedConsumer(_config(arguments))
+    except KshareError as error:
+        complain(f"verifiable_consumer: {error}")
+        return 1
     verifiable = _VerifiableConsumer(consumer, arguments)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: verifiable.end())
@@ -125,7 +133,7 @@ class _VerifiableConsumer:
 
     def _failed(self, why: str) -> None:
         self.has_failed = True
-        complain(f"kshare verifiable-consumer: {why}")
+        complain(f"verifiable_consumer: {why}")
 
     def _receive(self) -> bool:
         """Receive once, and commit; whether to go on."""
@@ -133,7 +141,7 @@ class _VerifiableConsumer:
         try:
             messages = self._consumer.consume(count, _WAIT_SECONDS)
         except KshareError as error:
-            complain(f"kshare verifiable-consumer: {type(error).__name__}: {error}")
+            complain(f"verifiable_consumer: {type(error).__name__}: {error}")
             is_lasting = error is self._fault  # what has ended a membership is raised each time
             self._fault = error
             self.has_failed |= is_lasting
@@ -243,3 +251,70 @@ def _partitions(changed: Assigned) -> list[dict[str, Any]]:
 
 def _text(given: bytes | None) -> str | None:
     return None if given is None else given.decode("utf-8", "backslashreplace")
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """The options are those of Kafka's own VerifiableConsumer."""
+    consumer = argparse.ArgumentParser(
+        prog="python -m integration.verifiable_consumer",
+        description="Consume a topic as a member of a group, and print what happens as JSON lines. "
+        "SIGTERM and SIGINT end it.",
+    )
+    consumer.add_argument(
+        "--bootstrap-server",
+        "--broker-list",
+        required=True,
+        metavar="HOST:PORT,...",
+        help="one broker of the cluster, or more",
+    )
+    consumer.add_argument("--topic", required=True, help="the topic to consume")
+    consumer.add_argument("--group-id", required=True, help="id of the group")
+    consumer.add_argument("--group-instance-id", metavar="ID", help="id of a static member")
+    consumer.add_argument(
+        "--max-messages",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="end after so many records; -1: when it is asked to",
+    )
+    consumer.add_argument(
+        "--session-timeout", type=int, default=30_000, metavar="MS", help="session.timeout.ms"
+    )
+    consumer.add_argument("--verbose", action="store_true", help="print each record, too")
+    consumer.add_argument(
+        "--enable-autocommit",
+        action="store_true",
+        help="commit from time to time, instead of after each call",
+    )
+    consumer.add_argument(
+        "--reset-policy",
+        choices=("earliest", "latest", "none"),
+        default="earliest",
+        help="auto.offset.reset",
+    )
+    consumer.add_argument(
+        "--assignment-strategy",
+        default="org.apache.kafka.clients.consumer.RangeAssignor",
+        metavar="CLASS",
+        help="no assignor, but how rebalances are told: all that is assigned now; with "
+        "CooperativeStickyAssignor, what was gained",
+    )
+    consumer.add_argument(
+        "--group-protocol",
+        default="classic",
+        metavar="NAME",
+        help="kshare has one of its own; with consumer, what was gained is told",
+    )
+    consumer.add_argument("--group-remote-assignor", metavar="NAME", help="without effect")
+    consumer.add_argument(
+        "--consumer.config",
+        dest="consumer_config",
+        type=Path,
+        metavar="FILE",
+        help="properties of the consumer; allow.individual.commit=false for whole partitions",
+    )
+    return consumer.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

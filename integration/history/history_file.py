@@ -4,16 +4,12 @@ The format is in docs/design/histories.md.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from kshare.core.hashing import HASH_SPACE, HashRange
-from kshare.core.progress import TopicPartition
-from kshare.errors import HistoryFileError
-from kshare.options.kinds import parse_key
-from kshare.testing.history.model import (
+from integration.history.model import (
     Committed,
     Delivery,
     Events,
@@ -22,10 +18,23 @@ from kshare.testing.history.model import (
     OwnerChange,
     Sent,
 )
+from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.progress import TopicPartition
+from kshare.errors import KshareError
+from kshare.options.kinds import parse_key
 
-__all__ = ["HistoryReader"]
+__all__ = ["HistoryFileError", "HistoryReader"]
 
 _NS_PER_MS: Final = 1_000_000
+_FAULTS_SHOWN: Final = 20
+
+
+class HistoryFileError(KshareError):
+    """Lines of a history cannot be read; each is in the text."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        more = [f"and {len(faults) - _FAULTS_SHOWN} more"] if len(faults) > _FAULTS_SHOWN else []
+        super().__init__("\n".join([*faults[:_FAULTS_SHOWN], *more]))
 
 
 class _Line(BaseModel):

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final
 
-from kshare.core.hashing import key_hash
-from kshare.core.progress import TopicPartition
-from kshare.testing.history.model import (
+from integration.history.model import (
     Anomaly,
     Committed,
     Delivery,
@@ -21,6 +19,8 @@ from kshare.testing.history.model import (
     Sent,
     key_of,
 )
+from kshare.core.hashing import key_hash
+from kshare.core.progress import TopicPartition
 
 __all__ = ["Polls", "Writes"]
 
