@@ -138,7 +138,7 @@ class Beside:
             self.driver.out.collect(1 + number % 3, [])
             self.driver.state.settle()  # what is collected is not returned
             self.check_processed()
-            self.driver.state.take_back(T0, [])
+            self.driver.state.take_back(T0)
             self.driver.read_anew()
 
     def returned(self, messages: list[Message]) -> None:
