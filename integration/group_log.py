@@ -11,8 +11,9 @@ from integration.members import eventually
 from integration.topics import Topics
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.topics import TopicSpec
-from kshare.core.progress import Progress, TopicPartition
+from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import consumer_config
+from kshare.group.core.work import DeliveryStart
 from kshare.group.session.session import GroupSession
 
 __all__ = [
@@ -31,7 +32,7 @@ def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-def starts(member: GroupSession, at: TopicPartition) -> Progress | None:
+def starts(member: GroupSession, at: TopicPartition) -> DeliveryStart | None:
     """The start of a partition, once it has one."""
     member.check()
     return member.started().get(at)

@@ -13,6 +13,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError
 from kshare.group.config.consumer_config import consumer_config
+from kshare.group.core.work import DeliveryStart
 from kshare.group.session.session import GroupSession
 from kshare.wire.reader.read_slice import read_slice
 
@@ -27,7 +28,7 @@ class Worker:
     def __init__(self, servers: str, topic: str, log: str, group: str, hashes: HashRange) -> None:
         self.partition = TopicPartition(topic, 0)
         self.hashes = hashes
-        self._since: Progress | None = None  # the start that it has delivered from
+        self._since: DeliveryStart | None = None  # the start that it has delivered from
         self._done = Progress.at(0)
         self._options = {"kafka.bootstrap.servers": servers}
         self._session = GroupSession(
@@ -55,8 +56,8 @@ class Worker:
         since = self._session.started().get(self.partition)
         if since is None:
             return False
-        if since is not self._since:
-            self._since, self._done = since, since
+        if since != self._since:
+            self._since, self._done = since, since.done
         pending = self._done.pending(end, self.hashes)
         if pending:
             wanted = Slice(*self.partition, pending)
@@ -76,12 +77,12 @@ class Worker:
     def _advance(self, position: int) -> None:
         self._done = self._done.commit([Rectangle(OffsetRange(0, position), self.hashes)])
 
-    def _may_deliver(self, since: Progress) -> bool:
+    def _may_deliver(self, since: DeliveryStart) -> bool:
         return self._session.may_deliver() and (
-            self._session.started().get(self.partition) is since
+            self._session.started().get(self.partition) == since
         )
 
-    def _commit(self, done: Progress, since: Progress) -> int:
+    def _commit(self, done: Progress, since: DeliveryStart) -> int:
         starts = {self.partition: since}
         try:
             answer = self._session.commit({self.partition: done}, _SECONDS, starts=starts)

@@ -40,6 +40,7 @@ from kshare.errors import ForeignMemberError
 from kshare.group import KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
+from kshare.group.core.work import DeliveryStart
 from kshare.group.log.topic import log_partition
 from kshare.group.offsets import list_offsets
 from kshare.group.session import log_follower
@@ -76,9 +77,9 @@ def session(settings: ConsumerConfig, at: TopicPartition, *hashes: HashRange) ->
         member.close(10)
 
 
-def wait_for_start(member: GroupSession, at: TopicPartition, before: Progress) -> None:
+def wait_for_start(member: GroupSession, at: TopicPartition, before: DeliveryStart) -> None:
     """Wait for another start than the one before."""
-    eventually(lambda: starts(member, at) is not None and starts(member, at) is not before)
+    eventually(lambda: starts(member, at) not in {None, before})
 
 
 def rectangle(start: int, end: int, hashes: HashRange = WHOLE) -> Rectangle:
@@ -302,7 +303,7 @@ def test_partitions_that_are_added_to_the_log_and_a_policy_that_deletes(
         before = member.started()[at]
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_partitions([NewPartitions(log, count)])[log].result(SECONDS)
-        eventually(lambda: (starts(member, at) or before) is not before)
+        eventually(lambda: (starts(member, at) or before) != before)
         # Who comes now meets it.
         with session(settings, at, UPPER) as other:
             other.commit({at: [Rectangle(OffsetRange(0, 20), UPPER)]}, SECONDS)

@@ -26,6 +26,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.query_starts import QueryStarts
+from kshare.group.core.work import DeliveryStart
 from kshare.group.offsets import GroupOffsets
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
@@ -109,7 +110,7 @@ class QueryMember:
             KshareError: The group's log cannot be used.
         """
         session = self._claims.claim(partitions, _TAKEOVER_MS)
-        return dict(self._started(session, partitions))
+        return {tp: start.done for tp, start in self._started(session, partitions).items()}
 
     def commit(self, processed: Mapping[TopicPartition, Progress], /) -> None:
         """Publish what the query has processed of each partition, in total. Does not wait.
@@ -188,7 +189,7 @@ class QueryMember:
 
     def _started(
         self, session: GroupSession, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Progress]:
+    ) -> Mapping[TopicPartition, DeliveryStart]:
         """The starts of some partitions; waits for them."""
         while True:
             started = session.started()
@@ -300,7 +301,7 @@ class _Claims:
                 start,
                 session.incarnation(partition),
                 hashes=hashes,
-                processed=processed.get(partition, start),
+                processed=processed.get(partition, start.done),
             )
             if passed:
                 first = passed[0].offsets.start

@@ -11,6 +11,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, KshareError
 from kshare.group import ConsumerHealth, KeySharedConsumer, serve_metrics
 from kshare.group.consumer.health import health_of
+from kshare.group.core.work import DeliveryStart
 from kshare.group.metrics import ConsumerMetrics, Latencies
 from kshare.testing import FakeCluster
 from tests.support.groups import T0, eventually
@@ -25,7 +26,7 @@ class Session:
     def __init__(self) -> None:
         self.fault: Exception | None = None
         self.seconds = 1.0
-        self.places = {T0: Progress.at(0)}
+        self.places = {T0: DeliveryStart.new(Progress.at(0))}
 
     def check(self) -> None:
         if self.fault is not None:
@@ -34,7 +35,7 @@ class Session:
     def seconds_to_deliver(self) -> float:
         return self.seconds
 
-    def started(self) -> dict[TopicPartition, Progress]:
+    def started(self) -> dict[TopicPartition, DeliveryStart]:
         return self.places
 
 

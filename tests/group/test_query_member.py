@@ -72,7 +72,7 @@ def test_what_a_query_has_processed_is_the_groups(servers: str) -> None:
         spark.flush(SECONDS)
         assert committed(servers) == {T0: reached}
     with member(servers) as session:
-        assert session.started()[T0] == reached
+        assert session.started()[T0].done == reached
         assert commit(session, rectangle(30, 40)) == 50
     with closing(query(servers)) as spark:
         assert spark.committed([T0, T1]) == {T0: Progress.of(50, [rectangle(60, 70, LOWER)])}

@@ -11,7 +11,7 @@ from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.core.work import LateWork
+from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
@@ -42,7 +42,7 @@ class FakeSession:
         self.incarnations: dict[TopicPartition, int] = {}
         self._group = group
         self._on_change = on_change
-        self._started: dict[TopicPartition, Progress] = {}
+        self._started: dict[TopicPartition, DeliveryStart] = {}
         self._claimed: dict[TopicPartition, KeyRanges] = {}
 
     def use_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
@@ -71,12 +71,12 @@ class FakeSession:
                 started[tp] = self._started[tp]
             else:
                 done = self._group.done.get(tp, Progress.at(self._group.initial.get(tp, 0)))
-                started[tp] = Progress(done.stable, done.stripes)
+                started[tp] = DeliveryStart.new(done)
         self._started = started
         self._claimed = dict(assignment)
         self.change()
 
-    def started(self) -> Mapping[TopicPartition, Progress]:
+    def started(self) -> Mapping[TopicPartition, DeliveryStart]:
         if self._group.holds_back:
             return {}
         return {tp: start for tp, start in self._started.items() if tp not in self.waiting}
@@ -85,7 +85,8 @@ class FakeSession:
         return self.incarnations.get(partition, 0)
 
     def restart(self, tp: TopicPartition, start: Progress) -> None:
-        self._group.done[tp] = self._started[tp] = start
+        self._group.done[tp] = start
+        self._started[tp] = DeliveryStart.new(start)
         self.change()
 
     def change(self) -> None:
@@ -107,7 +108,7 @@ class FakeSession:
         processed: Mapping[TopicPartition, Progress | Sequence[Rectangle]],
         timeout: float,
         *,
-        starts: Mapping[TopicPartition, Progress] | None = None,
+        starts: Mapping[TopicPartition, DeliveryStart] | None = None,
         late: Sequence[LateWork] = (),
     ) -> dict[TopicPartition, int]:
         assert not late  # of consumers with key order there is none
@@ -116,7 +117,7 @@ class FakeSession:
         with self._group.lock:
             for tp, progress in processed.items():
                 assert isinstance(progress, Progress)
-                if starts is not None and starts[tp] is not self._started.get(tp):
+                if starts is not None and starts[tp] != self._started.get(tp):
                     continue
                 done = self._group.done.get(tp, Progress.at(self._group.initial.get(tp, 0)))
                 pieces = [*progress.individual_commits]

@@ -109,7 +109,7 @@ def start_of(session: GroupSession, partition: TopicPartition = T0) -> Progress:
         return partition in session.started()
 
     eventually(has_started)
-    return session.started()[partition]
+    return session.started()[partition].done
 
 
 def eventually(holds: Callable[[], Any], seconds: float = SECONDS) -> Any:

@@ -110,7 +110,7 @@ class Releases:
         with self._state.lock:
             delivery = self._dispatcher.deliveries.get(partition)
             start = delivery and delivery.start
-            is_known = start is None or self._starts.get(partition) is start
+            is_known = start is None or self._starts.get(partition) == start
         if not is_known:
             self._look(partition, start)
         attempt = self._attempts.get(partition, {}).get(offset)
@@ -158,7 +158,7 @@ class Releases:
                 delivery = self._dispatcher.deliveries.get(partition) or Delivery(
                     partition, start, NO_HASHES, explicit=True
                 )
-                if not attempts or not starts.get(partition) is start is delivery.start:
+                if not attempts or not starts.get(partition) == start == delivery.start:
                     continue
                 # Of a hash that is not known, the record may be another member's.
                 points = {at: each.point for at, each in attempts.items() if each.point is not None}

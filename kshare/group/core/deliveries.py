@@ -17,22 +17,22 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, KeyRanges, key_hash
-from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.core.progress import Stripe, TopicPartition
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets, OpenChunks
 from kshare.group.core.in_hand import InHand
 from kshare.group.core.left_out import LeftOut, ParkedHashes
 from kshare.group.core.scope import Carried, NextDelivery
-from kshare.group.core.work import LateWork
+from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.message import Message
 from kshare.group.protocol.subscription import Assigned
 
 __all__ = ["Deliveries", "MayCount", "Starts"]
 
-Starts: TypeAlias = Mapping[TopicPartition, Progress]
-"""From where each partition is delivered; the object says which start it is."""
+Starts: TypeAlias = Mapping[TopicPartition, DeliveryStart]
+"""From where each partition is delivered."""
 
-MayCount: TypeAlias = Callable[[TopicPartition, Progress], bool]
+MayCount: TypeAlias = Callable[[TopicPartition, DeliveryStart], bool]
 """Tells whether what was handed out of a partition from a start may still be committed."""
 
 
@@ -131,7 +131,9 @@ class Deliveries:
         if carried is not None:
             self._next[topic_partition] = NextDelivery(carried)
 
-    def _start(self, topic_partition: TopicPartition, start: Progress, hashes: KeyRanges) -> None:
+    def _start(
+        self, topic_partition: TopicPartition, start: DeliveryStart, hashes: KeyRanges
+    ) -> None:
         begins = self._next.get(topic_partition, NextDelivery())
         delivery = self._new_delivery(topic_partition, start, hashes, begins.carried)
         delivery.is_provisional = begins.is_provisional and not self._is_transactional
@@ -146,7 +148,7 @@ class Deliveries:
     def _new_delivery(
         self,
         topic_partition: TopicPartition,
-        start: Progress,
+        start: DeliveryStart,
         hashes: KeyRanges,
         carried: Carried | None,
     ) -> Delivery:
@@ -222,7 +224,7 @@ class Deliveries:
         self.left_out.released.keep(topic_partition, NO_HASHES)
         awaits_claim = False
         if delivery is not None:  # hashes that were gained go there too
-            awaits_claim = started.get(topic_partition) is delivery.start
+            awaits_claim = started.get(topic_partition) == delivery.start
             self._give_up(topic_partition)
             # Itself, too: the next one takes what came before for processed.
             delivery.seek(offset, is_batch=is_batch)
@@ -296,11 +298,11 @@ class Deliveries:
             start = started.get(topic_partition)
             delivery = self.by_partition.get(topic_partition)
             if delivery is not None and delivery.is_provisional:
-                if start is None or start is delivery.start or continues:
+                if start is None or start == delivery.start or continues:
                     continue  # its next claim is not in place, or not even made
                 self._carry(topic_partition, hashes)
                 delivery = None
-            elif delivery is not None and (start is not delivery.start or delivery.owned != hashes):
+            elif delivery is not None and (start != delivery.start or delivery.owned != hashes):
                 self._stop(topic_partition)
                 delivery = None
             if delivery is None and start is not None and self.left_out.parked is not None:

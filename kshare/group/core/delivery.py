@@ -33,6 +33,7 @@ from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import overlay
 from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks
 from kshare.group.core.scope import Carried, Scope
+from kshare.group.core.work import DeliveryStart
 from kshare.group.message import Chunk, Rows
 
 __all__ = ["Delivery"]
@@ -45,7 +46,7 @@ class Delivery:
 
     Args:
         topic_partition: The partition.
-        start: What had been processed when delivery started.
+        start: From where it is delivered.
         owned: The key hashes that the consumer owns.
         explicit: Whether records are acknowledged one by one.
         carried: What was handed out before, of hashes that the consumer has kept.
@@ -60,7 +61,7 @@ class Delivery:
     def __init__(
         self,
         topic_partition: TopicPartition,
-        start: Progress,
+        start: DeliveryStart,
         owned: KeyRanges,
         *,
         explicit: bool,
@@ -71,7 +72,8 @@ class Delivery:
         self.topic_partition = topic_partition
         self.explicit = explicit
         self.is_provisional = False
-        self._scope = Scope.of(start, owned, carried, left_out)
+        self._start = start
+        self._scope = Scope.of(start.done, owned, carried, left_out)
         self._first = self._scope.first
         self._settled = self._scope.position
         self._handed_out = HandedOut(self._settled)
@@ -79,9 +81,9 @@ class Delivery:
         self._looked = -1  # the position for which it is known what is beyond it
 
     @property
-    def start(self) -> Progress:
-        """The progress when delivery started."""
-        return self._scope.start
+    def start(self) -> DeliveryStart:
+        """From where it is delivered."""
+        return self._start
 
     @property
     def owned(self) -> KeyRanges:
@@ -276,7 +278,7 @@ class Delivery:
         """
         if not records:
             return []
-        done = self.start.union(committed)
+        done = self.start.done.union(committed)
         again = Progress.of_stripes(0, self._layers(self._processed(), with_passed=False))
         return [
             offset
@@ -314,7 +316,7 @@ class Delivery:
                 is not.
         """
         layers = self._layers(self._processed(is_batch=is_batch))
-        return Progress.of_stripes(self.start.stable, layers)
+        return Progress.of_stripes(self.start.done.stable, layers)
 
     def _layers(self, bounds: Bounds, *, with_passed: bool = True) -> list[Stripe]:
         """What is processed, if these are the offsets since the start or the last seek.

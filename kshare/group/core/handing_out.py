@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from kshare.core.progress import Progress, TopicPartition
-from kshare.group.core.deliveries import Deliveries
+from kshare.core.progress import TopicPartition
+from kshare.group.core.deliveries import Deliveries, Starts
 from kshare.group.core.delivery import Delivery
 from kshare.group.message import Chunk, Message, Rows
 
@@ -102,20 +102,18 @@ ByPartition: TypeAlias = Mapping[TopicPartition, Delivery]
 """Deliveries by partition."""
 
 
-def are_in_place(
-    some: ByPartition, present: ByPartition, started: Mapping[TopicPartition, Progress]
-) -> bool:
+def are_in_place(some: ByPartition, present: ByPartition, started: Starts) -> bool:
     """Tell whether some deliveries go on.
 
     Args:
         some: The deliveries.
         present: Those of the consumer now.
         started: From where each partition is delivered, by what the session says now. What belongs
-            to another start counts no more; the object says which one it is.
+            to another start counts no more.
     """
     return all(
         present.get(partition) is each
-        and (each.is_provisional or started.get(partition) is each.start)
+        and (each.is_provisional or started.get(partition) == each.start)
         for partition, each in some.items()
     )
 
@@ -154,9 +152,7 @@ class Call:
         """Note whose messages, or batch, it collects; before it does, as an interrupt may come."""
         self._deliveries[delivery.topic_partition] = delivery
 
-    def may_return(
-        self, seconds: float, present: ByPartition, started: Mapping[TopicPartition, Progress]
-    ) -> bool:
+    def may_return(self, seconds: float, present: ByPartition, started: Starts) -> bool:
         """Tell whether what it has collected may be returned at this moment.
 
         Args:

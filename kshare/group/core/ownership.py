@@ -7,7 +7,7 @@ from kshare.core.backoff import Backoff, Uniform
 from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError
-from kshare.group.core.work import ProcessedWork
+from kshare.group.core.work import DeliveryStart, ProcessedWork
 from kshare.group.protocol.actions import Action, Append, Delete, Unblock
 from kshare.group.protocol.commit import is_read_back
 from kshare.group.protocol.cooperator import Cooperator
@@ -145,13 +145,13 @@ class Inheritance:
         incarnation: That of the offsets as delivery began last: the starts are of that one, too.
     """
 
-    starts: tuple[tuple[Progress, KeyRanges], ...] = ()
+    starts: tuple[tuple[DeliveryStart, KeyRanges], ...] = ()
     processed: Progress | None = None
     incarnation: int | None = None
 
-    def kept(self, start: Progress | None) -> KeyRanges:
+    def kept(self, start: DeliveryStart | None) -> KeyRanges:
         """The hashes that were kept since a start."""
-        return next((hashes for each, hashes in self.starts if each is start), NO_HASHES)
+        return next((hashes for each, hashes in self.starts if each == start), NO_HASHES)
 
 
 @dataclass(slots=True)
@@ -161,8 +161,7 @@ class Ownership:
     Attributes:
         owner: The protocol's core.
         commits: Commits that were asked for.
-        start: From where delivery has begun, compared by identity: two that are equal are not the
-            same start. None while it may not deliver.
+        start: From where delivery has begun; None while it may not deliver.
         action_number: Number of the last actions: what becomes of earlier ones does not matter.
         waits_since: When its claim was read back; None if it does not wait.
         repeated_at: When a commit has repeated the primary offset last.
@@ -175,7 +174,7 @@ class Ownership:
 
     owner: Owner
     commits: CommitCounter = field(default_factory=CommitCounter)
-    start: Progress | None = None
+    start: DeliveryStart | None = None
     action_number: int = 0
     waits_since: float | None = None
     repeated_at: float = float("-inf")
@@ -250,16 +249,16 @@ class Ownership:
         starts = tuple((start, hashes) for start, hashes in kept if hashes)
         self.inherited = Inheritance(starts, incarnation=former.incarnation)
 
-    def takes(self, start: Progress | None) -> KeyRanges:
+    def takes(self, start: DeliveryStart | None) -> KeyRanges:
         """The hashes of which it counts what was processed since a start."""
-        return self.owner.hashes if start is self.start else self.inherited.kept(start)
+        return self.owner.hashes if start == self.start else self.inherited.kept(start)
 
-    def processed_since(self, start: Progress | None, what: ProcessedWork) -> bool:
+    def processed_since(self, start: DeliveryStart | None, what: ProcessedWork) -> bool:
         """Some records have been processed that were delivered from a start; whether they count.
 
         Records of hashes that are read on while the claim is replaced count once it is in place.
         """
-        if start is not None and start is self.start:
+        if start is not None and start == self.start:
             self.processed(what)
             return True
         hashes = self.inherited.kept(start)
@@ -278,7 +277,7 @@ class Ownership:
         """Delivery begins."""
         resolved, inherited = self.owner.resolved, self.inherited
         assert resolved is not None
-        self.start = replace(self.owner.done)  # an object of its own, though equal to one before
+        self.start = DeliveryStart.new(self.owner.done)
         self.retries.backoff.reset()
         # Another member may have met the reset: to this one, the group then goes on.
         is_reset = inherited.incarnation not in {None, resolved.incarnation}

@@ -12,7 +12,7 @@ from kshare.core.region import clip
 from kshare.errors import AuthorizationError, FencedError
 from kshare.group.core.lease_clock import LeaseClock
 from kshare.group.core.ownership import Claimant, Inheritance, Ownership
-from kshare.group.core.work import LateWork, ProcessedWork
+from kshare.group.core.work import DeliveryStart, LateWork, ProcessedWork
 from kshare.group.protocol.actions import Action
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import GroupLog
@@ -181,7 +181,7 @@ class Ownerships:
     def ask_commits(
         self,
         processed: Mapping[TopicPartition, ProcessedWork],
-        starts: Mapping[TopicPartition, Progress] | None = None,
+        starts: Mapping[TopicPartition, DeliveryStart] | None = None,
         late: Iterable[LateWork] = (),
     ) -> list[tuple[Ownership, int]]:
         """Ask for commits; the ownerships, and which of their commits it is.
@@ -211,7 +211,7 @@ class Ownerships:
                     each.processed(what)
             elif each.owner.phase is not Phase.FENCED:
                 start = starts.get(partition)
-                if not each.processed_since(start, what) and start is not each.start:
+                if not each.processed_since(start, what) and start != each.start:
                     continue
             asked.append((each, each.commits.ask()))
         return asked
@@ -219,7 +219,7 @@ class Ownerships:
     def refused(
         self,
         processed: Mapping[TopicPartition, ProcessedWork],
-        starts: Mapping[TopicPartition, Progress],
+        starts: Mapping[TopicPartition, DeliveryStart],
         late: Iterable[LateWork] = (),
     ) -> dict[TopicPartition, Bounds]:
         """The offsets that a commit passes over, though the log does not say that they are done.
@@ -239,14 +239,14 @@ class Ownerships:
                 continue
             progress = what if isinstance(what, Progress) else Progress.of(0, what)
             hashes = NO_HASHES if each is None else each.takes(start)
-            known = self.log.of(tp).progress().union(start)
+            known = self.log.of(tp).progress().union(start.done)
             pieces = clip(progress.minus(known), ALL_HASHES - hashes)
             if pieces:
                 bounds = [(piece.offsets.start, piece.offsets.end) for piece in pieces]
                 found[tp] = union([found.get(tp, ()), *bounds])
         return found
 
-    def may_count(self, partition: TopicPartition, start: Progress) -> bool:
+    def may_count(self, partition: TopicPartition, start: DeliveryStart) -> bool:
         """False if what was handed out from a start will never be committed by this session."""
         each = self.by_partition.get(partition)
         return each is None or bool(each.takes(start))
@@ -423,7 +423,7 @@ class Ownerships:
 
     # -- what is said ------------------------------------------------------------------------
 
-    def started(self) -> dict[TopicPartition, Progress]:
+    def started(self) -> dict[TopicPartition, DeliveryStart]:
         """From where each partition is delivered, of those that may be."""
         return {tp: each.start for tp, each in self.by_partition.items() if each.start is not None}
 

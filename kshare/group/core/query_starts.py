@@ -15,20 +15,21 @@ from dataclasses import dataclass, field
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.group.core.work import DeliveryStart
 
 __all__ = ["QueryStarts"]
 
 
 @dataclass(slots=True)
 class QueryStarts:
-    """The last start of each partition that a query has claimed, compared by identity."""
+    """The last start of each partition that a query has claimed."""
 
-    _known: dict[TopicPartition, tuple[Progress, int]] = field(default_factory=dict)
+    _known: dict[TopicPartition, tuple[DeliveryStart, int]] = field(default_factory=dict)
 
     def passed_by(
         self,
         partition: TopicPartition,
-        start: Progress,
+        start: DeliveryStart,
         incarnation: int,
         *,
         hashes: Sequence[HashRange],
@@ -47,9 +48,9 @@ class QueryStarts:
             Empty if the query may go on. Else, the next call says it again.
         """
         known = self._known.get(partition)
-        if known is not None and known[0] is not start and known[1] == incarnation:
+        if known is not None and known[0] != start and known[1] == incarnation:
             # What was ahead of it when it started was so by its checkpoint.
-            passed = start.within(hashes).minus(processed.union(known[0]))
+            passed = start.done.within(hashes).minus(processed.union(known[0].done))
             if passed:
                 return passed
         self._known[partition] = start, incarnation

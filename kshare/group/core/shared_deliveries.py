@@ -15,14 +15,14 @@ from typing import Final, cast
 
 from kshare.core.hashing import KeyRanges
 from kshare.core.offsets import Bounds, union
-from kshare.core.progress import Progress, TopicPartition
+from kshare.core.progress import TopicPartition
 from kshare.group.core.deliveries import Deliveries, MayCount
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets
 from kshare.group.core.left_out import LeftOut
 from kshare.group.core.scope import Carried
 from kshare.group.core.shared_delivery import SharedDelivery
-from kshare.group.core.work import LateWork
+from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.protocol.cooperator import Share, processed_offsets
 
 __all__ = ["LateDeliveries", "SharedDeliveries"]
@@ -117,7 +117,7 @@ class SharedDeliveries(Deliveries):
     def _new_delivery(
         self,
         topic_partition: TopicPartition,
-        start: Progress,
+        start: DeliveryStart,
         hashes: KeyRanges,  # noqa: ARG002
         carried: Carried | None,  # noqa: ARG002
     ) -> Delivery:

@@ -24,6 +24,7 @@ from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets
 from kshare.group.core.scope import Carried
+from kshare.group.core.work import DeliveryStart
 from kshare.group.message import Chunk, Rows
 from kshare.group.protocol.cooperator import Share
 
@@ -63,19 +64,21 @@ class SharedDelivery(Delivery):
 
     Args:
         topic_partition: The partition.
-        start: What had been processed when delivery started.
+        start: From where it is delivered.
         explicit: Whether records are acknowledged one by one.
 
     Attributes:
         finished: Number of parts that have been processed.
     """
 
-    def __init__(self, topic_partition: TopicPartition, start: Progress, *, explicit: bool) -> None:
+    def __init__(
+        self, topic_partition: TopicPartition, start: DeliveryStart, *, explicit: bool
+    ) -> None:
         super().__init__(topic_partition, start, ALL_HASHES, explicit=explicit)
         self.finished = 0
         self._parts: list[_Part] = []  # all but the last one are handed out
         self._new: Bounds = ()  # held, and of no part
-        self._done = start
+        self._done = start.done
 
     # -- what to read -----------------------------------------------------------------------
 
@@ -120,7 +123,9 @@ class SharedDelivery(Delivery):
         others = complement(new, new[0], new[-1])
         layers = [*self._done.stripes, *([Stripe(WHOLE, others)] if others else [])]
         start = Progress.of_stripes(max(new[0], self._done.stable), layers)
-        delivery = Delivery(self.topic_partition, start, ALL_HASHES, explicit=self.explicit)
+        delivery = Delivery(
+            self.topic_partition, DeliveryStart.new(start), ALL_HASHES, explicit=self.explicit
+        )
         self._parts.append(_Part(new, delivery))
 
     def wanted(self, end: int) -> tuple[Stripe, ...]:
@@ -167,12 +172,12 @@ class SharedDelivery(Delivery):
     @property
     def position(self) -> int:
         """The offset after the last record that was handed out."""
-        return self._parts[-1].delivery.position if self._parts else self.start.stable
+        return self._parts[-1].delivery.position if self._parts else self.start.done.stable
 
     @property
     def returned(self) -> int:
         """The offset after the last record that was returned, and is not only collected."""
-        return self._parts[-1].delivery.returned if self._parts else self.start.stable
+        return self._parts[-1].delivery.returned if self._parts else self.start.done.stable
 
     def collect(self) -> None:
         """What is handed out of the last part from now on is collected by a call."""
@@ -241,7 +246,7 @@ class SharedDelivery(Delivery):
     @property
     def furthest(self) -> int:
         """The offset after the last record that was returned of any part."""
-        return max((part.delivery.returned for part in self._parts), default=self.start.stable)
+        return max((part.delivery.returned for part in self._parts), default=self.start.done.stable)
 
     def acknowledge_below(self, offset: int) -> None:
         """What was returned below an offset is processed.
@@ -260,7 +265,9 @@ class SharedDelivery(Delivery):
     def processed(self, *, is_batch: bool) -> Progress:
         """What is processed, apart from what had been before the start."""
         bounds = self.processed_offsets(is_batch=is_batch)
-        return Progress.of_stripes(self.start.stable, [Stripe(WHOLE, bounds)] if bounds else [])
+        return Progress.of_stripes(
+            self.start.done.stable, [Stripe(WHOLE, bounds)] if bounds else []
+        )
 
     def processed_offsets(self, *, is_batch: bool) -> Bounds:
         """The offsets that are processed."""

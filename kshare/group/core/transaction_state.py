@@ -23,6 +23,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from kshare.core.progress import TopicPartition
+from kshare.group.core.work import DeliveryStart
 from kshare.group.protocol.commit import PurgatoryState
 
 __all__ = [
@@ -35,8 +36,8 @@ __all__ = [
     "TransactionState",
 ]
 
-Starts: TypeAlias = Mapping[TopicPartition, object]
-"""From where each partition is delivered: the object says which start it is; None for none."""
+Starts: TypeAlias = Mapping[TopicPartition, DeliveryStart | None]
+"""From where each partition is delivered; None for none."""
 
 
 class Stage(Enum):
@@ -169,7 +170,7 @@ class TransactionState:
         """Return True if all that it processes was delivered from these starts."""
         if self._starts is None:
             return False
-        return all(starts.get(partition) is start for partition, start in self._starts.items())
+        return all(starts.get(partition) == start for partition, start in self._starts.items())
 
     def _has_read(self, outlook: Outlook) -> bool:
         """True if the log was read by a request that was sent after the epoch was there.

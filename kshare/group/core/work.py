@@ -1,11 +1,34 @@
-"""What a session is asked to commit."""
+"""From where partitions are delivered, and what a session is asked to commit of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Self
 
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 
-__all__ = ["LateWork", "ProcessedWork", "Work"]
+__all__ = ["DeliveryStart", "LateWork", "ProcessedWork", "Work"]
+
+_numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryStart:
+    """From where a partition is delivered. Two are equal if they are the same start.
+
+    Attributes:
+        number: Its number: unique in this process, and higher than that of earlier starts.
+        done: What had been processed then. Two starts may have the same.
+    """
+
+    number: int
+    done: Progress = field(compare=False)
+
+    @classmethod
+    def new(cls, done: Progress) -> Self:
+        """Another start than any before."""
+        return cls(next(_numbers), done)
+
 
 ProcessedWork = Progress | Sequence[Rectangle]
 """What has been processed of a partition: the rectangles may overlap, and repeat what is known."""
@@ -17,12 +40,12 @@ class LateWork:
 
     Attributes:
         partition: The partition.
-        start: The start, compared by identity.
+        start: The start.
         processed: What of it is processed.
     """
 
     partition: TopicPartition
-    start: Progress
+    start: DeliveryStart
     processed: Progress
 
 
@@ -32,13 +55,13 @@ class Work:
 
     Attributes:
         processed: What is processed of each partition.
-        starts: The start of each, compared by identity: what belongs to an older one counts no
-            more, but for claims that replace each other.
+        starts: The start of each: what belongs to an older one counts no more, but for claims that
+            replace each other.
         late: What was processed since its start has ended, without key order.
     """
 
     processed: Mapping[TopicPartition, Progress]
-    starts: Mapping[TopicPartition, Progress]
+    starts: Mapping[TopicPartition, DeliveryStart]
     late: tuple[LateWork, ...] = ()
 
     @property
@@ -51,7 +74,7 @@ class Work:
         before, starts = self.processed, self.starts
         both = before.keys() & later.processed.keys()
         # Lists: as a generator is closed, it would swallow what a signal handler raises.
-        if [tp for tp in both if starts[tp] is not later.starts[tp]]:
+        if [tp for tp in both if starts[tp] != later.starts[tp]]:
             return None
         joined = {tp: later.processed[tp].union(before[tp]) for tp in both}  # either may be older
         return Work(
@@ -66,7 +89,7 @@ def _joined(late: Sequence[LateWork]) -> list[LateWork]:
     joined = list[LateWork]()
     for each in late:
         for at, known in enumerate(joined):
-            if known.start is each.start:
+            if known.start == each.start:
                 joined[at] = replace(each, processed=known.processed.union(each.processed))
                 break
         else:

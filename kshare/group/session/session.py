@@ -18,11 +18,11 @@ from typing import Final
 
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.offsets import Bounds
-from kshare.core.progress import Progress, TopicPartition
+from kshare.core.progress import TopicPartition
 from kshare.errors import CommitFailedError, ConsumerClosedError, FetchTimeoutError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership
-from kshare.group.core.work import LateWork, ProcessedWork
+from kshare.group.core.work import DeliveryStart, LateWork, ProcessedWork
 from kshare.group.log.primary import OffsetAndMetadata, committed_offset
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
@@ -174,12 +174,12 @@ class GroupSession:
             self._thread.start()
         self._thread.wake()
 
-    def started(self) -> Mapping[TopicPartition, Progress]:
-        """From where to deliver: the progress of each partition whose claims are in place.
+    def started(self) -> Mapping[TopicPartition, DeliveryStart]:
+        """From where to deliver: the start of each partition whose claims are in place.
 
-        The object of a partition stays the same while it goes on. Another object, or none, means
-        that what is buffered or in flight counts no more: offsets were reset, or the log was lost.
-        Then deliver again from the new one.
+        The start of a partition stays the same while it goes on. Another one, or none, means that
+        what is buffered or in flight counts no more: offsets were reset, or the log was lost. Then
+        deliver again from the new one.
         """
         with self._shared.changed:
             return self._shared.ownerships.started()
@@ -247,7 +247,7 @@ class GroupSession:
         processed: Mapping[TopicPartition, ProcessedWork],
         timeout: float,
         *,
-        starts: Mapping[TopicPartition, Progress] | None = None,
+        starts: Mapping[TopicPartition, DeliveryStart] | None = None,
         late: Sequence[LateWork] = (),
     ) -> dict[TopicPartition, int]:
         """Commit what has been processed, and wait until the log says so.
@@ -301,7 +301,7 @@ class GroupSession:
     def _ask(
         self,
         processed: Mapping[TopicPartition, ProcessedWork],
-        starts: Mapping[TopicPartition, Progress] | None,
+        starts: Mapping[TopicPartition, DeliveryStart] | None,
         late: Sequence[LateWork],
     ) -> tuple[dict[TopicPartition, Bounds], list[tuple[Ownership, int]]]:
         """Ask for commits: the offsets that are not taken, and what was asked for."""
@@ -326,7 +326,7 @@ class GroupSession:
             offsets={(tp.topic, tp.partition): some for tp, some in pairs.items()},
         )
 
-    def may_count(self, partition: TopicPartition, start: Progress) -> bool:
+    def may_count(self, partition: TopicPartition, start: DeliveryStart) -> bool:
         """False if what was handed out from a start will never be committed."""
         with self._shared.changed:
             return self._shared.ownerships.may_count(partition, start)

@@ -73,7 +73,7 @@ class _Announcer:
         with self._shared.changed:
             ownerships = self._shared.ownerships
             starts = tuple(
-                (tp, id(each.start), each.owner.phase, _offered(ownerships.share(tp)))
+                (tp, each.start, each.owner.phase, _offered(ownerships.share(tp)))
                 for tp, each in ownerships.by_partition.items()
             )
         said = (self._right.is_proven, starts)

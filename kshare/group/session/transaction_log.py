@@ -199,7 +199,7 @@ class TransactionLog:
                 each = self._shared.ownerships.by_partition.get(partition)
                 if each is None:
                     continue
-                if each.start is work.starts[partition]:
+                if each.start == work.starts[partition]:
                     each.processed(processed)
                     facts = self._written.get(partition)
                     each.follow_ups.facts = facts or each.follow_ups.facts
@@ -260,7 +260,7 @@ class TransactionLog:
                 return TransactionAbortedError(f"the transaction is aborted: {why}")
             case GiveUp.NOT_OWN:
                 starts = work.starts.items()
-                lost = next(tp for tp, start in starts if outlook.starts.get(tp) is not start)
+                lost = next(tp for tp, start in starts if outlook.starts.get(tp) != start)
                 why = f"{lost} {why}"
             case GiveUp.OVERTAKEN | GiveUp.LATE:
                 why += f", and it waits for that (purgatory=stable): {_firsts(parts)}"

@@ -20,12 +20,12 @@ from kshare.errors import (
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.processed import Processed
-from kshare.group.core.work import LateWork, Work
+from kshare.group.core.work import DeliveryStart, LateWork, Work
 from kshare.group.session.session import GroupSession
 from tests.support.clock import WAIT_S
 from tests.support.groups import LOWER, T0, T1, UPPER, group_config, rectangle
 
-WORK = Work({T0: Progress.at(5)}, {T0: Progress.at(0)})
+WORK = Work({T0: Progress.at(5)}, {T0: DeliveryStart.new(Progress.at(0))})
 
 
 def commits_of(config: ConsumerConfig, session: object) -> Commits:
@@ -164,7 +164,7 @@ class Gated:
         self.asked: list[dict[TopicPartition, Progress]] = []
         self.begun, self.goes_on = threading.Semaphore(0), threading.Semaphore(0)
 
-    def started(self) -> dict[TopicPartition, Progress]:
+    def started(self) -> dict[TopicPartition, DeliveryStart]:
         return {}
 
     def commit(self, processed: Any, *_: Any, **__: Any) -> dict[TopicPartition, int]:
@@ -185,7 +185,7 @@ def gated(**given: Any) -> tuple[Commits, Gated, list[Any]]:
 def test_commits_that_wait_become_one_and_each_is_called_back_once() -> None:
     """Work is a total: as confluent-kafka's users commit after each record, none is queued."""
     commits, session, told = gated()
-    start = Progress.at(0)
+    start = DeliveryStart.new(Progress.at(0))
     commits.begin(Work({T0: Progress.at(1)}, {T0: start}))
     assert session.begun.acquire(timeout=WAIT_S)
     for offset in range(2, 100):
@@ -206,7 +206,7 @@ def test_commits_that_wait_become_one_and_each_is_called_back_once() -> None:
 def test_a_commit_that_takes_in_an_older_one_loses_nothing() -> None:
     """Another thread may ask later with what it has looked at before; so do other hashes."""
     commits, session, _ = gated()
-    start = Progress.at(0)
+    start = DeliveryStart.new(Progress.at(0))
     commits.begin(Work({}, {}))
     commits.begin(Work({T0: Progress.at(1)}, {T0: start}))
     assert session.begun.acquire(timeout=WAIT_S)
@@ -223,14 +223,14 @@ def test_a_commit_that_takes_in_an_older_one_loses_nothing() -> None:
 
 
 def test_late_work_of_one_start_becomes_one() -> None:
-    first, second = Progress.at(0), Progress.at(0)  # equal, and not the same start
+    first, second = (DeliveryStart.new(Progress.at(0)) for _ in range(2))
     newer, older = Progress.of(0, [rectangle(0, 9)]), Progress.of(0, [rectangle(2, 5)])
     one = Work({}, {}, (LateWork(T0, first, newer),))
     other = Work({}, {}, (LateWork(T0, second, older), LateWork(T0, first, older)))
     both = one.joined(other)
     assert both is not None
     assert both.partitions == {T0}
-    assert [(each.start is first, each.processed) for each in both.late] == [
+    assert [(each.start == first, each.processed) for each in both.late] == [
         (True, newer),
         (False, older),
     ]
@@ -239,7 +239,7 @@ def test_late_work_of_one_start_becomes_one() -> None:
 def test_commits_that_count_from_other_starts_stay_two() -> None:
     commits, session, told = gated()
     for offset in (1, 2, 3):
-        commits.begin(Work({T0: Progress.at(offset)}, {T0: Progress.at(0)}))
+        commits.begin(Work({T0: Progress.at(offset)}, {T0: DeliveryStart.new(Progress.at(0))}))
         if offset == 1:
             assert session.begun.acquire(timeout=WAIT_S)
     session.goes_on.release(3)

@@ -16,6 +16,7 @@ from kshare.group.core.handing_out import Call
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
+from kshare.group.core.work import DeliveryStart
 from kshare.group.message import Message
 from kshare.group.protocol.actions import Action
 from kshare.group.protocol.records import Member
@@ -57,7 +58,7 @@ class User:
     """
 
     hashes: KeyRanges = NO_HASHES
-    start: Progress | None = None
+    start: DeliveryStart | None = None
     carries: bool = False
     out: dict[str, set[int]] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
@@ -71,14 +72,16 @@ class User:
             stays = any(owns(self.sought[1], k) and owns(hashes, k) for k in KEYS)
             self.sought = self.sought if keeps and stays else None
 
-    def begin(self, start: Progress) -> bool:
+    def begin(self, start: DeliveryStart) -> bool:
         """Another start is there; whether all comes again that it does not name."""
         self.start, carried = start, self.carries
         if not carried:
             self.out, self.done = {}, set()
         for key in KEYS:
             if owns(self.hashes, key) and key not in self.out:
-                self.out[key] = {at for at in offsets(key) if not is_pending(start, at, point(key))}
+                self.out[key] = {
+                    at for at in offsets(key) if not is_pending(start.done, at, point(key))
+                }
         return not carried
 
     def seek(self, offset: int) -> None:
@@ -130,7 +133,7 @@ class Process:
     ever: dict[TopicPartition, set[int]] = field(
         default_factory=lambda: {tp: set() for tp in PARTITIONS}
     )
-    work: tuple[dict[TopicPartition, Progress], dict[TopicPartition, Progress]] | None = None
+    work: tuple[dict[TopicPartition, Progress], dict[TopicPartition, DeliveryStart]] | None = None
 
     @property
     def hashes(self) -> KeyRanges:
@@ -178,7 +181,7 @@ class Process:
             self.give_back()
         for partition, delivery in driver.state.by_partition.items():
             user = self.users[partition]
-            if delivery.start is not user.start and user.begin(delivery.start):
+            if delivery.start != user.start and user.begin(delivery.start):
                 self.void(lambda held, at=partition: held.at[0] == at)  # type: ignore[misc]
             if user.sought is not None:
                 self.sought(partition, user.sought[0])
@@ -252,7 +255,7 @@ class Process:
         self,
         messages: Iterable[Message],
         others: Iterable["Process"],
-        started: Mapping[TopicPartition, Progress],
+        started: Mapping[TopicPartition, DeliveryStart],
         now: float,
     ) -> None:
         """What holds when a call returns.
@@ -284,11 +287,15 @@ class Process:
             if each.start is None:
                 continue
             user = self.users[partition]
-            done = user.done if user.carries or each.start is user.start else set()
+            done = user.done if user.carries or each.start == user.start else set()
             # Late facts of former owners are true, too; and of its own that were given up.
             truths = [other.ever[partition] for other in others]
             done = done.union(*truths, self.ever[partition] if user.carries else ())
             for offset, key in enumerate(LOG):
                 counts = not is_pending(each.owner.done, offset, point(key))
-                if counts and offset not in done and is_pending(each.start, offset, point(key)):
+                if (
+                    counts
+                    and offset not in done
+                    and is_pending(each.start.done, offset, point(key))
+                ):
                     raise LawBrokenError(f"{partition}@{offset} counts as processed, and is not")

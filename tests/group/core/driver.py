@@ -11,6 +11,7 @@ from kshare.group.core import deliveries, delivery, handing_out, in_hand, left_o
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.handing_out import HandingOut
 from kshare.group.core.left_out import LeftOut
+from kshare.group.core.work import DeliveryStart
 from kshare.group.message import ACKNOWLEDGED, NO_ROWS, Chunk, Message, Rows
 from tests.support.groups import LOWER, T0, T1, UPPER
 
@@ -47,7 +48,7 @@ class Driver:
         is_transactional: bool = False,
     ) -> None:
         self.logs = dict(zip((T0, T1), logs, strict=False))
-        self.started: dict[TopicPartition, Progress] = {}
+        self.started: dict[TopicPartition, DeliveryStart] = {}
         self.parked: left_out.ParkedHashes | None = {}
         self.now = 0.0
         self.reading: dict[TopicPartition, tuple[tuple[Stripe, ...], int]] = {}
@@ -57,7 +58,7 @@ class Driver:
     def start(self, *hashes: HashRange) -> None:
         """Claim some hashes of all partitions, and have it in place."""
         self.state.assign(dict.fromkeys(self.logs, KeyRanges(hashes) or ALL_HASHES))
-        self.started = {partition: Progress.at(0) for partition in self.logs}
+        self.started = {partition: DeliveryStart.new(Progress.at(0)) for partition in self.logs}
         self.look()
 
     def look(self, *, continues: bool = False, begins: bool = False) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import Progress
+from kshare.group.core.work import DeliveryStart
 from tests.group.core.driver import LOW, MIXED, OF_HIGH, Driver, point
 from tests.support.groups import LOWER, T0, T1, UPPER
 
@@ -13,7 +14,7 @@ def test_nothing_is_read_before_it_has_started_and_nothing_after_it_is_given_up(
     driver.state.assign({T0: ALL_HASHES, T1: KeyRanges([LOWER])})
     driver.look()
     assert driver.reading == {}
-    driver.started = {T0: Progress.at(3), T1: Progress.at(2)}
+    driver.started = {T0: DeliveryStart.new(Progress.at(3)), T1: DeliveryStart.new(Progress.at(2))}
     driver.look()
     assert [(m.topic_partition, m.offset()) for m in driver.take()] == [
         *((T0, at) for at in range(3, 12)),
@@ -36,7 +37,7 @@ def test_hashes_that_stay_are_read_on_and_what_is_in_hand_of_the_others_is_not_h
     driver.state.assign({T0: KeyRanges([LOWER])}, keeps=True)
     driver.look()
     assert driver.offsets(1) == [6]
-    driver.started = {T0: Progress.at(0)}
+    driver.started = {T0: DeliveryStart.new(Progress.at(0))}
     driver.look()
     assert driver.state.is_settled()
     assert driver.state.is_claimed(T0)
@@ -49,7 +50,7 @@ def test_amid_a_call_that_holds_records_a_provisional_delivery_goes_on() -> None
     driver.state.keep({T0: KeyRanges([LOWER])})
     driver.look()
     before = driver.state.by_partition[T0]
-    driver.started = {T0: Progress.at(0)}
+    driver.started = {T0: DeliveryStart.new(Progress.at(0))}
     driver.look(continues=True)
     assert driver.state.by_partition[T0] is before
     driver.look()
@@ -63,7 +64,7 @@ def test_with_transactions_nothing_is_read_that_is_not_claimed() -> None:
     driver.state.keep({T0: KeyRanges([LOWER])})
     driver.read_anew()
     assert driver.offsets() == []
-    driver.started = {T0: Progress.at(0)}
+    driver.started = {T0: DeliveryStart.new(Progress.at(0))}
     driver.look()
     assert driver.offsets() == [2, 4, 6, 8, 10]
     driver.park(LOW[0])
@@ -77,14 +78,14 @@ def test_a_seek_before_the_start_holds_and_one_for_other_hashes_does_not() -> No
     driver = Driver(MIXED)
     driver.state.assign({T0: ALL_HASHES})
     driver.state.seek(T0, 9, {})
-    driver.started = {T0: Progress.at(0)}
+    driver.started = {T0: DeliveryStart.new(Progress.at(0))}
     driver.look()
     assert driver.offsets() == [9, 10, 11]
     driver = Driver(MIXED)
     driver.state.assign({T0: KeyRanges([LOWER])})
     driver.state.seek(T0, 9, {})
     driver.state.assign({T0: KeyRanges([UPPER])}, keeps=True)
-    driver.started = {T0: Progress.at(0)}
+    driver.started = {T0: DeliveryStart.new(Progress.at(0))}
     driver.look()
     assert driver.offsets() == OF_HIGH
 

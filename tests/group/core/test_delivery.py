@@ -15,6 +15,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
 from kshare.core.slice_end import Cursor
 from kshare.group.core.delivery import Delivery
+from kshare.group.core.work import DeliveryStart
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
 from kshare.wire.decode.wanted import WantedRecords
 
@@ -30,7 +31,9 @@ def chunk_of(offsets: list[int]) -> Chunk:
 
 
 def test_what_holds_no_wanted_record_is_passed_to() -> None:
-    delivery = Delivery(ORDERS, Progress.at(3), KeyRanges([HALF]), explicit=False)
+    delivery = Delivery(
+        ORDERS, DeliveryStart.new(Progress.at(3)), KeyRanges([HALF]), explicit=False
+    )
     delivery.pass_to(0)
     assert delivery.position == 3
     delivery.hand_out(chunk_of([4, 7]), 9)
@@ -42,7 +45,9 @@ def test_what_holds_no_wanted_record_is_passed_to() -> None:
 
 def test_what_was_committed_ahead_is_passed_to_once_all_before_it_is_handed_out() -> None:
     ahead = Rectangle(OffsetRange(1, 7), WHOLE)
-    delivery = Delivery(ORDERS, Progress.at(0).commit([ahead]), KeyRanges([HALF]), explicit=False)
+    delivery = Delivery(
+        ORDERS, DeliveryStart.new(Progress.at(0).commit([ahead])), KeyRanges([HALF]), explicit=False
+    )
     delivery.pass_to(0)
     assert delivery.position == 0
     delivery.hand_out(chunk_of([0]), 1)
@@ -52,7 +57,7 @@ def test_what_was_committed_ahead_is_passed_to_once_all_before_it_is_handed_out(
 
 def test_rows_that_stay_open_keep_no_values_and_are_acknowledged_as_before() -> None:
     chunks = [chunk_of([at, at + 1]) for at in range(0, 10, 2)]
-    delivery = Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=True)
+    delivery = Delivery(ORDERS, DeliveryStart.new(Progress.at(0)), ALL_HASHES, explicit=True)
     for chunk in chunks:
         delivery.hand_out(chunk, int(chunk.offsets[-1]) + 1)
         chunk.acknowledged[1] = ACKNOWLEDGED  # as a user does, who has the messages
@@ -210,7 +215,9 @@ def test_processed_is_what_was_returned_and_is_acknowledged(
     explicit: bool,
     chunk_rows: int,
 ) -> None:
-    delivery = Delivery(ORDERS, Progress.at(start), KeyRanges([HALF]), explicit=explicit)
+    delivery = Delivery(
+        ORDERS, DeliveryStart.new(Progress.at(start)), KeyRanges([HALF]), explicit=explicit
+    )
     model = Model(delivery, sorted(offset for offset in log if offset >= start), chunk_rows)
     for step, number in steps:
         getattr(model, step)(number)
@@ -229,7 +236,7 @@ def test_a_gap_is_no_object_on_its_way_from_the_log_to_the_scan() -> None:
     start = Progress.of_stripes(0, [Stripe(WHOLE, bounds)])
     gc.collect()
     before = len(gc.get_objects())
-    delivery = Delivery(ORDERS, start, ALL_HASHES, explicit=True)
+    delivery = Delivery(ORDERS, DeliveryStart.new(start), ALL_HASHES, explicit=True)
     slice_ = Slice(*ORDERS, stripes=delivery.wanted(1 << 62))
     cursor, wanted = Cursor(slice_.bounds), WantedRecords(slice_.stripes)
     delivery.hand_out(chunk_of([0, 2, 4]), 6)
@@ -241,7 +248,7 @@ def test_a_gap_is_no_object_on_its_way_from_the_log_to_the_scan() -> None:
 
 def test_what_is_processed_before_the_start_is_not_wanted() -> None:
     start = Progress.at(5).commit(Progress.at(20).minus(Progress.at(10)))
-    delivery = Delivery(ORDERS, start, KeyRanges([HALF]), explicit=False)
+    delivery = Delivery(ORDERS, DeliveryStart.new(start), KeyRanges([HALF]), explicit=False)
     assert [stripe.bounds for stripe in delivery.wanted(30)] == [(5, 10, 20, 30)]
     rows = delivery.begin(chunk_of([5, 22]), 23).messages
     assert next(rows).offset() == 5
@@ -252,7 +259,7 @@ def test_what_is_processed_before_the_start_is_not_wanted() -> None:
 
 
 def test_only_returned_offsets_can_be_committed() -> None:
-    delivery = Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=True)
+    delivery = Delivery(ORDERS, DeliveryStart.new(Progress.at(0)), ALL_HASHES, explicit=True)
     list(delivery.begin(chunk_of([0, 1, 5]), 6).messages)
     delivery.acknowledge_below(2)
     assert delivery.processed(is_batch=False) == Progress.at(5)
@@ -263,7 +270,7 @@ def test_only_returned_offsets_can_be_committed() -> None:
 
 def test_what_many_seeks_have_passed_is_one_set() -> None:
     """A handler that seeks back after each failure does not make commits slow."""
-    delivery = Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=False)
+    delivery = Delivery(ORDERS, DeliveryStart.new(Progress.at(0)), ALL_HASHES, explicit=False)
     for offset in range(0, 2_000, 2):
         delivery.hand_out(chunk_of([offset, offset + 1]), offset + 2)
         delivery.settle()

@@ -13,6 +13,7 @@ from kshare.core.progress import Progress
 from kshare.group.core import handed_out as handed_out_module
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import HandedOut, OpenChunks
+from kshare.group.core.work import DeliveryStart
 from kshare.group.message import Chunk
 from tests.group.core.driver import OF_DELIVERY
 from tests.group.core.test_delivery import ORDERS, chunk_of
@@ -61,7 +62,10 @@ def test_a_commit_of_another_thread_counts_nothing_of_a_chunk_that_begins_meanwh
 def test_a_commit_of_another_thread_counts_nothing_of_a_chunk_that_is_handed_out_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    delivery, seen = Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=True), list[Progress]()
+    delivery, seen = (
+        Delivery(ORDERS, DeliveryStart.new(Progress.at(0)), ALL_HASHES, explicit=True),
+        list[Progress](),
+    )
 
     def looking(of: type[Any], name: str) -> None:
         real = getattr(of, name)
@@ -91,7 +95,7 @@ def test_no_interrupt_lets_count_what_is_not_processed(
     number, is_over = 0, False
     while not is_over:
         delivery, chunk = (
-            Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=explicit),
+            Delivery(ORDERS, DeliveryStart.new(Progress.at(0)), ALL_HASHES, explicit=explicit),
             chunk_of([*range(4)]),
         )
         rows = delivery.begin(chunk, 4)
@@ -114,7 +118,7 @@ def test_what_an_interrupt_has_left_of_a_chunk_is_no_gap(taken: int) -> None:
     number, is_over = 0, False
     while not is_over:
         delivery, chunk = (
-            Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=True),
+            Delivery(ORDERS, DeliveryStart.new(Progress.at(0)), ALL_HASHES, explicit=True),
             chunk_of([*range(4)]),
         )
         rows = delivery.begin(chunk, 4)
@@ -133,7 +137,7 @@ def test_what_an_interrupt_has_left_of_a_chunk_is_no_gap(taken: int) -> None:
 def test_a_chunk_that_begins_after_an_interrupt_has_the_rows_that_were_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    delivery = Delivery(ORDERS, Progress.at(0), ALL_HASHES, explicit=True)
+    delivery = Delivery(ORDERS, DeliveryStart.new(Progress.at(0)), ALL_HASHES, explicit=True)
     list(islice(delivery.begin(chunk_of([0, 1]), 2).messages, 1))
     with monkeypatch.context() as patched, suppress(Interrupt):
         patched.setattr(Chunk, "close_rows", Mock(side_effect=Interrupt))

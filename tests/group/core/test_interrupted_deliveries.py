@@ -10,6 +10,7 @@ from kshare.core.progress import Progress
 from kshare.group import message as message_module
 from kshare.group.core import handed_out
 from kshare.group.core.handing_out import Call
+from kshare.group.core.work import DeliveryStart
 from tests.group.core.driver import LOW, MIXED, MODULES, OF_DELIVERY, OF_LOW, Driver, point
 from tests.support.groups import LOWER, T0, T1
 from tests.support.interrupts import Interrupt, interrupt
@@ -35,7 +36,7 @@ def parks(driver: Driver) -> None:
 
 
 def begins_again(driver: Driver) -> None:
-    driver.started[T0] = Progress.at(0)
+    driver.started[T0] = DeliveryStart.new(Progress.at(0))
     driver.look()
 
 
@@ -79,7 +80,7 @@ def sought_amid_a_rebalance() -> Driver:
     driver.state.seek(T0, 4, driver.started)
     driver.started = {}
     driver.look()
-    driver.started = {T0: Progress.at(0)}
+    driver.started = {T0: DeliveryStart.new(Progress.at(0))}
     return driver
 
 

@@ -8,7 +8,7 @@ from kshare.core.progress import Progress, Rectangle
 from kshare.errors import AuthorizationError
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
-from kshare.group.core.work import LateWork
+from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.protocol.actions import FetchPrimary, Write
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Claim, Key, Reset, key_of
@@ -110,7 +110,8 @@ def test_a_rewind_amid_a_start_asks_again() -> None:
     each.owner.primary_read(Primary(7, Anchor(0, 0, "")), 0)
     assert list(owned.advance(1.0)) == []
     assert each.owner.phase is Phase.RUNNING
-    assert each.start == Progress.at(7)
+    assert each.start is not None
+    assert each.start.done == Progress.at(7)
 
 
 def test_a_rewind_while_the_claim_is_written_forgets_no_failure() -> None:
@@ -152,7 +153,7 @@ def loses_log(owned: Ownerships) -> None:
 def run_again(owned: Ownerships) -> Progress:
     """Start from a primary offset with an anchor in the lost log."""
     run(owned, Primary(0, Anchor(1, 1_000, "old")))
-    return owned.started()[T0]
+    return owned.started()[T0].done
 
 
 def test_what_is_processed_of_hashes_that_stay_is_known_under_the_next_claim() -> None:
@@ -181,7 +182,7 @@ def test_what_another_session_has_had_in_between_is_known_no_more() -> None:
 FIVE = Rectangle(OffsetRange(0, 5), LOWER)
 
 
-def replaced(owned: Ownerships, *hashes: HashRange) -> Progress:
+def replaced(owned: Ownerships, *hashes: HashRange) -> DeliveryStart:
     """Run with the whole partition, then claim some of it; the start of before."""
     owned.claim({T0: ALL_HASHES})
     run(owned)
@@ -236,7 +237,7 @@ def test_what_is_read_on_counts_no_more_after_a_reset() -> None:
     owned.ask_commits({T0: [Rectangle(OffsetRange(0, 9), LOWER)]}, {T0: since})
     run(owned, Primary(2))  # by Kafka's own tool
     assert owned.ask_commits({T0: [FIVE]}, {T0: since}) == []
-    assert owned.started() == {T0: Progress.at(2)}
+    assert owned.started()[T0].done == Progress.at(2)
     assert owned.by_partition[T0].owner.done == Progress.at(2)
 
 

@@ -21,6 +21,7 @@ from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import HandedOut
+from kshare.group.core.work import DeliveryStart
 from kshare.group.message import Message
 from tests.group.core.driver import (
     END,
@@ -232,7 +233,7 @@ class Beside:
 
         self.change(assigned)
         if is_new:
-            self.driver.started = {T0: self.progress(start)}
+            self.driver.started = {T0: DeliveryStart.new(self.progress(start))}
         self.change(lambda: None)
 
     def forget(self) -> None:
@@ -298,7 +299,7 @@ class Beside:
         """The offsets of the log that are processed, with what was so at the start."""
         delivery, log = self.delivery, self.log
         assert delivery is not None
-        done = delivery.start.union(delivery.processed(is_batch=is_batch))
+        done = delivery.start.done.union(delivery.processed(is_batch=is_batch))
         return set(range(len(log))) - listed(done.pending_stripes(len(log), ALL_HASHES), log)
 
 
@@ -396,7 +397,7 @@ def others_keys_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def _of_all_hashes(
-    self: Deliveries, partition: TopicPartition, start: Progress, _: KeyRanges, carried: Any
+    self: Deliveries, partition: TopicPartition, start: DeliveryStart, _: KeyRanges, carried: Any
 ) -> Delivery:
     explicit = self._explicit
     return Delivery(partition, start, ALL_HASHES, explicit=explicit, carried=carried)

@@ -17,6 +17,7 @@ from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.handed_out import OpenChunks
 from kshare.group.core.left_out import ParkedHashes, Released
 from kshare.group.core.scope import Scope
+from kshare.group.core.work import DeliveryStart
 from kshare.group.message import RELEASED, Chunk, Message
 from tests.group.core.driver import END, HIGH, LOW, MODULES, Driver, owns, point
 from tests.group.protocol.interleavings import seeds
@@ -188,12 +189,13 @@ class Walk:
         self.waits = {each: due for each, due in self.waits.items() if owns(self.owned, each[1])}
         self.sought_at = {at: to for at, to in self.sought_at.items() if owns(self.owned, at[1])}
 
-    def start(self, partition: TopicPartition) -> Progress:
-        return Progress.at(0).commit(
+    def start(self, partition: TopicPartition) -> DeliveryStart:
+        done = Progress.at(0).commit(
             Rectangle(OffsetRange(at[1], at[1] + 1), HashRange.of(point(self.key(at))))
             for at in self.done
             if at[0] == partition
         )
+        return DeliveryStart.new(done)
 
     def tick(self, number: int) -> None:
         self.driver.now += number % 4 / 2
@@ -203,7 +205,7 @@ class Walk:
         """What is acknowledged is processed, and nothing else."""
         for partition, delivery in self.driver.state.by_partition.items():
             log = self.logs[partition]
-            progress = delivery.start.union(delivery.processed(is_batch=True))
+            progress = delivery.start.done.union(delivery.processed(is_batch=True))
             for at, key in enumerate(log):
                 pieces = progress.pending_of(len(log), (HashRange.of(point(key)),))
                 if owns(self.owned, key):

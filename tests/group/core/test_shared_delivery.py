@@ -16,6 +16,7 @@ from kshare.group.core import handed_out, shared_deliveries, shared_delivery
 from kshare.group.core.left_out import LeftOut
 from kshare.group.core.shared_deliveries import SharedDeliveries
 from kshare.group.core.shared_delivery import SharedDelivery
+from kshare.group.core.work import DeliveryStart
 from kshare.group.message import Chunk
 from kshare.group.protocol.cooperator import Share
 from tests.support.interrupts import Interrupt, interrupt
@@ -42,7 +43,7 @@ def is_handed_out(each: SharedDelivery) -> bool:
 
 
 def delivery(*, explicit: bool = False) -> SharedDelivery:
-    return SharedDelivery(T0, Progress.at(0), explicit=explicit)
+    return SharedDelivery(T0, DeliveryStart.new(Progress.at(0)), explicit=explicit)
 
 
 def processed(each: SharedDelivery) -> Bounds:
@@ -221,9 +222,9 @@ def deliveries(*, explicit: bool = False) -> SharedDeliveries:
     return made
 
 
-def begin(made: SharedDeliveries, *held: int) -> Progress:
+def begin(made: SharedDeliveries, *held: int) -> DeliveryStart:
     """A lease is read from a new start."""
-    start = Progress.at(0)
+    start = DeliveryStart.new(Progress.at(0))
     made.refresh({T0: start}, 0.0, {})
     made.update(T0, share(*held))
     made.shared[T0].next_part()
@@ -233,7 +234,8 @@ def begin(made: SharedDeliveries, *held: int) -> Progress:
 def work(made: SharedDeliveries) -> list[Bounds]:
     return [
         union(
-            (piece.offsets.start, piece.offsets.end) for piece in late.processed.minus(late.start)
+            (piece.offsets.start, piece.offsets.end)
+            for piece in late.processed.minus(late.start.done)
         )
         for late in made.late_work({T0}, is_batch=True)
     ]
@@ -257,7 +259,7 @@ def test_what_was_returned_counts_once_its_delivery_has_ended(explicit: bool) ->
     assert work(made) == [(0, 4)]
     begin(made, 0, 10)
     assert made.shared[T0].offsets == (4, 10)  # the others are done
-    assert [late.start is first for late in made.late_work({T0}, is_batch=True)] == [True]
+    assert [late.start == first for late in made.late_work({T0}, is_batch=True)] == [True]
     assert made.late_work((), is_batch=True) == ()
     assert made.late_partitions == {T0}
     assert made.finished == 1

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kshare.core.progress import Progress
 from kshare.group.core.transaction_state import (
     GiveUp,
     Outlook,
@@ -16,10 +17,11 @@ from kshare.group.core.transaction_state import (
     TransactionAction,
     TransactionState,
 )
+from kshare.group.core.work import DeliveryStart
 from kshare.group.protocol.commit import PurgatoryState
 from tests.support.groups import T0
 
-START = object()
+START = DeliveryStart.new(Progress.at(0))
 EPOCH = ProducerEpoch(ready_at=5.0, own_fences=0)
 GOOD = Outlook({T0: START}, PurgatoryState.OPEN, read_at=6.0)
 """As one that may commit sees its session."""

@@ -16,6 +16,7 @@ from kshare.group.core import (
     in_hand,
     left_out,
 )
+from kshare.group.core.work import DeliveryStart
 from kshare.group.delivery import dispatcher as tail_module
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.session.session import GroupSession
@@ -31,9 +32,9 @@ class Started:
     """A session that has started what it is told to."""
 
     def __init__(self) -> None:
-        self.at: dict[TopicPartition, Progress] = {}
+        self.at: dict[TopicPartition, DeliveryStart] = {}
 
-    def started(self) -> Mapping[TopicPartition, Progress]:
+    def started(self) -> Mapping[TopicPartition, DeliveryStart]:
         return self.at
 
 
@@ -64,7 +65,7 @@ def test_what_starts_amid_a_rebalance_is_read_on_under_the_next_claim() -> None:
     with reading() as (dispatcher, session):
         dispatcher.assign({T0: ALL_HASHES})
         dispatcher.keep({T0: KeyRanges([LOWER])})
-        session.at = {T0: Progress.at(0)}
+        session.at = {T0: DeliveryStart.new(Progress.at(0))}
         dispatcher.refresh()
         assert not dispatcher.state.is_settled()
         assert offsets(dispatcher) == OF_LOWER
@@ -72,7 +73,7 @@ def test_what_starts_amid_a_rebalance_is_read_on_under_the_next_claim() -> None:
         dispatcher.assign({T0: KeyRanges([LOWER])}, keeps=True)
         dispatcher.refresh()
         assert T0 in dispatcher.deliveries  # nobody else gets them
-        session.at = {T0: Progress.at(0)}
+        session.at = {T0: DeliveryStart.new(Progress.at(0))}
         dispatcher.refresh()
         assert dispatcher.state.is_settled()
         assert dispatcher.deliveries[T0].position == len(KEYS)
@@ -82,7 +83,7 @@ def test_what_starts_amid_a_rebalance_is_read_on_under_the_next_claim() -> None:
 def test_a_seek_while_hashes_are_given_up_holds_under_the_next_claim(polls: bool) -> None:
     with reading() as (dispatcher, session):
         dispatcher.assign({T0: ALL_HASHES})
-        session.at = {T0: Progress.at(0)}
+        session.at = {T0: DeliveryStart.new(Progress.at(0))}
         dispatcher.refresh()
         dispatcher.keep({T0: KeyRanges([LOWER])})
         dispatcher.seek(T0, 20)
@@ -90,7 +91,7 @@ def test_a_seek_while_hashes_are_given_up_holds_under_the_next_claim(polls: bool
             dispatcher.refresh()
         dispatcher.refresh()  # when the commit is done
         dispatcher.assign({T0: KeyRanges([LOWER])}, keeps=True)
-        session.at = {T0: Progress.at(3)}
+        session.at = {T0: DeliveryStart.new(Progress.at(3))}
         dispatcher.refresh()
         assert offsets(dispatcher) == [offset for offset in OF_LOWER if offset >= 20]
         assert dispatcher.state.is_settled()
@@ -106,7 +107,7 @@ def test_a_key_that_is_given_back_while_another_is_read_again_keeps_what_is_held
         made = Dispatcher(config, cast("GroupSession", session), Waker().open())
         with closing(made) as dispatcher:
             dispatcher.assign({T0: ALL_HASHES})
-            session.at = {T0: Progress.at(0)}
+            session.at = {T0: DeliveryStart.new(Progress.at(0))}
             dispatcher.refresh()
             assert eventually(lambda: dispatcher.next_rows(0.1))
             held = list(islice(dispatcher.rows.messages, 6))
@@ -150,7 +151,7 @@ def interrupted(
             dispatcher.parking = cast("Any", parks)
             all_of_it = [TopicPartition("orders", number) for number in range(partitions)]
             dispatcher.assign(dict.fromkeys(all_of_it, ALL_HASHES))
-            session.at = {tp: Progress.at(0) for tp in all_of_it}
+            session.at = {tp: DeliveryStart.new(Progress.at(0)) for tp in all_of_it}
             dispatcher.refresh()
             yield dispatcher, cluster, parks
 

@@ -10,6 +10,7 @@ from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRan
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.slicing import RangeObservation
 from kshare.group.core.delivery import Delivery
+from kshare.group.core.work import DeliveryStart
 from kshare.group.delivery.load_meter import LoadMeter
 from kshare.group.message import Chunk
 from kshare.group.protocol.report import MemberReport
@@ -35,7 +36,10 @@ class Owned:
         self, partition: TopicPartition, *hashes: HashRange, explicit: bool = False, at: int = 0
     ) -> Delivery:
         delivery = Delivery(
-            partition, Progress.at(at), KeyRanges(hashes) or ALL_HASHES, explicit=explicit
+            partition,
+            DeliveryStart.new(Progress.at(at)),
+            KeyRanges(hashes) or ALL_HASHES,
+            explicit=explicit,
         )
         self.deliveries[partition] = delivery
         return delivery

@@ -18,7 +18,7 @@ from typing import Self
 from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
-from kshare.group.core.work import LateWork
+from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.protocol.actions import Append, Delete
 from kshare.group.protocol.cooperator import Cooperator, holdings, processed_offsets
 from kshare.group.protocol.log import GroupLog
@@ -41,7 +41,7 @@ class Late:
         in_flight: What of it is not processed.
     """
 
-    start: Progress
+    start: DeliveryStart
     taken: frozenset[int]
     in_flight: frozenset[int]
 

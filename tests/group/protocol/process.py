@@ -10,6 +10,7 @@ from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
+from kshare.group.core.work import DeliveryStart
 from kshare.group.protocol.actions import (
     Action,
     Delete,
@@ -176,7 +177,7 @@ class Process:
     wanted: list[tuple[int, Action]] = field(default_factory=list)
     in_flight: list[int] = field(default_factory=list)
     position: int = 0
-    delivery: Progress | None = None
+    delivery: DeliveryStart | None = None
     asked: Asked | None = None
     is_current: bool = False
     is_member: bool = True
@@ -208,7 +209,7 @@ class Process:
         return self.ownerships.topic_id
 
     @property
-    def start(self) -> Progress | None:
+    def start(self) -> DeliveryStart | None:
         """From where it may deliver; None if it may not."""
         each = self.ownerships.by_partition.get(T0)
         return None if each is None else each.start
@@ -380,7 +381,7 @@ class Process:
         """As its dispatcher: what is delivered from another start begins anew."""
         each = self.ownership
         is_fenced = each is not None and each.owner.phase is Phase.FENCED
-        if self.start is not self.delivery and not is_fenced:
+        if self.start != self.delivery and not is_fenced:
             self.delivery, self.in_flight, self.position = self.start, [], 0
 
 

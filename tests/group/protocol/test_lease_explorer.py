@@ -12,7 +12,7 @@ from kshare.core.offsets import Bounds, OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.group.core.ownership import Claimant, Inheritance, Ownership
 from kshare.group.core.ownerships import Ownerships
-from kshare.group.core.work import LateWork
+from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.protocol import cooperator
 from kshare.group.protocol.actions import Append
 from kshare.group.protocol.cooperator import Cooperator, counts
@@ -225,8 +225,8 @@ def answers_and_writes_nothing(patch: pytest.MonkeyPatch) -> None:
     """A commit of late work is answered as if it was taken."""
     processed_since = Ownership.processed_since
 
-    def broken(self: Ownership, start: Progress | None, what: Any) -> bool:
-        return processed_since(self, start, what if start is self.start else ())
+    def broken(self: Ownership, start: DeliveryStart | None, what: Any) -> bool:
+        return processed_since(self, start, what if start == self.start else ())
 
     patch.setattr(Ownership, "processed_since", broken)
 

@@ -48,18 +48,18 @@ class Member(Process):
             *super().fingerprint(),
             *(its.stage, its.epoch is None, its.is_begun, self.epoch),
             *(its._mark == self.stops, its._starts is None, its.is_own({T0: self.start})),
-            *(self.is_read, self.number, self.records, self.delivery is self.start),
+            *(self.is_read, self.number, self.records, self.delivery == self.start),
             *(self.passes, self.written),
         )
 
     @property
     def next_position(self) -> int:
         """Where it delivers next: from the beginning, if that is from another start."""
-        return self.position if self.start is self.delivery else 0
+        return self.position if self.start == self.delivery else 0
 
     def refresh(self) -> None:
         """As its dispatcher: what is delivered from another start begins again."""
-        if self.start is not self.delivery:
+        if self.start != self.delivery:
             self.position, self.passes = self.next_position, False
             self.delivery, self.stops = self.start, self.stops + 1
 

@@ -446,7 +446,7 @@ def _end(world: TransactionalWorld, member: Member, what: str) -> None:
     else:
         member.state.committed(may_go_on=what != "repeat")
         each = member.ownership
-        if each is not None and each.start is member.delivery:
+        if each is not None and each.start == member.delivery:
             each.processed(processed(member).minus(each.owner.done))
             each.follow_ups.facts = member.written or each.follow_ups.facts
         member.in_flight, member.number, member.passes = [], 0, False

@@ -26,6 +26,7 @@ from kshare.errors import (
     LaterVersionError,
     NoOffsetError,
 )
+from kshare.group.core.work import DeliveryStart
 from kshare.group.log.topic import log_partition
 from kshare.group.offsets import GroupOffsets
 from kshare.group.protocol.record_codec import encode, encode_key
@@ -81,10 +82,10 @@ def write(servers: str, key: bytes, value: bytes | None) -> None:
 
 def test_a_new_group_starts_where_auto_offset_reset_says(servers: str) -> None:
     with member(servers, LOWER) as session:
-        assert session.started() == {T0: Progress.at(0)}
+        assert session.started()[T0].done == Progress.at(0)
         eventually(session.may_deliver)
     with member(servers, group_id="other", auto_offset_reset="latest") as session:
-        assert session.started() == {T0: Progress.at(100)}
+        assert session.started()[T0].done == Progress.at(100)
 
 
 def test_a_commit_answers_the_stable_offset(servers: str) -> None:
@@ -113,20 +114,20 @@ def test_a_primary_offset_that_was_set_back_is_written_again(servers: str) -> No
         found = admin.list_consumer_group_offsets(asked)[GROUP].result(WAIT_S).topic_partitions
         assert [each.offset for each in found] == [50]
     with member(servers) as session:
-        assert session.started()[T0] == Progress.of(50, [rectangle(60, 70)])
+        assert session.started()[T0].done == Progress.of(50, [rectangle(60, 70)])
 
 
 def test_a_restart_goes_on_with_its_gaps(servers: str) -> None:
     with member(servers) as session:
         assert commit(session, rectangle(0, 10), rectangle(15, 20)) == 10
     with member(servers) as session:
-        assert session.started()[T0] == Progress.of(10, [rectangle(15, 20)])
+        assert session.started()[T0].done == Progress.of(10, [rectangle(15, 20)])
         assert commit(session, rectangle(10, 15)) == 20
 
 
 def test_what_belongs_to_another_start_is_passed_over_which_is_said(servers: str) -> None:
     with member(servers) as session:
-        late = {T0: Progress.at(0)}
+        late = {T0: DeliveryStart.new(Progress.at(0))}
         with pytest.raises(CommitFailedError, match="orders-0, offsets 0 to 8: its offsets") as e:
             session.commit({T0: [rectangle(0, 9)]}, SECONDS, starts=late)
         assert e.value.offsets == {("orders", 0): ((0, 9),)}
@@ -143,9 +144,11 @@ def test_what_is_not_taken_of_one_partition_does_not_keep_another_one(servers: s
         with pytest.raises(
             CommitFailedError, match="audit-0, offsets 2 to 4: this member does not"
         ):
-            session.commit(done, SECONDS, starts={**starts, audit: Progress.at(2)})
+            session.commit(
+                done, SECONDS, starts={**starts, audit: DeliveryStart.new(Progress.at(2))}
+            )
         assert session.commit({T0: Progress.at(0)}, SECONDS, starts=starts) == {T0: 9}
-        late = {T0: Progress.at(0)}  # nothing new
+        late = {T0: DeliveryStart.new(Progress.at(0))}  # nothing new
         assert session.commit({T0: [rectangle(0, 9)]}, SECONDS, starts=late) == {T0: 9}
 
 
@@ -268,7 +271,7 @@ def test_the_later_claim_wins(servers: str) -> None:
     with member(servers) as first:
         commit(first, rectangle(0, 10), rectangle(20, 30))
         with member(servers, LOWER) as second:
-            assert second.started()[T0] == Progress.of(10, [rectangle(20, 30)])
+            assert second.started()[T0].done == Progress.of(10, [rectangle(20, 30)])
             eventually(lambda: not first.started())
             with pytest.raises(FencedError) as caught:
                 first.check()
@@ -311,7 +314,7 @@ def test_an_unchanged_partition_goes_on(servers: str) -> None:
         before = session.started()[T0]
         session.claim({T0: KeyRanges([UPPER, LOWER])})  # together: the whole
         commit(session)
-        assert session.started()[T0] is before
+        assert session.started()[T0] == before
 
 
 # -- faults ----------------------------------------------------------------------------------------
@@ -330,7 +333,7 @@ def test_while_the_log_is_down_delivery_stops() -> None:
             cluster.start_broker(2)
             eventually(session.may_deliver)
             assert commit(session) == 5
-            assert session.started()[T0] is before
+            assert session.started()[T0] == before
 
 
 def test_after_a_gap_the_log_has_to_take_a_record_before_anything_is_delivered() -> None:
@@ -423,8 +426,9 @@ def test_a_claim_that_cannot_be_read_costs_its_partition_a_wait(
 ) -> None:
     with member(servers, LOWER) as session, closing(offsets(servers)) as outside:
         session.claim({T0: KeyRanges([LOWER]), T1: ALL_HASHES})
-        other = start_of(session, T1)
-        before = start_of(session)
+        start_of(session, T1)
+        start_of(session)
+        other, before = session.started()[T1], session.started()[T0]
         assert commit(session, rectangle(0, 4, LOWER)) == 0
         (name,) = session._shared.ownerships.log.of(T0).claims
         claim = Key(0, "claim", T0, (name if is_own else "typo",))
@@ -432,7 +436,7 @@ def test_a_claim_that_cannot_be_read_costs_its_partition_a_wait(
         eventually(lambda: "claim orders-0 anew, and wait" in caplog.text)
         eventually(lambda: session.started().get(T0) not in {None, before})
         assert start_of(session) == Progress.of(0, [rectangle(0, 4, LOWER)])
-        assert session.started()[T1] is other
+        assert session.started()[T1] == other
         assert commit(session, rectangle(4, 6, LOWER)) == 0
         if not is_own:  # it has gone with the claim that is replaced
             assert outside.drop_damaged() == 1
@@ -495,8 +499,8 @@ def test_a_log_that_is_trimmed_is_written_again(
     assert all("orders-0 at stable offset" in text for text in lost)
 
 
-def _starts_again(session: GroupSession, before: Progress) -> bool:
-    return session.started().get(T0, before) is not before
+def _starts_again(session: GroupSession, before: DeliveryStart) -> bool:
+    return session.started().get(T0, before) != before
 
 
 def test_nothing_is_written_into_a_log_that_was_truncated(

@@ -49,7 +49,7 @@ def test_a_reset_is_refused_while_a_member_lives(servers: str) -> None:
         assert outside.reset("stable") == {T0: 10}
         assert outside.committed()[T0].individual_commits == ()
     with member(servers) as session:
-        assert session.started()[T0] == Progress.at(10)
+        assert session.started()[T0].done == Progress.at(10)
 
 
 @pytest.mark.parametrize(("to", "offset"), [("earliest", 0), ("latest", 100), ({T0: 42}, 42)])
@@ -60,7 +60,7 @@ def test_a_reset_says_where_the_group_starts(servers: str, to: object, offset: i
         assert outside.reset(to) == {T0: offset}  # type: ignore[arg-type]
         assert outside.committed()[T0].offset == offset
     with member(servers) as session:
-        assert session.started()[T0] == Progress.at(offset)
+        assert session.started()[T0].done == Progress.at(offset)
         commit(session, rectangle(offset, offset + 1))
         log = session._shared.ownerships.log.of(T0)
         eventually(lambda: not log.outdated)  # what is void was deleted
@@ -75,7 +75,7 @@ def test_kafkas_own_tool_voids_individual_commits(
     asked = [ConsumerGroupTopicPartitions(GROUP, [RdTopicPartition(*T0, 5)])]
     admin.alter_consumer_group_offsets(asked)[GROUP].result(WAIT_S)
     with caplog.at_level(logging.WARNING, "kshare.group"), member(servers) as session:
-        assert session.started()[T0] == Progress.at(5)
+        assert session.started()[T0].done == Progress.at(5)
     (said,) = [r.getMessage() for r in caplog.records if "Kafka's own tool" in r.getMessage()]
     assert "orders-0" in said
     assert "offset 5" in said
@@ -108,7 +108,7 @@ def test_a_damaged_log_is_dropped(servers: str) -> None:
         assert outside.drop() > 2
         assert outside.committed()[T0].offset == 10
     with member(servers) as session:
-        assert session.started()[T0] == Progress.at(10)
+        assert session.started()[T0].done == Progress.at(10)
 
 
 def test_a_log_that_is_dropped_keeps_where_another_tool_has_set_the_group(servers: str) -> None:
@@ -122,7 +122,7 @@ def test_a_log_that_is_dropped_keeps_where_another_tool_has_set_the_group(server
         outside.drop()
         assert outside.committed()[T0].offset == 10
     with member(servers) as session:
-        assert session.started()[T0] == Progress.at(10)
+        assert session.started()[T0].done == Progress.at(10)
 
 
 # -- its end ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from kshare.core.progress import Progress, Rectangle
 from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.transaction_state import ProducerEpoch, TransactionAction, TransactionState
-from kshare.group.core.work import Work
+from kshare.group.core.work import DeliveryStart, Work
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.session.shared import Shared
 from kshare.group.session.thread import SessionThread
@@ -101,9 +101,9 @@ def test_a_member_that_was_dropped_does_not_wait() -> None:
     assert time.monotonic() - began < 30
 
 
-START = Progress.at(3)
+START = DeliveryStart.new(Progress.at(3))
 AHEAD = Work(
-    {T0: START.commit([Rectangle(OffsetRange(5, 8), UPPER)])},
+    {T0: START.done.commit([Rectangle(OffsetRange(5, 8), UPPER)])},
     {T0: START},
 )
 """What is below is with the owner of the other hashes."""
@@ -115,7 +115,7 @@ def log_of_the_upper_half() -> TransactionLog:
     ownerships.claim({T0: KeyRanges([UPPER])})
     each = ownerships.by_partition[T0]
     each.start = START
-    each.owner.done = START.commit([Rectangle(OffsetRange(3, 5), UPPER)])
+    each.owner.done = START.done.commit([Rectangle(OffsetRange(3, 5), UPPER)])
     return log
 
 
@@ -125,7 +125,7 @@ def log_of_the_upper_half() -> TransactionLog:
         (NOTHING, {"is_closed": True}, "the consumer was closed"),
         (AHEAD, {"is_torn": True}, "the delivery of a partition began again meanwhile"),
         (
-            Work({}, {T0: Progress.at(3)}),
+            Work({}, {T0: DeliveryStart.new(Progress.at(3))}),
             {},
             NOT_OWN,
         ),
@@ -157,6 +157,6 @@ def test_what_is_committed_under_a_claim_that_was_replaced_is_read_first(is_anew
     each = log._shared.ownerships.by_partition[T0]
     log._thread = cast("SessionThread", SimpleNamespace(wake=lambda: None))
     if is_anew:
-        each.start = Progress.at(3)
+        each.start = DeliveryStart.new(START.done)
     log.committed(AHEAD)
     assert (each.start is None) == is_anew
