@@ -492,12 +492,25 @@ def _add_doctor(commands: "argparse._SubParsersAction[Any]") -> None:
         "modules that Spark looks for data sources in, at Java and at kshare's compiled code. With "
         "a broker: login, rights on a topic and on kshare's own topics, clocks, what the cluster "
         "lacks and which of kshare's features that touches, and whether tasks can report to a "
-        "planner. With a checkpoint: whether its query has stopped, lost records, "
-        "or drops rows behind a watermark. Nothing is made or changed. Exit code 1 if something is "
-        "red.",
+        "planner. With a schema registry: what answers, its mode and compatibility, and which of "
+        "kshare's features work with it. With a checkpoint: whether its query has stopped, lost "
+        "records, or drops rows behind a watermark. Nothing is made or changed. Exit code 1 if "
+        "something is red.",
     )
     doctor.add_argument("--topic", type=_name, help="a topic that a query shall read")
     doctor.add_argument("--checkpoint", metavar="DIR", help="the checkpointLocation of a query")
+    doctor.add_argument(
+        "--registry",
+        metavar="URL",
+        help="address of a schema registry, such as https://registry:8081",
+    )
+    doctor.add_argument(
+        "--registry-config",
+        type=Path,
+        metavar="FILE",
+        help="properties of the registry's client, such as basic.auth.user.info, with or without "
+        "schema.registry. in front: the place for passwords",
+    )
     doctor.add_argument(
         "--feature",
         action="append",

@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kshare._version import __version__
 from kshare.cli.arguments import FEATURES
@@ -35,6 +35,9 @@ from kshare.feedback.server import FeedbackServer
 from kshare.monitor.status import unchanged_text
 from kshare.operating_system import OperatingSystem, this_system
 from kshare.options import KafkaConfig
+
+if TYPE_CHECKING:
+    from kshare.options.typed_rows import RegistryConfig
 
 __all__ = [
     "examine_checkpoint",
@@ -76,7 +79,9 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     Raises:
         SystemExit: ``--topic`` or ``--feature`` is given without a broker (code 2).
     """
-    if (arguments.topic or arguments.feature) and not is_given(arguments):
+    has_registry = arguments.registry is not None or arguments.registry_config is not None
+    is_of_registry = arguments.topic and not arguments.feature and has_registry
+    if (arguments.topic or arguments.feature) and not is_given(arguments) and not is_of_registry:
         option = "--topic" if arguments.topic else "--feature"
         parser.error(f"{option} is of a cluster: give --bootstrap-servers, or --kafka-config")
     findings = []
@@ -91,7 +96,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
-    environment = dict(os.environ)
+    environment, registry = dict(os.environ), _registry(arguments)
     yield from examine_workers(environment)
     yield examine_java(environment)
     yield examine_compiled_code()
@@ -107,6 +112,20 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         asked = [Feature(name.replace("-", " ")) for name in arguments.feature or FEATURES[:1]]
         yield from examine_cluster(kafka, arguments.topic, asked)
         yield examine_feedback(kafka)
+    if registry is not None:
+        # Formats, and the registry's client: who asks for none of it does without.
+        from kshare.cli.doctor_registry import examine_registry  # noqa: PLC0415
+
+        yield from examine_registry(registry, arguments.topic)
+
+
+def _registry(arguments: argparse.Namespace) -> "RegistryConfig | None":
+    """The connection to a registry; None if none is given."""
+    if arguments.registry is None and arguments.registry_config is None:
+        return None
+    from kshare.cli.doctor_registry import registry_config  # noqa: PLC0415 - as above
+
+    return registry_config(arguments.registry, arguments.registry_config)
 
 
 def _run_program(

@@ -25,7 +25,7 @@ from kshare.options import KafkaConfig
 from kshare.options.typed_rows import RegistryConfig
 from kshare.wire.protocol.retry import Clock, RetryDeadline
 
-__all__ = ["SchemaRegistry", "registry_of"]
+__all__ = ["SchemaRegistry", "confluent", "is_of_transport", "opened", "registry_of"]
 
 _log = logging.getLogger("kshare.formats")
 
@@ -227,7 +227,7 @@ class SchemaRegistry:
         """Ask until there is an answer, or the time is over."""
         deadline = RetryDeadline.for_requests(self._kafka, self._clock)
         until = f"the registry answers, for {deadline.seconds:g} s at most"
-        with self._opened() as client:
+        with opened(self._config) as client:
             while True:
                 try:
                     answer = ask(client)
@@ -254,7 +254,7 @@ class SchemaRegistry:
         self, error: Exception, what: str, subject: str | None, schema_id: int | None
     ) -> tuple[str, bool]:
         """The text of an error, and whether it may pass; what is no answer is raised again."""
-        if isinstance(error, _confluent().SchemaRegistryError):
+        if isinstance(error, confluent().SchemaRegistryError):
             if error.http_status_code == _NOT_FOUND:
                 raise UnknownSchemaError(
                     f"schema registry {self.url} has no {what.removeprefix('the ')}: "
@@ -264,19 +264,27 @@ class SchemaRegistry:
                     schema_id=schema_id,
                 ) from None
             return str(error), error.http_status_code in _PASSING
-        if not _is_of_transport(error):
+        if not is_of_transport(error):
             raise error
         return str(error) or type(error).__name__, True
 
-    def _opened(self) -> Any:
-        """A client of confluent-kafka's. It lives for a question: they are few, and Spark forks."""
-        try:
-            return _confluent().SchemaRegistryClient(_client_config(self._config))
-        except (OSError, ValueError, TypeError) as error:  # certificates, functions
-            raise OptionsError([f"schemaRegistry.*: {error}"]) from None
+
+def opened(config: RegistryConfig) -> Any:
+    """A client of confluent-kafka's. It lives for a question: they are few, and Spark forks.
+
+    Args:
+        config: How to reach the registry.
+
+    Raises:
+        OptionsError: It cannot be made.
+    """
+    try:
+        return confluent().SchemaRegistryClient(_client_config(config))
+    except (OSError, ValueError, TypeError) as error:  # certificates, functions
+        raise OptionsError([f"schemaRegistry.*: {error}"]) from None
 
 
-def _confluent() -> Any:
+def confluent() -> Any:
     """confluent-kafka's package.
 
     Raises:
@@ -301,7 +309,8 @@ def _client_config(config: RegistryConfig) -> dict[str, Any]:
     return settings
 
 
-def _is_of_transport(error: Exception) -> bool:
+def is_of_transport(error: Exception) -> bool:
+    """True if a registry was not reached, or no token was given."""
     # By its name, as the client speaks through httpx, or a later httpx under another name.
     names = {kind.__name__ for kind in type(error).__mro__}
     return not names.isdisjoint({"TransportError", "OAuthTokenError"})

@@ -97,7 +97,7 @@ class TypedRowsParser:
             topics: The topics of the query; None if they are wrong.
             columns: The columns that ``columns`` names.
         """
-        registry = self._registry()
+        registry = self.registry()
         bad_records = self._bad_records()
         formats = [
             each
@@ -265,7 +265,8 @@ class TypedRowsParser:
         """True if there is an address of a registry, be it a wrong one."""
         return any(name.lower() == f"{PREFIX}url".lower() for name in self._raw)
 
-    def _registry(self) -> RegistryConfig | None:
+    def registry(self) -> RegistryConfig | None:
+        """Return how to reach the registry; None if no address is given, or with a fault."""
         given: dict[str, str] = {}
         wrong = False
         for name, text in self._raw.items():

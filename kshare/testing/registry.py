@@ -22,6 +22,7 @@ _SUBJECT_NOT_FOUND: Final = 40401
 _VERSION_NOT_FOUND: Final = 40402
 _SCHEMA_NOT_FOUND: Final = 40403
 _INVALID_SCHEMA: Final = 42201
+_NOT_PERMITTED: Final = 42205
 
 
 class _RefusedError(Exception):
@@ -40,6 +41,7 @@ class _State:
     requests: list[str] = field(default_factory=list)
     failures: list[int] = field(default_factory=list)
     login: str | None = None
+    mode: str = "READWRITE"
     next_id: int = 1
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -56,10 +58,13 @@ class FakeRegistry:
     Args:
         first_id: The id of the first schema.
         user_info: ``user:password`` that clients have to give; None: none.
+        mode: What it allows: ``READWRITE`` or ``READONLY``.
     """
 
-    def __init__(self, *, first_id: int = 1, user_info: str | None = None) -> None:
-        self._state = _State(next_id=first_id)
+    def __init__(
+        self, *, first_id: int = 1, user_info: str | None = None, mode: str = "READWRITE"
+    ) -> None:
+        self._state = _State(next_id=first_id, mode=mode)
         if user_info is not None:
             self._state.login = f"Basic {base64.b64encode(user_info.encode()).decode()}"
         self._port = 0
@@ -163,6 +168,12 @@ def _register(state: _State, body: Mapping[str, Any], subject: str) -> dict[str,
         return {"id": number}
 
 
+def _asked_to_register(state: _State, body: Mapping[str, Any], subject: str) -> dict[str, Any]:
+    if state.mode != "READWRITE":
+        raise _RefusedError(422, _NOT_PERMITTED, f"Subject {subject} is in read-only mode")
+    return _register(state, body, subject)
+
+
 def _entry(body: Mapping[str, Any]) -> dict[str, Any]:
     kind = body.get("schemaType") or "AVRO"
     entry: dict[str, Any] = {"schema": body["schema"]}
@@ -198,6 +209,12 @@ def _version(state: _State, _: object, subject: str, which: str) -> dict[str, An
     return {"subject": subject, "version": version, "id": number, **state.by_id[number]}
 
 
+def _compatible(state: _State, body: Mapping[str, Any], subject: str, which: str) -> dict[str, Any]:
+    _key(body)
+    _version(state, None, subject, which)
+    return {"is_compatible": True}
+
+
 def _by_id(state: _State, _: object, which: str) -> dict[str, Any]:
     number = int(which)
     if number not in state.by_id:
@@ -225,13 +242,16 @@ def _delete(state: _State, _: object, subject: str) -> list[int]:
 _Route = Callable[..., Any]
 _ROUTES: Final[tuple[tuple[str, str, _Route], ...]] = (
     ("GET", r"/subjects", lambda state, _: sorted(state.subjects)),
-    ("POST", r"/subjects/([^/]+)/versions", _register),
+    ("POST", r"/subjects/([^/]+)/versions", _asked_to_register),
     ("GET", r"/subjects/([^/]+)/versions", lambda state, _, name: [*_versions(state, name)]),
     ("GET", r"/subjects/([^/]+)/versions/(latest|-?[0-9]+)", _version),
     ("POST", r"/subjects/([^/]+)", _lookup),
     ("DELETE", r"/subjects/([^/]+)", _delete),
     ("GET", r"/schemas/ids/([0-9]+)", _by_id),
     ("GET", r"/schemas/ids/([0-9]+)/versions", _versions_of_id),
+    ("GET", r"/mode", lambda state, _: {"mode": state.mode}),
+    ("POST", r"/compatibility/subjects/([^/]+)/versions/(latest|[0-9]+)", _compatible),
+    ("GET", r"/v1/metadata/version", lambda *_: {"version": "7.6.0", "commitId": "fake"}),
     ("GET", r"/schemas/types", lambda *_: ["JSON", "PROTOBUF", "AVRO"]),
     ("GET", r"/config(?:/[^/]+)?", lambda *_: {"compatibilityLevel": "BACKWARD"}),
 )

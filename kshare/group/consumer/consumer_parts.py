@@ -149,7 +149,7 @@ class ConsumerParts:
 def _typed_calls(
     config: ConsumerConfig,
 ) -> Callable[[Receiver, Dispatcher, CallState], "TypedCalls"] | None:
-    """What makes calls with typed rows; None if keys and values are bytes.
+    """Makes calls with typed rows; None if keys and values are bytes.
 
     Raises:
         OptionsError: A schema that is given inline cannot be read.

@@ -112,7 +112,7 @@ class _PatientRegistry:
 
 @dataclass(frozen=True, slots=True)
 class TypedBatch:
-    """What a raw batch has become.
+    """A raw batch, typed.
 
     Attributes:
         partition: The partition.
