@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from kshare.edge import edge
 from kshare.errors import KafkaError, OptionsError
 from kshare.options.frozen import digest_of
+from kshare.options.row_encodings import RowEncodings
 from kshare.options.sink import SinkOptions, parse_sink_options
 from spark_plugin.logs import show_log
 from spark_plugin.spark_api import DataSourceStreamArrowWriter
@@ -180,7 +181,12 @@ def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -
     show_log()
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     with told_of_tables(options):
-        parsed = parse_sink_options(dict(options), columns, streaming=streaming)
+        parsed = parse_sink_options(
+            dict(options),
+            columns,
+            streaming=streaming,
+            check_formats=lambda formats: _inline_faults(formats, schema),
+        )
     for warning in parsed.warnings:
         _log.warning(warning)
     return _with_schemas(parsed.options, schema)
@@ -192,15 +198,32 @@ def _with_schemas(options: SinkOptions, schema: StructType) -> SinkOptions:
         return options
     # Most sinks write bytes: the formats and the registry's client are not imported for them.
     from kshare.formats.encodings import found_encodings  # noqa: PLC0415
-    from spark_plugin.arrow_types import arrow_schema  # noqa: PLC0415
 
-    names = tuple(form.column for form in options.formats.formats if form.format != "string")
-    try:
-        columns = arrow_schema(schema, names)
-    except ValueError as error:
-        raise OptionsError([str(error)]) from None
+    columns = _encoded_columns(options.formats, schema)
     encodings = found_encodings(options.formats, columns, options.kafka)
     return replace(options, encodings=encodings)
+
+
+def _inline_faults(formats: RowEncodings, schema: StructType) -> list[str]:
+    """The faults of columns and schemas that no registry has to say."""
+    from kshare.formats.encodings import inline_faults  # noqa: PLC0415 - as above
+
+    try:
+        return inline_faults(formats, _encoded_columns(formats, schema))
+    except ValueError as error:
+        return [str(error)]
+
+
+def _encoded_columns(formats: RowEncodings, schema: StructType) -> "pa.Schema":
+    """The columns that are encoded.
+
+    Raises:
+        ValueError: One has a type that no format has.
+    """
+    from spark_plugin.arrow_types import arrow_schema  # noqa: PLC0415 - as above
+
+    names = tuple(form.column for form in formats.formats if form.format != "string")
+    return arrow_schema(schema, names)
 
 
 def _write(

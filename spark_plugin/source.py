@@ -34,6 +34,7 @@ from kshare.edge import edge
 from kshare.errors import KshareError, OptionsError, SchemaRegistryError
 from kshare.options import SourceOptions, parse_options
 from kshare.options.model import ParsedOptions
+from kshare.options.typed_rows import TypedRows
 from spark_plugin.logs import show_log
 from spark_plugin.read_info import filters_may_be_pushed
 from spark_plugin.spark_api import (
@@ -120,10 +121,12 @@ class KshareDataSource(DataSource):
         """
         options = dict(self.options)
         try:
-            parsed = parse_options(options, streaming=True, makes_assignor=False)
+            parsed = parse_options(
+                options, streaming=True, makes_assignor=False, check_rows=_inline_faults
+            )
         except OptionsError as streaming:
             try:
-                parsed = parse_options(options, streaming=False)
+                parsed = parse_options(options, streaming=False, check_rows=_inline_faults)
             except OptionsError as batch:
                 raise OptionsError(_merged(streaming.problems, batch.problems)) from None
         self.schemas = _schemas_of(parsed.options)
@@ -181,6 +184,13 @@ def _schemas_of(options: SourceOptions) -> "ReaderSchemas | None":
     return find_schemas(options)
 
 
+def _inline_faults(rows: TypedRows) -> list[str]:
+    """The faults of schemas that are given inline."""
+    from kshare.formats.schemas import inline_faults  # noqa: PLC0415 - as above
+
+    return inline_faults(rows)
+
+
 def _schema(options: SourceOptions, schemas: "ReaderSchemas | None") -> StructType:
     """The columns that the options ask for, in the types of Spark's kafka source if not typed."""
     names, types = options.column_names, _TYPES
@@ -196,7 +206,8 @@ def _parse(
 ) -> "tuple[ParsedOptions, ReaderSchemas | None]":
     show_log()
     with told_of_tables(source.options):
-        parsed = parse_options(dict(source.options), streaming=streaming)
+        options = dict(source.options)
+        parsed = parse_options(options, streaming=streaming, check_rows=_inline_faults)
     # Spark does not ask for the schema of a table, or where .schema() gives one.
     schemas = source.schemas or _schemas_of(parsed.options)
     if schema != _schema(parsed.options, schemas):

@@ -8,6 +8,7 @@ Cost: an encoder is made once in a process.
 """
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, Protocol
 
@@ -21,7 +22,7 @@ from kshare.options import KafkaConfig
 from kshare.options.row_encodings import RowEncoding, RowEncodings
 from kshare.options.typed_rows import InlineSchema, RowFormat, SchemaId, SchemaVersion
 
-__all__ = ["Encoder", "encoded", "found_encodings"]
+__all__ = ["Encoder", "encoded", "found_encodings", "inline_faults"]
 
 _LATEST_SECONDS: Final = 60.0
 _KINDS = {"avro": "AVRO", "json": "JSON"}
@@ -54,19 +55,14 @@ def found_encodings(
     """
     found: list[RowEncoding] = []
     problems: list[str] = []
-    for form in asked.formats:
-        if form.column not in columns.names or form.format == "string":
-            continue
-        kind = columns.field(form.column).type
+    for form, kind in _encoded_columns(asked, columns):
         try:
             encoding = _found(form, kind, asked, kafka)
             _encoder(encoding, kind)
         except OptionsError as error:
             problems += error.problems
         except ValueError as error:
-            is_of_schema = form.schema is not None
-            option = f"{form.column}Schema" if is_of_schema else f"column {form.column}"
-            problems.append(f"{option}: {error}")
+            problems.append(_fault(form, error))
         else:
             found.append(encoding)
     if problems:
@@ -74,14 +70,57 @@ def found_encodings(
     return tuple(found)
 
 
-def _found(
-    form: RowFormat, kind: pa.DataType, asked: RowEncodings, kafka: KafkaConfig
-) -> RowEncoding:
-    text = form.schema.text if isinstance(form.schema, InlineSchema) else ""
+def inline_faults(asked: RowEncodings, columns: pa.Schema) -> list[str]:
+    """The faults of schemas that no registry has to say. Nothing is contacted.
+
+    Args:
+        asked: What the options ask for; they may have other faults.
+        columns: The columns of the rows.
+    """
+    problems: list[str] = []
+    for form, kind in _encoded_columns(asked, columns):
+        is_type = pa.types.is_nested if form.format == "json" else pa.types.is_struct
+        is_known = form.schema is None or isinstance(form.schema, InlineSchema)
+        if not is_known or not is_type(kind):  # that it is none is said by the options
+            continue
+        try:
+            text = _own_text(form, kind)
+            if text or form.format == "json":
+                _encoder(RowEncoding(form.column, form.format, text, b""), kind)
+        except OptionsError as error:
+            problems += error.problems
+        except ValueError as error:
+            problems.append(_fault(form, error))
+    return problems
+
+
+def _encoded_columns(
+    asked: RowEncodings, columns: pa.Schema
+) -> Iterator[tuple[RowFormat, pa.DataType]]:
+    for form in asked.formats:
+        if form.column in columns.names and form.format != "string":
+            yield form, columns.field(form.column).type
+
+
+def _fault(form: RowFormat, error: ValueError) -> str:
+    is_of_schema = form.schema is not None
+    option = f"{form.column}Schema" if is_of_schema else f"column {form.column}"
+    return f"{option}: {error}"
+
+
+def _own_text(form: RowFormat, kind: pa.DataType) -> str:
+    """The schema that is given, or that the rows have; empty if the registry says it, or none."""
     if form.schema is None and form.format == "avro":
         from kshare.formats.encode.avro import avro_schema  # noqa: PLC0415 - of this format
 
-        text = avro_schema(kind)
+        return avro_schema(kind)
+    return form.schema.text if isinstance(form.schema, InlineSchema) else ""
+
+
+def _found(
+    form: RowFormat, kind: pa.DataType, asked: RowEncodings, kafka: KafkaConfig
+) -> RowEncoding:
+    text = _own_text(form, kind)
     if asked.registry is None:
         return RowEncoding(form.column, form.format, text, b"")
     registered = _registered(form, text, asked, registry_of(asked.registry, kafka, ""))

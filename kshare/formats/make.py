@@ -62,22 +62,35 @@ def _of_schema(form: RowFormat, schema: str, references: Mapping[str, str]) -> D
 
         return AvroDecoder(with_references(schema, references), fields)
     if form.format == "json":
-        from kshare.formats.ddl import parse_schema  # noqa: PLC0415 - as above
-        from kshare.formats.json.decoder import JsonDecoder  # noqa: PLC0415
-        from kshare.formats.json.options import JsonOptions  # noqa: PLC0415
-        from kshare.formats.json_schema import is_json_schema, json_schema_type  # noqa: PLC0415
-
-        option = f"{form.column}Schema"
-        is_of_json = is_json_schema(schema)
-        kind = json_schema_type(schema) if is_of_json else parse_schema(schema, option)
-        try:
-            options = JsonOptions.of(form.json)
-        except OptionsError as error:
-            named = [f"{form.column}.json.{problem}" for problem in error.problems]
-            raise OptionsError(named) from None
-        return JsonDecoder(kind, options, fields)
+        return _json_decoder(form, schema)
     from kshare.formats.protobuf.decoder import ProtobufDecoder  # noqa: PLC0415 - as above
     from kshare.formats.protobuf.schema import read_schema  # noqa: PLC0415
 
     is_framed = form.framing == "confluent"
     return ProtobufDecoder(read_schema(schema, fields), framed=is_framed)
+
+
+def _json_decoder(form: RowFormat, schema: str) -> Decoder:
+    """The decoder of JSON; faults of its options and of the schema come together."""
+    from kshare.formats.ddl import parse_schema  # noqa: PLC0415 - as above
+    from kshare.formats.json.decoder import JsonDecoder  # noqa: PLC0415
+    from kshare.formats.json.options import JsonOptions  # noqa: PLC0415
+    from kshare.formats.json_schema import is_json_schema, json_schema_type  # noqa: PLC0415
+
+    option, options = f"{form.column}Schema", None
+    problems: list[str] = []
+    try:
+        options = JsonOptions.of(form.json)
+    except OptionsError as error:
+        problems += (f"{form.column}.json.{problem}" for problem in error.problems)
+    try:
+        is_of_json = is_json_schema(schema)
+        kind = json_schema_type(schema) if is_of_json else parse_schema(schema, option)
+        decoder = JsonDecoder(kind, options, form.fields or ())
+    except OptionsError as error:
+        problems += error.problems
+    except (TypeError, ValueError) as error:
+        problems.append(f"{option}: {error}")
+    if problems:
+        raise OptionsError(problems)
+    return decoder

@@ -27,7 +27,7 @@ from kshare.options.typed_rows import (
     TypedRows,
 )
 
-__all__ = ["ReaderSchema", "ReaderSchemas", "found_schemas"]
+__all__ = ["ReaderSchema", "ReaderSchemas", "found_schemas", "inline_faults"]
 
 _DIGEST_DIGITS: Final = 16
 _PIN_MAX: Final = 1_000  # as the checkpoint takes it
@@ -160,6 +160,22 @@ def found_schemas(
     if problems:
         raise OptionsError(problems)
     return ReaderSchemas(rows, tuple(found), token)
+
+
+def inline_faults(rows: TypedRows) -> list[str]:
+    """The faults of the schemas that are given inline. Nothing is contacted.
+
+    Args:
+        rows: The options, which may have other faults.
+    """
+    problems: list[str] = []
+    for form in rows.formats:
+        if isinstance(form.schema, InlineSchema):
+            try:
+                _decoder(_found(form, None), "")
+            except OptionsError as error:
+                problems += error.problems
+    return problems
 
 
 @lru_cache(maxsize=16)

@@ -6,7 +6,7 @@ of Java's producer is honoured, refused, or accepted with a warning. Columns are
 forbid it, and a key goes to the partition that Java's producer would choose.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -100,7 +100,11 @@ class ParsedSinkOptions:
 
 
 def parse_sink_options(
-    options: Mapping[str, str], columns: Sequence[tuple[str, str]] = (), *, streaming: bool
+    options: Mapping[str, str],
+    columns: Sequence[tuple[str, str]] = (),
+    *,
+    streaming: bool,
+    check_formats: Callable[[RowEncodings], Iterable[str]] = lambda _: (),
 ) -> ParsedSinkOptions:
     """Check and parse all options of a sink.
 
@@ -109,6 +113,8 @@ def parse_sink_options(
         columns: Name and type (as Spark's ``simpleString``) of each column of the rows; columns
             are not checked if there are none.
         streaming: Whether a stream's batches are written.
+        check_formats: Finds the faults of schemas that no registry has to say, to report them with
+            all others.
 
     Returns:
         The options and the warnings for the user.
@@ -119,7 +125,7 @@ def parse_sink_options(
     faults = Faults()
     # From here on no local variable's text shows a secret, in any traceback.
     options = RawOptions(options, faults)
-    parsed = _SinkParser(options, streaming=streaming).parse(columns)
+    parsed = _SinkParser(options, streaming=streaming).parse(columns, check_formats)
     faults.raise_if_any()
     if parsed is None:  # pragma: no cover - only with faults
         raise AssertionError("options without faults must parse")
@@ -135,13 +141,19 @@ class _SinkParser:
         self._faults = raw.faults
         self._streaming = streaming
 
-    def parse(self, columns: Sequence[tuple[str, str]]) -> SinkOptions | None:
+    def parse(
+        self,
+        columns: Sequence[tuple[str, str]],
+        check_formats: Callable[[RowEncodings], Iterable[str]],
+    ) -> SinkOptions | None:
         self._check_names()
         check_names(self._kafka, PRODUCER)
         kafka = parse_kafka(self._kafka.only(COMMON), self._raw.value("oauthTokenProvider"))
         topic = self._topic()
         types = dict(reversed(columns))
         formats = RowEncodingsParser(self._raw.of_sink(), types).parse_encodings(topic)
+        if formats is not None:
+            self._faults.problems.extend(check_formats(formats))
         if columns:
             self._check_columns(types)
         exactly_once = self._exactly_once()

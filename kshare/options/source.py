@@ -1,14 +1,14 @@
 """Options of the source: ``dict[str, str]`` -> :class:`SourceOptions`, all faults together.
 
-Guarantee: nothing is contacted and no file is read; either the options come back, or one error that
-lists every fault. Semantics are those of Spark's ``KafkaSourceProvider``.
+Guarantee: nothing is contacted, and no file is read but by ``check_rows``; either the options come
+back, or one error that lists every fault. Semantics are those of Spark's ``KafkaSourceProvider``.
 
 A name that leads to no task assignor and a config of it (``taskAssignor.NAME``) out of bounds are
 faults of the options. The assignor that is made to check this is the one that the planner asks: it
 is configured once. No text form of the configs holds a value, since any may be a secret.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from kshare.options.pattern import java_pattern
 from kshare.options.raw import Faults, RawOptions
 from kshare.options.row_formats import TypedRowsParser, is_row_option
 from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS, REMOVED
+from kshare.options.typed_rows import TypedRows
 from kshare.ranges import RANGE_ASSIGNORS
 
 if TYPE_CHECKING:
@@ -44,7 +45,11 @@ _BY_KEY = ("keys", *_BY_RECORDS, "parkedKeys")
 
 
 def parse_options(
-    options: Mapping[str, str], *, streaming: bool, makes_assignor: bool = True
+    options: Mapping[str, str],
+    *,
+    streaming: bool,
+    makes_assignor: bool = True,
+    check_rows: Callable[[TypedRows], Iterable[str]] = lambda _: (),
 ) -> ParsedOptions:
     """Check and parse all options of ``format("kshare")``.
 
@@ -53,6 +58,8 @@ def parse_options(
         streaming: Whether they are those of a streaming query.
         makes_assignor: Whether to make and configure a stream's task assignor, and report its
             faults. False where it is not known yet that the query is a stream.
+        check_rows: Finds the faults of schemas that are given inline, to report them with all
+            others: formats read them, which are no part of the options.
 
     Returns:
         The options and the warnings for the user.
@@ -63,7 +70,10 @@ def parse_options(
     faults = Faults()
     # From here on no local variable's text shows a secret, in any traceback.
     options = RawOptions(options, faults)
-    parsed = _SourceParser(options, streaming=streaming, makes_assignor=makes_assignor).parse()
+    parser = _SourceParser(
+        options, streaming=streaming, makes_assignor=makes_assignor, check_rows=check_rows
+    )
+    parsed = parser.parse()
     faults.raise_if_any()
     if parsed is None:  # pragma: no cover - only with faults
         raise AssertionError("options without faults must parse")
@@ -73,11 +83,19 @@ def parse_options(
 class _SourceParser:
     """Parses one set of options once."""
 
-    def __init__(self, raw: RawOptions, *, streaming: bool, makes_assignor: bool) -> None:
+    def __init__(
+        self,
+        raw: RawOptions,
+        *,
+        streaming: bool,
+        makes_assignor: bool,
+        check_rows: Callable[[TypedRows], Iterable[str]],
+    ) -> None:
         self._raw = raw
         self._faults = raw.faults
         self._streaming = streaming
         self._makes_assignor = makes_assignor
+        self._check_rows = check_rows
 
     def parse(self) -> SourceOptions | None:
         self._check_names()
@@ -90,6 +108,8 @@ class _SourceParser:
         fields["leaves_out_large"] = not fields.get("fail_on_data_loss", True)
         rows = TypedRowsParser(self._raw).parse(topics, fields.get("columns") or ())
         fields["typed_rows"] = rows
+        if rows is not None:
+            self._faults.problems.extend(self._check_rows(rows))
         self._check_splitting(topics, fields)
         self._check_keys()
         if not self._streaming:

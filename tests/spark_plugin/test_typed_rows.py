@@ -427,3 +427,48 @@ def test_a_schema_that_cannot_be_read_is_said_at_load(cluster: FakeCluster) -> N
         made.schema()
     (problem,) = raised.value.problems
     assert problem.startswith("valueSchema: ")
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_faults_of_schemas_that_are_given_come_with_all_others(
+    cluster: FakeCluster, *, is_batch: bool
+) -> None:
+    with FakeRegistry() as registry:
+        registry.stop()  # it is not asked
+        made = source(
+            cluster,
+            minPartitions="none",
+            keyFormat="avro",
+            valueFormat="json",
+            valueFraming="none",
+            keySchema='{"type": "record"}',
+            valueSchema="a INT",
+            valueFields="a,b",
+            **{"schemaRegistry.url": registry.url, "value.json.maxNestingDepth": "x"},
+        )
+        with pytest.raises(OptionsError) as raised:
+            made.schema()
+        assert [each.partition(":")[0].partition(" ")[0] for each in raised.value.problems] == [
+            "minPartitions",
+            "keySchema",
+            "value.json.maxNestingDepth",
+            "valueSchema",
+        ]
+        none = StructType([])
+        if is_batch:
+            with pytest.raises(OptionsError) as again:
+                made.reader(none)
+        else:
+            with pytest.raises(OptionsError) as again:
+                made.streamReader(none).initialOffset()
+        assert again.value.problems == raised.value.problems
+
+
+def test_a_schema_that_is_given_is_read_before_a_registry_is_asked(cluster: FakeCluster) -> None:
+    with FakeRegistry() as registry:
+        options = {"keySchema": '"nothing"', "schemaRegistry.url": registry.url}
+        made = source(cluster, keyFormat="avro", valueFormat="avro", **options)
+        with pytest.raises(OptionsError, match="keySchema: ") as raised:
+            made.schema()
+        assert len(raised.value.problems) == 1
+        assert registry.requests == ()
