@@ -101,8 +101,9 @@ class RecordsDecoder:
         }
         for number, each in enumerate(named):  # a name of now wins over one of before
             self._by_name[each.names[0]] = number
-        # Of each writer the decoder, and its number there.
-        self._writers = [(number, 0) for number in range(len(named))]
+        # Of each writer the number of its decoder, and its own number there.
+        self._decoders = np.arange(len(named), dtype=np.int32)
+        self._inner = np.zeros(len(named), np.int32)
         self.type: pa.DataType = (
             pa.struct([(each.field, each.decoder.type) for each in named])
             if is_struct
@@ -128,16 +129,16 @@ class RecordsDecoder:
         decoder, inner = self._named[number].decoder, 0
         if self._form == "avro":
             inner = cast("WriterDecoder", decoder).add_writer(text)
-        self._writers.append((number, inner))
-        return len(self._writers) - 1
+        self._decoders = np.append(self._decoders, np.int32(number))
+        self._inner = np.append(self._inner, np.int32(inner))
+        return len(self._inner) - 1
 
     def decode(self, payloads: Payloads) -> Decoded:
         """Make rows of payloads. A bad one costs no other row anything."""
-        writers = np.array(self._writers, np.int32)[payloads.writers]
-        of, inner = writers[:, 0], np.ascontiguousarray(writers[:, 1])
+        inner = self._inner.take(payloads.writers)
         if not self._is_struct:
             return self._named[0].decoder.decode(replace(payloads, writers=inner))
-        there = payloads.starts >= 0
+        of, there = self._decoders.take(payloads.writers), payloads.starts >= 0
         columns: list[pa.Array] = []
         faults: list[Fault] = []
         for number, each in enumerate(self._named):
@@ -149,7 +150,7 @@ class RecordsDecoder:
                 replace(
                     payloads,
                     starts=np.where(own, payloads.starts, -1),
-                    writers=np.where(own, inner, 0).astype(np.int32),
+                    writers=inner * own,
                 )
             )
             columns.append(decoded.values)

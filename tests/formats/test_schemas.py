@@ -39,6 +39,29 @@ def test_pins_are_equal_for_the_same_schema() -> None:
     assert ReaderSchema(STRING).pin == str(ReaderSchema(STRING)) == "string"
 
 
+def test_pins_name_each_of_several_schemas() -> None:
+    form = RowFormat(column="value", format="avro", others="bad")
+
+    def member(number: int, name: str = "n.R") -> ReaderSchema:
+        registered = RegisteredSchema(number, "AVRO", "{}", f"s{number}", 1)
+        return ReaderSchema(form, "{}", registered, f"{name}{number}")
+
+    several = ReaderSchema(form, members=(member(1), member(2), ReaderSchema(form, "x", None, "I")))
+    digest = hashlib.sha256(b"x").hexdigest()[:16]
+    assert several.pin == f"avro n.R1 id:1, n.R2 id:2, I sha256:{digest}"
+    assert str(several) == "avro n.R1 id 1 (version 1 of s1), n.R2 id 2 (version 1 of s2), I"
+    # The checkpoint takes 1,000 characters.
+    long = [
+        ReaderSchema(form, members=(member(1, "n" * 500), member(k, "m" * 500))) for k in (2, 3)
+    ]
+    assert all(len(each.pin) == len("avro sha256:") + 16 for each in long)
+    assert long[0].pin != long[1].pin
+    schemas = ReaderSchemas(TypedRows(formats=(form,)), (several,), "t")
+    for was in (long[0].pin, "avro n.R1 id:1", "avro n.R1 id:1, I sha256:0"):
+        (text,) = told_changes(schemas, {"value": was}, KAFKA)
+        assert text == f"value was read with the schema {was}, and is with {several} now"
+
+
 def test_strings_need_no_schema() -> None:
     found = found_schemas(TypedRows(formats=(STRING,)), KAFKA, "t")
     assert found.pins == {"value": "string"}

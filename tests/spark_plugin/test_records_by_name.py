@@ -365,6 +365,43 @@ def single_object(schema: Any, payload: bytes) -> Record:
     return Record("k", b"\xc3\1" + own + payload)
 
 
+def test_a_given_union_of_records_that_a_registry_has(
+    cluster: FakeCluster, registry: FakeRegistry, topic: None
+) -> None:
+    written(cluster, registry, NEWER, {"user": "e", "qty": 5, "note": "n"})
+    made = of_registry(
+        cluster,
+        registry,
+        valueSchema=json.dumps([PAID, PLACED]),
+        valueSubject="shop.Placed,shop.Paid",
+        valueOtherRecords="skip",
+    )
+    assert [each and list(each.values()) for each in values(made)] == [
+        [PLACED_ROW, None],
+        [None, PAID_ROW],
+        None,
+        [{"user": "d", "qty": 4}, None],
+        [{"user": "e", "qty": 5}, None],
+    ]
+
+
+def test_an_id_that_leads_to_no_record_is_bad_whatever_is_left_out(
+    cluster: FakeCluster, registry: FakeRegistry, topic: None
+) -> None:
+    number = registry.register("union", json.dumps(["null", "int"]))
+    cluster.produce("orders", [Record("k", b"\0" + number.to_bytes(4, "big"))])
+    cluster.produce("orders", [Record("k", b"\0\0\0\0\x63")])
+    made = of_registry(
+        cluster, registry, valueOtherRecords="skip", badRecords="null", columns="valueError"
+    )
+    errors = [row["valueError"] for row in rows_of(made)]
+    assert errors[:-2] == [None] * 4
+    assert errors[-2] == (
+        "value is of schema id 4, which is of type union, where a record with a name is wanted"
+    )
+    assert errors[-1].startswith("value names schema id 99, and schema registry ")
+
+
 def test_single_objects_of_records_of_a_given_union(cluster: FakeCluster) -> None:
     cluster.produce("orders", [single_object(SOLD, b"\x02"), single_object(ALONE, b"\x04")])
     options = {
