@@ -36,6 +36,7 @@ from bench import (
     slow_key,
     time_jobs,
     transaction_jobs,
+    typed_jobs,
 )
 from bench.ready_made import read_ready_made
 from bench.rows import Row, interleaved, own_row, shown_seconds, speed_row
@@ -422,6 +423,7 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
     "sink": sink_rows,
     "slow": slow_rows,
     "time": time_jobs.rows,
+    "typed": typed_jobs.rows,
 }
 WITHOUT_BROKER = {"core", "assign", "elastic"}
 

@@ -1,8 +1,10 @@
 """The topics that the benchmarks read, made once per broker."""
 
+import itertools
 import random
 import time
 import uuid
+from collections.abc import Iterator
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -45,6 +47,38 @@ def new_topic(servers: str, name: str, partitions: int = 1) -> str:
 def _make(
     servers: str, topic: str, records: int, *, value_bytes: int, codec: str, partitions: int = 1
 ) -> None:
+    rng = random.Random(7)
+    # Half of each value is random, so that a codec halves it at best, as with real payloads.
+    noise = rng.randbytes(1 << 20)
+    text = (b'{"user":"someone","action":"click","page":"/home"}' * 30)[: value_bytes // 2]
+    half = value_bytes - len(text)
+
+    def made() -> Iterator[tuple[bytes, bytes]]:
+        while True:
+            at = rng.randrange(len(noise) - half)
+            key = b"key-%08d" % rng.randrange(MAIN_KEYS)
+            yield key, text + noise[at : at + half]
+
+    fill(servers, topic, itertools.islice(made(), records), codec=codec, partitions=partitions)
+
+
+def fill(
+    servers: str,
+    topic: str,
+    records: Iterator[tuple[bytes, bytes]],
+    *,
+    codec: str = "lz4",
+    partitions: int = 1,
+) -> None:
+    """Create a topic that is not there yet, and fill its partitions in turn.
+
+    Args:
+        servers: The broker.
+        topic: Its name.
+        records: Keys and values.
+        codec: Kafka's name of how they are compressed.
+        partitions: How many it has.
+    """
     admin = AdminClient({"bootstrap.servers": servers})
     if topic in admin.list_topics(timeout=30).topics:
         return
@@ -63,23 +97,17 @@ def _make(
             "enable.idempotence": True,
         }
     )
-    rng = random.Random(7)
-    # Half of each value is random, so that a codec halves it at best, as with real payloads.
-    noise = rng.randbytes(1 << 20)
-    text = (b'{"user":"someone","action":"click","page":"/home"}' * 30)[: value_bytes // 2]
-    half = value_bytes - len(text)
-    started = time.monotonic()
-    for number in range(records):
-        at = rng.randrange(len(noise) - half)
-        key = b"key-%08d" % rng.randrange(MAIN_KEYS)
+    started, count = time.monotonic(), 0
+    for key, value in records:
         while True:
             try:
-                producer.produce(topic, text + noise[at : at + half], key, number % partitions)
+                producer.produce(topic, value, key, count % partitions)
                 break
             except BufferError:
                 producer.poll(0.1)
-        if number % 1000 == 0:
+        count += 1
+        if count % 1000 == 0:
             producer.poll(0)
     producer.flush()
     seconds = time.monotonic() - started
-    print(f"made {topic}: {records:,} records in {seconds:.0f} s", flush=True)
+    print(f"made {topic}: {count:,} records in {seconds:.0f} s", flush=True)

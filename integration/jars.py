@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -96,6 +96,10 @@ JARS = {
     "avro-4.0": _module("spark-avro", "4.0.2"),
     "avro-4.1": _module("spark-avro", "4.1.1"),
     "avro": _module("spark-avro", "4.2.0"),
+    # What spark-protobuf reads messages with; it was not to be had itself, of no version.
+    "protobuf": JarSet(
+        ("com.google.protobuf:protobuf-java:4.33.6",), transitive=False, holds=("protobuf-java",)
+    ),
 }
 
 
@@ -119,12 +123,26 @@ def java() -> str:
     return path
 
 
-def compiled(source: Path, folder: Path) -> Path:
-    """Compile a class against the broker's jars into a folder, and return the folder."""
+def compiled(source: Path, folder: Path, jars: Iterable[Path] = ()) -> Path:
+    """Compile a class into a folder, and return the folder.
+
+    Args:
+        source: The class.
+        folder: The folder.
+        jars: What it needs; none: the broker's jars.
+    """
     javac = Path(java()).resolve().with_name("javac")
-    jars = os.pathsep.join(map(str, fetched("broker")))
-    subprocess.run([str(javac), "-cp", jars, "-d", str(folder), str(source)], check=True)
+    path = os.pathsep.join(map(str, jars or fetched("broker")))
+    subprocess.run([str(javac), "-cp", path, "-d", str(folder), str(source)], check=True)
     return folder
+
+
+def of_spark() -> tuple[Path, ...]:
+    """Return the jars that pyspark comes with."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    return tuple((Path(spec.origin).parent / "jars").glob("*.jar"))
 
 
 @cache
@@ -173,10 +191,7 @@ def _resolve(jars: JarSet, folder: Path, complete: Path) -> str:
     """Fetch jars into a folder with Ivy, and return its output."""
     ivy_file = folder / "ivy.xml"
     ivy_file.write_text(_ivy_text(jars))
-    spec = importlib.util.find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    resolver = next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    resolver = next(jar for jar in of_spark() if jar.name.startswith("ivy-"))
     command = [java(), "-jar", str(resolver), "-ivy", str(ivy_file), "-types", "jar", "bundle"]
     command += ["-cache", str(CACHE / "ivy"), "-retrieve"]
     command += [str(complete / "[artifact]-[revision](-[classifier]).[ext]")]
