@@ -25,6 +25,12 @@ PARITY = (
     "integration/test_differential_batch.py",
     "integration/test_differential_stream.py",
     "integration/test_differential_sink.py",
+    "integration/test_typed_versions.py",
+    "integration/test_typed_rows.py",
+    "integration/test_typed_avro.py",
+    "integration/test_typed_sink.py",
+    "integration/test_json_meaning.py",
+    "integration/test_connect.py::test_typed_rows",
     "integration/test_spark_versions.py",
 )
 SHORT = (
@@ -35,6 +41,8 @@ SHORT = (
     "integration/test_differential_stream.py::test_rows_of_each_batch[maxOffsetsPerTrigger]",
     "integration/test_differential_stream.py::test_one_checkpoint_in_turn",
     "integration/test_differential_sink.py::test_a_stream_and_its_restart",
+    "integration/test_typed_versions.py::test_a_stream_of_all_types_and_its_restart[avro]",
+    "integration/test_typed_versions.py::test_a_stream_of_all_types_and_its_restart[json]",
     "integration/test_spark_versions.py::test_what_one_batch_leaves",
     "integration/test_spark_versions.py::test_the_spark_is_of_the_wanted_version",
 )

@@ -51,6 +51,29 @@ def test_a_client_without_a_jvm(
 
 
 @pytest.mark.long
+def test_typed_rows(server: ConnectServer, broker: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    """Read and written, in a batch and a stream, on each version of Spark."""
+    sink = broker.create_topic()
+    texts = [
+        f'{{"n":{n},"at":"2026-01-02T03:04:0{n}.000Z","local":"2026-01-02T03:04:0{n}.000",'
+        f'"items":[{{"sku":"s{n}"}}]}}'
+        for n in range(9)
+    ]
+    broker.produce(topic, [Record(f"k{n}", text) for n, text in enumerate(texts)])
+    server.wait()
+    script = str(ROOT / "integration" / "connect_typed.py")
+    said = run_client(
+        server.url, [script, broker.bootstrap_servers, topic, sink, str(tmp_path)], tmp_path
+    )
+    seen = json.loads(said.splitlines()[-1])
+    assert seen["type"] == (
+        "struct<n:int,at:timestamp,local:timestamp_ntz,items:array<struct<sku:string>>>"
+    )
+    assert seen["rows"] == [f"k{n} {text}" for n, text in enumerate(texts)]
+    assert seen["written"] == seen["rows"]
+
+
+@pytest.mark.long
 def test_a_declarative_pipeline(
     server: ConnectServer, broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:

@@ -29,4 +29,8 @@ def find_schemas(options: SourceOptions) -> ReaderSchemas:
 
 def spark_types(schemas: ReaderSchemas, names: Sequence[str]) -> dict[str, DataType]:
     """Spark's types of the columns that typed rows change or add, of those that are named."""
-    return {name: from_arrow_type(kind) for name, kind in column_types(schemas, names).items()}
+    return {
+        # Before 4.3 a time without a zone is taken for one with a zone, if nothing is said.
+        name: from_arrow_type(kind, prefer_timestamp_ntz=True)
+        for name, kind in column_types(schemas, names).items()
+    }
