@@ -1,4 +1,4 @@
-/* Calls kernels for another process, which may be for another processor (kernel_driver.py).
+/* Calls kernels for another process, which may be for another processor (other_processor.py).
  *
  * All numbers are 64-bit integers in the byte order of both. A call: the kernel's number; the number
  * of arguments, of regions and of pointers; each region's size and bytes; each pointer (the region
@@ -13,9 +13,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 65536, MOST = 64 };
+enum { PAGE = 65536, MOST = 4096 };
 
 extern int64_t copy_headers(int64_t, int64_t, int64_t, int64_t, void *, void *);
+extern int64_t decode_avro(void *);
+extern int64_t decode_json(void *);
+extern int64_t decode_messages(void *);
 extern int64_t find_marks(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
 extern int64_t index_(int64_t, int64_t, int64_t, int64_t, void *) __asm__("index");
 extern int64_t measure_headers(int64_t, int64_t, int64_t, void *);
@@ -54,10 +57,13 @@ static char *room(size_t size, char **map, size_t *whole) {
 static int64_t called(int64_t kernel, int64_t *a) {
     switch (kernel) {
     case 0: return copy_headers(a[0], a[1], a[2], a[3], (void *)a[4], (void *)a[5]);
-    case 1: return find_marks(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
-    case 2: return index_(a[0], a[1], a[2], a[3], (void *)a[4]);
-    case 3: return measure_headers(a[0], a[1], a[2], (void *)a[3]);
-    case 4: return scan((void *)a[0]);
+    case 1: return decode_avro((void *)a[0]);
+    case 2: return decode_json((void *)a[0]);
+    case 3: return decode_messages((void *)a[0]);
+    case 4: return find_marks(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
+    case 5: return index_(a[0], a[1], a[2], a[3], (void *)a[4]);
+    case 6: return measure_headers(a[0], a[1], a[2], (void *)a[3]);
+    case 7: return scan((void *)a[0]);
     default: _exit(3);
     }
 }
@@ -65,9 +71,10 @@ static int64_t called(int64_t kernel, int64_t *a) {
 int main(void) {
     for (;;) {
         int64_t kernel = number(), arguments = number(), regions = number(), pointers = number();
-        char *at[MOST], *map[MOST];
-        size_t size[MOST], whole[MOST];
-        int64_t where[MOST][3], values[8];
+        static char *at[MOST], *map[MOST];
+        static size_t size[MOST], whole[MOST];
+        static int64_t where[MOST][3];
+        int64_t values[8];
         if (arguments > 8 || regions > MOST || pointers > MOST) _exit(4);
         for (int64_t each = 0; each < regions; each++) {
             size[each] = number();

@@ -1,6 +1,7 @@
-"""The kernels of aarch64 against their twins in plain Python: the laws of ``test_kernels.py``.
+"""The kernels of aarch64 against their twins in plain Python: the laws that those of here have.
 
-qemu plays the processor (Debian: qemu-user); ``make test-long`` runs it.
+They are the kernels of the read path, and those that decode Avro, JSON and Protobuf; what encodes
+is Arrow's own code. qemu plays the processor (Debian: qemu-user); ``make test-long`` runs it.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,41 @@ from kshare.wire.decode import compiled, status
 from kshare.wire.decode.kernels import build
 from kshare.wire.decode.kernels.targets import named
 from kshare.wire.decode.layout import BATCH, BatchCount
+from tests.formats.avro.test_decoder import (  # noqa: F401 - they are collected here, too
+    test_a_member_of_a_union_is_read_as_the_same_type_before_one_that_it_can_become,
+    test_damaged_records_are_bad_rows_or_other_values,
+    test_records_are_those_of_fastavro,
+    test_selected_fields_are_those_of_the_whole_record,
+)
+from tests.formats.json.test_decoder import (  # noqa: F401 - as above
+    test_any_record_is_read_as_the_plain_reader_reads_it,
+    test_damaged_bytes_are_bad_records_and_never_crash,
+    test_decimals,
+    test_doubles_are_the_nearest,
+    test_each_odd_value_as_each_type,
+    test_fields_that_are_not_wanted_are_passed_over,
+    test_floats_are_the_nearest,
+    test_odd_records,
+    test_options_mean_the_same_to_both,
+    test_places_out_of_the_data_are_bad_records,
+    test_timestamps,
+    test_what_is_wrong_is_said,
+)
+from tests.formats.test_protobuf import (  # noqa: F401 - as above
+    test_a_fault_says_where_and_what,
+    test_a_time_out_of_range_is_bad,
+    test_any_bytes_are_rows_or_faults,
+    test_damaged_messages_are_bad_rows,
+    test_entries_of_maps_that_lack_something,
+    test_few_bytes_make_no_more_values_than_allowed,
+    test_fields_in_several_parts,
+    test_message_indexes,
+    test_messages_are_the_rows_that_spark_makes_of_them,
+    test_nulls_and_default_values,
+    test_proto2,
+    test_some_fields_are_those_of_all,
+    test_unknown_fields_are_passed_over,
+)
 from tests.support.batches import Rec, batch_of
 from tests.support.other_processor import OtherProcessor, built_driver, emulator
 from tests.wire.decode.test_kernels import (  # noqa: F401 - as above

@@ -1,5 +1,6 @@
 """Each kind of machine has its compiler's, its linker's and pip's name, and the right command."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from packaging.utils import parse_wheel_filename
 
 from kshare.wire.decode.kernel_library import file_name
 from kshare.wire.decode.kernels.targets import TARGETS, ZIG, Target, here, link_commands, named
+from kshare.wire.decode.layout import SIGNATURES
+from tests.support.other_processor import KERNELS, SOURCE, OtherProcessor
 
 ROOT = Path(__file__).parents[3]
 ZIG_COMMAND = ["python", "-m", "ziglang"]
@@ -114,3 +117,11 @@ def test_the_build_asks_for_zig_on_a_mac() -> None:
     assert f"{ZIG}; sys_platform == 'darwin'" in settings["build-system"]["requires"]
     assert ZIG in settings["project"]["optional-dependencies"]["compile"]
     assert ZIG in settings["dependency-groups"]["wheels"]
+
+
+def test_each_kernel_can_be_called_on_another_processor() -> None:
+    """What ``make test-long`` plays with qemu is all that a wheel has, and by the right numbers."""
+    assert set(KERNELS) == set(SIGNATURES)
+    assert all(hasattr(OtherProcessor, f"_of_{name}") for name in SIGNATURES)
+    called = re.findall(r"case (\d+): return (\w+?)_?\(", SOURCE.read_text())
+    assert called == [(str(number), name) for number, name in enumerate(KERNELS)]
