@@ -197,7 +197,7 @@ dist: setup
 	$(BIN)/python -m integration.clean_install dist
 	$(BIN)/cyclonedx-py requirements docker/constraints.txt --pyproject pyproject.toml --output-reproducible --output-file dist/kshare.cdx.json
 
-# The wheels of all platforms, made on this one, and looked at: about a minute of CPU time.
+# The wheels of all platforms, made on this one, and looked at: a minute and a half of CPU time.
 wheels: $(VENV)/.wheels
 	$(BIN)/python -m integration.wheels dist
 

@@ -2,7 +2,8 @@
 
 ``python -m integration.wheels DIST`` builds them and looks at each: its list of files, its tag,
 what pip takes on that machine, and the library in it, read by a package that knows the formats. It
-prints one line a wheel. Needs the packages of the group ``wheels``; half a minute of CPU time.
+prints one line a wheel. Needs the packages of the group ``wheels``, and a minute and a half of CPU
+time.
 """
 
 import argparse
