@@ -247,7 +247,8 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
     offsets.add_argument(
         "--damaged",
         action="store_true",
-        help="for drop: only the records that cannot be read; members may be alive",
+        help="for drop: only the records that cannot be read; members may be alive, so it waits "
+        "for their claim.timeout.ms before it deletes a claim",
     )
     offsets.add_argument("--json", action="store_true", help="for programs")
     _add_plot(offsets)

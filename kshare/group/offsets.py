@@ -16,7 +16,6 @@ from typing import Any, Self
 from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import (
-    CommitLogError,
     GroupAliveError,
     KafkaError,
     KshareError,
@@ -25,6 +24,7 @@ from kshare.errors import (
 )
 from kshare.group.config.consumer_config import cluster_and_log
 from kshare.group.config.table import LOG_SEGMENT_BYTES
+from kshare.group.damage import await_readers, damaged_records, is_claim, topic_of
 from kshare.group.description import describe_group
 from kshare.group.log.other_logs import OtherLogs
 from kshare.group.log.primary import (
@@ -36,7 +36,7 @@ from kshare.group.log.primary import (
 from kshare.group.log.topic import LogTopic, LogWriter, log_table
 from kshare.group.protocol.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog, members_seen
-from kshare.group.protocol.record_codec import LIFE_SECONDS, decode_key, encode
+from kshare.group.protocol.record_codec import LIFE_SECONDS, encode
 from kshare.group.protocol.records import Reset
 from kshare.group.protocol.start import Anchor, Primary
 from kshare.group.reset_target import ResetTo, parse_target, reset_offsets
@@ -249,7 +249,7 @@ class GroupOffsets:
         self._check_dead(known.log)
         self.check_known(known)
         self.check_log(known, [tp for tp in known.stored if topic in {None, tp.topic}])
-        keys = [key for key in known.reader.keys if topic in {None, _topic_of(key)}]
+        keys = [key for key in known.reader.keys if topic in {None, topic_of(key)}]
         if is_dry_run:
             return len(keys)
         # Where the group would start: a primary offset that another tool has set counts alone.
@@ -266,7 +266,10 @@ class GroupOffsets:
     def drop_damaged(self, *, topic: str | None = None, is_dry_run: bool = False) -> int:
         """Delete the records of the group that cannot be read, and no others.
 
-        Members may be alive. One that had stopped at such a record can be started again.
+        Members may be alive. One that had stopped at such a record can be started again. Before a
+        claim is deleted, ``claim.timeout.ms`` passes, in which each member has read that it cannot
+        be read, or hands out nothing any more: who reads it only together with what deletes it
+        would take it for given up.
 
         Args:
             topic: Only the records that speak of partitions of this topic.
@@ -280,10 +283,16 @@ class GroupOffsets:
             KafkaError: The cluster did not answer, or refused.
         """
         known = self._read()
-        keys = [key for key in known.reader.damaged if topic in {None, _topic_of(key)}]
+        keys = damaged_records(known.reader, topic)
         if not keys:
             self.check_known(known)
-        elif not is_dry_run:
+            return 0
+        if not is_dry_run and any(map(is_claim, keys)):
+            await_readers(known.log)
+            known = self._read()
+            now = known.reader.damaged  # a member may have deleted its own
+            keys = {key: offset for key, offset in keys.items() if now.get(key) == offset}
+        if keys and not is_dry_run:
             self._append([(key, None) for key in keys], known.partition)
         return len(keys)
 
@@ -418,12 +427,3 @@ class GroupOffsets:
         for error in self._primary.stored(self._primary.store(offsets)).values():
             if error is not None:
                 raise error
-
-
-def _topic_of(key: bytes) -> str | None:
-    """The topic that a record speaks of; None if it speaks of none, or does not say."""
-    try:
-        partition = decode_key(key)[1].partition
-    except CommitLogError:  # what is damaged is deleted without a topic
-        return None
-    return None if partition is None else partition.topic

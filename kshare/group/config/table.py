@@ -32,6 +32,7 @@ from kshare.options.typed_rows import TypedRows
 from kshare.wire.reader.tail_reader import NamedReset
 
 __all__ = [
+    "CLAIM_TIMEOUT_MS",
     "CONFIGS",
     "HEARTBEAT_MS",
     "LOG_SEGMENT_BYTES",
@@ -42,6 +43,8 @@ __all__ = [
     "OffsetReset",
 ]
 
+CLAIM_TIMEOUT_MS: Final = 3_000
+"""``claim.timeout.ms``, unless it is configured."""
 LOG_SEGMENT_BYTES: Final = 10 << 20
 """``segment.bytes`` of the log's topic, unless it is configured."""
 
@@ -209,7 +212,7 @@ class ConsumerConfig:
         "Segment size of the log of individual commits, if it has to be created.",
     )
     claim_timeout_ms: int = config(
-        3_000,
+        CLAIM_TIMEOUT_MS,
         "claim.timeout.ms",
         integer(100, INT_MAX),
         "How long after its last contact with the log a member hands out records, and how long a "

@@ -122,10 +122,14 @@ class GroupReader:
         return list(self._keys)
 
     @property
-    def damaged(self) -> list[bytes]:
-        """The keys of the records that cannot be read by any version of kshare."""
+    def damaged(self) -> dict[bytes, int]:
+        """The records that cannot be read by any version of kshare: their keys, and offsets."""
         others = LaterVersionError, OtherHashError
-        return [key for key, each in self._damaged.items() if not isinstance(each.error, others)]
+        return {
+            key: each.offset
+            for key, each in self._damaged.items()
+            if not isinstance(each.error, others)
+        }
 
     def apply(self, offset: int, key: bytes, value: bytes | None) -> None:
         """Take the next record, if it is one of the group's."""

@@ -5,12 +5,12 @@ is not compared by it. Laws: equal settings do not differ; who says nothing diff
 and if one differs from another, the other differs from it, by the same names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from kshare.core.bounded_json import text_of
 
-__all__ = ["Settings", "difference", "settings_of", "settings_value"]
+__all__ = ["Settings", "difference", "largest", "settings_of", "settings_value"]
 
 Settings: TypeAlias = tuple[tuple[str, str], ...]
 """Values by name, as texts, in the order of the names. Empty: nothing is said."""
@@ -33,6 +33,19 @@ def settings_of(fields: Mapping[str, Any]) -> Settings:
     if not isinstance(said, dict) or len(said) > _NAMES_MAX:
         raise TypeError(f"found {said!r:.100}; wanted settings by name")
     return tuple(sorted((text_of(name), text_of(value)) for name, value in said.items()))
+
+
+def largest(name: str, said: Iterable[Settings], default: int) -> int:
+    """The largest value of a setting that is a number, of some members.
+
+    Args:
+        name: Its name.
+        said: What each of them says.
+        default: The value of one that says none, or no number; and of nobody.
+    """
+    texts = (dict(settings).get(name, "") for settings in said)
+    values = (int(text) if text.isascii() and text.isdigit() else default for text in texts)
+    return max(values, default=default)
 
 
 def difference(own: Settings, other: Settings) -> str:

@@ -397,6 +397,17 @@ def trusts_its_claim_though_a_later_one_cannot_be_read(patch: pytest.MonkeyPatch
     patch.setattr(Owner, "must_claim_anew", lambda *_: False)
 
 
+def drops_a_claim_before_all_have_read_that_it_cannot_be(patch: pytest.MonkeyPatch) -> None:
+    """As `kshare offsets drop --damaged` would without its wait."""
+
+    def steps(world: world_module.World, limits: Limits) -> list[world_module.Step]:
+        names = world.log.said().of(T0)
+        possible = [("damage", name) for name in names.claims if world.damaged < limits.damages]
+        return [*possible, *(("drop", name) for name in names.damaged)]
+
+    patch.setattr(world_module, "damage_steps", steps)
+
+
 def deletes_claims_that_others_wait_for(patch: pytest.MonkeyPatch) -> None:
     def greedy(at: TopicPartition, said: log.PartitionLog, member: str) -> list[Key]:
         gone = [other for other in said.claims if not said.owned_by(other)]
@@ -433,6 +444,7 @@ FAULTS_OF_RUNNING_MEMBERS: dict[Patch, tuple[Limits, int]] = {
     deletes_claims_that_others_wait_for: (LIMITS, 485),
     takes_what_cannot_be_read_for_given_up: (DAMAGED, 18),
     trusts_its_claim_though_a_later_one_cannot_be_read: (DAMAGED, 21),
+    drops_a_claim_before_all_have_read_that_it_cannot_be: (DAMAGED, 33),
     forgets_facts_that_were_not_written: (FAILING, 4),
     answers_a_commit_when_it_begins: (FAILING, 0),
     does_not_wait_after_a_lost_log: (LOST, 392),

@@ -199,10 +199,10 @@ def test_a_damaged_record_costs_what_it_speaks_of(kind: str, settles_at: int | N
         assert "it is passed over" in warning
         assert reader.take_warnings() == []
         assert reader.log.of(T0) == read(rows[:-1]).log.of(T0)
-    assert reader.damaged == [key]
+    assert reader.damaged == {key: 90}
     reader.apply(91, key, None)
     reader.check()
-    assert reader.damaged == []
+    assert reader.damaged == {}
     assert not reader.log.of(T0).damaged
 
 
@@ -211,7 +211,7 @@ def test_what_is_no_record_of_ours_is_passed_over(key: bytes) -> None:
     reader = read([*rows_of(CLAIM), (8, key, b"{}")])
     reader.check()
     assert len(reader.take_warnings()) == 1
-    assert reader.damaged == [key]
+    assert reader.damaged == {key: 8}
     assert list(reader.log.of(T0).claims) == ["m#1"]
 
 
@@ -219,7 +219,7 @@ def test_records_of_optional_kinds_are_passed_over_in_silence() -> None:
     rows: Rows = [*rows_of(CLAIM), (8, b'[1,"g",5,"load?","orders",0,{"a":[1]}]', b"\xff")]
     reader = read([*rows, (9, b'[1,"g",5,"load?"]', None)], settles_at=0)
     reader.check()
-    assert (reader.take_warnings(), reader.damaged) == ([], [])
+    assert (reader.take_warnings(), reader.damaged) == ([], {})
     assert reader.log.of(T0).incarnation == 0
 
 
@@ -231,7 +231,7 @@ def test_what_another_version_has_written_is_not_damaged() -> None:
     with pytest.raises(LaterVersionError, match="install a later one"):
         read([(4, b'[2,"g",0,"block","orders",0]', b"{}")]).check()
     for reader in (read([(4, key, other)]), read([(4, b'[2,"g",0,"x"]', b"{}")])):
-        assert reader.damaged == []
+        assert reader.damaged == {}
         assert len(reader.keys) == 1
 
 

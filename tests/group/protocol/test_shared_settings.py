@@ -14,6 +14,7 @@ from kshare.group.protocol.generation import plan_generation, plan_range
 from kshare.group.protocol.shared_settings import (
     Settings,
     difference,
+    largest,
     settings_of,
     settings_value,
 )
@@ -39,6 +40,15 @@ def said(name: str, own: Settings = SAID, *, owns: bool = False) -> bytes:
 
 def changed(name: str, value: str) -> Settings:
     return tuple(sorted({**dict(SAID), name: value}.items()))
+
+
+def test_the_largest_of_what_members_say() -> None:
+    name = "claim.timeout.ms"
+    assert largest(name, [], 5) == 5
+    assert largest(name, [((name, "7"),), ((name, "6"),)], 5) == 7
+    for none in ((), ((name, "-9"),), ((name, "1e9"),), ((name, ""),), ((name, "\u0663"),)):
+        assert largest(name, [((name, "4"),), none], 5) == 5
+    assert largest(name, [((name, "4"),)], 5) == 4
 
 
 # -- what is said ----------------------------------------------------------------------------------

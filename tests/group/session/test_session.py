@@ -444,6 +444,42 @@ def test_a_claim_that_cannot_be_read_costs_its_partition_a_wait(
         session.check()
 
 
+def test_a_damaged_claim_is_deleted_once_all_members_can_have_read_it(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who read of it only together with what deletes it would take it for given up."""
+    keys = [encode_key(GROUP, Key(0, "claim", T0, (name,))) for name in ("a", "b", "c")]
+    waited: list[float] = []
+
+    def let_pass(seconds: float) -> None:
+        """Meanwhile a member deletes its own, and somebody writes another one of these."""
+        if not waited:
+            write(servers, keys[1], None)
+            write(servers, keys[2], b"[]")
+        waited.append(seconds)
+
+    monkeypatch.setattr("kshare.group.damage._let_pass", let_pass)
+    with member(servers, claim_timeout_ms=700) as session, closing(offsets(servers)) as outside:
+        for key in keys:
+            write(servers, key, b"{}")
+        assert outside.drop_damaged(is_dry_run=True) == 3
+        assert not waited
+        assert outside.drop_damaged() == 1
+        assert waited == [0.7]  # the claim.timeout.ms that the member says
+        assert outside.drop_damaged() == 1
+        assert outside.drop_damaged() == 0
+        assert waited == [0.7, 0.7]
+        session.check()
+
+
+def test_what_is_no_claim_is_deleted_at_once(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kshare.group.damage._let_pass", pytest.fail)
+    with closing(offsets(servers)) as outside:
+        write(servers, f'[1,"{GROUP}",1,"block","orders",0,"m",[0,8],0]'.encode(), b"junk")
+        write(servers, f'[1,"{GROUP}",0,'.encode(), b"{}")
+        assert outside.drop_damaged() == 2
+
+
 @pytest.mark.parametrize(
     "given",
     [{"consumption_order": "none"}, {"transactional_id": "mine"}],
