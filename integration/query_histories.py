@@ -32,9 +32,9 @@ from integration.conditions import (
     set_back,
     while_it_goes_on,
 )
-from integration.members import Group, Member, eventually, key_at
+from integration.members import Group, Member, key_at
 from integration.runs import Driver, DriverKilledError
-from integration.spark import NO_PLANNER
+from integration.spark import NO_PLANNER, archive_option
 from kshare.core.hashing import WHOLE, HashRange, split
 
 __all__ = ["Batch", "batches_of", "begun_batches", "faults_of_batches", "query_round"]
@@ -161,6 +161,9 @@ class Query:
         self.signal(signal.SIGCONT)
         self.stop()
         self._thread.join(_WAIT_SECONDS)
+        if self._thread.is_alive():  # else its answer would be waited for
+            self.signal(signal.SIGKILL)
+            self._thread.join(_WAIT_SECONDS)
         self._driver.close()
 
     def signal(self, number: signal.Signals) -> None:
@@ -326,6 +329,7 @@ def query_round(
         chance: What happens.
         folder: Where they write what they process.
     """
+    archive_option()  # it is made where it is missing, which takes minutes on a busy machine
     copies = {} if cluster is None else {"replication": len(cluster.brokers)}
     with ExitStack() as stack:
         group = stack.enter_context(closing(Group(where, where.create_topic(**copies), folder)))
@@ -335,7 +339,8 @@ def query_round(
         run.write()
         run.keep()
         query.start()
-        eventually(query.batches, _WAIT_SECONDS)
+        if while_it_goes_on(lambda: int(not query.batches()), query.is_starting):
+            raise AssertionError(f"the query has processed no batch: {query.ends}")
         _chaos(run, seconds, cluster)
         group.wake()
 
