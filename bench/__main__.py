@@ -420,6 +420,7 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
     "groups": group_rows,
     "receive": receive_jobs.rows,
     "processing": processing_jobs.rows,
+    "ceiling": processing_jobs.ceiling_rows,
     "sink": sink_rows,
     "slow": slow_rows,
     "time": time_jobs.rows,

@@ -3,8 +3,12 @@
 ``python -m bench.processing_jobs SERVERS TOPIC RECORDS CONCURRENCY WORK GROUP LOW HIGH`` is one
 process of ours: it handles the key hashes from LOW to HIGH of all partitions. Its event loop is the
 one that ``Processor.run`` chooses, uvloop's as that is installed; ``KSHARE_BENCH_LOOP=asyncio`` is
-the other one. It prints its CPU time, too. WORK is milliseconds to sleep, or an address to post each record's value to. It begins when a line
-comes, and prints as JSON when its first call began and its last one ended.
+the other one. It prints its CPU time, too. WORK is milliseconds to sleep, or an address to post
+each record's value to. It begins when a line comes, and prints as JSON when its first call began
+and its last one ended.
+
+``python -m bench.processing_jobs loop RECORDS CONCURRENCY WORK`` is the same loop without kshare:
+so many coroutines do the work again and again, and take nothing from anywhere.
 """
 
 import asyncio
@@ -83,8 +87,7 @@ def process(servers: str, topic: str, records: str, concurrency: str, *rest: str
     from kshare.group import KeySharedConsumer
     from kshare.processing import Processor
 
-    if os.environ.get("KSHARE_BENCH_LOOP") == "asyncio":
-        sys.modules["uvloop"] = None  # type: ignore[assignment] # as if it were not installed
+    choose_loop()
     work, group, low, high = rest
     left = expected(int(records), int(low), int(high))
     began = ended = 0.0
@@ -116,6 +119,34 @@ def process(servers: str, topic: str, records: str, concurrency: str, *rest: str
     sys.stdin.readline()
     Processor(handler, concurrency=int(concurrency)).run(consumer, None)
     print(json.dumps({"began": began, "ended": ended, "cpu": time.process_time()}))
+
+
+def choose_loop() -> None:
+    """Leave uvloop out, if that is wanted."""
+    if os.environ.get("KSHARE_BENCH_LOOP") == "asyncio":
+        sys.modules["uvloop"] = None  # type: ignore[assignment] # as if it were not installed
+
+
+def loop_alone(records: str, concurrency: str, work: str) -> None:
+    """Do the work of as many records, and nothing else, in the loop that a processor has."""
+    from kshare.processing.loop import new_event_loop
+
+    choose_loop()
+    left, seconds = int(records), int(work) / 1000
+
+    async def worker() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            await asyncio.sleep(seconds)
+
+    async def all_workers() -> None:
+        await asyncio.gather(*(worker() for _ in range(int(concurrency))))
+
+    loop, began = new_event_loop(), time.time()
+    loop.run_until_complete(all_workers())
+    loop.close()
+    print(json.dumps({"began": began, "ended": time.time(), "cpu": time.process_time()}))
 
 
 def partitions_of(servers: str, topic: str) -> int:
@@ -174,6 +205,15 @@ def theirs(servers: str, topic: str, records: int, concurrency: int, work: str) 
     )
     seconds: float = json.loads(done.stdout)["seconds"]
     return records / seconds
+
+
+def alone(records: int, concurrency: int, work: str) -> float:
+    """Records a second of the event loop without kshare."""
+    command = [sys.executable, "-m", "bench.processing_jobs", "loop"]
+    command += [str(records), str(concurrency), work]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    answer: dict[str, float] = json.loads(done.stdout)
+    return records / (answer["ended"] - answer["began"])
 
 
 @contextmanager
@@ -251,6 +291,34 @@ def measured(servers: str, runs: int, cases: Sequence[Case]) -> "list[Row]":
                 found.append(row_of(case, partitions, rates))
                 print(found[-1], flush=True)
     return found
+
+
+CEILING = Case("10", 256, RECORDS, 1, 0.95, (1,))
+
+
+def ceiling_rows(servers: str, runs: int) -> "list[Row]":
+    """What part of what so many calls can do is done: of the work alone, and of a loop with it."""
+    from bench.rows import Row
+
+    case = CEILING
+    most = case.concurrency * 1000 / int(case.work)
+    job = servers, filled(servers, 1, case.records), case.records, case.concurrency, case.work
+    rates = [(alone(*job[2:]), ours(1, *job)) for _ in range(max(1, runs))]
+    loop, own = zip(*rates, strict=True)
+    best, median = max(own) / most, statistics.median(own) / most
+    of_loop = [mine / its for its, mine in rates]
+    row = Row(
+        f"{case.work} ms, {case.concurrency} at a time: {most / 1000:.1f} k/s are possible; the "
+        "loop alone as the peer",
+        shown_rate(loop),
+        shown_rate(own),
+        f"{best:.0%} ({median:.0%}) of it; of the loop's {max(of_loop):.0%} "
+        f"({statistics.median(of_loop):.0%})",
+        f">= {case.at_least:.0%}",
+        median >= case.at_least,
+    )
+    print(row, flush=True)
+    return [row]
 
 
 def row_of(case: Case, partitions: int, rates: Sequence[tuple[float, float]]) -> "Row":
@@ -343,4 +411,7 @@ def lanes_size(keys: int) -> int:
 
 
 if __name__ == "__main__":
-    process(*sys.argv[1:])
+    if sys.argv[1] == "loop":
+        loop_alone(*sys.argv[2:])
+    else:
+        process(*sys.argv[1:])
