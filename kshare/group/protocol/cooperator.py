@@ -316,6 +316,8 @@ class Cooperator(Owner):
         data, self._data = self._data, None
         if data is None or self._asked is not None:
             return
+        if self.claim_name not in log.claims:  # it cannot be read: its leases do not count
+            return
         first, end = data
         members = sum(placed.claim.shared for placed in log.claims.values())
         offsets = next_lease(complement(taken, 0, end), first, self.lease_records, members)

@@ -106,7 +106,8 @@ class PartitionLog:
         outdated: Keys of older incarnations that are still in the log.
         stables: The last stable offset that each author has written.
         resets: Author and number of the resets of the incarnation, in the order of the log.
-        overtaken: Names of claims that another one has excluded, though it may be given up since.
+        overtaken: Names of claims that another one has excluded, though it may be given up since;
+            and of those that could not be read, and were deleted.
         damaged: Claims that cannot be read, by name. Whoever has claimed before one claims anew,
             and whoever claims behind it waits: nobody knows whose hashes it has.
     """
@@ -333,11 +334,14 @@ class GroupLog:
             return
         log = self.of(key.partition)
         if key.kind == "claim":
-            log.damaged.pop(key.detail[0], None)
+            name, was_damaged = key.detail[0], key.detail[0] in log.damaged
+            log.damaged.pop(name, None)
             if isinstance(record, Claim):
                 log.place(record, position)
-            else:
-                log.withdraw(key.detail[0])
+                return
+            log.withdraw(name)
+            if was_damaged:  # its member may not know: it has read neither it nor its own claim
+                log.overtaken.add(name)
             return
         if key.incarnation > log.incarnation:
             if record is None:  # of what cannot be read: else deleting it would void the facts
@@ -362,8 +366,8 @@ class GroupLog:
         log, name = self.of(key.partition), key.detail[0]
         was_overtaken = name in log.overtaken
         self.apply(position, key, None)
-        if was_overtaken:  # its member is fenced as before
-            log.overtaken.add(name)
+        # Its member is fenced as before, and not by this.
+        (log.overtaken.add if was_overtaken else log.overtaken.discard)(name)
         log.damaged[name] = Damage(position, why)
 
     def _apply_of_group(self, position: int, key: Key, record: Record | None) -> None:

@@ -311,9 +311,10 @@ class Owner:
             # Others that have had the hashes may have delivered again what is known.
             free = self.hashes - taken_by_others(log, self.claim)
             self._evidence = self._evidence.knowing(free)
-        if self.phase is Phase.CLAIMING:
-            if mine is None:
+        if self.phase is Phase.CLAIMING and mine is None:
+            if self.claim_name not in log.overtaken:
                 return
+        elif self.phase is Phase.CLAIMING:
             self.phase, self._pending = Phase.WAITING, ()
         if self.phase is not Phase.FENCED and log.was_fenced(self.claim_name):
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()

@@ -44,6 +44,16 @@ def _go_on(world: LeaseWorld, members: int) -> None:
                 take_lease(world, step)
 
 
+def new_leased_world(*, by_epochs: bool) -> LeaseWorld:
+    """A world in which two members have leased what they may, and handed out a record each."""
+    world = new_world(by_epochs=by_epochs, records=8)
+    for name in ("m0", "m1"):
+        take_lease(world, ("want", name))
+        _go_on(world, 2)
+        take_lease(world, ("deliver", name))
+    return world
+
+
 def new_late_world(*, by_epochs: bool, ends: str = "expire") -> LeaseWorld:
     """A world in which the first member has two records in work of a lease that has ended.
 

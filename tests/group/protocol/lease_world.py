@@ -3,7 +3,7 @@
 On top of :mod:`tests.group.protocol.world`. Who is dead is told in one of two ways. With epochs,
 the group's coordinator drops members and a record lists who is left; a member stops before
 it is dropped. Without, members fall silent: a silent member stops delivering, and goes on under
-another name if it lives.
+another name if it lives. Who reads a claim that cannot be read ends.
 
 With late work, leases of the living end, too, and what a member had in work then is processed and
 committed later. Its laws: a commit takes it, and what it has answered is not forgotten.
@@ -27,7 +27,7 @@ from kshare.group.protocol.records import Epoch, EpochMember, Key, Record, key_o
 from kshare.group.protocol.takeover import session_of
 from tests.group.protocol import world as base
 from tests.group.protocol.owning import clone_log, new_ownerships
-from tests.group.protocol.process import GONE, T0, Asked, Log, Process
+from tests.group.protocol.process import GONE, T0, Asked, Log, Process, apply_record
 from tests.group.protocol.world import LawBrokenError, Step, World
 
 
@@ -156,7 +156,7 @@ class History(Log):
         if self._all_said.end < len(self.all_records) and self._shares_all:
             self._all_said, self._shares_all = clone_log(self._all_said), False
         for position, key, record in self.all_records[self._all_said.end :]:
-            self._all_said.apply(position, key, record)
+            apply_record(self._all_said, position, key, record)
         return self._all_said
 
     def said_once_compacted(self) -> GroupLog:
@@ -346,6 +346,7 @@ class LeaseLimits:
     failures: int = 1
     lost_logs: int = 0
     expiries: int = 0
+    damages: int = 0
 
 
 def lease_steps(world: LeaseWorld, limits: LeaseLimits) -> list[Step]:
@@ -363,6 +364,7 @@ def lease_steps(world: LeaseWorld, limits: LeaseLimits) -> list[Step]:
         possible.append(("start", ""))
     if world.compactions < limits.compactions and world.log.records:
         possible.append(("compact", ""))
+    possible += base.damage_steps(world, limits.damages)
     if world.lost_logs < limits.lost_logs and world.log.records:
         possible.append(("lose the log", ""))
     return possible
@@ -446,8 +448,13 @@ def take_lease(world: LeaseWorld, step: Step) -> None:
         world.compactions += 1
     elif what == "lose the log":
         world.lose_log()
+    elif what in {"damage", "repair"}:
+        base.take(world, step)
     else:
         _happen(world, sharer(world.own(name)), what)
+        if name in world.processes and must_end(sharer(world.processes[name])):
+            world.leave(name)
+            del world.processes[name]
     world.check()
 
 
@@ -487,6 +494,11 @@ def _happen(world: LeaseWorld, process: Sharer, what: str) -> None:
             base._happen(world, process, what)
             return
     base._decide(world, process)
+
+
+def must_end(process: Sharer) -> bool:
+    """Whether a process has read a claim that cannot be read: leases count by the claims of all."""
+    return bool(process.part().damaged)
 
 
 def _work(world: LeaseWorld, process: Sharer, what: str) -> None:

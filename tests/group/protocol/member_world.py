@@ -44,6 +44,7 @@ from tests.group.protocol.world import (
     Limits,
     Step,
     World,
+    damage_steps,
     log_steps,
 )
 
@@ -184,6 +185,7 @@ def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
         possible.append(("fail over", ""))
     if world.compactions < limits.compactions and world.log.records:
         possible.append(("compact", ""))
+    possible += damage_steps(world, limits.damages)
     if world.lost_logs < limits.lost_logs and world.log.records:
         possible.append(("lose the log", ""))
     return possible

@@ -127,15 +127,20 @@ class Log:
         return self._mark
 
 
+def apply_record(into: GroupLog, position: int, key: Key, record: Record | None) -> None:
+    """Let a reader read the next record, which it may not be able to."""
+    if record is DAMAGED:
+        into.damage(position, key, "it cannot be read")
+    else:
+        into.apply(position, key, record)
+
+
 def replay(log: Log, into: GroupLog) -> None:
     """Let a reader read to the end of the log."""
     if into.end < log.end:
         first = bisect_left(log.records, into.end, key=itemgetter(0))
         for position, key, record in log.records[first:]:
-            if record is DAMAGED:
-                into.damage(position, key, "it cannot be read")
-            else:
-                into.apply(position, key, record)
+            apply_record(into, position, key, record)
     into.end = max(into.end, log.end)
 
 

@@ -96,6 +96,18 @@ def test_a_group_goes_on_though_a_claim_cannot_be_read() -> None:
         assert ("m0#1" in world.log.said().of(T0).damaged) is crashes
 
 
+def test_who_reads_only_that_its_damaged_claim_was_deleted_is_fenced() -> None:
+    """It was away for so long: it has read neither its claim nor that it could not be read."""
+    world = World((0,) * 4)
+    world.start(ALL_HASHES)
+    member = world.processes["m0"]
+    for step in (("read", "m0"), ("act", "m0"), ("damage", "m0#1"), ("repair", "m0#1")):
+        take(world, step)
+    phases = [member.owner.phase]
+    take(world, ("read", "m0"))
+    assert [*phases, member.owner.phase] == [owner.Phase.CLAIMING, owner.Phase.FENCED]
+
+
 def test_every_interleaving_with_a_lost_log() -> None:
     reached, broken = explore(Limits(processes=3, lost_logs=1), depth(7))
     explored(reached.states, broken)
@@ -400,10 +412,10 @@ def trusts_its_claim_though_a_later_one_cannot_be_read(patch: pytest.MonkeyPatch
 def drops_a_claim_before_all_have_read_that_it_cannot_be(patch: pytest.MonkeyPatch) -> None:
     """As `kshare offsets drop --damaged` would without its wait."""
 
-    def steps(world: world_module.World, limits: Limits) -> list[world_module.Step]:
+    def steps(world: world_module.World, damages: int) -> list[world_module.Step]:
         names = world.log.said().of(T0)
-        possible = [("damage", name) for name in names.claims if world.damaged < limits.damages]
-        return [*possible, *(("drop", name) for name in names.damaged)]
+        possible = [("damage", name) for name in names.claims if world.damaged < damages]
+        return [*possible, *(("repair", name) for name in names.damaged)]
 
     patch.setattr(world_module, "damage_steps", steps)
 

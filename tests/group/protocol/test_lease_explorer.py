@@ -18,19 +18,27 @@ from kshare.group.protocol.actions import Append
 from kshare.group.protocol.cooperator import Cooperator, counts
 from kshare.group.protocol.log import LeaseKey, PartitionLog
 from kshare.group.protocol.records import Key, Record, Stable, key_of
-from tests.group.protocol import world
+from tests.group.protocol import lease_world, world
 from tests.group.protocol.interleavings import seeds
 from tests.group.protocol.lease_explorer import (
     DEEP,
     LATE,
     explore,
     new_late_world,
+    new_leased_world,
     new_world,
     walk,
 )
-from tests.group.protocol.lease_world import Late, LeaseLimits, finish, lease_steps, take_lease
+from tests.group.protocol.lease_world import (
+    Late,
+    LeaseLimits,
+    LeaseWorld,
+    finish,
+    lease_steps,
+    take_lease,
+)
 from tests.group.protocol.process import T0
-from tests.group.protocol.world import LawBrokenError
+from tests.group.protocol.world import LawBrokenError, Step
 from tests.support.effort import depth, least, walks
 from tests.support.shown import explored, is_found, no_law_is_broken
 
@@ -58,6 +66,28 @@ def test_random_walks(by_epochs: bool) -> None:
 def test_random_walks_with_a_lost_log(by_epochs: bool) -> None:
     limits, start = replace(DEEP, lost_logs=1), new_world(by_epochs=by_epochs, records=8)
     no_law_is_broken(lambda seed: walk(limits, LENGTH, seed, start), walks(20))
+
+
+@pytest.mark.parametrize("by_epochs", [True, False])
+def test_every_interleaving_with_a_claim_that_cannot_be_read(by_epochs: bool) -> None:
+    start, limits = new_leased_world(by_epochs=by_epochs), LeaseLimits(processes=4, damages=1)
+    states, broken = explore(limits, depth(4), by_epochs=by_epochs, start=start)
+    explored(states, broken)
+    assert not broken
+    assert states > least(1_000)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("by_epochs", [True, False])
+def test_random_walks_with_claims_that_cannot_be_read(by_epochs: bool, is_late: bool) -> None:
+    """Who reads so ends; who is started once they are deleted goes on with what was leased."""
+    events, limits = Counter[str](), replace(LATE if is_late else DEEP, processes=6, damages=2)
+    made = new_late_world if is_late else new_leased_world
+    no_law_is_broken(
+        lambda seed: walk(limits, LENGTH, seed, made(by_epochs=by_epochs), events), walks(20)
+    )
+    assert events["damage"] > least(10)
+    assert events["repair"] > least(5)
 
 
 @pytest.mark.parametrize("ends", ["expire", "renew"])
@@ -204,6 +234,47 @@ def test_faults_of_sessions_are_found(fault: Patch, monkeypatch: pytest.MonkeyPa
     starts = [new_world(by_epochs=by_epochs, records=8) for by_epochs in (True, False)]
     tried = seeds(1_000, FAULTS_OF_SESSIONS[fault])
     assert is_found(any(walk(DEEP, LENGTH, seed, starts[seed % 2]) for seed in tried))
+
+
+def goes_on_though_a_claim_cannot_be_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lease_world, "must_end", lambda _: False)
+
+
+def deletes_such_a_claim_before_all_have_read_it(patch: pytest.MonkeyPatch) -> None:
+    def steps(world: LeaseWorld, damages: int) -> list[Step]:
+        names = world.log.said().of(T0)
+        possible = [("damage", name) for name in names.claims if world.damaged < damages]
+        return [*possible, *(("repair", name) for name in names.damaged)]
+
+    patch.setattr(world, "damage_steps", steps)
+
+
+FAULTS_WITH_DAMAGE: dict[Patch, int] = {
+    goes_on_though_a_claim_cannot_be_read: 3,
+    deletes_such_a_claim_before_all_have_read_it: 17,
+}
+"""With the first seed that finds them; else others are tried."""
+
+
+@pytest.mark.parametrize("fault", FAULTS_WITH_DAMAGE, ids=lambda fault: fault.__name__)
+def test_faults_with_claims_that_cannot_be_read_are_found(
+    fault: Patch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    limits, tried = replace(DEEP, processes=6, damages=2), seeds(1_000, FAULTS_WITH_DAMAGE[fault])
+    start = new_leased_world(by_epochs=True)
+    assert is_found(any(walk(limits, LENGTH, seed, start) for seed in tried))
+
+
+def test_who_has_read_that_its_claim_cannot_be_leases_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ends once it has read the log to the end: until then it goes on."""
+    goes_on_though_a_claim_cannot_be_read(monkeypatch)
+    world = new_world(by_epochs=True, members=1)
+    for step in (("damage", "m0#1"), ("read", "m0"), ("want", "m0")):
+        take_lease(world, step)
+    assert not world.processes["m0"].wanted
 
 
 def forgets_the_starts_of_before(patch: pytest.MonkeyPatch) -> None:

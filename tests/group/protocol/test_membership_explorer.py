@@ -1,6 +1,7 @@
 """The laws of groups while members come and go: interleavings, random walks, seeded faults."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -34,7 +35,13 @@ from tests.group.protocol.member_explorer import (
     walk_group,
 )
 from tests.group.protocol.member_process import MemberProcess, member_of
-from tests.group.protocol.member_world import GroupLimits, GroupWorld, new_group, take_group
+from tests.group.protocol.member_world import (
+    GroupLimits,
+    GroupWorld,
+    group_steps,
+    new_group,
+    take_group,
+)
 from tests.group.protocol.process import T0, replay
 from tests.group.protocol.world import LawBrokenError, is_pending
 from tests.support.effort import depth, least, walks
@@ -94,6 +101,30 @@ def test_random_walks(is_settled: bool) -> None:
 def test_random_walks_with_a_lost_log() -> None:
     limits, start = replace(LIMITS, lost_logs=1), first_group()
     no_law_is_broken(lambda seed: walk_group(limits, LENGTH, seed, start), walks(40))
+
+
+def test_random_walks_with_claims_that_cannot_be_read() -> None:
+    """Members claim anew, while others join and leave, and operators delete such claims."""
+    limits, events = replace(MOVED, damages=2), Counter[str]()
+    no_law_is_broken(
+        lambda seed: walk_group(limits, LENGTH, seed, first_group(), events), walks(40)
+    )
+    assert events["damage"] > least(20)
+    assert events["repair"] > least(10)
+
+
+@pytest.mark.parametrize("is_repaired", [False, True])
+def test_a_group_settles_though_a_claim_cannot_be_read(is_repaired: bool) -> None:
+    world = first_group()
+    take_group(world, ("damage", "m0#1"))
+    if is_repaired:
+        finish_group(world, until=0)
+        repairs = [step for step in group_steps(world, LIMITS) if step[0] == "repair"]
+        for step in repairs:
+            take_group(world, step)
+    finish_group(world)
+    assert settled(world)
+    check_all_is_processed(world)
 
 
 def test_random_walks_with_late_plans() -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -47,6 +48,7 @@ LIMITS = Limits()
 NARROW = Limits(members=3, in_flight=1)
 LATE = Limits(late=True)
 PARTS = Limits(members=3, parts=2, compactions=8)
+DAMAGED = Limits(members=6, damages=2)
 
 # -- the world -------------------------------------------------------------------------------------
 
@@ -127,6 +129,15 @@ def test_that_a_suspended_member_trusts_its_claim_is_found(
     monkeypatch.setattr(Ownerships, "look_anew", lambda _: None)
     start = suspended_world()
     assert is_found(any(walk(PARTS, LENGTH, seed, start) for seed in seeds(200, 1)))
+
+
+def test_random_walks_with_claims_that_cannot_be_read() -> None:
+    """Who reads so ends, amid a transaction, too; also one whose end arrives late."""
+    events: Counter[str] = Counter()
+    for limits in (DAMAGED, replace(DAMAGED, late=True)):
+        no_law_is_broken(partial(walk, limits, LENGTH, events=events), walks(25))
+    assert events["damage"] > least(20)
+    assert events["repair"] > least(20)
 
 
 @pytest.mark.parametrize("first", range(0, 120, 30))

@@ -33,7 +33,8 @@ def finish(world: TransactionalWorld) -> None:
         for step in steps(world, limits):
             if step[0] != "abort" or gives_up(world.members[step[1]]):
                 by_verb.setdefault(step[0], step)
-        verb = next((verb for verb in _ORDER if verb in by_verb), None)
+        # Operators delete what cannot be read; a transaction that is left expires.
+        verb = next((verb for verb in (*_ORDER, "repair", "expire") if verb in by_verb), None)
         if verb is None:
             return
         take(world, by_verb[verb])
@@ -54,7 +55,7 @@ def gives_up(member: Member) -> bool:
 
 
 RARE = {
-    **dict.fromkeys(("crash", "replace", "leave", "doubt", "expire", "compact"), 0.1),
+    **dict.fromkeys(("crash", "replace", "leave", "doubt", "expire", "compact", "damage"), 0.1),
     **dict.fromkeys(("abort", "interrupt"), 0.05),
 }
 """How often what goes wrong happens in random walks; all else: 1."""

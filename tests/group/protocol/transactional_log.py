@@ -8,6 +8,7 @@ from typing import Self
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.records import Key, Record
 from tests.group.protocol.owning import Mark, clone_log, shallow
+from tests.group.protocol.process import apply_record
 
 
 @dataclass(frozen=True)
@@ -128,14 +129,14 @@ class TransactionalLog:
             self._is_shared = False
         for at, key, record, number in self.between(decided.end, stable):
             if number not in self.aborted:
-                decided.apply(at, key, record)
+                apply_record(decided, at, key, record)
         decided.end = max(decided.end, stable)
         if stable == self.end:
             return decided
         said, open_ = clone_log(decided), transactions.numbers()
         for at, key, record, number in self.between(stable, self.end):
             if number not in open_ and number not in self.aborted:
-                said.apply(at, key, record)
+                apply_record(said, at, key, record)
         return said
 
     def clone(self) -> Self:

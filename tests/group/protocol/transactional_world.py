@@ -27,7 +27,7 @@ from kshare.group.protocol.records import Key, key_of
 from kshare.group.protocol.start import Primary
 from tests.group.protocol import transactional_member
 from tests.group.protocol.owning import new_ownerships, shallow
-from tests.group.protocol.process import T0, marks_of, own
+from tests.group.protocol.process import DAMAGED, T0, apply_record, marks_of, own
 from tests.group.protocol.transactional_log import TransactionalLog, TransactionCoordinator
 from tests.group.protocol.transactional_member import (
     Member,
@@ -39,7 +39,15 @@ from tests.group.protocol.transactional_member import (
     part_of,
     processed,
 )
-from tests.group.protocol.world import HALVES, LawBrokenError, Step, is_own, is_pending, may_settle
+from tests.group.protocol.world import (
+    HALVES,
+    LawBrokenError,
+    Step,
+    is_own,
+    is_pending,
+    may_settle,
+    repair_steps,
+)
 
 
 def is_visible(log: TransactionalLog, number: int) -> bool:
@@ -69,6 +77,7 @@ class TransactionalWorld:
     expired: int = 0
     left: int = 0
     parts: int = 0
+    damaged: int = 0  # how many claims were made unreadable
     shares_ids: bool = False
     per_call: int = 1  # records that a call returns, if there are as many
     _known: tuple[object, Progress] | None = None  # by what, and what is known
@@ -166,6 +175,7 @@ class TransactionalWorld:
             self.expired,
             self.left,
             self.parts,
+            self.damaged,
         )
 
 
@@ -183,6 +193,7 @@ class Limits:
     doubts: bool = True
     late: bool = False  # whether requests arrive late, and outputs are written before facts
     parts: int = 0  # members that take a part of what another has, and leave without a successor
+    damages: int = 0  # claims that others overwrite with what cannot be read
 
 
 def next_record(world: TransactionalWorld, member: Member) -> int | None:
@@ -220,13 +231,23 @@ def broker_steps(world: TransactionalWorld, limits: Limits) -> list[Step]:
     for name, current in world.transactions.open.items():
         if current.state != "open":
             possible.append(("mark", name))
-        elif world.expired < limits.expired:
+        elif world.expired < limits.expired or is_left_by_damage(world, name):
             possible.append(("expire", name))
     if world.transactions.late is not None:
         possible.append(("arrive", ""))
     if world.compactions < limits.compactions and world.log.records:
         possible.append(("compact", ""))
+    if limits.damages or world.damaged:
+        said = world.log.said(world.transactions).of(T0)
+        possible += [("damage", at) for at in said.claims if world.damaged < limits.damages]
+        possible += repair_steps(said, world.members.values())
     return possible
+
+
+def is_left_by_damage(world: TransactionalWorld, transactional_id: str) -> bool:
+    """Whether nobody may know of a transaction: the claim that named its id could not be read."""
+    living = {member.transactional_id for member in world.members.values()}
+    return world.damaged > 0 and transactional_id not in living
 
 
 def log_verbs(world: TransactionalWorld, limits: Limits, member: Member, end: int) -> list[str]:
@@ -294,6 +315,10 @@ def take(world: TransactionalWorld, step: Step) -> None:
                 world.put_out(current.outputs)
         case "arrive":
             world.transactions.arrive()
+        case "damage" | "repair":
+            is_damage = what == "damage"
+            world.damaged += is_damage
+            world.log.append(Key(0, "claim", T0, (name,)), DAMAGED if is_damage else None)
         case "expire":
             world.transactions.fence(name)
             world.expired += 1
@@ -334,9 +359,17 @@ def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
             return
         case _:
             globals()[what](world, member)  # looked up late: a fault may be in its place
+    if what == "read" and must_end(member):
+        del world.members[member.name]  # its transaction stays as it is
+        return
     if what != "deliver":
         member.decide(now)
     world.check_settled(member)
+
+
+def must_end(member: Member) -> bool:
+    """Whether a member has read a claim that cannot be read: the id to fence was in it."""
+    return bool(member.part().damaged)
 
 
 def half_of(member: Member) -> int:
@@ -350,7 +383,7 @@ def read(world: TransactionalWorld, member: Member) -> None:
     records, offsets = world.log.between(log.end, end), end - log.end
     for at, key, record, number in records:
         if is_visible(world.log, number):
-            log.apply(at, key, record)
+            apply_record(log, at, key, record)
     has_holes = log.end > 0 and len(records) < offsets
     log.end = max(log.end, end)
     if was_late and has_holes:

@@ -30,8 +30,9 @@ core/call_world     core/               What a call returns is its member's at t
 =================== =================== ========================================================
 """
 
+import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -47,7 +48,7 @@ from kshare.group.protocol.actions import (
     Write,
     WritePrimary,
 )
-from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Block, Key, Record, key_of
 from kshare.group.protocol.start import Primary
@@ -314,7 +315,7 @@ def steps(world: World, limits: Limits) -> list[Step]:
         if world.left < limits.leaves and process.commits and process.asked is None:
             possible.append(("leave", name))
     possible += cleaner_steps(world, limits)
-    possible += damage_steps(world, limits)
+    possible += damage_steps(world, limits.damages)
     if world.lost_logs < limits.lost_logs and world.log.records:
         possible.append(("lose the log", ""))
     return possible
@@ -330,22 +331,26 @@ def cleaner_steps(world: World, limits: Limits) -> list[Step]:
     return possible
 
 
-def damage_steps(world: World, limits: Limits) -> list[Step]:
-    """Claims that can be made unreadable, and records that operators can delete.
+def damage_steps(world: World, damages: int) -> list[Step]:
+    """Claims that can be made unreadable, and records that operators can delete (``repair``).
 
     They do so when everyone has read it who was not away for longer than the claim timeout.
+
+    Args:
+        world: The world.
+        damages: How many claims may be damaged, ever.
     """
-    possible: list[Step] = []
-    if not limits.damages:
-        return possible
+    if not damages and not world.damaged:
+        return []
     said = world.log.said().of(T0)
-    if world.damaged < limits.damages:
-        possible += [("damage", name) for name in said.claims]
-    seen = min((p.log.end for p in world.processes.values() if p.is_current), default=world.log.end)
-    for at, key, record in world.log.records:
-        if record is DAMAGED and key.detail[0] in said.damaged and at < seen:
-            possible.append(("drop", key.detail[0]))
-    return possible
+    possible = [("damage", name) for name in said.claims if world.damaged < damages]
+    return [*possible, *repair_steps(said, world.processes.values())]
+
+
+def repair_steps(said: PartitionLog, processes: Iterable[Process]) -> list[Step]:
+    """Claims that cannot be read, of which all know who may go on."""
+    seen = min((each.log.end for each in processes if each.is_current), default=math.inf)
+    return [("repair", name) for name, damage in said.damaged.items() if damage.position < seen]
 
 
 def log_steps(world: World, process: Process, limits: Limits) -> list[Step]:
@@ -386,7 +391,7 @@ def take(world: World, step: Step) -> None:
     elif what == "delete tombstones":
         world.log.delete_tombstones()
         world.expired += 1
-    elif what in {"damage", "drop"}:
+    elif what in {"damage", "repair"}:
         is_damage = what == "damage"
         world.damaged += is_damage
         world.log.append(Key(0, "claim", T0, (name,)), DAMAGED if is_damage else None)
