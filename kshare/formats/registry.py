@@ -72,8 +72,12 @@ class SchemaRegistry:
         """The address."""
         return self._config.url
 
-    def by_id(self, number: int) -> RegisteredSchema:
+    def by_id(self, number: int, *, waits: bool = True) -> RegisteredSchema:
         """The schema with an id.
+
+        Args:
+            number: The id.
+            waits: Whether to ask again while the registry does not answer.
 
         Raises:
             UnknownSchemaError: The registry has none.
@@ -85,7 +89,7 @@ class SchemaRegistry:
         until, error = self._unknown.get(number, (0.0, None))
         if error is not None and self._clock.monotonic() < until:
             raise error
-        found = self._shared(number)
+        found = self._shared(number, waits=waits)
         self._known[number] = found
         return found
 
@@ -163,22 +167,22 @@ class SchemaRegistry:
         self._texts[subject, kind, text] = found
         return found
 
-    def _shared(self, number: int) -> RegisteredSchema:
+    def _shared(self, number: int, *, waits: bool) -> RegisteredSchema:
         """A schema that a process of this host has asked for, or else the registry's answer."""
         files = self._files
         if files is None:
-            return self._of_registry(number)
+            return self._of_registry(number, waits=waits)
         found = files.get(number)
         if found is not None:
             return found
         with files.asking(number):
             found = files.get(number)
             if found is None:
-                found = self._of_registry(number)
+                found = self._of_registry(number, waits=waits)
                 files.put(found)
         return found
 
-    def _of_registry(self, number: int) -> RegisteredSchema:
+    def _of_registry(self, number: int, *, waits: bool) -> RegisteredSchema:
         def ask(client: Any) -> RegisteredSchema:
             schema = client.get_schema(number)
             return RegisteredSchema(
@@ -189,7 +193,7 @@ class SchemaRegistry:
             )
 
         try:
-            return self._ask(f"schema id {number}", ask, schema_id=number)
+            return self._ask(f"schema id {number}", ask, schema_id=number, waits=waits)
         except UnknownSchemaError as error:
             self._unknown[number] = (self._clock.monotonic() + _UNKNOWN_SECONDS, error)
             raise
@@ -223,8 +227,9 @@ class SchemaRegistry:
         *,
         subject: str | None = None,
         schema_id: int | None = None,
+        waits: bool = True,
     ) -> _Answer:
-        """Ask until there is an answer, or the time is over."""
+        """Ask until there is an answer, or the time is over; once, if nobody waits."""
         deadline = RetryDeadline.for_requests(self._kafka, self._clock)
         until = f"the registry answers, for {deadline.seconds:g} s at most"
         with opened(self._config) as client:
@@ -238,9 +243,9 @@ class SchemaRegistry:
                     return answer
                 deadline.start()
                 state = f"schema registry {self.url} does not say {what}"
-                if not is_passing or deadline.expired:
+                if not is_passing or not waits or deadline.expired:
                     deadline.over()
-                    after = f", after {deadline.seconds:g} s" if is_passing else ""
+                    after = f", after {deadline.seconds:g} s" if is_passing and waits else ""
                     raise SchemaRegistryError(
                         f"{state}{after}: {cause}",
                         url=self.url,

@@ -60,7 +60,8 @@ def _type_changes_since(
         for match in pinned:
             if match is None:
                 return ""
-            name, old = match[1], registry.by_id(int(match[2]))
+            # It is only told, and batches wait for that: a registry that is down is not waited for.
+            name, old = match[1], registry.by_id(int(match[2]), waits=False)
             whole = replace(schema.form, fields=None) if schema.members or name else schema.form
             decoder = made_decoder(forms.get(name, whole), old.text, dict(old.references))
             types[short_name(name) if name else None] = decoder.type

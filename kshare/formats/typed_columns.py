@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kshare.arrow_values import string_array
-from kshare.errors import BadRecordError
+from kshare.errors import BadRecordError, SchemaRegistryError
 from kshare.formats.avro.fingerprint import fingerprint as fingerprint_of
 from kshare.formats.decoder import Decoder, Fault
 from kshare.formats.framing import unframed
@@ -34,14 +34,13 @@ from kshare.formats.make import WriterDecoder
 from kshare.formats.payloads import Payloads
 from kshare.formats.records import OTHER
 from kshare.formats.schemas import ReaderSchema, ReaderSchemas
-from kshare.formats.writers import Schemas, Writers
+from kshare.formats.writers import Schemas, UnansweredError, Writers
 from kshare.options import DEFAULT_COLUMNS, SOURCE_COLUMNS, KafkaConfig
 from kshare.options.typed_rows import TYPED_COLUMNS, RowFormat, TypedRows
 
 __all__ = [
     "BadRow",
     "RowTyper",
-    "Schemas",
     "SetAside",
     "TypedColumn",
     "TypedValues",
@@ -176,7 +175,18 @@ class RowTyper:
             SchemaRegistryError: The registry does not say an id's schema.
         """
         place = place or self._place
-        found = {name: column.decoded(raw.column(name)) for name, column in self._columns.items()}
+        try:
+            found = {
+                name: column.decoded(raw.column(name)) for name, column in self._columns.items()
+            }
+        except UnansweredError as unanswered:
+            row, error = unanswered.row, unanswered.error
+            raise SchemaRegistryError(
+                f"{_shown_place(raw, place, row)} names a schema, and {error}",
+                url=error.url,
+                subject=error.subject,
+                schema_id=error.schema_id,
+            ) from None
         kept = np.ones(raw.num_rows, np.bool_)
         for name in self._skipping:
             kept[found[name].others] = False
@@ -226,14 +236,10 @@ class RowTyper:
     def _error(
         self, raw: pa.RecordBatch, place: tuple[str, int] | None, column: str, fault: Fault
     ) -> BadRecordError:
-        if place is not None:
-            topic, partition = place
-        else:
-            topic, partition = (raw.column(name)[fault.row].as_py() for name in _PLACE)
-        offset = raw.column("offset")[fault.row].as_py()
+        topic, partition, offset = _place_of(raw, place, fault.row)
         schema = self._columns[column].schema
         return BadRecordError(
-            f"{topic}-{partition} at offset {offset}: {_clause(column, fault)}, read as {schema}"
+            f"{_shown_place(raw, place, fault.row)}: {_clause(column, fault)}, read as {schema}"
             f"{self._advice}",
             column=column,
             field=fault.field,
@@ -245,6 +251,17 @@ class RowTyper:
 
 
 _PLACE: Final = ("topic", "partition")
+
+
+def _place_of(raw: pa.RecordBatch, place: tuple[str, int] | None, row: int) -> tuple[str, int, int]:
+    """Topic, partition and offset of a row."""
+    topic, partition = place or (raw.column(name)[row].as_py() for name in _PLACE)
+    return topic, partition, raw.column("offset")[row].as_py()
+
+
+def _shown_place(raw: pa.RecordBatch, place: tuple[str, int] | None, row: int) -> str:
+    topic, partition, offset = _place_of(raw, place, row)
+    return f"{topic}-{partition} at offset {offset}"
 
 
 def _clause(column: str, fault: Fault) -> str:

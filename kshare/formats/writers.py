@@ -9,13 +9,13 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kshare.errors import UnknownSchemaError
+from kshare.errors import SchemaRegistryError, UnknownSchemaError
 from kshare.formats.avro.references import with_references
 from kshare.formats.decoder import Fault
 from kshare.formats.make import WriterDecoder
 from kshare.formats.schema_files import RegisteredSchema
 
-__all__ = ["Schemas", "Writers"]
+__all__ = ["Schemas", "UnansweredError", "Writers"]
 
 _IDS_EACH: Final = 16
 """Ids of a record batch that are looked for one after another; more, by sorting all."""
@@ -30,6 +30,14 @@ class Schemas(Protocol):
         Raises:
             UnknownSchemaError: There is none.
         """
+
+
+class UnansweredError(Exception):
+    """The registry has not said the schema that a row names."""
+
+    def __init__(self, row: int, error: SchemaRegistryError) -> None:
+        super().__init__()
+        self.row, self.error = row, error
 
 
 class Writers:
@@ -59,7 +67,10 @@ class Writers:
         numbers = np.zeros(len(ids), np.int32)
         faults: list[Fault] = []
         for number, rows in _by_id(ids, there):
-            writer = self._writer(number)
+            try:
+                writer = self._writer(number)
+            except SchemaRegistryError as error:
+                raise UnansweredError(int(rows[0]), error) from None
             if isinstance(writer, str):
                 faults += (Fault(row, "", writer) for row in rows.tolist())
             else:

@@ -136,6 +136,19 @@ def test_a_registry_that_stays_down_is_an_error_that_names_it(fake: FakeRegistry
     assert raised.value.subject == "s"
 
 
+def test_who_does_not_wait_asks_once(fake: FakeRegistry) -> None:
+    number = fake.register("s", INT)
+    fake.fail([503])
+    clock = Clock()
+    registry = registry_of(fake, clock=clock)
+    with pytest.raises(SchemaRegistryError) as raised:
+        registry.by_id(number, waits=False)
+    assert str(raised.value).startswith(f"schema registry {fake.url} does not say schema id 1: ")
+    assert clock.now == 1000
+    assert len(fake.requests) == 1
+    assert registry.by_id(number, waits=False).text == INT
+
+
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_statuses_that_pass_are_waited_for(fake: FakeRegistry, status: int) -> None:
     fake.register("s", INT)

@@ -22,6 +22,7 @@ from kshare.options.typed_rows import (
     RowFormat,
     TypedRows,
 )
+from kshare.testing import FakeRegistry
 
 KAFKA = KafkaConfig(bootstrap_servers=())
 STRING = RowFormat(column="value", format="string")
@@ -136,3 +137,18 @@ def test_protobuf_of_a_registry_is_refused() -> None:
     form = RowFormat(column="value", format="protobuf", schema=LATEST_SCHEMA, subject="s")
     with pytest.raises(OptionsError, match="valueSchema: a registry's Protobuf is not read yet"):
         found_schemas(TypedRows(formats=(form,), registry=config), KAFKA, "t")
+
+
+def test_a_registry_that_is_down_is_not_waited_for_to_tell_what_has_changed() -> None:
+    """Batches would wait with it: here the time-out is longer than any test."""
+    patient = KafkaConfig(bootstrap_servers=(), api_timeout_ms=3_600_000)
+    with FakeRegistry() as registry:
+        registry.register("s", '"int"')
+        rows = TypedRows(
+            formats=(RowFormat(column="value", format="avro", schema=InlineSchema('"int"')),),
+            registry=RegistryConfig(Properties({"url": registry.url})),
+        )
+        schemas = found_schemas(rows, patient, "down")
+        registry.stop()
+        (text,) = told_changes(schemas, {"value": "avro id:1"}, patient)
+    assert "what has changed is not known: schema registry" in text

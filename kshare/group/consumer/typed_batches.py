@@ -93,7 +93,7 @@ class AskedAside:
 
 
 class _PatientRegistry:
-    """A registry that is asked aside: :class:`~kshare.formats.typed_columns.Schemas`.
+    """A registry that is asked aside: :class:`~kshare.formats.writers.Schemas`.
 
     Attributes:
         patience: Of the call that is under way.

@@ -347,6 +347,34 @@ def test_a_registry_that_stays_down_is_an_error_that_a_later_call_raises(
     assert quantities(consumer.consume_batch(WAIT_S)) == [1]
 
 
+def test_the_error_of_an_id_names_the_record(
+    cluster: FakeCluster, registry: FakeRegistry, make: Make
+) -> None:
+    first = registry.register("orders-value", FIRST)
+    cluster.produce("orders", [of_schema(first, 1)], partition=0)
+    consumer = make(**avro(registry, default_api_timeout_ms=200, request_timeout_ms=200))
+    consumer.assign({ORDERS: []})
+    assert quantities(consumer.consume_batch(WAIT_S)) == [1]
+    second = registry.register("orders-value", SECOND)
+    cluster.produce("orders", [of_schema(first, 2), of_schema(second, 3, b"\x00")], partition=0)
+    registry.stop()
+    found: list[int] = []
+
+    def taken() -> bool:
+        batch = consumer.consume_batch(0.02)
+        found.extend(quantities(batch) if batch is not None else [])
+        return False
+
+    with pytest.raises(SchemaRegistryError) as raised:
+        eventually(taken)
+    assert str(raised.value).startswith("orders-0 at offset 2 names a schema, and schema registry")
+    assert (raised.value.schema_id, raised.value.url) == (second, registry.url)
+    registry.start()
+    while len(found) < 2:
+        found.extend(quantities(consumer.consume_batch(WAIT_S)))
+    assert found == [2, 3]
+
+
 def test_close_does_not_wait_for_a_registry(
     cluster: FakeCluster, registry: FakeRegistry, make: Make, group: FakeSessions
 ) -> None:
