@@ -53,6 +53,8 @@ class Delivery:
         left_out: The owned key hashes that are not handed out.
 
     Attributes:
+        topic_partition: The partition.
+        start: From where it is delivered.
         explicit: Whether records are acknowledged one by one.
         is_provisional: Whether it goes on with what a consumer keeps until its next claim is in
             place, from which another delivery begins.
@@ -72,18 +74,13 @@ class Delivery:
         self.topic_partition = topic_partition
         self.explicit = explicit
         self.is_provisional = False
-        self._start = start
+        self.start = start
         self._scope = Scope.of(start.done, owned, carried, left_out)
         self._first = self._scope.first
         self._settled = self._scope.position
         self._handed_out = HandedOut(self._settled)
         self._open = OpenChunks(carried.chunks)  # explicit mode
         self._looked = -1  # the position for which it is known what is beyond it
-
-    @property
-    def start(self) -> DeliveryStart:
-        """From where it is delivered."""
-        return self._start
 
     @property
     def owned(self) -> KeyRanges:
@@ -325,9 +322,10 @@ class Delivery:
             bounds: The offsets.
             with_passed: Whether to say what was processed before the seek, too.
         """
-        layers = self._scope.processed(
-            bounds, self.position, self._waiting, with_passed=with_passed
-        )
+        # In implicit mode, the position is ahead of that as long as a call is not settled.
+        counted = bounds[-1] if bounds else self._first
+        end = self.position if self.explicit else counted
+        layers = self._scope.processed(bounds, end, self._waiting, with_passed=with_passed)
         if self.explicit and with_passed:
             layers += self._scope.earlier(self._waiting)
         return layers

@@ -342,7 +342,7 @@ class Scope:
     def processed(
         self,
         bounds: Bounds,
-        position: int,
+        end: int,
         waiting: Callable[[], Bounds],
         *,
         with_passed: bool = True,
@@ -351,7 +351,7 @@ class Scope:
 
         Args:
             bounds: The offsets that are processed since the start or the last seek.
-            position: The offset after the last record that was handed out.
+            end: Below this offset, all is processed that is not waiting.
             waiting: The offsets that are handed out and not acknowledged.
             with_passed: Whether to say what was processed before the seek, too.
         """
@@ -359,7 +359,7 @@ class Scope:
         if with_passed:
             for each in (*self.sought, *self.sought_before):
                 layers += each.passed
-        return [*layers, *self._ahead(position, waiting), *self._before_left_out(waiting)]
+        return [*layers, *self._ahead(end, waiting), *self._before_left_out(waiting)]
 
     def since_seeks(self, bounds: Bounds) -> list[Stripe]:
         """Offsets since the start, or of sought hashes since the seek, as stripes."""
@@ -399,17 +399,15 @@ class Scope:
             if bounds:
                 yield Stripe(piece.hashes, bounds)
 
-    def _ahead(self, position: int, waiting: Callable[[], Bounds]) -> Iterator[Stripe]:
-        """What the delivery before has handed out beyond the position, and is processed."""
+    def _ahead(self, end: int, waiting: Callable[[], Bounds]) -> Iterator[Stripe]:
+        """What the delivery before has handed out beyond an offset, and is processed."""
         ahead: list[tuple[Bounds, KeyRanges]] = [
-            ((max(piece.offsets.start, position), piece.offsets.end), hashes)
+            ((max(piece.offsets.start, end), piece.offsets.end), hashes)
             for piece in self.pieces
-            if piece.offsets.end > position and (hashes := self.unsought & [piece.hashes])
+            if piece.offsets.end > end and (hashes := self.unsought & [piece.hashes])
         ]
         ahead += [
-            (bounds, each.hashes)
-            for each in self.sought
-            if (bounds := since(each.handed_out, position))
+            (bounds, each.hashes) for each in self.sought if (bounds := since(each.handed_out, end))
         ]
         if not ahead:
             return
