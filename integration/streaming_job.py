@@ -51,7 +51,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from integration.spark import INTERPRETED, start_spark
 from kshare.core.tasks import Ticket
 from kshare.feedback.server import FeedbackServer
-from spark_plugin.source import KshareDataSource, StreamReader
+from spark_plugin.readers import StreamReader
+from spark_plugin.source import KshareDataSource
 from spark_plugin.spark_api import TELLS_START
 
 DRIVER = "integration.streaming_job"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kshare.options import SourceOptions
-    from spark_plugin.source import StreamReader
+    from spark_plugin.readers import StreamReader
 
 
 __all__ = ["WRAPPER", "LoggedEnd", "PlainReader"]

@@ -20,7 +20,7 @@ from kshare.planner.batch_query import Comparison, Condition, bounds_of
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.query_group import QueryMemberLike
 from kshare.planner.schema_pins import SchemaPins
-from spark_plugin.source import as_partitions
+from spark_plugin.partitions import as_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import ColumnPath, Filter

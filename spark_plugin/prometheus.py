@@ -14,7 +14,7 @@ from typing import Final
 from kshare.core.hashing import ALL_HASHES
 from kshare.monitor.collectors import Collectors
 from kshare.monitor.report import RangeReport
-from spark_plugin.listener import QueryReport, SourceReport
+from spark_plugin.query_report import QueryReport, SourceReport
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry

@@ -6,16 +6,13 @@ what only planners need is in :mod:`spark_plugin.planner_side`, what only tasks 
 :mod:`spark_plugin.task_side`, and each is imported when it is first used.
 """
 
-import logging
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import MutableMapping, Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    InputPartition,
 )
 from pyspark.sql.types import (
     ArrayType,
@@ -29,37 +26,24 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kshare.core.tasks import PlannedSlice, Task
 from kshare.edge import edge
-from kshare.errors import KshareError, OptionsError, SchemaRegistryError
+from kshare.errors import OptionsError, SchemaRegistryError
 from kshare.options import SourceOptions, parse_options
 from kshare.options.model import ParsedOptions
 from kshare.options.typed_rows import TypedRows
 from spark_plugin.logs import show_log
 from spark_plugin.read_info import filters_may_be_pushed
-from spark_plugin.spark_api import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-    new_folder,
-    stream_reader,
-)
+from spark_plugin.readers import BatchReader, FilteredReader, RefusedReader, StreamReader, warn
+from spark_plugin.spark_api import TELLS_START, new_folder
 from spark_plugin.tables import told_of_tables
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.datasource import Filter
-
     from kshare.formats.schemas import ReaderSchemas
-    from kshare.planner import StreamPlanner
     from spark_plugin.sink import BatchSink, StreamSink
 
 
-__all__ = ["KshareDataSource", "SlicePartition", "StreamReader", "as_partitions"]
+__all__ = ["KshareDataSource"]
 
-_log = logging.getLogger("kshare")
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -71,22 +55,6 @@ _TYPES: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": ArrayType(_HEADER),
 }
-
-
-@dataclass
-class SlicePartition(InputPartition):
-    """A task, as Spark sends it.
-
-    Attributes:
-        slices: The slices to read, together; at least one.
-    """
-
-    slices: tuple[PlannedSlice, ...]
-
-
-def as_partitions(tasks: Iterable[Task]) -> list[InputPartition]:
-    """Convert tasks into Spark's input partitions, in the order of the plan."""
-    return [SlicePartition(task.slices) for task in tasks]
 
 
 class KshareDataSource(DataSource):
@@ -136,8 +104,8 @@ class KshareDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
         parsed, schemas = _parse(self, schema, streaming=False)
-        _warn(parsed.warnings)
-        make = _FilteredReader if filters_may_be_pushed() else _BatchReader
+        warn(parsed.warnings)
+        make = FilteredReader if filters_may_be_pushed() else BatchReader
         return make(parsed.options, schemas)
 
     @edge
@@ -151,8 +119,13 @@ class KshareDataSource(DataSource):
             parsed, schemas = _parse(self, schema, streaming=True)
             reader = StreamReader(parsed.options, parsed.warnings, schemas)
         except (OptionsError, SchemaRegistryError) as error:
-            reader = _RefusedReader(error)
-        return stream_reader(reader, self.folder)
+            reader = RefusedReader(error)
+        if TELLS_START:
+            return reader
+        # Only older versions need it.
+        from spark_plugin.plain_reader import PlainReader  # noqa: PLC0415
+
+        return PlainReader(reader, self.folder)
 
     @edge
     def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
@@ -220,11 +193,6 @@ def _parse(
     return parsed, schemas
 
 
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        _log.warning(warning)
-
-
 def _merged(streaming: Sequence[str], batch: Sequence[str]) -> list[str]:
     """The faults of both kinds of query, while it is not known which of them this will be."""
     return [
@@ -232,143 +200,3 @@ def _merged(streaming: Sequence[str], batch: Sequence[str]) -> list[str]:
         *(f"{text} [as a stream]" for text in streaming if text not in batch),
         *(f"{text} [as a batch]" for text in batch if text not in streaming),
     ]
-
-
-class _TaskReader:
-    """The part of a reader that runs in tasks, which get a copy with its options and schemas."""
-
-    def __init__(self, options: SourceOptions, schemas: "ReaderSchemas | None" = None) -> None:
-        self._options = options
-        self._schemas = schemas
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_schemas": self._schemas}
-
-    @edge
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Read a task's slices, as Arrow batches."""
-        if not isinstance(partition, SlicePartition):
-            return  # Spark makes one bare partition of an empty plan
-        # The compiled kernels and what reads with them: 0.6 s and 88 MiB, which no planner needs.
-        from spark_plugin.task_side import read_partition  # noqa: PLC0415
-
-        yield from read_partition(partition, self._options, self._schemas)
-
-
-class _BatchReader(_TaskReader, DataSourceReader):
-    _filters: "tuple[Filter, ...]" = ()
-
-    @edge
-    def partitions(self) -> list[InputPartition]:
-        # Tasks unpickle this class, and need no planner (0.2 s of imports).
-        from spark_plugin.planner_side import batch_partitions  # noqa: PLC0415
-
-        return batch_partitions(self._options, self._filters)
-
-
-class _FilteredReader(_BatchReader):
-    """A reader to which Spark may push filters: see :mod:`spark_plugin.read_info`."""
-
-    @edge
-    def pushFilters(self, filters: "list[Filter]") -> "list[Filter]":  # noqa: N802
-        """Note the filters for planning, and leave all of them for Spark to apply."""
-        self._filters = tuple(filters)
-        return filters
-
-
-class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of a streaming query. It lives in the planner's process."""
-
-    _opened: "StreamPlanner | None" = None
-
-    def __init__(
-        self,
-        options: SourceOptions,
-        warnings: Sequence[str] = (),
-        schemas: "ReaderSchemas | None" = None,
-    ) -> None:
-        super().__init__(options, schemas)
-        self._warnings = warnings
-
-    @property
-    def options(self) -> SourceOptions:
-        """The query's options."""
-        return self._options
-
-    @property
-    def _planner(self) -> "StreamPlanner":
-        if self._opened is None:
-            # Spark makes readers in processes that plan nothing, too (0.2 s of imports).
-            from spark_plugin.planner_side import open_planner  # noqa: PLC0415
-
-            _warn(self._warnings)  # here, as only one process of a query comes here
-            self._opened = open_planner(self._options, self._schemas)
-        return self._opened
-
-    @edge
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query starts."""
-        return self._planner.initial_offsets()
-
-    @edge
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit that the options set."""
-        # Spark has no limit of several kinds; what it does not hand back, the options say.
-        options = self._options
-        if options.max_offsets_per_trigger is not None:
-            return ReadMaxRows(options.max_offsets_per_trigger)
-        least = options.min_offsets_per_trigger
-        return ReadAllAvailable() if least is None else ReadMinRows(least)
-
-    @edge
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take the log as it is now; records produced later are not read."""
-        self._planner.pin_latest()
-
-    def follow_latest(self) -> None:
-        """Read on beyond the ends that were taken for all there is: Spark has no such call."""
-        self._planner.unpin_latest()
-
-    @edge
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next batch ends."""
-        max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        # Trigger.Once asks for all there is: no limit applies, nor does the minimum.
-        is_bounded = not isinstance(limit, ReadAllAvailable)
-        return self._planner.latest_offsets(start, max_offsets, may_wait=is_bounded)
-
-    @edge
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the ends of the partitions and a report, for the progress event."""
-        return self._planner.seen_offsets()
-
-    @edge
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a batch."""
-        return as_partitions(self._planner.tasks(start, end))
-
-    @edge
-    def stop(self) -> None:
-        """End the planner, if there is one."""
-        if self._opened is not None:
-            self._opened.close()
-
-
-class _RefusedReader(StreamReader):
-    """The reader of a query whose options are wrong: each call but ``stop`` raises the error."""
-
-    def __init__(self, error: KshareError) -> None:
-        self._error = error
-
-    @property
-    def options(self) -> SourceOptions:
-        """There are none."""
-        raise self._error
-
-    @property
-    def _planner(self) -> "StreamPlanner":
-        raise self._error
-
-    @edge
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        raise self._error

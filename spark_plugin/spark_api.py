@@ -78,9 +78,6 @@ else:
         """A streaming writer that gets Arrow batches, as Spark 4.0 asks for its batch one only."""
 
 
-if TYPE_CHECKING:
-    from spark_plugin.source import StreamReader
-
 __all__ = [
     "REPORTS_LATEST",
     "SPARK",
@@ -94,7 +91,6 @@ __all__ = [
     "new_folder",
     "refuse_reuse",
     "shown_offsets",
-    "stream_reader",
 ]
 
 _RECEIVER: Final = "SparkSocketMessageReceiver"
@@ -110,21 +106,6 @@ def new_folder() -> str | None:
     from spark_plugin.held_ends import folder_name  # noqa: PLC0415
 
     return folder_name()
-
-
-def stream_reader(reader: "StreamReader", folder: str | None) -> datasource.DataSourceStreamReader:
-    """Return a reader that the installed Spark can call.
-
-    Args:
-        reader: What it calls.
-        folder: As of :func:`new_folder`.
-    """
-    if TELLS_START:
-        return reader
-    # Only older versions need it.
-    from spark_plugin.plain_reader import PlainReader  # noqa: PLC0415
-
-    return PlainReader(reader, folder)
 
 
 def shown_offsets(shown: Any) -> Any:

@@ -45,7 +45,7 @@ from kshare.operating_system import OperatingSystem, this_system
 from kshare.options import SourceOptions
 from kshare.wire.reader.read_slice import OnEnd, read_slices
 from spark_plugin.logs import show_log
-from spark_plugin.source import SlicePartition
+from spark_plugin.partitions import SlicePartition
 from spark_plugin.spark_api import SPARK, refuse_reuse
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ __all__ = ["main"]
 _WORKER = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.plan_data_source_read")
 _KSHARE = ("kshare.produce", "kshare.cluster.cluster", "kshare.wire.reader.read_slice")
 _PLUGIN = (
-    *("spark_plugin.source", "spark_plugin.planner_side"),
+    *("spark_plugin.source", "spark_plugin.readers", "spark_plugin.planner_side"),
     *("spark_plugin.task_side", "spark_plugin.sink"),
 )
 

@@ -1,4 +1,4 @@
-"""Committed offsets, and stable ones to a group for Kafka's own lag tools: ``commitOffsets``.
+"""Stable offsets, committed to a group for Kafka's own lag tools: ``commitOffsets``.
 
 Guarantees: nothing is ever read back, and a commit that fails is a warning: the query goes on. No
 call waits for Kafka but :meth:`Committer.close`, and that one for a few seconds.
@@ -10,38 +10,19 @@ load this module.
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from kshare.cluster.committed import CommittedOffset, Outcome
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError
 from kshare.options import KafkaConfig, SourceOptions
 
 if TYPE_CHECKING:
     from kshare.cluster.coordinator import OffsetWriter
 
-__all__ = ["CommittedOffset", "CommittedOffsets", "Committer", "Outcome", "committer"]
+__all__ = ["Committer", "committer"]
 
 _log = logging.getLogger("kshare.planner")
 
-
-class CommittedOffset(NamedTuple):
-    """A committed offset, as the coordinator stores it.
-
-    Attributes:
-        offset: The offset.
-        metadata: What the committer says of it.
-        leader_epoch: Leader epoch of the record before it; None if it is not known.
-    """
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int | None = None
-
-
-CommittedOffsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
-
-Outcome: TypeAlias = dict[TopicPartition, KafkaError | None]
-"""The error of each partition; None if its offset is stored."""
 
 MakeWriter: TypeAlias = Callable[[KafkaConfig, str], "OffsetWriter"]
 

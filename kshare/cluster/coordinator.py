@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaError as RdKafkaError
 
 from kshare.cluster.client import kafka_error
-from kshare.cluster.committer import CommittedOffset, CommittedOffsets, Outcome
+from kshare.cluster.committed import CommittedOffset, CommittedOffsets, Outcome
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.kafka_python import FindCoordinatorRequest, OffsetCommitRequest, OffsetFetchRequest

@@ -27,8 +27,8 @@ from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.group.log.retry_log import Reason
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
 from kshare.processing.committed import committed_of
+from kshare.processing.handling import Handling
 from kshare.processing.policy import DeadLetter, Park
-from kshare.processing.processor import Processor
 from kshare.wire.protocol.background import begin
 
 __all__ = ["ConsumerEdge", "check_consumer", "message_of", "records_of"]
@@ -40,7 +40,7 @@ _CLOSE_SECONDS: Final = 5.0
 
 
 def check_consumer(
-    consumer: KeySharedConsumer, processor: Processor, topics: SubscribedTopics | None
+    consumer: KeySharedConsumer, processor: Handling, topics: SubscribedTopics | None
 ) -> None:
     """Check that a processor may process what a consumer reads.
 
@@ -84,7 +84,7 @@ def check_consumer(
 
 
 def _faults_of_topics(
-    consumer: KeySharedConsumer, processor: Processor, topics: SubscribedTopics | None
+    consumer: KeySharedConsumer, processor: Handling, topics: SubscribedTopics | None
 ) -> Iterator[str]:
     if isinstance(processor.on_failure, DeadLetter):
         letters = processor.on_failure.topic
@@ -107,7 +107,7 @@ def message_of(record: Record) -> Message:
     return Message((record.source, record.row, record.raw_value))
 
 
-def records_of(processor: Processor, messages: Iterable[Message]) -> Iterable[Record]:
+def records_of(processor: Handling, messages: Iterable[Message]) -> Iterable[Record]:
     """Records of messages, with the time of a header ``not-before``."""
     chunk: Chunk | None = None
     keys, values, offsets, has_headers = [], [], [], False
@@ -148,7 +148,7 @@ class ConsumerEdge:
     """
 
     def __init__(
-        self, processor: Processor, consumer: KeySharedConsumer, on_room: Callable[[], None]
+        self, processor: Handling, consumer: KeySharedConsumer, on_room: Callable[[], None]
     ) -> None:
         self._processor = processor
         self._on_room = on_room

@@ -9,7 +9,7 @@ from kshare.core.progress import TopicPartition
 from kshare.core.showing import WHOLE, error_text, shown, shown_error
 from kshare.dead_letters.record import Outcome, Record
 from kshare.errors import ProcessingError
-from kshare.processing.processor import Processor
+from kshare.processing.handling import Handling
 
 _SHOWN: Final = 1_000
 __all__ = ["OUTCOME_COLUMNS", "RESULT_TYPES", "records_of_rows", "rows_of_outcomes"]
@@ -94,7 +94,7 @@ _KAFKAS: Final = {"timestamp": _milliseconds, "headers": _headers}
 
 
 def records_of_rows(
-    processor: Processor, batch: pa.RecordBatch, key: str, first: int
+    processor: Handling, batch: pa.RecordBatch, key: str, first: int
 ) -> Iterator[Record]:
     """Records of a batch, each with its row as :attr:`Record.row`.
 

@@ -34,10 +34,10 @@ from kshare.processing.frame_rows import (
     records_of_rows,
     rows_of_outcomes,
 )
+from kshare.processing.handling import Handling
 from kshare.processing.loop import new_event_loop
 from kshare.processing.pickling import spark_dumps, unpicklable
 from kshare.processing.policy import DeadLetter, Park
-from kshare.processing.processor import Processor
 
 __all__ = [
     "Frame",
@@ -66,7 +66,7 @@ class Frame(Protocol):
 
 def process_by_key(
     frame: Frame,
-    processor: Processor,
+    processor: Handling,
     *,
     key: str = "key",
     result: str | None = None,
@@ -144,7 +144,7 @@ def _wrong_columns(frame: Frame, key: str, result: str | None) -> list[str]:
 
 
 def run_batch(
-    processor: Processor,
+    processor: Handling,
     frame: Frame,
     *,
     key: str = "key",
@@ -169,7 +169,7 @@ def run_batch(
     return Counter({row["status"]: row["count"] for row in rows})
 
 
-def _unsuitable(processor: Processor, options: Mapping[str, str] | None) -> Iterator[str]:
+def _unsuitable(processor: Handling, options: Mapping[str, str] | None) -> Iterator[str]:
     policy = processor.on_failure
     if isinstance(policy, Park):
         yield (
@@ -199,7 +199,7 @@ def _unsuitable(processor: Processor, options: Mapping[str, str] | None) -> Iter
 @edge
 def process_rows(
     batches: Iterable[pa.RecordBatch],
-    processor: Processor,
+    processor: Handling,
     *,
     key: str = "key",
     result: str | None = None,
@@ -241,7 +241,7 @@ def process_rows(
 class _Task:
     """An engine for the rows of a task; also its edge."""
 
-    def __init__(self, processor: Processor, letters: Letters | None, result: str | None) -> None:
+    def __init__(self, processor: Handling, letters: Letters | None, result: str | None) -> None:
         self._processor = processor
         self._result = result
         self._letters = letters
@@ -342,7 +342,7 @@ def _in(loop: asyncio.AbstractEventLoop, work: Any) -> Any:
     return asyncio.run_coroutine_threadsafe(work, loop).result()
 
 
-def _letters(processor: Processor, options: Mapping[str, str] | None) -> Letters | None:
+def _letters(processor: Handling, options: Mapping[str, str] | None) -> Letters | None:
     policy = processor.on_failure
     if not isinstance(policy, DeadLetter) or options is None:
         return None

@@ -26,10 +26,10 @@ from kshare.errors import (
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Message
 from kshare.processing.consumer_edge import records_of
+from kshare.processing.handling import Handling
 from kshare.processing.held import SAY_SECONDS, full
 from kshare.processing.intake import Intake
 from kshare.processing.kept_state import KeptState
-from kshare.processing.processor import Processor
 from kshare.processing.room import Allotment, Shares
 from kshare.wire.protocol.wait_log import WaitLog
 
@@ -76,7 +76,7 @@ class Reader:
 
     def __init__(
         self,
-        processor: Processor,
+        processor: Handling,
         consumer: KeySharedConsumer,
         intake: Intake,
         ending: Ending,

@@ -9,7 +9,7 @@ from kshare.core.progress import TopicPartition
 from kshare.dead_letters.record import Record
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing.core.lane import Lane, State
-from kshare.processing.processor import Processor
+from kshare.processing.handling import Handling
 
 __all__ = ["Allotment", "Room", "Shares"]
 
@@ -131,7 +131,7 @@ class Shares:
         paused: Partitions that this has paused.
     """
 
-    def __init__(self, processor: Processor, consumer: KeySharedConsumer, room: Room) -> None:
+    def __init__(self, processor: Handling, consumer: KeySharedConsumer, room: Room) -> None:
         self.paused = set[TopicPartition]()
         self._knows_paused = True
         self._settings = processor.settings

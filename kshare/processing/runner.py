@@ -25,10 +25,10 @@ from typing import Any, Final
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.processing.consumer_edge import ConsumerEdge, check_consumer
+from kshare.processing.handling import Handling
 from kshare.processing.intake import Intake
 from kshare.processing.loop import new_event_loop
 from kshare.processing.measures import LoopWatch, Progress, Running
-from kshare.processing.processor import Processor
 from kshare.processing.reader import READ_MAX, Ending, Reader, Topics
 from kshare.processing.room import Room
 
@@ -38,7 +38,7 @@ _log = logging.getLogger("kshare.processing")
 _CANCEL_SECONDS: Final = 1.0
 
 
-def run(processor: Processor, consumer: KeySharedConsumer, topics: Topics) -> None:
+def run(processor: Handling, consumer: KeySharedConsumer, topics: Topics) -> None:
     """Process records until a signal or a fault ends it; closes the consumer."""
     runner = Runner(processor, consumer, topics)
     if not _is_in_a_loop():
@@ -126,7 +126,7 @@ class Runner:
         OptionsError: The consumer is configured in another way.
     """
 
-    def __init__(self, processor: Processor, consumer: KeySharedConsumer, topics: Topics) -> None:
+    def __init__(self, processor: Handling, consumer: KeySharedConsumer, topics: Topics) -> None:
         if topics is not None and not isinstance(topics, str | re.Pattern):
             topics = list(topics)
         check_consumer(consumer, processor, None if topics is None else SubscribedTopics.of(topics))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kshare.options.kafka_table import PROPERTIES
 from kshare.options.model import KafkaConfig
-from kshare.security.store_files import trust_store
 from kshare.security.tls import client_keys, identifies_endpoints
+from kshare.security.trust_store import trust_store
 
 if TYPE_CHECKING:
     from kshare.security.tokens import Token

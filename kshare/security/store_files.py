@@ -1,7 +1,4 @@
-"""Files of stores, and what needs no cryptography of them: PEM certificates, JKS; trust stores.
-
-Guarantee: the certificates of a trust store are PEM, for every kind of store; a store is read by
-what its bytes are, since Java too opens PKCS#12 under the name of JKS.
+"""Files of stores, and what needs no cryptography of them: PEM certificates, JKS.
 
 Kept apart from :mod:`kshare.security.key_store`, because importing ``cryptography`` takes 130 ms.
 """
@@ -25,7 +22,6 @@ __all__ = [
     "pem_certificates",
     "read_file",
     "store_fault",
-    "trust_store",
 ]
 
 JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
@@ -107,40 +103,3 @@ def jks_entries(content: bytes, properties: Properties, kind: str) -> list[jks.E
         raise store_fault(f"{kind}.password", wrong) from None
     except jks.DamagedStoreError:
         raise store_fault(f"{kind}.location", "is a damaged JKS store") from None
-
-
-def trust_store(properties: Properties) -> str | None:
-    """Read the certificates that brokers must lead to from where ``ssl.truststore.*`` says.
-
-    Args:
-        properties: Java's, without ``kafka.``.
-
-    Returns:
-        PEM; None if the system's authorities are trusted.
-
-    Raises:
-        OptionsError: The store cannot be read, or its password is wrong.
-    """
-    inline, where = "ssl.truststore.certificates", "ssl.truststore.location"
-    if inline in properties:
-        return pem_certificates(properties[inline], inline)
-    if where not in properties:
-        return None
-    content = read_file(properties[where], where)
-    if properties.get("ssl.truststore.type", "").strip().upper() == "PEM":
-        return pem_certificates(content.decode("latin-1"), where)
-    if content.startswith(JCEKS_MAGIC):
-        raise store_fault(where, "is a JCEKS store", "convert it to PKCS12 with keytool")
-    if content.startswith(jks.JKS_MAGIC):
-        entries = jks_entries(content, properties, "ssl.truststore")
-        certificates = [
-            pem_armour(entry.certificates[0]) for entry in entries if entry.certificates
-        ]
-    else:
-        # cryptography: 130 ms
-        from kshare.security.key_store import pkcs12_certificates  # noqa: PLC0415
-
-        certificates = pkcs12_certificates(content, properties, "ssl.truststore")
-    if not certificates:
-        raise store_fault(where, "holds no certificate")
-    return "".join(certificates)

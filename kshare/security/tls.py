@@ -19,7 +19,8 @@ from kshare.errors import OptionsError
 from kshare.operating_system import OperatingSystem, this_system
 from kshare.options.frozen import Properties
 from kshare.options.model import KafkaConfig
-from kshare.security.store_files import has_key, trust_store
+from kshare.security.store_files import has_key
+from kshare.security.trust_store import trust_store
 
 if TYPE_CHECKING:
     from kshare.security.key_store import KeyStore

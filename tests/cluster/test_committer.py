@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
-from kshare.cluster.committer import CommittedOffsets, Committer, Outcome, committer
+from kshare.cluster.committed import CommittedOffsets, Outcome
+from kshare.cluster.committer import Committer, committer
 from kshare.cluster.coordinator import OffsetWriter
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError

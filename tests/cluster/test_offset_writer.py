@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from kshare.cluster.committer import CommittedOffset
+from kshare.cluster.committed import CommittedOffset
 from kshare.cluster.coordinator import OffsetWriter, fetch_offsets, offsets_to_send
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError

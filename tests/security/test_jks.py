@@ -19,7 +19,7 @@ from kshare.errors import OptionsError
 from kshare.options.frozen import Properties
 from kshare.security import jks
 from kshare.security.key_store import KeyStore, key_store
-from kshare.security.store_files import trust_store
+from kshare.security.trust_store import trust_store
 from tests.support.certificates import (
     Pair,
     der_value,

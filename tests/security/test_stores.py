@@ -8,7 +8,8 @@ from cryptography.hazmat.primitives import serialization as s
 
 from kshare.options.frozen import Properties
 from kshare.security.key_store import key_store
-from kshare.security.store_files import has_key, trust_store
+from kshare.security.store_files import has_key
+from kshare.security.trust_store import trust_store
 from tests.support.certificates import Pair, jks_of, make, pkcs12_of
 from tests.support.options import SECRET
 from tests.support.security import ders, properties, refused

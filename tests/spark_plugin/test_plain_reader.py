@@ -20,7 +20,8 @@ from kshare.errors import KshareError, OptionsError
 from kshare.testing import FakeCluster, Record
 from spark_plugin.held_ends import hold
 from spark_plugin.plain_reader import WRAPPER, PlainReader
-from spark_plugin.source import KshareDataSource, StreamReader
+from spark_plugin.readers import StreamReader
+from spark_plugin.source import KshareDataSource
 from tests.support.effort import examples
 from tests.support.options import BASE
 

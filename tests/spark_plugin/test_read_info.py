@@ -14,8 +14,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, GreaterThanOrEqual,
 
 from kshare.testing import FakeCluster, Record
 from spark_plugin import read_info
+from spark_plugin.partitions import SlicePartition
 from spark_plugin.read_info import installed_jars, kept_with_scan
-from spark_plugin.source import KshareDataSource, SlicePartition
+from spark_plugin.source import KshareDataSource
 
 FOLDER = "org/apache/spark/sql/execution/datasources/v2/python"
 INFO = f"L{FOLDER}/PythonDataSourceReadInfo;"

@@ -7,9 +7,11 @@ from typing import Any
 import pyspark
 import pytest
 
+from spark_plugin import source as source_module
 from spark_plugin import spark_api
 from spark_plugin.plain_reader import PlainReader
-from spark_plugin.source import KshareDataSource, StreamReader
+from spark_plugin.readers import StreamReader
+from spark_plugin.source import KshareDataSource
 from tests.support.options import BASE
 
 END_OF_STREAM = -4
@@ -21,7 +23,7 @@ def test_this_spark_is_named() -> None:
 
 @pytest.mark.parametrize("told", [True, False])
 def test_the_reader_is_one_that_spark_can_call(monkeypatch: Any, told: bool) -> None:
-    monkeypatch.setattr(spark_api, "TELLS_START", told)
+    monkeypatch.setattr(source_module, "TELLS_START", told)
     for options in (BASE, {**BASE, "maxOffsetsPerTrigger": "few"}):
         source = KshareDataSource(options)
         reader = source.streamReader(source.schema())

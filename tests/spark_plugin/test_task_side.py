@@ -15,7 +15,7 @@ from kshare.feedback import server as server_module
 from kshare.feedback.server import FeedbackServer
 from kshare.wire.reader.read_slice import OnEnd
 from spark_plugin import task_side
-from spark_plugin.source import SlicePartition
+from spark_plugin.partitions import SlicePartition
 from tests.support.clock import WAIT_S
 from tests.support.fake_logs import stream
 from tests.support.feedback import HERE

@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 import spark_plugin
 from kshare.errors import KshareError
 from spark_plugin import available_now, spark_api, triggers
+from spark_plugin import source as source_module
 from spark_plugin.held_ends import Hold
 from spark_plugin.source import KshareDataSource
 from tests.support.groups import eventually
@@ -89,7 +90,7 @@ def leaf(name: str, made: Any = None, kind: str = "StreamingRelationV2") -> Any:
 @pytest.fixture
 def older(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Spark that runs the trigger as one batch."""
-    for module in (triggers, spark_api):
+    for module in (triggers, spark_api, source_module):
         monkeypatch.setattr(module, "TELLS_START", False)
 
 

@@ -21,7 +21,8 @@ from pyspark.sql.types import (
 
 from kshare.errors import BadRecordError, OptionsError, SchemaRegistryError
 from kshare.testing import FakeCluster, FakeRegistry, Record
-from spark_plugin.source import KshareDataSource, StreamReader
+from spark_plugin.readers import StreamReader
+from spark_plugin.source import KshareDataSource
 
 STRINGS = {"valueFormat": "string", "keyFormat": "string"}
 GOOD = [Record("k1", "v1"), Record(None, "v2"), Record("k3", None)]

@@ -11,8 +11,9 @@
 """
 
 import time
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -30,13 +31,20 @@ from kshare.group.consumer.typed_batches import (
 from kshare.group.core.handing_out import Call
 from kshare.group.delivery.dispatcher import Dispatcher
 
-if TYPE_CHECKING:
-    from kshare.group.consumer.calls import Calls
-
 __all__ = ["TypedCalls"]
 
 _WAIT_SECONDS: Final = 1.0
 """So long the registry is waited for before the group is followed, and the batch taken again."""
+
+
+class RawCalls(Protocol):
+    """The calls for bytes: :class:`~kshare.group.consumer.calls.Calls`."""
+
+    def await_raw(self, call: Call, deadline: float, *, as_rows: bool = False) -> bool:
+        """Wait for a batch, or for messages; whether there is something."""
+
+    def confirmed(self, call: Call) -> Sequence[object] | None:
+        """What a call collected, if it may be returned now; None: it goes back."""
 
 
 class TypedCalls:
@@ -65,7 +73,7 @@ class TypedCalls:
         self._state = state
         self._explicit = explicit
 
-    def gather(self, calls: "Calls", call: Call, deadline: float) -> bool:
+    def gather(self, calls: RawCalls, call: Call, deadline: float) -> bool:
         """Collect a batch, and type it; whether there is one to return. For the polling thread.
 
         Raises:
@@ -126,7 +134,7 @@ class TypedCalls:
                 self._receiver.give_back()
         return not call.is_empty
 
-    def returned(self, calls: "Calls", call: Call) -> pa.RecordBatch | None:
+    def returned(self, calls: RawCalls, call: Call) -> pa.RecordBatch | None:
         """Return the batch that was gathered, if it may be returned now and has rows; else None.
 
         Raises:

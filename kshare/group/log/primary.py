@@ -13,7 +13,7 @@ from typing import Any
 
 from kshare.cluster.client import kafka_error
 from kshare.cluster.cluster import Cluster
-from kshare.cluster.committer import CommittedOffset, CommittedOffsets
+from kshare.cluster.committed import CommittedOffset, CommittedOffsets
 from kshare.cluster.coordinator import OffsetWriter, fetch_offsets
 from kshare.core.listing import join_names
 from kshare.core.offsets import Bounds, intersect

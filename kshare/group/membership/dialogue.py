@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from kshare.cluster.committer import CommittedOffsets
+from kshare.cluster.committed import CommittedOffsets
 from kshare.cluster.coordinator import commit_codes
 from kshare.core.progress import TopicPartition
 from kshare.core.showing import shown

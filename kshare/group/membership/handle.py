@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from kshare.cluster.committer import CommittedOffsets
+from kshare.cluster.committed import CommittedOffsets
 from kshare.cluster.policies import RANGE_FETCH
 from kshare.core.progress import TopicPartition
 from kshare.core.waits import Wait

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from kshare.cluster.committer import CommittedOffsets
+from kshare.cluster.committed import CommittedOffsets
 from kshare.cluster.coordinator import commit_request, find_coordinator
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.protocol.consumer_protocol import PROTOCOL_TYPE

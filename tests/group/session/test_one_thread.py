@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from kshare.cluster.committer import CommittedOffset
+from kshare.cluster.committed import CommittedOffset
 from kshare.cluster.coordinator import find_coordinator
 from kshare.errors import KafkaError, KshareError
 from kshare.group.membership import member_link
