@@ -10,7 +10,7 @@ Cost: as for :mod:`kshare.cluster.parked_keys`.
 import threading
 import time
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kshare.cluster.topic_table import TableTexts, TopicTable, TopicWatch, json_bytes, texts_of
 from kshare.cluster.topics import POLICIES_TOPIC, TopicSpec
@@ -24,7 +24,6 @@ __all__ = [
     "Policies",
     "Policy",
     "PolicyInfo",
-    "PolicyView",
     "PolicyWatch",
 ]
 
@@ -135,16 +134,6 @@ def _check(policy: Policy) -> None:
 
 def _encode_key(policy: Policy) -> bytes:
     return json_bytes({"policy": policy.name, "topic": policy.topic})
-
-
-class PolicyView(Protocol):
-    """The part of a :class:`PolicyWatch` that queries and consumers use."""
-
-    def accepts(self, policy: Policy, /) -> bool:
-        """True if a policy accepts."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 class PolicyWatch:

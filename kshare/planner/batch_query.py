@@ -13,7 +13,7 @@ from operator import eq, ge, gt, le, lt
 from secrets import token_hex
 from typing import Any, Final, Literal, TypeAlias
 
-from kshare.cluster.policies import PolicyView
+from kshare.cluster.policies import PolicyWatch
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import PartitionLoad
 from kshare.core.tasks import PlannedSlice, Task
@@ -191,7 +191,7 @@ def plan_batch(
     bounds: RowBounds = EVERYTHING,
     *,
     group: GroupView | None = None,
-    policies: PolicyView | None = None,
+    policies: PolicyWatch | None = None,
 ) -> tuple[Task, ...]:
     """The tasks of a batch query, with earliest and latest as they are now.
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from kshare.cluster.cluster import TopicConfig
 from kshare.cluster.parked_keys import ParkWatch
-from kshare.cluster.policies import PolicyView
+from kshare.cluster.policies import PolicyWatch
 from kshare.core.listing import ParkedCount
 from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownTopicError
@@ -166,7 +166,7 @@ class ClusterView:
         cluster: ClusterLike,
         topics: Topics,
         parking: ParkWatch,
-        policies: PolicyView | None = None,
+        policies: PolicyWatch | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -7,7 +7,7 @@ parked key stay pending. Cost: linear in the parked keys of a topic, once a batc
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyView
+from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyWatch
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges, key_hash
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.region import clip
@@ -112,7 +112,7 @@ class KeySelection:
 
 
 def check_ranges(
-    options: SourceOptions, partitions: Collection[TopicPartition], policies: PolicyView | None
+    options: SourceOptions, partitions: Collection[TopicPartition], policies: PolicyWatch | None
 ) -> None:
     """Refuse to share partitions of topics, and individual commits, where a policy says so.
 

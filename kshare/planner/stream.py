@@ -37,7 +37,7 @@ from typing import Any, Final
 
 from kshare.cluster.committer import Committer, committer
 from kshare.cluster.parked_keys import ParkWatch
-from kshare.cluster.policies import PolicyView
+from kshare.cluster.policies import PolicyWatch
 from kshare.core.batch import (
     BatchStart,
     advanced,
@@ -111,7 +111,7 @@ class StreamPlanner:
         scan: Scan = scan_log,
         clock: Callable[[], float] = time.monotonic,
         group: QueryMemberLike | None = None,
-        policies: PolicyView | None = None,
+        policies: PolicyWatch | None = None,
         commits: Callable[[SourceOptions], Committer | None] = committer,
         times: LogTimes | None = None,
         wall_clock: Callable[[], float] = time.time,

@@ -1,12 +1,12 @@
 """Policies that live in memory."""
 
-from kshare.cluster.policies import Policy
+from kshare.cluster.policies import Policy, PolicyWatch
 from kshare.options import KafkaConfig
 
 __all__ = ["FakePolicies"]
 
 
-class FakePolicies:
+class FakePolicies(PolicyWatch):
     """Policies of which some do not accept; called to make what reads them."""
 
     def __init__(self, *denied: Policy) -> None:
@@ -17,7 +17,7 @@ class FakePolicies:
     def __call__(self, kafka: KafkaConfig) -> "FakePolicies":
         return self
 
-    def accepts(self, policy: Policy, /) -> bool:
+    def accepts(self, policy: Policy) -> bool:
         self.asked.append(policy)
         return policy not in self.denied
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from kshare.cluster.parked_keys import ParkWatch
-from kshare.cluster.policies import PolicyView, PolicyWatch
+from kshare.cluster.policies import PolicyWatch
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError
@@ -81,7 +81,7 @@ class KeySharedConsumer:
         config: Mapping[str, Any] | ConsumerConfig,
         *,
         session: Callable[..., GroupSession] = GroupSession,
-        policies: Callable[[KafkaConfig], PolicyView] = PolicyWatch,
+        policies: Callable[[KafkaConfig], PolicyWatch] = PolicyWatch,
         parked: Callable[[KafkaConfig], ParkView] = ParkWatch,
     ) -> None:
         if not isinstance(config, ConsumerConfig | Mapping):

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kshare.cluster.policies import PolicyView
+from kshare.cluster.policies import PolicyWatch
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.calls import Calls
@@ -59,7 +59,7 @@ class ConsumerParts:
         self,
         config: ConsumerConfig,
         session: Callable[..., GroupSession],
-        policies: Callable[[KafkaConfig], PolicyView],
+        policies: Callable[[KafkaConfig], PolicyWatch],
         parked: Callable[[KafkaConfig], ParkView],
     ) -> None:
         make_typed = _typed_calls(config)  # first: what is wrong with schemas leaves nothing open

@@ -7,7 +7,7 @@ each. Policies are looked at with each assignment and each commit, and are then 
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyView
+from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyWatch
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import PolicyError
 from kshare.group.protocol.subscription import Assigned
@@ -25,7 +25,7 @@ class Restrictions:
         group: Id of its group.
     """
 
-    def __init__(self, policies: PolicyView, group: str) -> None:
+    def __init__(self, policies: PolicyWatch, group: str) -> None:
         self._policies = policies
         self._group = group
         self._warned = False
