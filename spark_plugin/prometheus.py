@@ -18,8 +18,10 @@ from spark_plugin.query_report import QueryReport, SourceReport
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
+
+    from kshare.monitor.metric_families import Families, Table
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "KshareListener(prometheus=...) needs prometheus-client: pip install 'kshare[prometheus]'"
@@ -34,28 +36,43 @@ _SOURCE: Final = (*_QUERY, "source")
 _TOPIC: Final = (*_SOURCE, "topic")
 _PARTITION: Final = (*_SOURCE, "topic", "partition")
 _RANGE: Final = (*_PARTITION, "range")
-_METRICS: Final = {
-    "batch_duration_seconds": (_QUERY, "How long the last batch took."),
-    "min_offsets_behind_latest": (_SOURCE, "The least of all partitions' offsets behind latest."),
-    "max_offsets_behind_latest": (_SOURCE, "The most of all partitions' offsets behind latest."),
-    "avg_offsets_behind_latest": (_SOURCE, "The mean of all partitions' offsets behind latest."),
-    "offsets_behind_latest": (_PARTITION, "End of the log minus the partition's stable offset."),
-    "stable_offset": (_PARTITION, "Everything below this offset is processed."),
-    "ranges": (_PARTITION, "Ranges of key hashes."),
-    "individual_commits": (_PARTITION, "Individual commits in the checkpoint."),
-    "individual_commits_max": (_PARTITION, "The most that it may hold (maxRangesInCheckpoint)."),
-    "checkpoint_entry_bytes": (_PARTITION, "Size of the partition's own entry in the checkpoint."),
-    "retention_at_risk": (_PARTITION, "1 if retention is about to take what is pending."),
-    "parked_keys": (_TOPIC, "Keys that are parked."),
-    "oldest_parked_key_timestamp_seconds": (_TOPIC, "When the first of them was parked."),
-    "range_position": (_RANGE, "The first offset that is not processed for all of the range."),
-    "range_offsets_behind_latest": (_RANGE, "End of the log minus the range's position."),
-    "range_batch_records": (_RANGE, "Records that the last known batch of the range delivered."),
-    "range_task_duration_seconds": (_RANGE, "How long the range's task took, where measured."),
-    "range_limit_records": (_RANGE, "The most records that a batch of the range may deliver."),
+_GAUGES: Final[Table] = {
+    _QUERY: {
+        "batch_duration_seconds": "How long the last batch took.",
+    },
+    _SOURCE: {
+        "min_offsets_behind_latest": "The least of all partitions' offsets behind latest.",
+        "max_offsets_behind_latest": "The most of all partitions' offsets behind latest.",
+        "avg_offsets_behind_latest": "The mean of all partitions' offsets behind latest.",
+    },
+    _PARTITION: {
+        "offsets_behind_latest": "End of the log minus the partition's stable offset.",
+        "stable_offset": "Everything below this offset is processed.",
+        "ranges": "Ranges of key hashes.",
+        "individual_commits": "Individual commits in the checkpoint.",
+        "individual_commits_max": "The most that it may hold (maxRangesInCheckpoint).",
+        "checkpoint_entry_bytes": "Size of the partition's own entry in the checkpoint.",
+        "retention_at_risk": "1 if retention is about to take what is pending.",
+    },
+    _TOPIC: {
+        "parked_keys": "Keys that are parked.",
+        "oldest_parked_key_timestamp_seconds": "When the first of them was parked.",
+    },
+    _RANGE: {
+        "range_position": "The first offset that is not processed for all of the range.",
+        "range_offsets_behind_latest": "End of the log minus the range's position.",
+        "range_batch_records": "Records that the last known batch of the range delivered.",
+        "range_task_duration_seconds": "How long the range's task took, where measured.",
+        "range_limit_records": "The most records that a batch of the range may deliver.",
+    },
 }
-
-_Families = dict[str, GaugeMetricFamily]
+_COUNTERS: Final[Table] = {
+    _QUERY: {
+        "rows_dropped_by_watermark": (
+            "Rows, after partial aggregation, that came behind the watermark."
+        ),
+    },
+}
 
 
 class ReportCollector(Collector):
@@ -102,27 +119,21 @@ class ReportCollector(Collector):
         with self._lock:
             reports = list(self._reports.values())
             dropped = self._dropped.copy()
-        families = {
-            name: GaugeMetricFamily(f"kshare_{name}", help_, labels=labels)
-            for name, (labels, help_) in _METRICS.items()
-        }
-        late = CounterMetricFamily(
-            "kshare_rows_dropped_by_watermark",
-            "Rows, after partial aggregation, that came behind the watermark.",
-            labels=_QUERY,
-        )
+        families = Families("kshare_", _GAUGES, _COUNTERS)
         # People know queries by name, but queries of two sessions may have the same one.
         names = Counter(report.name for report in reports)
         for report in reports:
             unique = report.name if names[report.name] == 1 else None
             query = (unique or report.query,)
-            families["batch_duration_seconds"].add_metric(query, report.seconds)
-            late.add_metric(query, dropped[report.query])
+            values = {
+                "batch_duration_seconds": report.seconds,
+                "rows_dropped_by_watermark": dropped[report.query],
+            }
+            families.add(query, values)
             for source in report.sources:
                 labels = (*query, str(source.number))
                 _add_source(families, labels, source, ranges=_count(report) <= self.ranges_max)
-        yield from families.values()
-        yield late
+        yield from families
 
 
 def _count(report: QueryReport) -> int:
@@ -131,16 +142,16 @@ def _count(report: QueryReport) -> int:
 
 
 def _add_source(
-    families: _Families, labels: tuple[str, ...], source: SourceReport, *, ranges: bool
+    families: Families, labels: tuple[str, ...], source: SourceReport, *, ranges: bool
 ) -> None:
     for kind in ("min", "max", "avg"):
         value = source.metrics.get(f"{kind}OffsetsBehindLatest")
         if value is not None:
-            families[f"{kind}_offsets_behind_latest"].add_metric(labels, float(value))
+            families.add(labels, {f"{kind}_offsets_behind_latest": float(value)})
     parked = {tp.topic: each.parked for tp, each in source.partitions.items() if each.parked}
     for topic, count in parked.items():
         values = {"parked_keys": count.keys, "oldest_parked_key_timestamp_seconds": count.since}
-        _add(families, (*labels, topic), values)
+        families.add((*labels, topic), values)
     for tp, partition in source.partitions.items():
         partition_labels = (*labels, tp.topic, str(tp.partition))
         values = {
@@ -152,14 +163,14 @@ def _add_source(
             "checkpoint_entry_bytes": partition.entry_bytes,
             "retention_at_risk": partition.retention_at_risk,
         }
-        _add(families, partition_labels, values)
+        families.add(partition_labels, values)
         end = partition.end if tp in source.offsets_behind_latest else None
         for range_ in partition.ranges if ranges else ():
             _add_range(families, partition_labels, range_, end)
 
 
 def _add_range(
-    families: _Families, labels: tuple[str, ...], range_: RangeReport, end: int | None
+    families: Families, labels: tuple[str, ...], range_: RangeReport, end: int | None
 ) -> None:
     if range_.is_parked:
         return  # it stands still as it should
@@ -173,17 +184,7 @@ def _add_range(
         "range_task_duration_seconds": range_.seconds,
         "range_limit_records": range_.limit,
     }
-    _add(families, (*labels, hashes.as_percent()), values)
-
-
-def _add(
-    families: _Families,
-    labels: tuple[str, ...],
-    values: dict[str, float | None] | dict[str, int | None],
-) -> None:
-    for name, value in values.items():
-        if value is not None:
-            families[name].add_metric(labels, value)
+    families.add((*labels, hashes.as_percent()), values)
 
 
 # -- the registries -------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ EXTRAS = (
 OF_EXTRAS = {
     "kshare.assignment.racks.min_cost",
     "kshare.group.collector",
+    "kshare.monitor.metric_families",
     "kshare.processing.collector",
     "kshare.processing.spans",
     "spark_plugin.demo.handlers_demo",

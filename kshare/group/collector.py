@@ -7,7 +7,6 @@ from typing import Final
 from kshare.group.metrics import (
     LATENCY_BOUNDS,
     ConsumerMetrics,
-    Latencies,
     MeasuredConsumer,
     ServedConsumer,
 )
@@ -18,13 +17,10 @@ __all__ = ["ConsumerCollector", "add", "make_server"]
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, MetricsHandler
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-        Metric,
-    )
+    from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
+
+    from kshare.monitor.metric_families import Families, Table
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "register_metrics needs prometheus-client: pip install 'kshare[prometheus]'"
@@ -34,50 +30,47 @@ except ModuleNotFoundError as error:
 _MEMBER: Final = ("group", "member")
 _TOPIC: Final = (*_MEMBER, "topic")
 _PARTITION: Final = (*_MEMBER, "topic", "partition")
-_GAUGES: Final = {
-    "assigned_ranges": "Ranges of key hashes that the consumer owns.",
-    "assigned_share": "Which part of the partition's key hashes the consumer owns, from 0 to 1.",
-    "lag_offsets": "Offsets with something pending of the consumer's key hashes.",
-    "in_flight_records": "Records that were returned and are not processed.",
-    "stable_offset": "The first offset that is not processed of the consumer's key hashes.",
-    "gaps": "Stretches that were returned and are not acknowledged.",
-    "oldest_unacknowledged_seconds": "Age of the oldest record that is not acknowledged.",
-    "retention_margin_offsets": "Offsets that may be deleted before what is pending is.",
+_GAUGES: Final[Table] = {
+    _PARTITION: {
+        "assigned_ranges": "Ranges of key hashes that the consumer owns.",
+        "assigned_share": (
+            "Which part of the partition's key hashes the consumer owns, from 0 to 1."
+        ),
+        "lag_offsets": "Offsets with something pending of the consumer's key hashes.",
+        "in_flight_records": "Records that were returned and are not processed.",
+        "stable_offset": "The first offset that is not processed of the consumer's key hashes.",
+        "gaps": "Stretches that were returned and are not acknowledged.",
+        "oldest_unacknowledged_seconds": "Age of the oldest record that is not acknowledged.",
+        "retention_margin_offsets": "Offsets that may be deleted before what is pending is.",
+    },
+    _MEMBER: {
+        "is_member": "1 if it is a member of the group now; only after subscribe.",
+        "leads_group": "1 if it leads the group; only after subscribe.",
+        "log_records": "Offsets of the log's partition: what a member that starts reads at most.",
+        "log_groups": "Groups whose records were read in the log's partition.",
+        "log_read_seconds": "How long the first read of the log took.",
+    },
+    _TOPIC: {
+        "parked_keys": "Keys that are parked.",
+        "oldest_parked_key_timestamp_seconds": "When the first of them was parked.",
+    },
 }
-_MEMBERSHIP: Final = {
-    "is_member": "1 if it is a member of the group now; only after subscribe.",
-    "leads_group": "1 if it leads the group; only after subscribe.",
+_COUNTERS: Final[Table] = {
+    _MEMBER: {
+        "commit_failures": "Commits that have failed.",
+        "rebalances": "How often the group has changed what the consumer owns.",
+        "aborted_transactions": "Transactions that were aborted; their records come again.",
+        "fenced_seconds": "How long polls had to wait, as the consumer might have been replaced.",
+    },
 }
-_LOG: Final = {
-    "log_records": "Offsets of the log's partition: what a member that starts reads at most.",
-    "log_groups": "Groups whose records were read in the log's partition.",
-    "log_read_seconds": "How long the first read of the log took.",
+_HISTOGRAMS: Final[Table] = {
+    _MEMBER: {
+        "commit_duration_seconds": "How long commits took that have succeeded.",
+        "transaction_commit_duration_seconds": (
+            "How long commits of transactions took that have succeeded, purgatory included."
+        ),
+    },
 }
-_PARKED: Final = {
-    "parked_keys": "Keys that are parked.",
-    "oldest_parked_key_timestamp_seconds": "When the first of them was parked.",
-}
-_COUNTERS: Final = {
-    "commit_failures": "Commits that have failed.",
-    "rebalances": "How often the group has changed what the consumer owns.",
-    "aborted_transactions": "Transactions that were aborted; their records come again.",
-    "fenced_seconds": "How long polls had to wait, as the consumer might have been replaced.",
-}
-_HISTOGRAMS: Final = {
-    "commits": ("commit_duration_seconds", "How long commits took that have succeeded."),
-    "transactions": (
-        "transaction_commit_duration_seconds",
-        "How long commits of transactions took that have succeeded, purgatory included.",
-    ),
-}
-
-
-_FAMILIES: Final = (
-    (_PARTITION, _GAUGES),
-    (_MEMBER, _MEMBERSHIP),
-    (_MEMBER, _LOG),
-    (_TOPIC, _PARKED),
-)
 
 
 class ConsumerCollector(Collector):
@@ -95,80 +88,52 @@ class ConsumerCollector(Collector):
         consumers = self._consumers.all()
         shown = [consumer.metrics() for consumer in consumers if not consumer.is_closed]
         shown.sort(key=lambda metrics: (metrics.group, metrics.member))
-        gauges = {
-            name: GaugeMetricFamily(f"kshare_consumer_{name}", help_, labels=labels)
-            for labels, texts in _FAMILIES
-            for name, help_ in texts.items()
-        }
-        counters = {
-            name: CounterMetricFamily(f"kshare_consumer_{name}", help_, labels=_MEMBER)
-            for name, help_ in _COUNTERS.items()
-        }
-        histograms = {
-            field: HistogramMetricFamily(f"kshare_consumer_{name}", help_, labels=_MEMBER)
-            for field, (name, help_) in _HISTOGRAMS.items()
-        }
+        families = Families("kshare_consumer_", _GAUGES, _COUNTERS, _HISTOGRAMS)
         for metrics in shown:
-            member = (metrics.group, metrics.member)
-            _add_partitions(gauges, member, metrics)
-            _add_membership(gauges, member, metrics)
-            for name, family in counters.items():
-                family.add_metric(member, getattr(metrics, name))
-            for field, histogram in histograms.items():
-                _add_latencies(histogram, member, getattr(metrics, field))
-        yield from gauges.values()
-        yield from counters.values()
-        yield from histograms.values()
+            _add(families, (metrics.group, metrics.member), metrics)
+        yield from families
 
 
-def _add_partitions(
-    gauges: dict[str, GaugeMetricFamily], member: tuple[str, str], metrics: ConsumerMetrics
-) -> None:
+def _add(families: Families, member: tuple[str, str], metrics: ConsumerMetrics) -> None:
     for tp, partition in sorted(metrics.partitions.items()):
-        labels = (*member, tp.topic, str(tp.partition))
-        gauges["assigned_ranges"].add_metric(labels, len(partition.hashes))
-        gauges["assigned_share"].add_metric(labels, partition.share)
-        gauges["in_flight_records"].add_metric(labels, partition.in_flight)
-        gauges["gaps"].add_metric(labels, partition.gaps)
         oldest_ms = partition.oldest_unacknowledged_ms
-        known = {
+        values = {
+            "assigned_ranges": len(partition.hashes),
+            "assigned_share": partition.share,
             "lag_offsets": partition.lag,
+            "in_flight_records": partition.in_flight,
             "stable_offset": partition.stable_offset,
-            "retention_margin_offsets": partition.retention_margin,
+            "gaps": partition.gaps,
             "oldest_unacknowledged_seconds": (
                 None if oldest_ms is None else max(time.time() - oldest_ms / 1000, 0.0)
             ),
+            "retention_margin_offsets": partition.retention_margin,
         }
-        for name, value in known.items():
-            if value is not None:
-                gauges[name].add_metric(labels, value)
-
-
-def _add_membership(
-    gauges: dict[str, GaugeMetricFamily], member: tuple[str, str], metrics: ConsumerMetrics
-) -> None:
-    if metrics.is_member is not None:
-        gauges["is_member"].add_metric(member, metrics.is_member)
-    if metrics.leads is not None:
-        gauges["leads_group"].add_metric(member, metrics.leads)
-    if metrics.log is not None:
-        gauges["log_records"].add_metric(member, metrics.log.records)
-        gauges["log_groups"].add_metric(member, metrics.log.groups)
-        if metrics.log.read_seconds is not None:
-            gauges["log_read_seconds"].add_metric(member, metrics.log.read_seconds)
+        families.add((*member, tp.topic, str(tp.partition)), values)
+    log = metrics.log
+    of_member = {
+        "is_member": metrics.is_member,
+        "leads_group": metrics.leads,
+        "log_records": None if log is None else log.records,
+        "log_groups": None if log is None else log.groups,
+        "log_read_seconds": None if log is None else log.read_seconds,
+        "commit_failures": metrics.commit_failures,
+        "rebalances": metrics.rebalances,
+        "aborted_transactions": metrics.aborted_transactions,
+        "fenced_seconds": metrics.fenced_seconds,
+    }
+    families.add(member, of_member)
     for topic, parked in sorted(metrics.parked.items()):
-        gauges["parked_keys"].add_metric((*member, topic), parked.keys)
-        if parked.since is not None:
-            since = gauges["oldest_parked_key_timestamp_seconds"]
-            since.add_metric((*member, topic), parked.since)
-
-
-def _add_latencies(
-    histogram: HistogramMetricFamily, member: tuple[str, str], latencies: Latencies
-) -> None:
-    bounds = [*map(str, LATENCY_BOUNDS), "+Inf"]
-    buckets = list(zip(bounds, map(float, latencies.counts), strict=True))
-    histogram.add_metric(member, buckets, latencies.seconds)
+        of_topic = {
+            "parked_keys": parked.keys,
+            "oldest_parked_key_timestamp_seconds": parked.since,
+        }
+        families.add((*member, topic), of_topic)
+    for name, took in (
+        ("commit_duration_seconds", metrics.commits),
+        ("transaction_commit_duration_seconds", metrics.transactions),
+    ):
+        families.add_histogram(member, name, LATENCY_BOUNDS, took.counts, took.seconds)
 
 
 # -- the registries -------------------------------------------------------------------------------

@@ -16,13 +16,10 @@ from kshare.processing.processor import Processor
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-        Metric,
-    )
+    from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
+
+    from kshare.monitor.metric_families import Families, Table
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "register_metrics needs prometheus-client: pip install 'kshare[prometheus]'"
@@ -31,20 +28,34 @@ except ModuleNotFoundError as error:
 __all__ = ["ProcessorCollector", "add"]
 
 _LABELS: Final = ("group", "member")
-_GAUGES: Final = {
-    "held_records": "Records that are held and have no outcome.",
-    "held_bytes": "Size of them.",
-    "lanes": "Keys with such records.",
-    "running_calls": "Calls of the handler that are under way.",
-    "concurrency": "The most calls at a time; it changes with concurrency='auto'.",
-    "waiting_lanes": "Keys whose first record waits for its next attempt, or its time.",
-    "ending_lanes": "Keys whose first record waits for its dead letter, or to be parked.",
-    "oldest_failure_seconds": "For how long a record that is held has failed; the oldest such one.",
+_GAUGES: Final[Table] = {
+    _LABELS: {
+        "held_records": "Records that are held and have no outcome.",
+        "held_bytes": "Size of them.",
+        "lanes": "Keys with such records.",
+        "running_calls": "Calls of the handler that are under way.",
+        "concurrency": "The most calls at a time; it changes with concurrency='auto'.",
+        "waiting_lanes": "Keys whose first record waits for its next attempt, or its time.",
+        "ending_lanes": "Keys whose first record waits for its dead letter, or to be parked.",
+        "oldest_failure_seconds": (
+            "For how long a record that is held has failed; the oldest such one."
+        ),
+    },
 }
-_COUNTERS: Final = {
-    "records": "Records that were read.",
-    "failed_calls": "Calls of the handler that have failed, or took too long.",
-    "undelivered": "How often a dead letter could not be written, or a key not be parked.",
+_COUNTERS: Final[Table] = {
+    _LABELS: {
+        "records": "Records that were read.",
+        "failed_calls": "Calls of the handler that have failed, or took too long.",
+        "undelivered": "How often a dead letter could not be written, or a key not be parked.",
+    },
+    (*_LABELS, "status"): {
+        "outcomes": "Records by what became of them.",
+    },
+}
+_HISTOGRAMS: Final[Table] = {
+    _LABELS: {
+        "call_duration_seconds": "How long calls of the handler took, failed ones too.",
+    },
 }
 
 
@@ -63,35 +74,16 @@ class ProcessorCollector(Collector):
         processors = self._processors.all()
         shown = [running for each in processors if (running := each.running) is not None]
         shown.sort(key=lambda running: (running.group, running.member))
-        gauges = {
-            name: GaugeMetricFamily(f"kshare_processor_{name}", help_, labels=_LABELS)
-            for name, help_ in _GAUGES.items()
-        }
-        counters = {
-            name: CounterMetricFamily(f"kshare_processor_{name}", help_, labels=_LABELS)
-            for name, help_ in _COUNTERS.items()
-        }
-        outcomes = CounterMetricFamily(
-            "kshare_processor_outcomes",
-            "Records by what became of them.",
-            labels=(*_LABELS, "status"),
-        )
-        seconds = HistogramMetricFamily(
-            "kshare_processor_call_duration_seconds",
-            "How long calls of the handler took, failed ones too.",
-            labels=_LABELS,
-        )
+        families = Families("kshare_processor_", _GAUGES, _COUNTERS, _HISTOGRAMS)
         for running in shown:
-            _add_gauges(gauges, running)
-            _add_counts(counters, outcomes, seconds, running)
-        yield from gauges.values()
-        yield from counters.values()
-        yield outcomes
-        yield seconds
+            _add(families, running)
+        yield from families
 
 
-def _add_gauges(gauges: dict[str, GaugeMetricFamily], running: Running) -> None:
+def _add(families: Families, running: Running) -> None:
+    labels, measures = (running.group, running.member), running.measures
     figures = running.scheduler.figures()
+    oldest = figures.oldest
     values = {
         "held_records": figures.records,
         "held_bytes": figures.size,
@@ -100,30 +92,16 @@ def _add_gauges(gauges: dict[str, GaugeMetricFamily], running: Running) -> None:
         "concurrency": running.scheduler.concurrency,
         "waiting_lanes": figures.waiting,
         "ending_lanes": figures.ending,
+        "oldest_failure_seconds": None if oldest is None else max(time.time() - oldest, 0.0),
+        "records": measures.read,
+        "failed_calls": measures.failures,
+        "undelivered": measures.failed_endings,
     }
-    if figures.oldest is not None:
-        gauges["oldest_failure_seconds"].add_metric(
-            (running.group, running.member), max(time.time() - figures.oldest, 0.0)
-        )
-    for name, value in values.items():
-        gauges[name].add_metric((running.group, running.member), value)
-
-
-def _add_counts(
-    counters: dict[str, CounterMetricFamily],
-    outcomes: CounterMetricFamily,
-    seconds: HistogramMetricFamily,
-    running: Running,
-) -> None:
-    labels, measures = (running.group, running.member), running.measures
-    counters["records"].add_metric(labels, measures.read)
-    counters["failed_calls"].add_metric(labels, measures.failures)
-    counters["undelivered"].add_metric(labels, measures.failed_endings)
+    families.add(labels, values)
     for status in Status:
-        outcomes.add_metric((*labels, status.value), measures.outcomes[status])
-    counts = map(float, accumulate(measures.buckets))
-    buckets = list(zip([*map(str, BOUNDS), "+Inf"], counts, strict=True))
-    seconds.add_metric(labels, buckets, measures.seconds)
+        families.add((*labels, status.value), {"outcomes": measures.outcomes[status]})
+    counts = [*accumulate(measures.buckets)]
+    families.add_histogram(labels, "call_duration_seconds", BOUNDS, counts, measures.seconds)
 
 
 # -- the registries -------------------------------------------------------------------------------
