@@ -16,7 +16,7 @@ from integration.kafka import KafkaBroker
 from integration.member_histories import members_round
 
 
-@pytest.mark.parametrize("mode", ["implicit, commit()", "explicit, one of a key"])
+@pytest.mark.parametrize("mode", ["implicit, commit()", "explicit"])
 def test_members_return_only_what_nobody_else_has_returned(
     broker: KafkaBroker, tmp_path: Path, mode: str
 ) -> None:

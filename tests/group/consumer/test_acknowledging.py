@@ -116,20 +116,6 @@ def test_several_batches_as_one_table_are_told_apart_by_their_columns(
     assert consumer.commit() == {ORDERS: 4, OTHER: 7}
 
 
-def test_with_a_limit_for_each_key_a_batch_has_rows_of_several_chunks(
-    make: Callable[..., KeySharedConsumer],
-) -> None:
-    consumer = make(max__in__flight__per__key=1, columns="key,offset")
-    consumer.assign([ORDERS])
-    rows = 0
-    while rows < RECORDS:
-        batch = consumer.consume_batch(WAIT_S)
-        assert batch is not None
-        rows += batch.num_rows
-        consumer.acknowledge_batch(batch)
-    assert consumer.commit() == {ORDERS: RECORDS}
-
-
 def test_a_batch_counts_while_nothing_is_read_after_a_seek_amid_a_rebalance() -> None:
     """What it is of goes on once the next claim is in place; until then there is no delivery."""
     lower, _ = split(WHOLE, 2)

@@ -138,7 +138,7 @@ def test_a_key_that_is_parked_under_way_goes_on_where_it_was(
 def test_what_a_parked_key_has_in_flight_can_be_acknowledged(
     make: Make, parked: FakeParked
 ) -> None:
-    consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
+    consumer = make(acknowledgement__mode="explicit")
     consumer.assign([("orders", 0)])
     first = consumer.consume(4, SECONDS)
     assert [each.offset() for each in first] == [0, 1, 2, 3]
@@ -161,8 +161,6 @@ def test_each_record_comes_once_and_in_order_however_keys_are_parked(
     rng = random.Random(seed)
     explicit = seed % 3 > 0
     config: dict[str, Any] = {"acknowledgement__mode": "explicit" if explicit else "implicit"}
-    if seed % 3 == 2:
-        config["max__in__flight__per__key"] = 2
     consumer = make(**config)
     consumer.assign([("orders", 0)])
     returned: list[Message] = []

@@ -136,65 +136,6 @@ def test_offsets_of_others_after_the_last_record_are_processed(
     assert group.done[ORDERS] == Progress.at(100)
 
 
-# -- a limit for each key -------------------------------------------------------------------------
-
-
-def test_a_key_s_next_record_waits_for_the_one_before(
-    cluster: FakeCluster, group: FakeSessions, make: Callable[..., KeySharedConsumer]
-) -> None:
-    rows = [("a", "0"), ("a", "1"), ("b", "2"), (None, "3"), (None, "4"), ("a", "5"), ("b", "6")]
-    cluster.produce("orders", rows, partition=0)
-    consumer = make(acknowledgement__mode="explicit", max__in__flight__per__key=1)
-    consumer.assign({("orders", 0): []})
-    first = consumer.consume(7, WAIT_S)  # until only an acknowledgement brings more
-    assert offsets(first) == [0, 2, 3, 4]
-    consumer.acknowledge(first[0])
-    consumer.acknowledge(first[0])
-    (second,) = consumer.consume(7, WAIT_S)
-    assert second.offset() == 1
-    assert consumer.commit() == {ORDERS: 1}
-    threading.Timer(0.2, consumer.acknowledge, [second]).start()
-    third = consumer.poll(WAIT_S)
-    assert third is not None
-    assert third.offset() == 5
-    consumer.pause([ORDERS])
-    for message in (*first, third):
-        consumer.acknowledge(message)
-    assert consumer.poll(0.1) is None
-    consumer.resume([ORDERS])
-    (last,) = consumer.consume(1, WAIT_S)
-    assert last.offset() == 6
-    consumer.acknowledge(last)
-    assert consumer.commit() == {ORDERS: 7}
-
-
-def test_batches_of_records_whose_keys_have_none_in_flight(
-    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
-) -> None:
-    rows = [("a", "0"), ("a", "1"), ("b", "2"), (None, "3"), ("a", "4"), ("b", "5")]
-    cluster.produce("orders", rows, partition=0)
-    config = {"acknowledgement__mode": "explicit", "columns": "value,offset"}
-    consumer = make(max__in__flight__per__key=1, **config)
-    consumer.assign({("orders", 0): []})
-    first = consumer.consume_batch(WAIT_S)
-    assert first is not None
-    assert first.to_pydict() == {"value": [b"0", b"2", b"3"], "offset": [0, 2, 3]}
-    assert consumer.consume_batch(0.2) is None
-    threading.Timer(0.2, consumer.acknowledge_batch, [first.slice(0, 2)]).start()
-    second = consumer.consume_batch(WAIT_S)
-    assert second is not None
-    assert second.column("offset").to_pylist() == [1, 5]
-    assert consumer.commit() == {ORDERS: 1}
-    consumer.acknowledge_batch(second)
-    consumer.acknowledge_batch(first)
-    third = take(consumer, 1)  # messages and batches may take turns
-    assert offsets(third) == [4]
-    assert consumer.consume(1, 0.1) == []
-    consumer.acknowledge(third[0])
-    assert consumer.consume_batch(0.2) is None
-    assert consumer.commit() == {ORDERS: 6}
-
-
 # -- commits --------------------------------------------------------------------------------------
 
 
