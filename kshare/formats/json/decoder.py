@@ -5,8 +5,8 @@ their size. A record is bad or good by itself alone.
 
 Cost: some 250 ns for a record of 155 bytes and 8 fields; 40 us for one that the plain reader has
 to read: a name that is there twice, escapes in what becomes a text again, a time with a zone's
-name, a pattern, options beyond Spark's defaults. A bad record costs no more than a good one, and
-2 us for its text.
+name, a pattern with names, options beyond Spark's defaults. A bad record costs no more than a good
+one, and 2 us for its text.
 """
 
 from collections.abc import Iterable, Iterator
@@ -93,10 +93,10 @@ class JsonDecoder:
         state.rows.ends = compiled.address(ends, np.int64)
         state.rows.rows, state.max_nulls = rows, _MAX_NULLS
         faults = output.begin(state.rows)
-        stack = self._steps.begin(state)
+        memory = self._steps.begin(state)
         while compiled.decode_json(state) == status.FULL:
             output.grow()
-        del stack  # until here it is used
+        del memory  # until here it is used
         return output, faults[: state.rows.fault_count]
 
     def _with_reread(

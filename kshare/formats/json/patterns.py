@@ -8,9 +8,9 @@ when the options are read, and named.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-__all__ = ["Moment", "Pattern", "PatternError"]
+__all__ = ["Moment", "Pattern", "PatternError", "parts_of"]
 
 _FULL_MONTHS: Final = (
     *("January", "February", "March", "April", "May", "June", "July", "August", "September"),
@@ -56,35 +56,15 @@ class Pattern:
         self._expression = re.compile(source, re.DOTALL | re.ASCII)
 
     def _parts(self, pattern: str) -> Iterator[str]:
-        at, depth = 0, 0
-        while at < len(pattern):
-            letter = pattern[at]
-            if letter == "'":
-                end = pattern.find("'", at + 1)
-                if end < 0:
-                    raise PatternError("wanted a quote that ends, too")
-                yield re.escape(pattern[at + 1 : end] or "'")
-                at = end + 1
-            elif letter in "[]":
-                depth += 1 if letter == "[" else -1
-                if depth < 0:
-                    raise PatternError("wanted [ before ]")
-                yield "(?:" if letter == "[" else ")?"
-                at += 1
-            elif re.match(f"[{_LETTERS}]", letter):
-                end = at
-                while end < len(pattern) and pattern[end] == letter:
-                    end += 1
-                adjacent = end < len(pattern) and pattern[end] in "yuMdHhmsS"
-                yield self._field(letter, end - at, adjacent=adjacent)
-                at = end
-            elif letter in "#{}":
-                raise PatternError(f"{letter} is reserved in patterns")
+        for kind, text, adjacent in parts_of(pattern):
+            if kind == "literal":
+                yield re.escape(text)
+            elif kind == "optional":
+                yield "(?:"
+            elif kind == "end":
+                yield ")?"
             else:
-                yield re.escape(letter)
-                at += 1
-        if depth:
-            raise PatternError("wanted ] behind [")
+                yield self._field(text[0], len(text), adjacent=adjacent)
 
     def _field(self, letter: str, count: int, *, adjacent: bool) -> str:
         name = f"{letter}{len(self._names)}"
@@ -115,6 +95,45 @@ class Pattern:
             (hour, int(found.get("m", 0)), int(found.get("s", 0)), micros),
             zone,
         )
+
+
+def parts_of(
+    pattern: str,
+) -> Iterator[tuple[Literal["literal", "optional", "end", "field"], str, bool]]:
+    """The parts of a pattern, one after another.
+
+    Yields:
+        What each is; its text; whether the digits of another field come next.
+
+    Raises:
+        PatternError: Quotes or brackets do not match, or a sign is reserved.
+    """
+    at, depth = 0, 0
+    while at < len(pattern):
+        letter, end = pattern[at], at + 1
+        if letter == "'":
+            quote = pattern.find("'", at + 1)
+            if quote < 0:
+                raise PatternError("wanted a quote that ends, too")
+            yield "literal", pattern[at + 1 : quote] or "'", False
+            end = quote + 1
+        elif letter in "[]":
+            depth += 1 if letter == "[" else -1
+            if depth < 0:
+                raise PatternError("wanted [ before ]")
+            yield "optional" if letter == "[" else "end", letter, False
+        elif re.match(f"[{_LETTERS}]", letter):
+            while end < len(pattern) and pattern[end] == letter:
+                end += 1
+            adjacent = end < len(pattern) and pattern[end] in "yuMdHhmsS"
+            yield "field", pattern[at:end], adjacent
+        elif letter in "#{}":
+            raise PatternError(f"{letter} is reserved in patterns")
+        else:
+            yield "literal", letter, False
+        at = end
+    if depth:
+        raise PatternError("wanted ] behind [")
 
 
 def _month(text: str) -> int:

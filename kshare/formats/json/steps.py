@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kshare.formats.json.options import JsonOptions
+from kshare.formats.json.pattern_steps import Step, pattern_steps
 from kshare.formats.json.times import zone_of
-from kshare.wire.decode import json_kind
+from kshare.wire.decode import json_kind, pattern_step
 from kshare.wire.decode.compiled import address
 from kshare.wire.decode.layout import JSON_FIELD, JSON_LEVEL, JSON_STEP, JsonState
 
@@ -23,7 +24,12 @@ _SIMPLE: Final = {
     pa.float32(): json_kind.FLOAT,
     pa.float64(): json_kind.DOUBLE,
 }
-
+_TIMES: Final = {
+    pa.date32(): (json_kind.DATE, "date_format"),
+    pa.timestamp("us"): (json_kind.LOCAL_TIMESTAMP, "timestamp_ntz_format"),
+    pa.timestamp("us", "UTC"): (json_kind.TIMESTAMP, "timestamp_format"),
+}
+"""What each is read as without a pattern, and the option that has one."""
 
 _INT64_MAX: Final = (1 << 63) - 1
 _DAY: Final = timedelta(days=1)
@@ -47,9 +53,11 @@ class Steps:
         self._fields: list[tuple[int, int, int, int]] = []
         self._names = bytearray()
         self._places: list[tuple[str, pa.DataType]] = []
+        self._patterns: list[Step] = []
         self._add(schema, "")
         self._tables: tuple[npt.NDArray[Any], ...] = (
             np.array(self._steps, JSON_STEP),
+            np.array(self._patterns, JSON_STEP),
             np.array(self._fields, JSON_FIELD),
             np.frombuffer(bytes(self._names) + bytes(8), np.uint8),
         )
@@ -58,7 +66,7 @@ class Steps:
         """The dotted path of a node's field, and the node's type."""
         return self._places[number]
 
-    def begin(self, state: JsonState) -> npt.NDArray[np.void]:
+    def begin(self, state: JsonState) -> tuple[npt.NDArray[Any], ...]:
         """Let a kernel work by these steps.
 
         Args:
@@ -66,18 +74,20 @@ class Steps:
                 long as it goes on.
 
         Returns:
-            The stack of what is open; each thread that uses the steps has one of its own.
+            The memory that it works with; each thread that uses the steps has some of its own.
         """
-        steps, fields, names = self._tables
+        steps, patterns, fields, names = self._tables
         powers, tens = _powers()
         changes = _zone_changes(self._options.time_zone)
         levels = np.empty(self._options.max_depth, JSON_LEVEL)
+        moment = np.empty(pattern_step.KINDS, np.int64)
         state.steps, state.fields = address(steps, JSON_STEP), address(fields, JSON_FIELD)
+        state.patterns, state.moment = address(patterns, JSON_STEP), address(moment, np.int64)
         state.names, state.levels = address(names, np.uint8), address(levels, JSON_LEVEL)
         state.powers, state.tens = address(powers, np.uint64), address(tens, np.float64)
         state.zone_changes, state.zone_change_count = address(changes, np.int64), len(changes)
         state.max_depth, state.flags = self._options.max_depth, self._flags()
-        return levels
+        return levels, moment
 
     def _flags(self) -> int:
         options = self._options
@@ -128,14 +138,14 @@ class Steps:
             return json_kind.INTEGER, -bound, bound - 1 if kind.bit_width > 8 else 255
         if pa.types.is_decimal128(kind):
             return json_kind.DECIMAL, kind.precision, kind.scale
-        if kind == pa.date32():
-            return json_kind.PATTERN if self._options.date_format else json_kind.DATE, 0, 0
-        if kind == pa.timestamp("us"):
-            has_pattern = self._options.timestamp_ntz_format is not None
-            return json_kind.PATTERN if has_pattern else json_kind.LOCAL_TIMESTAMP, 0, 0
-        if kind == pa.timestamp("us", "UTC"):
-            has_pattern = self._options.timestamp_format is not None
-            return json_kind.PATTERN if has_pattern else json_kind.TIMESTAMP, 0, 0
+        if kind in _TIMES:
+            plain, option = _TIMES[kind]
+            pattern: str | None = getattr(self._options, option)
+            if not pattern:
+                return plain, 0, 0
+            begin, made = len(self._patterns), pattern_steps(pattern, kind)
+            self._patterns += made
+            return json_kind.PATTERN, begin, len(made)
         raise TypeError(f"{path}: JSON cannot be read as {kind}")
 
 

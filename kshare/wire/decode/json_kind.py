@@ -18,7 +18,7 @@ DECIMAL: Final = 9
 DATE: Final = 10
 TIMESTAMP: Final = 11
 LOCAL_TIMESTAMP: Final = 12
-PATTERN: Final = 13  # a date or timestamp of a pattern, which no kernel knows
+PATTERN: Final = 13  # a date or timestamp of a pattern
 
 HARD: Final = 1  # no fault yet: the plain reader has to look at the record
 MALFORMED: Final = 2

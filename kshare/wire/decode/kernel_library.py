@@ -12,7 +12,8 @@ changed a kernel; the platform has no wheel) and numba is installed, it is made:
 start at once make it once, and the others wait for it; one that is killed meanwhile blocks nobody,
 since the operating system drops its lock.
 
-Cost: 0.5 ms to find and load it; 4 s to make it, in a process of its own.
+Cost: 0.5 ms to find and load it; half a minute of CPU time to make it, in processes of
+its own.
 """
 
 import ctypes
@@ -39,10 +40,15 @@ _log = logging.getLogger(__name__)
 _PACKAGE: Final = "kshare.wire.decode"
 _SOURCES: Final = (
     *("avro_step.py", "json_kind.py", "layout.py", "message_table.py", "node_kind.py"),
-    *("status.py", "kernels/avro.py", "kernels/avro_values.py"),
+    *("pattern_step.py", "status.py", "kernels/avro.py", "kernels/avro_values.py"),
     *("kernels/batch_heads.py", "kernels/binary.py", "kernels/build.py"),
-    *("kernels/json.py", "kernels/json_numbers.py", "kernels/json_text.py"),
-    *("kernels/json_times.py", "kernels/json_values.py", "kernels/message_values.py"),
+    *("kernels/json.py", "kernels/json_numbers.py", "kernels/json_patterns.py"),
+    *(
+        "kernels/json_text.py",
+        "kernels/json_times.py",
+        "kernels/json_values.py",
+        "kernels/message_values.py",
+    ),
     *("kernels/messages.py", "kernels/native.py", "kernels/output.py"),
     *("kernels/protobuf_wire.py", "kernels/scan.py", "kernels/targets.py", "kernels/text.py"),
 )

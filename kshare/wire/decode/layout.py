@@ -141,7 +141,8 @@ JSON_STEP: Final = np.dtype(
     [
         ("kind", np.int64),  # of kshare.wire.decode.json_kind
         # The first of a struct's fields in their table and their number; an integer's least and
-        # greatest value; a decimal's precision and scale.
+        # greatest value; a decimal's precision and scale; the first step of a pattern and their
+        # number, 0 where the plain reader alone knows it.
         ("first", np.int64),
         ("second", np.int64),
     ]
@@ -423,6 +424,9 @@ class JsonState(ctypes.Structure):
             local time on, in microseconds, and how many of these to the east, int64 both; the last
             one is the end of what is known.
         zone_change_count: Number of changes.
+        patterns: Address of the steps of patterns of times, of JSON_STEP with the kinds of
+            kshare.wire.decode.pattern_step.
+        moment: Address of an int64 for each of these kinds, to note what a text has.
         max_depth: Objects and arrays in each other, at most.
         max_nulls: Fields that are missing in a record, at most.
         flags: NO_SINGLE_QUOTES and the like.
@@ -440,6 +444,8 @@ class JsonState(ctypes.Structure):
     tens: int
     zone_changes: int
     zone_change_count: int
+    patterns: int
+    moment: int
     max_depth: int
     max_nulls: int
     flags: int

@@ -14,7 +14,7 @@ from kshare.wire.decode.kernels.native import (
     load_u8,
 )
 
-__all__ = ["date", "timestamp"]
+__all__ = ["date", "days_of", "timestamp", "zone_offset"]
 
 _MICROS_PER_SECOND = 1_000_000
 _MICROS_PER_DAY = 86_400 * _MICROS_PER_SECOND
@@ -51,7 +51,7 @@ def _is_leap(year: int) -> bool:
 
 
 @helper
-def _days(year: int, month: int, day: int) -> tuple[bool, int]:
+def days_of(year: int, month: int, day: int) -> tuple[bool, int]:
     """Days since 1970; false: there is no such day."""
     if month < 1 or month > 12 or day < 1:
         return False, 0
@@ -100,7 +100,7 @@ def _day(at: int, end: int, most_digits: int) -> tuple[int, int, int]:
                 return 0, 0, 0
             at = behind
             parts = 3
-    there, days = _days(sign * year, month, day)
+    there, days = days_of(sign * year, month, day)
     return days, at if there else 0, parts
 
 
@@ -195,7 +195,7 @@ def _offset(at: int, end: int) -> tuple[int, int]:
 
 
 @helper
-def _zone_offset(state: Record, local: int) -> tuple[int, int]:
+def zone_offset(state: Record, local: int) -> tuple[int, int]:
     """The offset of the zone that holds where a timestamp names none.
 
     Args:
@@ -261,7 +261,7 @@ def timestamp(state: Record, at: int, end: int, is_local: bool) -> tuple[int, in
     if behind < stop:
         result, offset = _offset(behind, stop)
     else:
-        result, offset = _zone_offset(state, micros)
+        result, offset = zone_offset(state, micros)
     return result, micros - offset
 
 

@@ -4,6 +4,7 @@ from numba import types, uint64
 
 from kshare.wire.decode import json_kind, status
 from kshare.wire.decode.kernels.json_numbers import double, scaled, skip_number
+from kshare.wire.decode.kernels.json_patterns import by_pattern
 from kshare.wire.decode.kernels.json_text import (
     ESCAPES,
     HIGH_BYTES,
@@ -409,10 +410,12 @@ def put_string(state: Record, node: Record, step: Record, at: int, end: int, fou
         return _put_special(node, wanted, at, end, state.flags)
     if wanted == json_kind.DECIMAL:
         return _put_decimal_text(node, step, at, end)
-    if wanted == json_kind.PATTERN:
-        return HARD
     value = 0
-    if wanted == json_kind.DATE:
+    if wanted == json_kind.PATTERN:
+        if step.second == 0 or found & HIGH_BYTES != 0:
+            return HARD
+        result, value = by_pattern(state, step, at, end)
+    elif wanted == json_kind.DATE:
         result, value = date(at, end)
     else:
         result, value = timestamp(state, at, end, wanted == json_kind.LOCAL_TIMESTAMP)
