@@ -1,6 +1,6 @@
 """From the kernels' source to a shared library, in a process of its own.
 
-Cost: 5 s and 200 MB, most of them numba's.
+Cost: half a minute of CPU time, in two processes of 200 MB each; most of it is numba's.
 """
 
 import os

@@ -4,8 +4,8 @@
 :mod:`kshare.wire.decode.kernels.targets`. The linker is the machine's ``ld``, or else one of the
 package ``ziglang``: not every machine that installs from source has one, and none has all.
 
-Cost: some seconds, of which one is the import of numba. The first library for a Mac takes zig seven
-more, as it compiles its own run time then.
+Cost: half a minute of CPU time in two processes, of which each takes 200 MB; most of it is numba's.
+The first library for a Mac takes zig seven seconds more, as it compiles its own run time then.
 """
 
 import re
@@ -14,7 +14,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Container
+from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from kshare.wire.decode.kernels.native import FLAGS
 from kshare.wire.decode.kernels.targets import ZIG, Target, here, link_commands, named
 from kshare.wire.decode.layout import SIGNATURES
 
-__all__ = ["compile_object", "link", "linkers"]
+__all__ = ["compile_object", "kernel_code", "link", "linkers"]
 
 _SOURCES: dict[str, Any] = {
     "copy_headers": binary.copy_headers,
@@ -39,6 +41,7 @@ _SOURCES: dict[str, Any] = {
     "measure_headers": binary.measure_headers,
     "scan": scan.scan,
 }
+_LARGEST = "decode_json"
 
 _GENERIC = re.compile(r"llvm\.(?!x86\.|aarch64\.)")  # what LLVM can make for any processor
 
@@ -55,15 +58,32 @@ def compile_object(target: Target) -> bytes:
     )
     linked = llvm.parse_assembly("")
     _retarget(linked, target, machine)
-    for name, arguments in SIGNATURES.items():
-        kinds = [types.int64 if k is int else from_dtype(np.dtype(k)) for k in arguments]
-        compiled = cfunc(types.int64(*kinds), **FLAGS)(_SOURCES[name])
-        module = llvm.parse_assembly(compiled.inspect_llvm())
+    for name, (code, native_name) in _all_code().items():
+        module = llvm.parse_assembly(code)
         _retarget(module, target, machine)
-        module.get_function(compiled.native_name).name = name
+        module.get_function(native_name).name = name
+        _keep_within(module, {name})  # another process may have given a helper the same name
         linked.link_in(module)
     _drop_error_paths(linked, machine, SIGNATURES)
     return bytes(machine.emit_object(linked))
+
+
+def kernel_code(name: str) -> tuple[str, str]:
+    """Return a kernel in LLVM's language, for this machine, and the name that numba gave it."""
+    kinds = [types.int64 if k is int else from_dtype(np.dtype(k)) for k in SIGNATURES[name]]
+    compiled = cfunc(types.int64(*kinds), **FLAGS)(_SOURCES[name])
+    return compiled.inspect_llvm(), compiled.native_name
+
+
+def _all_code() -> dict[str, tuple[str, str]]:
+    """The code of all kernels, in the order of their signatures, made by two processes.
+
+    The largest kernel takes as long as all others. Numba compiles in one thread.
+    """
+    names = sorted(SIGNATURES, key=lambda name: name != _LARGEST)
+    with ProcessPoolExecutor(2, get_context("spawn")) as processes:
+        found = dict(zip(names, processes.map(kernel_code, names), strict=True))
+    return {name: found[name] for name in SIGNATURES}
 
 
 def _retarget(module: Any, target: Target, machine: Any) -> None:
@@ -76,11 +96,16 @@ def _retarget(module: Any, target: Target, machine: Any) -> None:
     module.triple, module.data_layout = target.triple, str(machine.target_data)
 
 
+def _keep_within(module: Any, shown: Container[str]) -> None:
+    """Hide all that a module defines, except for what is named."""
+    for value in (*module.functions, *module.global_variables):
+        if not value.is_declaration and value.name not in shown:
+            value.linkage = "internal"
+
+
 def _drop_error_paths(module: Any, machine: Any, kept: Container[str]) -> None:
     """Remove numba's reports of Python errors, which would need numba: a kernel raises none."""
-    for value in (*module.functions, *module.global_variables):
-        if not value.is_declaration and value.name not in kept:
-            value.linkage = "internal"
+    _keep_within(module, kept)
     passes = llvm.create_new_module_pass_manager()
     passes.add_ipsccp_pass()
     passes.add_global_dead_code_eliminate_pass()
