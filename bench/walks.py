@@ -28,7 +28,7 @@ from kshare.options import parse_options
 from kshare.processing import Processor, Record
 from kshare.processing.runner import Runner
 from kshare.testing import FakeCluster
-from spark_plugin.source import StreamReader
+from spark_plugin.readers import StreamReader
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = tuple(f"{ROOT / name}/" for name in ("kshare", "spark_plugin"))
