@@ -14,12 +14,10 @@ REGISTRY_PREFIX: Final = "schema.registry."
 
 DOTTED_NAMES: Final = {
     **{
-        f"{column}.{name.lower()}": f"{column}{name}"
+        f"{column}.{name.lower()}": f"{column}{name.replace('.', '')}"
         for column in ("value", "key")
-        for name in ("Format", "Schema", "Subject", "Framing", "Fields")
+        for name in ("Format", "Schema", "Subject", "Other.Records", "Framing", "Fields")
     },
-    "value.other.records": "valueOtherRecords",
-    "key.other.records": "keyOtherRecords",
     "bad.records": "badRecords",
 }
 """The option of ``format("kshare")`` by its name in a consumer's configuration."""

@@ -44,7 +44,7 @@ class RawCalls(Protocol):
         """Wait for a batch, or for messages; whether there is something."""
 
     def confirmed(self, call: Call) -> Sequence[object] | None:
-        """What a call collected, if it may be returned now; None: it goes back."""
+        """The messages of a call, if it may return now; None: what it collected goes back."""
 
 
 class TypedCalls:
