@@ -3,7 +3,7 @@
 Without ``valueFormat`` or ``keyFormat``, slices have bytes, and nothing of formats is imported.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from secrets import token_hex
@@ -104,6 +104,8 @@ def _typed(
     from kshare.formats.typed_columns import RowTyper  # noqa: PLC0415 - others do without
 
     with ExitStack() as stack:
+        if isinstance(raw, Generator):  # a bad record ends the reading here, not there
+            stack.callback(raw.close)
         set_aside = None
         topic = schemas.rows.bad_records.topic
         if topic is not None:
