@@ -291,7 +291,9 @@ class Ownerships:
     def renew(self, why: str) -> None:
         """Others may take this session for dead: go on under other names."""
         for owner in self.cooperators():
-            if not owner.claim.self_fencing and owner.phase is not Phase.CLAIMING:
+            # Others know of it from when its claim is written, which is before it reads it.
+            is_known = owner.phase is not Phase.CLAIMING or bool(owner.pending)
+            if not owner.claim.self_fencing and is_known:
                 self._renew(owner, why)
 
     def _renew(self, owner: Cooperator, why: str) -> None:

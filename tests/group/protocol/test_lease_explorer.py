@@ -17,6 +17,7 @@ from kshare.group.protocol import cooperator
 from kshare.group.protocol.actions import Append
 from kshare.group.protocol.cooperator import Cooperator, counts
 from kshare.group.protocol.log import LeaseKey, PartitionLog
+from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Key, Record, Stable, key_of
 from tests.group.protocol import lease_world, world
 from tests.group.protocol.interleavings import seeds
@@ -60,6 +61,19 @@ def test_every_interleaving(by_epochs: bool) -> None:
 def test_random_walks(by_epochs: bool) -> None:
     start = new_world(by_epochs=by_epochs, records=8)
     no_law_is_broken(lambda seed: walk(DEEP, LENGTH, seed, start), walks(20))
+
+
+def test_who_falls_silent_before_it_has_read_its_claim_goes_on_under_another_name() -> None:
+    """Another has read the claim, and deletes it; the walk of seed 596188001 found it."""
+    world = new_world(by_epochs=False, records=8)
+    for step in (("start", ""), ("act", "m2"), ("drop", "m2")):
+        take_lease(world, step)
+    before = world.processes["m2"].owner
+    take_lease(world, ("renew", "m2"))
+    after = world.processes["m2"].owner
+    assert before.phase is after.phase is Phase.CLAIMING
+    assert before.claim_name != after.claim_name
+    assert walk(DEEP, LENGTH, 596188001, new_world(by_epochs=False, records=8)) is None
 
 
 @pytest.mark.parametrize("by_epochs", [True, False])
