@@ -323,7 +323,7 @@ def test_a_log_that_was_deleted_while_nobody_lived(
     broker.delete_topic(settings.log_topic)
     eventually(lambda: settings.log_topic not in broker.admin.list_topics(timeout=30).topics)
     with caplog.at_level(logging.WARNING, "kshare.group"), session(settings, at) as member:
-        assert member.started()[at] == Progress.at(10)
+        assert member.started()[at].done == Progress.at(10)
         assert member.commit({at: [rectangle(10, 15)]}, SECONDS) == {at: 15}
     (said,) = [text for text in caplog.messages if "deleted or truncated" in text]
     assert str(at) in said
@@ -345,7 +345,7 @@ def test_a_member_with_another_log_is_refused(broker: KafkaBroker, at: TopicPart
     drop = ["offsets", "drop", "--group", settings.group, "--log-topic", settings.log_topic]
     assert main([*drop, "--bootstrap-servers", broker.bootstrap_servers]) == 0
     with session(moved, at) as member:
-        assert member.started()[at] == Progress.at(10)
+        assert member.started()[at].done == Progress.at(10)
 
 
 def test_a_log_that_is_compacted_under_way(broker: KafkaBroker, at: TopicPartition) -> None:
@@ -358,7 +358,7 @@ def test_a_log_that_is_compacted_under_way(broker: KafkaBroker, at: TopicPartiti
         expected = list_offsets(settings.group, _given(broker, log))[at]
     eventually(lambda: records_in(broker, log) < 300)
     with session(settings, at) as member:
-        assert member.started()[at] == expected.progress
+        assert member.started()[at].done == expected.progress
 
 
 @pytest.mark.long
@@ -378,7 +378,7 @@ def test_while_the_log_has_no_leader_delivery_stops(cluster: KafkaCluster) -> No
         cluster.brokers[2].start()
         eventually(member.may_deliver)
         assert member.commit({at: []}, SECONDS) == {at: 9}
-        assert member.started()[at] is start
+        assert member.started()[at] == start
 
 
 @pytest.mark.parametrize("subscribes", [False, pytest.param(True, marks=pytest.mark.long)])
@@ -421,7 +421,7 @@ def test_kafkas_own_tool_resets_the_offsets(
     found = list_offsets(settings.group, _given(broker, settings.log_topic))[at]
     assert (found.offset, found.individual_commits) == (4, ())
     with caplog.at_level(logging.WARNING, "kshare.group"), session(settings, at) as member:
-        assert member.started()[at] == Progress.at(4)
+        assert member.started()[at].done == Progress.at(4)
         assert member.commit({at: [rectangle(4, 6)]}, SECONDS) == {at: 6}
     (said,) = [text for text in caplog.messages if "reset by Kafka's own tool" in text]
     assert f"{at}" in said
@@ -437,12 +437,12 @@ def test_kafkas_own_tool_resets_the_offsets_while_members_live(
         assert member.commit({at: [rectangle(0, 10), rectangle(20, 30)]}, SECONDS) == {at: 10}
         reset_to(broker, settings.group, at, 4)
         assert member.commit({at: [rectangle(10, 15)]}, SECONDS) == {at: 15}
-        assert member.started()[at] is start
+        assert member.started()[at] == start
         found = list_offsets(settings.group, _given(broker, settings.log_topic))[at]
         assert found.offset == 15
         assert len(found.individual_commits) == 1
     with session(settings, at) as member:
-        assert member.started()[at] == Progress.of(15, [rectangle(20, 30)])
+        assert member.started()[at].done == Progress.of(15, [rectangle(20, 30)])
     given = _given(broker, settings.log_topic) | {"group.id": unique("group")}
     with KeySharedConsumer(given | {"auto.offset.reset": "earliest"}) as consumer:
         consumer.subscribe([at.topic])
