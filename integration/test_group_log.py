@@ -256,7 +256,7 @@ def test_the_log_is_made_as_the_offsets_topic_is() -> None:
         copied = ConfigSource.DYNAMIC_TOPIC_CONFIG  # not the brokers' default
         assert ConfigSource(entries["min.insync.replicas"].source) is copied
         assert {len(part.replicas) for part in ours.values()} == {2}
-        with session(config(brokers.bootstrap_servers, "a", unique("log")), at) as member:
+        with session(config(brokers.bootstrap_servers, unique("a"), unique("log")), at) as member:
             made = ConfigResource(ConfigResource.Type.TOPIC, member._thread.log_partition().topic)
             entries = brokers.admin.describe_configs([made])[made].result(30)
             assert entries["segment.bytes"].value == str(10 << 20)
