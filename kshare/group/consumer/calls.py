@@ -165,7 +165,7 @@ class Calls:
             FencedError: Another consumer has claimed some of the key hashes.
         """
         with self._state.lock:
-            messages = [] if call.is_empty else self.confirmed(call) or []
+            messages = [] if call.is_empty else self._confirmed(call) or []
             if not self._dispatcher.released.has_new:
                 return messages
             return [each for each in messages if not self._comes_again(each)]
@@ -182,22 +182,18 @@ class Calls:
     def await_batch(self, call: Call, deadline: float) -> bool:
         """Wait until there is something for :meth:`return_batch`; whether there is."""
         if self.typed is not None:
-            return self.typed.gather(self, call, deadline)
-        return self.await_raw(call, deadline)
+            return self.typed.gather(call, deadline, self._await_batch, self._await_rows)
+        return self._await_batch(call, deadline)
 
-    def await_raw(self, call: Call, deadline: float, *, as_rows: bool = False) -> bool:
-        """The same for a batch of bytes.
-
-        Args:
-            call: The call.
-            deadline: When to end.
-            as_rows: Whether messages are wanted, so that only some can be taken.
-        """
+    def _await_batch(self, call: Call, deadline: float) -> bool:
         self._receiver.begin(call)
         self._fresh.rows = iter(())
-        if as_rows:
-            return self.next_rows(deadline)
         return self._wait(self._dispatcher.fetch_batch, deadline)
+
+    def _await_rows(self, call: Call, deadline: float) -> bool:
+        self._receiver.begin(call)
+        self._fresh.rows = iter(())
+        return self.next_rows(deadline)
 
     def return_batch(self, call: Call) -> pa.RecordBatch | None:
         """Return the batch that is there, if it may be returned now; else None.
@@ -206,7 +202,7 @@ class Calls:
             FencedError: Another consumer has claimed some of the key hashes.
         """
         if self.typed is not None:
-            return self.typed.returned(self, call)
+            return self.typed.returned(call, self._confirmed)
         with self._state.lock:
             if call.is_cancelled or not self._dispatcher.has_batch:
                 return None
@@ -215,9 +211,9 @@ class Calls:
             call.took(self._dispatcher.out.delivery)
             batch = self._dispatcher.collect_batch()
             self._fresh.rows = iter(())
-            return None if self.confirmed(call) is None else batch
+            return None if self._confirmed(call) is None else batch
 
-    def confirmed(self, call: Call) -> list[Message] | None:
+    def _confirmed(self, call: Call) -> list[Message] | None:
         """Return its messages, if what it collected may be returned now; None: it goes back.
 
         A look that is fresh is enough, as whatever changes ends it.

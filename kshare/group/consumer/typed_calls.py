@@ -11,9 +11,9 @@
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 
@@ -37,14 +37,8 @@ _WAIT_SECONDS: Final = 1.0
 """So long the registry is waited for before the group is followed, and the batch taken again."""
 
 
-class RawCalls(Protocol):
-    """The calls for bytes: :class:`~kshare.group.consumer.calls.Calls`."""
-
-    def await_raw(self, call: Call, deadline: float, *, as_rows: bool = False) -> bool:
-        """Wait for a batch, or for messages; whether there is something."""
-
-    def confirmed(self, call: Call) -> Sequence[object] | None:
-        """The messages of a call, if it may return now; None: what it collected goes back."""
+Await = Callable[[Call, float], bool]
+"""Waits for a call until a time; whether there is something."""
 
 
 class TypedCalls:
@@ -73,15 +67,21 @@ class TypedCalls:
         self._state = state
         self._explicit = explicit
 
-    def gather(self, calls: RawCalls, call: Call, deadline: float) -> bool:
+    def gather(self, call: Call, deadline: float, for_batch: Await, for_rows: Await) -> bool:
         """Collect a batch, and type it; whether there is one to return. For the polling thread.
+
+        Args:
+            call: The call.
+            deadline: When to end.
+            for_batch: Waits for a batch of bytes.
+            for_rows: Waits for messages, of which some can be taken.
 
         Raises:
             BadRecordError: The next record cannot be decoded, with ``bad.records=fail``.
             KshareError: As of :meth:`.TypedBatches.typed`, and as of :meth:`.Calls.next_rows`.
         """
         most: int | None = None
-        while calls.await_raw(call, deadline, as_rows=most is not None):
+        while (for_batch if most is None else for_rows)(call, deadline):
             collected = self._collected(call, most)
             if collected is not None:
                 raw, partition = collected
@@ -134,7 +134,7 @@ class TypedCalls:
                 self._receiver.give_back()
         return not call.is_empty
 
-    def returned(self, calls: RawCalls, call: Call) -> pa.RecordBatch | None:
+    def returned(self, call: Call, confirmed: Callable[[Call], object]) -> pa.RecordBatch | None:
         """Return the batch that was gathered, if it may be returned now and has rows; else None.
 
         Raises:
@@ -147,7 +147,7 @@ class TypedCalls:
             if self._dispatcher.released.is_new(made.partition):
                 self._receiver.give_back()  # a record was released meanwhile: as above
                 return None
-            if calls.confirmed(call) is None:
+            if confirmed(call) is None:
                 return None
             if made.aside is not None and self._explicit:
                 for partition, offsets, chunks in rows_by_partition(made.aside):

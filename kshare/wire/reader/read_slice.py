@@ -60,30 +60,10 @@ def read_slice(
     on_end: OnEnd | None = None,
     fetch_group: FetchGroup | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the records of a slice: :func:`kshare.typed_slices.read_slice` with bytes alone.
+    """Read the records of a slice, as bytes.
 
-    Args:
-        slice_: Topic, partition and rectangles of offsets x key hashes. Every offset must have been
-            below the high watermark (``read_committed``: the last stable offset) when the slice was
-            made; the reader waits for it otherwise, up to ``default.api.timeout.ms``.
-        options: Options of ``format("kshare")``; of these the ``kafka.*`` ones, ``columns``,
-            ``keys``, ``includeHeaders`` and ``failOnDataLoss`` matter here. A mapping needs no
-            subscription.
-        max_records: Maximum number of records to read, at least 1; None for no limit.
-        on_end: Called once, after the last batch was taken, with where reading ended. Not called
-            when the reader fails or is closed before.
-        fetch_group: Tasks that read the same offsets: what one of them fetches on this host, the
-            others take from there. None, or ``max.bytes.key.range.results`` = 0, to fetch all.
-
-    Yields:
-        Batches of the columns of Spark's kafka source, about 8 MiB each at most, in offset order.
-
-    Raises:
-        ValueError: ``max_records`` is less than 1; raised at the call.
-        OptionsError: The options cannot be used; raised at the call, before anything is contacted.
-        KafkaError: :mod:`kshare.errors` has the kinds.
-        DataLossError: Wanted offsets are gone, and ``failOnDataLoss`` is true.
-        RecordError: The log's bytes are damaged or in a format that is not read.
+    Arguments, batches and errors are those of :func:`kshare.typed_slices.read_slice`, without the
+    options of typed rows.
     """
     planned = PlannedSlice(slice_, max_records, fetch_group=fetch_group)
     return read_slices([planned], options, {} if on_end is None else {slice_: on_end})
