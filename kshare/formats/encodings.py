@@ -10,22 +10,25 @@ Cost: an encoder is made once in a process.
 import math
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
 from kshare.errors import KafkaError, OptionsError, UnknownSchemaError
 from kshare.formats.encode.parts import EncodeError, joined
+from kshare.formats.make import REGISTRY_KINDS, inline_text, registered_text
 from kshare.formats.registry import SchemaRegistry, registry_of
 from kshare.formats.schema_files import RegisteredSchema
 from kshare.options import KafkaConfig
 from kshare.options.row_encodings import RowEncoding, RowEncodings
 from kshare.options.typed_rows import InlineSchema, RowFormat, SchemaId, SchemaVersion
 
+if TYPE_CHECKING:
+    from kshare.formats.protobuf.files import Part
+
 __all__ = ["Encoder", "encoded", "found_encodings", "inline_faults"]
 
 _LATEST_SECONDS: Final = 60.0
-_KINDS = {"avro": "AVRO", "json": "JSON"}
 
 
 class Encoder(Protocol):
@@ -114,7 +117,7 @@ def _own_text(form: RowFormat, kind: pa.DataType) -> str:
         from kshare.formats.encode.avro import avro_schema  # noqa: PLC0415 - of this format
 
         return avro_schema(kind)
-    return form.schema.text if isinstance(form.schema, InlineSchema) else ""
+    return inline_text(form, form.schema.text) if isinstance(form.schema, InlineSchema) else ""
 
 
 def _found(
@@ -124,7 +127,7 @@ def _found(
     if asked.registry is None:
         return RowEncoding(form.column, form.format, text, b"")
     registered = _registered(form, text, asked, registry_of(asked.registry, kafka, ""))
-    if registered.kind != _KINDS[form.format]:
+    if registered.kind != REGISTRY_KINDS[form.format]:
         raise OptionsError(
             [
                 (
@@ -133,25 +136,44 @@ def _found(
                 )
             ]
         )
-    head = b"\0" + registered.id.to_bytes(4, "big") if form.framing == "confluent" else b""
-    return RowEncoding(form.column, form.format, registered.text, head)
+    if not text and form.format != "json":  # rows of JSON are written without a schema
+        text = registered_text(form, registered, form.message)
+    head = _head(form, registered, text) if form.framing == "confluent" else b""
+    return RowEncoding(form.column, form.format, text, head)
+
+
+def _head(form: RowFormat, registered: RegisteredSchema, text: str) -> bytes:
+    """The bytes in front of each payload: the id, and Protobuf's indexes of the message."""
+    assert isinstance(registered.id, int)
+    head = b"\0" + registered.id.to_bytes(4, "big")
+    if form.format != "protobuf":
+        return head
+    from kshare.formats.protobuf.indexes import index_bytes  # noqa: PLC0415 - of this format
+    from kshare.formats.protobuf.schema import read_schema  # noqa: PLC0415 - of this format
+
+    return head + index_bytes(read_schema(text).path)
 
 
 def _registered(
     form: RowFormat, text: str, asked: RowEncodings, registry: SchemaRegistry
 ) -> RegisteredSchema:
     """The schema as the registry has it, which it is given first, if it may be."""
+    kind = REGISTRY_KINDS[form.format]
     try:
         if isinstance(form.schema, SchemaId):
-            return registry.by_id(form.schema.id)
+            return registry.by_id(form.schema.id, kind)
         assert form.subject is not None
         if text:
-            return registry.of_text(
-                form.subject, _KINDS[form.format], text, register=asked.auto_register
-            )
+            parts: list[Part] = []
+            if form.format == "protobuf":
+                from kshare.formats.protobuf.files import parts_of  # noqa: PLC0415 - of this format
+
+                parts = parts_of(text)
+                text = parts[-1].text
+            return registry.of_text(form.subject, kind, text, parts, register=asked.auto_register)
         if isinstance(form.schema, SchemaVersion):  # it stays what it is
-            return registry.of_subject(form.subject, form.schema.version, max_age=math.inf)
-        return registry.of_subject(form.subject, max_age=_LATEST_SECONDS)
+            return registry.of_subject(form.subject, form.schema.version, kind, max_age=math.inf)
+        return registry.of_subject(form.subject, kind=kind, max_age=_LATEST_SECONDS)
     except UnknownSchemaError as error:
         hint = "" if asked.auto_register else "; register it, or set autoRegister=true"
         raise OptionsError([f"{form.column}Schema: {error}{hint}"]) from None

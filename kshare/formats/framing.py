@@ -8,7 +8,8 @@
     singleObject   C3 01        fingerprint: 8 bytes, little-endian   payload
     none                                                              payload
 
-Of Protobuf, the message indexes come next: they are the decoder's.
+Of Protobuf, the message indexes come next: they are the decoder's. Rows that name their schema in a
+header (:mod:`kshare.formats.header_ids`) have nothing in front.
 
 Cost: a few passes of numpy; Python for bad rows alone.
 """
@@ -64,12 +65,15 @@ class Framed:
     faults: tuple[Fault, ...] = ()
 
 
-def unframed(column: pa.Array, framing: Framing) -> Framed:
+def unframed(
+    column: pa.Array, framing: Framing, bare: npt.NDArray[np.bool_] | None = None
+) -> Framed:
     """Find payloads, and the ids of their schemas.
 
     Args:
         column: The bytes of all rows, of type ``binary``.
         framing: What stands in front.
+        bare: The rows that have nothing in front; None: none.
     """
     data, starts, ends = bytes_of(column)
     magic, width = _MAGIC[framing], _ID_BYTES[framing]
@@ -77,6 +81,8 @@ def unframed(column: pa.Array, framing: Framing) -> Framed:
     if not head:
         return Framed(data, starts, ends, NO_IDS)
     there = starts >= 0
+    if bare is not None:
+        there &= ~bare
     fits = there & (ends - starts >= head)
     at = np.where(fits, starts, 0)
     if fits.any():
@@ -91,7 +97,10 @@ def unframed(column: pa.Array, framing: Framing) -> Framed:
             for k in range(width)[:: -1 if framing == "singleObject" else 1]:
                 ids <<= 8
                 ids |= data[at + k]
-    return Framed(data, np.where(fits, starts + head, -1), ends, ids, faults)
+    behind = np.where(fits, starts + head, -1)
+    if bare is not None:
+        behind = np.where(bare, starts, behind)
+    return Framed(data, behind, ends, ids, faults)
 
 
 def bytes_of(

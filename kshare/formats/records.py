@@ -110,8 +110,11 @@ class RecordsDecoder:
             else named[0].decoder.type
         )
 
-    def add_writer(self, text: str) -> int:
+    def add_writer(self, text: str, _: tuple[int, ...] | None = None) -> int:
         """Add a writer's schema.
+
+        Args:
+            text: The schema, with those that it refers to.
 
         Returns:
             Its number; :data:`OTHER` if its records are of another name, and not bad.

@@ -12,7 +12,7 @@ secret.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final, TypeVar
@@ -20,12 +20,13 @@ from typing import Any, Final, TypeVar
 from kshare.core.dotted_path import find
 from kshare.core.waits import Wait
 from kshare.errors import OptionsError, SchemaRegistryError, UnknownSchemaError
+from kshare.formats.protobuf.files import Part
 from kshare.formats.schema_files import RegisteredSchema, SchemaFiles
 from kshare.options import KafkaConfig
 from kshare.options.typed_rows import RegistryConfig
 from kshare.wire.protocol.retry import Clock, RetryDeadline
 
-__all__ = ["SchemaRegistry", "confluent", "is_of_transport", "opened", "registry_of"]
+__all__ = ["SchemaRegistry", "confluent", "is_of_transport", "named_id", "opened", "registry_of"]
 
 _log = logging.getLogger("kshare.formats")
 
@@ -36,6 +37,8 @@ _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _UNKNOWN_SECONDS: Final = 30.0
 """An id that was not there may be there later: registries have followers, which lag."""
 _REFERENCES_MAX: Final = 100
+_FORMS: Final = {"PROTOBUF": "serialized"}
+"""The form of schemas, where it is not the usual one: a file's descriptor in base64."""
 _EXTRA: Final = "pip install 'kshare[registry]' brings what it needs"
 _Answer = TypeVar("_Answer")
 
@@ -62,21 +65,24 @@ class SchemaRegistry:
         self._kafka = kafka
         self._files = files
         self._clock = clock
-        self._known: dict[int, RegisteredSchema] = {}
+        self._known: dict[int | str, RegisteredSchema] = {}
         self._texts: dict[tuple[str, str, str], RegisteredSchema] = {}
-        self._versions: dict[tuple[str, int | None], tuple[float, RegisteredSchema]] = {}
-        self._unknown: dict[int, tuple[float, UnknownSchemaError]] = {}
+        self._versions: dict[tuple[str, int | None, str], tuple[float, RegisteredSchema]] = {}
+        self._unknown: dict[int | str, tuple[float, UnknownSchemaError]] = {}
 
     @property
     def url(self) -> str:
         """The address."""
         return self._config.url
 
-    def by_id(self, number: int, *, waits: bool = True) -> RegisteredSchema:
+    def by_id(
+        self, number: int | str, kind: str = "AVRO", *, waits: bool = True
+    ) -> RegisteredSchema:
         """The schema with an id.
 
         Args:
-            number: The id.
+            number: The id, or the schema's GUID as 36 characters.
+            kind: What is wanted: ``AVRO``, ``JSON`` or ``PROTOBUF``; it may be another.
             waits: Whether to ask again while the registry does not answer.
 
         Raises:
@@ -89,18 +95,24 @@ class SchemaRegistry:
         until, error = self._unknown.get(number, (0.0, None))
         if error is not None and self._clock.monotonic() < until:
             raise error
-        found = self._shared(number, waits=waits)
+        found = self._shared(number, kind, waits=waits)
         self._known[number] = found
         return found
 
     def of_subject(
-        self, subject: str, version: int | None = None, *, max_age: float = 0.0
+        self,
+        subject: str,
+        version: int | None = None,
+        kind: str = "AVRO",
+        *,
+        max_age: float = 0.0,
     ) -> RegisteredSchema:
         """A version of a subject.
 
         Args:
             subject: The subject.
             version: The version; None for the newest.
+            kind: What is wanted: ``AVRO``, ``JSON`` or ``PROTOBUF``; it may be another.
             max_age: An answer that is no older, in seconds, is given again; 0: the registry is
                 asked. So is it always for what it did not have.
 
@@ -108,34 +120,41 @@ class SchemaRegistry:
             UnknownSchemaError: The registry has none.
             SchemaRegistryError: It does not answer, or refuses.
         """
-        asked_at, before = self._versions.get((subject, version), (0.0, None))
+        asked_at, before = self._versions.get((subject, version, kind), (0.0, None))
         if before is not None and self._clock.monotonic() - asked_at < max_age:
             return before
+        form = _FORMS.get(kind)
 
         def ask(client: Any) -> RegisteredSchema:
             if version is None:
-                answer = client.get_latest_version(subject)
+                answer = client.get_latest_version(subject, fmt=form)
             else:
-                answer = client.get_version(subject, version)
+                answer = client.get_version(subject, version, fmt=form)
             return RegisteredSchema(
                 answer.schema_id,
                 answer.schema.schema_type or "AVRO",
                 answer.schema.schema_str or "",
                 subject,
                 answer.version,
-                self._references(client, answer.schema),
+                self._references(client, answer.schema, form),
             )
 
         which = "the newest version" if version is None else f"version {version}"
         found = self._ask(f"{which} of subject {subject}", ask, subject=subject)
-        self._versions[subject, version] = (self._clock.monotonic(), found)
+        self._versions[subject, version, kind] = (self._clock.monotonic(), found)
         self._known[found.id] = found
         if self._files is not None:
             self._files.put(found)
         return found
 
     def of_text(
-        self, subject: str, kind: str, text: str, *, register: bool = False
+        self,
+        subject: str,
+        kind: str,
+        text: str,
+        parts: Sequence[Part] = (),
+        *,
+        register: bool = False,
     ) -> RegisteredSchema:
         """A schema of a subject by its text; the registry is asked once.
 
@@ -143,7 +162,9 @@ class SchemaRegistry:
             subject: The subject.
             kind: ``AVRO``, ``JSON`` or ``PROTOBUF``.
             text: The schema.
-            register: Whether the subject gets it as a new version, if it does not have it.
+            parts: Of a file of Protobuf, itself, behind the files that it imports. The subject of
+                each of these is its name, as with Confluent's serializers.
+            register: Whether subjects get schemas as new versions, if they do not have them.
 
         Raises:
             UnknownSchemaError: The subject does not have it.
@@ -154,9 +175,20 @@ class SchemaRegistry:
             return known
 
         def ask(client: Any) -> RegisteredSchema:
-            from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - an extra
+            from confluent_kafka.schema_registry import (  # noqa: PLC0415 - an extra
+                Schema,
+                SchemaReference,
+            )
 
-            schema = Schema(text, kind)
+            known: dict[str, Any] = {}
+            for part in parts[:-1]:
+                needed = Schema(part.text, kind, [known[name] for name in part.imports])
+                if register:
+                    client.register_schema(part.name, needed)
+                version = client.lookup_schema(part.name, needed).version
+                known[part.name] = SchemaReference(part.name, part.name, version)
+            needs = parts[-1].imports if parts else ()
+            schema = Schema(text, kind, [known[name] for name in needs])
             if register:
                 number = client.register_schema(subject, schema)
             else:
@@ -167,38 +199,46 @@ class SchemaRegistry:
         self._texts[subject, kind, text] = found
         return found
 
-    def _shared(self, number: int, *, waits: bool) -> RegisteredSchema:
+    def _shared(self, number: int | str, kind: str, *, waits: bool) -> RegisteredSchema:
         """A schema that a process of this host has asked for, or else the registry's answer."""
         files = self._files
         if files is None:
-            return self._of_registry(number, waits=waits)
+            return self._of_registry(number, kind, waits=waits)
         found = files.get(number)
         if found is not None:
             return found
         with files.asking(number):
             found = files.get(number)
             if found is None:
-                found = self._of_registry(number, waits=waits)
+                found = self._of_registry(number, kind, waits=waits)
                 files.put(found)
         return found
 
-    def _of_registry(self, number: int, *, waits: bool) -> RegisteredSchema:
+    def _of_registry(self, number: int | str, kind: str, *, waits: bool) -> RegisteredSchema:
+        form = _FORMS.get(kind)
+
         def ask(client: Any) -> RegisteredSchema:
-            schema = client.get_schema(number)
+            if isinstance(number, int):
+                schema = client.get_schema(number, fmt=form)
+            else:
+                schema = client.get_schema_by_guid(number, fmt=form)
             return RegisteredSchema(
                 number,
                 schema.schema_type or "AVRO",
                 schema.schema_str or "",
-                references=self._references(client, schema),
+                references=self._references(client, schema, form),
             )
 
+        schema_id = number if isinstance(number, int) else None
         try:
-            return self._ask(f"schema id {number}", ask, schema_id=number, waits=waits)
+            return self._ask(f"schema {named_id(number)}", ask, schema_id=schema_id, waits=waits)
         except UnknownSchemaError as error:
             self._unknown[number] = (self._clock.monotonic() + _UNKNOWN_SECONDS, error)
             raise
 
-    def _references(self, client: Any, schema: Any) -> tuple[tuple[str, str], ...]:
+    def _references(
+        self, client: Any, schema: Any, form: str | None
+    ) -> tuple[tuple[str, str], ...]:
         """The schemas that a schema refers to, each behind those that it needs itself."""
         found: dict[str, str] = {}
 
@@ -211,7 +251,7 @@ class SchemaRegistry:
                         f"schema registry {self.url}: more than {_REFERENCES_MAX} references",
                         url=self.url,
                     )
-                referred = client.get_version(each.subject, each.version).schema
+                referred = client.get_version(each.subject, each.version, fmt=form).schema
                 add(referred.references, depth + 1)
                 found[each.name] = referred.schema_str
 
@@ -287,6 +327,11 @@ def opened(config: RegistryConfig) -> Any:
         return confluent().SchemaRegistryClient(_client_config(config))
     except (OSError, ValueError, TypeError) as error:  # certificates, functions
         raise OptionsError([f"schemaRegistry.*: {error}"]) from None
+
+
+def named_id(number: int | str) -> str:
+    """An id or GUID as messages name it."""
+    return f"id {number}" if isinstance(number, int) else f"GUID {number}"
 
 
 def confluent() -> Any:

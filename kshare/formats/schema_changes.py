@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from kshare.errors import KshareError
-from kshare.formats.make import made_decoder
+from kshare.formats.make import REGISTRY_KINDS, made_decoder, registered_text
 from kshare.formats.records import short_name
 from kshare.formats.schemas import ReaderSchema, ReaderSchemas
 from kshare.options import KafkaConfig
@@ -56,16 +56,21 @@ def _type_changes_since(
         return ""
     forms = {each.record: each.form for each in schema.members}
     try:
-        types = {}
+        types: dict[str | None, pa.DataType] = {}
         for match in pinned:
             if match is None:
                 return ""
             # It is only told, and batches wait for that: a registry that is down is not waited for.
-            name, old = match[1], registry.by_id(int(match[2]), waits=False)
+            name = match[1]
+            old = registry.by_id(int(match[2]), REGISTRY_KINDS[form], waits=False)
+            if form == "protobuf":  # it is a message's, and there is one
+                text = registered_text(schema.form, old, name or "")
+                types[None] = made_decoder(schema.form, text).type
+                continue
             whole = replace(schema.form, fields=None) if schema.members or name else schema.form
-            decoder = made_decoder(forms.get(name, whole), old.text, dict(old.references))
+            decoder = made_decoder(forms.get(name, whole), registered_text(whole, old))
             types[short_name(name) if name else None] = decoder.type
-    except KshareError as error:
+    except (KshareError, ValueError) as error:
         return f" (what has changed is not known: {error})"
     before = types[None] if None in types else pa.struct(types.items())
     column = schema.form.column

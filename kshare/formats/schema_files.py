@@ -39,7 +39,7 @@ class RegisteredSchema:
     """A schema as the registry has it.
 
     Attributes:
-        id: Its id.
+        id: Its id; or its GUID, of one that was asked for by that.
         kind: ``AVRO``, ``JSON`` or ``PROTOBUF``.
         text: The schema.
         subject: The subject that it was asked for by; None if by its id.
@@ -48,7 +48,7 @@ class RegisteredSchema:
             needed.
     """
 
-    id: int
+    id: int | str
     kind: str
     text: str
     subject: str | None = None
@@ -56,6 +56,8 @@ class RegisteredSchema:
     references: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
+        if isinstance(self.id, str):
+            return f"GUID {self.id}"
         if self.subject is None:
             return f"id {self.id}"
         return f"id {self.id} (version {self.version} of {self.subject})"
@@ -75,7 +77,7 @@ class SchemaFiles:
         self._root = root
         self._folder = root / token
 
-    def get(self, number: int) -> RegisteredSchema | None:
+    def get(self, number: int | str) -> RegisteredSchema | None:
         """The schema with an id; None if it is not here."""
         try:
             if not self._is_private():
@@ -97,10 +99,10 @@ class SchemaFiles:
                 json.dump(asdict(schema), file)
             Path(name).replace(self._folder / f"{schema.id}.json")
         except OSError as error:
-            _log.debug("schema %d is not kept for others: %s", schema.id, error)
+            _log.debug("schema %s is not kept for others: %s", schema.id, error)
 
     @contextmanager
-    def asking(self, number: int) -> Iterator[None]:
+    def asking(self, number: int | str) -> Iterator[None]:
         """The block in which one process of the host asks for an id, and others wait a little.
 
         They go on by themselves if that process is not done soon: the registry may be down.
@@ -118,7 +120,7 @@ class SchemaFiles:
         finally:
             os.close(handle)
 
-    def _lock_file(self, number: int) -> int:
+    def _lock_file(self, number: int | str) -> int:
         if not self._made():
             raise OSError("no folder of this user's own")
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -147,9 +149,9 @@ class SchemaFiles:
 
 def _decoded(data: bytes) -> RegisteredSchema:
     found = read_object(data)
-    subject, version = found["subject"], found["version"]
+    subject, version, number = found["subject"], found["version"], found["id"]
     return RegisteredSchema(
-        count_of(found["id"]),
+        text_of(number) if isinstance(number, str) else count_of(number),
         text_of(found["kind"]),
         text_of(found["text"]),
         None if subject is None else text_of(subject),

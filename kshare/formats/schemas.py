@@ -6,15 +6,15 @@ said (:mod:`kshare.formats.schema_changes`).
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 from kshare.errors import OptionsError, UnknownSchemaError
-from kshare.formats.avro.references import records_of, with_references
+from kshare.formats.avro.references import records_of
 from kshare.formats.decoder import Decoder
-from kshare.formats.make import made_decoder
+from kshare.formats.make import REGISTRY_KINDS, inline_text, made_decoder, registered_text
 from kshare.formats.records import NamedDecoder, RecordsDecoder, names_of, short_name
 from kshare.formats.registry import SchemaRegistry, registry_of
 from kshare.formats.schema_files import RegisteredSchema
@@ -31,7 +31,6 @@ __all__ = ["ReaderSchema", "ReaderSchemas", "found_schemas", "inline_faults"]
 
 _DIGEST_DIGITS: Final = 16
 _PIN_MAX: Final = 1_000  # as the checkpoint takes it
-_KINDS: Final = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class ReaderSchema:
 
     Attributes:
         form: The format of the column.
-        text: The schema; empty for strings.
+        text: The schema, with those that it refers to; empty for strings.
         registered: What the registry says of it; None if it was given inline, and for strings.
         record: The full name of its record, where records are distinguished by name.
         members: The schemas of several records, which are then all there is; else empty.
@@ -56,7 +55,8 @@ class ReaderSchema:
     def pin(self) -> str:
         """The checkpoint's text for it: equal for the same schema.
 
-        Such as ``avro id:7``, and of several ``avro shop.Placed id:7, shop.Paid id:8``.
+        Such as ``avro id:7``, of several ``avro shop.Placed id:7, shop.Paid id:8``, and of a
+        message that is named ``protobuf shop.Order id:7``.
         """
         parts = [f"{each.record} {each.name}" for each in self.members] or [self.name]
         pin = " ".join([self.form.format, ", ".join(parts)]).rstrip()
@@ -68,23 +68,8 @@ class ReaderSchema:
     def name(self) -> str:
         """The schema's name in a pin; empty for strings."""
         if self.registered is not None:
-            return f"id:{self.registered.id}"
+            return f"{self.form.message} id:{self.registered.id}".lstrip()
         return _digest(self.text) if self.text else ""
-
-    @property
-    def references(self) -> Mapping[str, str]:
-        """The schemas that it refers to, by name."""
-        return dict(self.registered.references) if self.registered is not None else {}
-
-    @property
-    def whole_text(self) -> str:
-        """The schema with those that it refers to.
-
-        Raises:
-            ValueError: They cannot be put together.
-        """
-        is_avro = self.form.format == "avro"
-        return with_references(self.text, self.references) if is_avro else self.text
 
     def __str__(self) -> str:
         """The schema as messages name it: ``avro id 7 (version 2 of orders-value)``."""
@@ -92,7 +77,8 @@ class ReaderSchema:
             parts = (f"{each.record} {each.registered or ''}".rstrip() for each in self.members)
             return f"{self.form.format} {', '.join(parts)}"
         if self.registered is not None:
-            return f"{self.form.format} {self.registered}"
+            message = f"{self.form.message} of " if self.form.message else ""
+            return f"{self.form.format} {message}{self.registered}"
         return self.form.format if not self.text else f"{self.form.format}, given inline"
 
 
@@ -183,13 +169,13 @@ def _decoder(schema: ReaderSchema, _: str) -> Decoder:
     # One for each load(): a decoder learns writers by ids, which another registry gives anew.
     form = schema.form
     if form.others is None:
-        return made_decoder(form, schema.text, schema.references)
+        return made_decoder(form, schema.text)
     members: list[NamedDecoder] = []
     problems: list[str] = []
     for each in schema.members or (schema,):
         try:
-            decoder = made_decoder(each.form, each.text, each.references)
-            members.append(NamedDecoder(names_of(form.format, each.whole_text), decoder))
+            decoder = made_decoder(each.form, each.text)
+            members.append(NamedDecoder(names_of(form.format, each.text), decoder))
         except OptionsError as error:
             problems += error.problems
     if problems:
@@ -234,24 +220,25 @@ def _one(form: RowFormat, registry: SchemaRegistry | None) -> ReaderSchema:
     """The one schema of a column, or of a subject."""
     if form.schema is None:
         return ReaderSchema(form)
-    if isinstance(form.schema, InlineSchema):
-        return ReaderSchema(form, form.schema.text)
-    assert registry is not None
     option = f"{form.column}Schema"
-    if form.format == "protobuf":
-        wanted = "give a message and its descriptor set, such as shop.Order orders.desc"
-        raise OptionsError([f"{option}: a registry's Protobuf is not read yet; {wanted}"])
+    if isinstance(form.schema, InlineSchema):
+        try:
+            return ReaderSchema(form, inline_text(form, form.schema.text))
+        except ValueError as error:
+            raise OptionsError([f"{option}: {error}"]) from None
+    assert registry is not None
+    kind = REGISTRY_KINDS[form.format]
     try:
         if isinstance(form.schema, SchemaId):
-            registered = registry.by_id(form.schema.id)
+            registered = registry.by_id(form.schema.id, kind)
         else:
             assert form.subject is not None
             version = form.schema.version if isinstance(form.schema, SchemaVersion) else None
-            registered = registry.of_subject(form.subject, version)
+            registered = registry.of_subject(form.subject, version, kind)
     except UnknownSchemaError as error:
         subject = f"{form.column}Subject={form.subject}, " if form.subject else ""
         raise OptionsError([f"{option}: {error} ({subject}{option}={form.schema})"]) from None
-    if registered.kind != _KINDS[form.format]:
+    if registered.kind != kind:
         raise OptionsError(
             [
                 (
@@ -260,7 +247,11 @@ def _one(form: RowFormat, registry: SchemaRegistry | None) -> ReaderSchema:
                 )
             ]
         )
-    return ReaderSchema(form, registered.text, registered)
+    try:
+        text = registered_text(form, registered, form.message)
+    except ValueError as error:
+        raise OptionsError([f"{option}: {error}"]) from None
+    return ReaderSchema(form, text, registered)
 
 
 # -- records by name ------------------------------------------------------------------------------
@@ -269,7 +260,7 @@ def _one(form: RowFormat, registry: SchemaRegistry | None) -> ReaderSchema:
 def _named(schema: ReaderSchema) -> ReaderSchema:
     """A schema with the name of its record."""
     try:
-        name = names_of(schema.form.format, schema.whole_text)[0]
+        name = names_of(schema.form.format, schema.text)[0]
     except ValueError as error:
         where = f"{schema.registered} " if schema.registered is not None else ""
         raise OptionsError([f"{schema.form.column}Schema: {where}{error}"]) from None

@@ -17,36 +17,24 @@ Cost: that of the decoder, and Python for bad rows alone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kshare.arrow_values import string_array
 from kshare.errors import BadRecordError, SchemaRegistryError
-from kshare.formats.avro.fingerprint import fingerprint as fingerprint_of
-from kshare.formats.decoder import Decoder, Fault
-from kshare.formats.framing import unframed
-from kshare.formats.make import WriterDecoder
-from kshare.formats.payloads import Payloads
-from kshare.formats.records import OTHER
+from kshare.formats.decoder import Fault
+from kshare.formats.header_ids import may_be_named
 from kshare.formats.schemas import ReaderSchema, ReaderSchemas
-from kshare.formats.writers import Schemas, UnansweredError, Writers
+from kshare.formats.typed_values import TypedColumn, TypedValues, clause
+from kshare.formats.writers import Schemas, UnansweredError
 from kshare.options import DEFAULT_COLUMNS, SOURCE_COLUMNS, KafkaConfig
 from kshare.options.typed_rows import TYPED_COLUMNS, RowFormat, TypedRows
 
-__all__ = [
-    "BadRow",
-    "RowTyper",
-    "SetAside",
-    "TypedColumn",
-    "TypedValues",
-    "column_types",
-    "raw_columns",
-]
+__all__ = ["BadRow", "RowTyper", "SetAside", "column_types", "raw_columns"]
 
 _ADVICE: Final = (
     "badRecords=null gives such records a null, badRecords=deadLetter=<topic> sets them aside"
@@ -95,9 +83,12 @@ def raw_columns(rows: TypedRows, names: Sequence[str], *, one_partition: bool) -
     """
     if rows.bad_records.policy == "deadLetter":
         return SOURCE_COLUMNS
-    typed = {each.column for each in rows.formats if _is_used(each, names)}
+    used = [each for each in rows.formats if _is_used(each, names)]
+    typed = {each.column for each in used}
     places = ("offset",) if one_partition else ("topic", "partition", "offset")
     wanted = {name for name in names if name not in TYPED_COLUMNS} | typed | {*places}
+    if any(may_be_named(each) for each in used):
+        wanted.add("headers")
     return tuple(name for name in SOURCE_COLUMNS if name in wanted)
 
 
@@ -175,9 +166,11 @@ class RowTyper:
             SchemaRegistryError: The registry does not say an id's schema.
         """
         place = place or self._place
+        headers = raw.column("headers") if "headers" in raw.schema.names else None
         try:
             found = {
-                name: column.decoded(raw.column(name)) for name, column in self._columns.items()
+                name: column.decoded(raw.column(name), headers)
+                for name, column in self._columns.items()
             }
         except UnansweredError as unanswered:
             row, error = unanswered.row, unanswered.error
@@ -204,7 +197,7 @@ class RowTyper:
         built = self._built(raw, found)
         return built if kept.all() else built.filter(_booleans(kept))
 
-    def _built(self, raw: pa.RecordBatch, found: Mapping[str, "TypedValues"]) -> pa.RecordBatch:
+    def _built(self, raw: pa.RecordBatch, found: Mapping[str, TypedValues]) -> pa.RecordBatch:
         arrays = []
         for name in self._names:
             column = "key" if name.startswith("key") else "value"
@@ -223,7 +216,7 @@ class RowTyper:
     def _bad_rows(
         self,
         raw: pa.RecordBatch,
-        found: Mapping[str, "TypedValues"],
+        found: Mapping[str, TypedValues],
         place: tuple[str, int] | None,
     ) -> list[BadRow]:
         """The bad rows in order; of one whose key and value are bad, the key says why."""
@@ -239,7 +232,7 @@ class RowTyper:
         topic, partition, offset = _place_of(raw, place, fault.row)
         schema = self._columns[column].schema
         return BadRecordError(
-            f"{_shown_place(raw, place, fault.row)}: {_clause(column, fault)}, read as {schema}"
+            f"{_shown_place(raw, place, fault.row)}: {clause(column, fault)}, read as {schema}"
             f"{self._advice}",
             column=column,
             field=fault.field,
@@ -264,154 +257,12 @@ def _shown_place(raw: pa.RecordBatch, place: tuple[str, int] | None, row: int) -
     return f"{topic}-{partition} at offset {offset}"
 
 
-def _clause(column: str, fault: Fault) -> str:
-    path = f"{column}.{fault.field}" if fault.field else column
-    return f"{path} {fault.reason}"
-
-
-@dataclass(frozen=True, slots=True)
-class TypedValues:
-    """A column that is typed.
-
-    Attributes:
-        values: The values.
-        faults: Why rows are bad, ascending.
-        numbers: The id of each row's schema; empty where the framing has none.
-        has_id: Whether a row names an id.
-        others: The rows of other records' names, which are null.
-    """
-
-    values: pa.Array
-    faults: tuple[Fault, ...]
-    numbers: npt.NDArray[np.int64]
-    has_id: npt.NDArray[np.bool_]
-    others: npt.NDArray[np.int64]
-
-    def of_rows(self, kept: npt.NDArray[np.bool_]) -> "TypedValues":
-        """The same, without the faults of rows that are not kept."""
-        return replace(self, faults=tuple(each for each in self.faults if kept[each.row]))
-
-    def errors(self, column: str) -> pa.Array:
-        """The reasons of bad rows; null for the others."""
-        texts = string_array(_clause(column, fault) for fault in self.faults)
-        places = np.zeros(len(self.values), np.int64)
-        bad = self._bad_rows()
-        places[bad] = np.arange(len(self.faults))
-        there = np.zeros(len(self.values), np.bool_)
-        there[bad] = True
-        return texts.take(_integers(places, there))
-
-    def bad_bytes(self, raw: pa.Array) -> pa.Array:
-        """The bytes of bad rows; null for the others."""
-        there = np.zeros(len(raw), np.bool_)
-        there[self._bad_rows()] = True
-        return raw.take(_integers(np.arange(len(raw)), there))
-
-    def ids(self) -> pa.Array:
-        """The ids of schemas; null where a row names none."""
-        return _integers(self.numbers, self.has_id)
-
-    def _bad_rows(self) -> list[int]:
-        return [fault.row for fault in self.faults]
-
-
-class TypedColumn:
-    """Decodes one column.
-
-    Args:
-        schema: Its reader schema.
-        decoder: The decoder.
-        registry: Where the schemas of ids are; None if there is none.
-    """
-
-    def __init__(self, schema: ReaderSchema, decoder: Decoder, registry: Schemas | None) -> None:
-        self.schema = schema
-        self._decoder = decoder
-        self._writers: Writers | None = None
-        self._fingerprints: dict[int, int] = {}
-        form = schema.form
-        if form.framing == "singleObject":
-            # The reader schemas are the writers': numbers 0, 1, ...
-            for number, each in enumerate(schema.members or (schema,)):
-                self._fingerprints[fingerprint_of(each.whole_text)] = number
-        # Without ids, the reader schema is the writer's: number 0.
-        is_by_id = form.format == "avro" or form.others is not None
-        if is_by_id and form.framing in {"confluent", "apicurio"}:
-            assert registry is not None
-            self._writers = Writers(form.format, cast("WriterDecoder", decoder), registry)
-
-    def decoded(self, column: pa.Array) -> TypedValues:
-        """Decode a column."""
-        framed = unframed(column, self.schema.form.framing)
-        starts, faults = framed.starts, list(framed.faults)
-        there = starts >= 0
-        numbers = np.zeros(len(starts), np.int32)
-        bad: list[Fault] = []
-        if self._writers is not None:
-            numbers, bad = self._writers.numbers(framed.ids, there)
-        elif self._fingerprints:
-            numbers, bad = self._of_fingerprints(framed.ids, there)
-        others = np.flatnonzero(numbers == OTHER)
-        if bad or len(others):
-            starts = starts.copy()
-            starts[[fault.row for fault in bad]] = -1
-            starts[others] = -1
-            numbers[others] = 0
-            faults += bad
-        decoded = self._decoder.decode(Payloads(framed.data, starts, framed.ends, numbers))
-        if self._writers is None:
-            faults += decoded.faults
-        else:  # what the writer wrote is the writer's schema's
-            faults += (
-                replace(each, reason=f"{each.reason} (schema id {framed.ids[each.row]})")
-                for each in decoded.faults
-            )
-        if len(faults) > len(decoded.faults):
-            faults.sort(key=lambda fault: fault.row)
-        return TypedValues(decoded.values, tuple(faults), framed.ids, there, others)
-
-    def _of_fingerprints(
-        self, ids: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]
-    ) -> tuple[npt.NDArray[np.int32], list[Fault]]:
-        """The number of each row's schema, and the rows of schemas that nothing says.
-
-        A fingerprint says no name: one that is not known may be of a record that is asked for.
-        """
-        numbers = np.zeros(len(ids), np.int32)
-        known = np.zeros(len(ids), np.bool_)
-        for own, number in self._fingerprints.items():
-            same = ids == own
-            numbers[same] = number
-            known |= same
-        wanted = ", ".join(map(_hex, self._fingerprints))
-        return numbers, [
-            Fault(
-                row,
-                "",
-                f"is of the schema with fingerprint {_hex(int(ids[row]))}, and "
-                f"the reader schema has {wanted}",
-            )
-            for row in np.flatnonzero(there & ~known).tolist()
-        ]
-
-
 @lru_cache(maxsize=16)
 def _typed_column(schemas: ReaderSchemas, schema: ReaderSchema, kafka: KafkaConfig) -> TypedColumn:
     """A column of a query; a process makes it once, and what it learns of ids stays."""
     return TypedColumn(schema, schemas.decoder(schema.form.column), schemas.registry(kafka))
 
 
-def _hex(number: int) -> str:
-    return f"{number & (1 << 64) - 1:016x}"
-
-
 def _booleans(values: npt.NDArray[np.bool_]) -> pa.Array:
     bits = pa.py_buffer(np.packbits(values, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
-
-
-def _integers(values: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> pa.Array:
-    """An array of integers; null where there is none."""
-    bits = pa.py_buffer(np.packbits(there, bitorder="little"))
-    numbers = pa.py_buffer(np.ascontiguousarray(values, np.int64))
-    return pa.Array.from_buffers(pa.int64(), len(there), [bits, numbers])

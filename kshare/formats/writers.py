@@ -1,5 +1,7 @@
 """The schemas that records were written with, by the ids that they name.
 
+An id stands in front of a payload, or in a header (:mod:`kshare.formats.header_ids`).
+
 Cost: a pass of numpy for each id of a column; a registry is asked once for each.
 """
 
@@ -10,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kshare.errors import SchemaRegistryError, UnknownSchemaError
-from kshare.formats.avro.references import with_references
 from kshare.formats.decoder import Fault
-from kshare.formats.make import WriterDecoder
+from kshare.formats.header_ids import HeaderId, NamedRows
+from kshare.formats.make import REGISTRY_KINDS, WriterDecoder, writer_text
+from kshare.formats.registry import named_id
 from kshare.formats.schema_files import RegisteredSchema
+from kshare.formats.schemas import ReaderSchema
 
 __all__ = ["Schemas", "UnansweredError", "Writers"]
 
@@ -24,8 +28,12 @@ _IDS_EACH: Final = 16
 class Schemas(Protocol):
     """Where the schemas of ids are: :class:`~kshare.formats.registry.SchemaRegistry`."""
 
-    def by_id(self, number: int) -> RegisteredSchema:
+    def by_id(self, number: int | str, kind: str = "AVRO") -> RegisteredSchema:
         """The schema with an id.
+
+        Args:
+            number: The id, or the schema's GUID.
+            kind: What is wanted: ``AVRO``, ``JSON`` or ``PROTOBUF``; it may be another.
 
         Raises:
             UnknownSchemaError: There is none.
@@ -44,31 +52,46 @@ class Writers:
     """The schemas that records were written with, by the ids that they name.
 
     Args:
-        form: The format.
         decoder: Takes each schema once.
+        reader: The reader schema, with which records are written if there is no registry.
         registry: Has the schemas.
+
+    Attributes:
+        has_registry: Whether there is one.
     """
 
-    def __init__(self, form: str, decoder: WriterDecoder, registry: Schemas) -> None:
-        self._form = form
+    def __init__(
+        self, decoder: WriterDecoder, reader: ReaderSchema, registry: Schemas | None
+    ) -> None:
         self._decoder = decoder
+        self._reader = reader
         self._registry = registry
-        self._known: dict[int, int | str] = {}
+        self._known: dict[HeaderId, int | str] = {}
+        self.has_registry = registry is not None
 
     def numbers(
-        self, ids: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]
+        self,
+        ids: npt.NDArray[np.int64],
+        prefixed: npt.NDArray[np.bool_],
+        named: list[NamedRows],
     ) -> tuple[npt.NDArray[np.int32], list[Fault]]:
         """The number of each row's writer (or OTHER), and the rows whose schema cannot be used.
 
         Args:
             ids: The id of each row.
-            there: Whether a row names one.
+            prefixed: Whether a row has one in front of its payload.
+            named: The rows that name a schema in a header.
         """
         numbers = np.zeros(len(ids), np.int32)
         faults: list[Fault] = []
-        for number, rows in _by_id(ids, there):
+        groups = [(each.rows, each.named) for each in named if isinstance(each.named, HeaderId)]
+        if self._registry is not None:
+            groups += [(rows, HeaderId(number)) for number, rows in _by_id(ids, prefixed)]
+        for rows, which in groups:
+            if not len(rows):
+                continue
             try:
-                writer = self._writer(number)
+                writer = self._writer(which)
             except SchemaRegistryError as error:
                 raise UnansweredError(int(rows[0]), error) from None
             if isinstance(writer, str):
@@ -77,21 +100,22 @@ class Writers:
                 numbers[rows] = writer
         return numbers, faults
 
-    def _writer(self, number: int) -> int | str:
+    def _writer(self, named: HeaderId) -> int | str:
         """The writer of an id, or why there is none."""
-        if number not in self._known:
+        if self._registry is None:
+            return self._decoder.add_writer(self._reader.text, named.path)
+        if named not in self._known:
+            form, shown = self._reader.form, named_id(named.number)
             try:
-                schema = self._registry.by_id(number)
+                schema = self._registry.by_id(named.number, REGISTRY_KINDS[form.format])
             except UnknownSchemaError as error:
-                return f"names schema id {number}, and {error}"  # it may be there later
+                return f"names schema {shown}, and {error}"  # it may be there later
             try:
-                text = schema.text
-                if self._form == "avro":
-                    text = with_references(text, dict(schema.references))
-                self._known[number] = self._decoder.add_writer(text)
+                text = writer_text(form, schema)
+                self._known[named] = self._decoder.add_writer(text, named.path)
             except ValueError as error:
-                self._known[number] = f"is of schema id {number}, which {error}"
-        return self._known[number]
+                self._known[named] = f"is of schema {shown}, which {error}"
+        return self._known[named]
 
 
 def _by_id(

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 from kshare.options.allowed import function_fault
 from kshare.options.model import SOURCE_COLUMNS
 from kshare.options.typed_rows import (
-    LATEST_SCHEMA,
     TYPED_COLUMNS,
     BadRecords,
     InlineSchema,
+    LatestSchema,
     SchemaChoice,
     SchemaId,
     SchemaVersion,
@@ -376,26 +376,31 @@ def _parse_duration_or_off(text: str) -> float:
         raise ValueError(f"{error}, or off") from None
 
 
-_NUMBERED: Final = re.compile(r"(version|id)\s*[:=]\s*([0-9]{1,10})", re.ASCII | re.IGNORECASE)
+_OF_REGISTRY: Final = re.compile(
+    r"(?:(\.?[a-z_][a-z_0-9.]*)[ \t]+)?(?:(latest)|(version|id)\s*[:=]\s*([0-9]{1,10}))",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 def _parse_schema(text: str) -> SchemaChoice:
     given = text.strip()
     if not given:
         raise BadValueError("is empty", "wanted latest, version:N, id:N, or the schema itself")
-    if given.lower() == "latest":
-        return LATEST_SCHEMA
     if given.isdecimal():
         raise BadValueError(
             "may be a version or an id", f"write version:{given:.20} or id:{given:.20}"
         )
-    match = _NUMBERED.fullmatch(given)
+    match = _OF_REGISTRY.fullmatch(given)
     if match is None:
         return InlineSchema(given)
-    number = int(match[2])
+    message = (match[1] or "").removeprefix(".")
+    if match[2]:
+        return LatestSchema(message)
+    number = int(match[4])
     if not 0 < number <= INT_MAX:
         raise BadValueError("is wrong", f"wanted an integer from 1 to {INT_MAX}")
-    return SchemaVersion(number) if match[1].lower() == "version" else SchemaId(number)
+    is_version = match[3].lower() == "version"
+    return SchemaVersion(number, message) if is_version else SchemaId(number, message)
 
 
 def _parse_fields(text: str) -> tuple[str, ...]:
@@ -421,7 +426,10 @@ def _parse_bad_records(text: str) -> BadRecords:
     raise BadValueError("is not known", "allowed: fail (default), null, deadLetter=<topic>")
 
 
-SCHEMA: Final = Kind("`latest`, `version:N`, `id:N`, or the schema itself", _parse_schema)
+SCHEMA: Final = Kind(
+    "`latest`, `version:N`, `id:N` (Protobuf: with a message in front), or the schema itself",
+    _parse_schema,
+)
 FIELDS: Final = Kind("dotted paths, separated by commas", _parse_fields)
 """Fields of a schema; none within another one."""
 BAD_RECORDS: Final = Kind("`fail`, `null`, `deadLetter=<topic>`", _parse_bad_records)

@@ -7,7 +7,7 @@ together. The names are those of typed rows, and mean the same; what a sink does
     string      -                                         refused
     json        as it is                                  valueSchema is looked up, for its id
     avro        the rows' own schema                      looked up, or registered by autoRegister
-    protobuf    refused                                   not built
+    protobuf    refused                                   looked up, or registered by autoRegister
 """
 
 from collections.abc import Mapping
@@ -99,10 +99,6 @@ class RowEncodingsParser(TypedRowsParser):
 
     def _check(self, form: RowFormat) -> None:
         option = f"{form.column}Format"
-        if form.format == "protobuf" and self._names_registry():
-            self._faults.add(
-                option, None, "is protobuf, which is not written with a registry", "leave it out"
-            )
         if form.framing not in {"none", "confluent"}:
             self._raw.fault(f"{form.column}Framing", "is not written", "give confluent or none")
         if form.framing == "confluent" and not self._names_registry():

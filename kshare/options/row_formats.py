@@ -190,7 +190,13 @@ class TypedRowsParser:
             )
             return None
         schema: SchemaChoice | None = self._raw.value(option)
-        if schema is None or isinstance(schema, InlineSchema) or self._names_registry():
+        if schema is None or isinstance(schema, InlineSchema):
+            return schema
+        if schema.message and form != "protobuf":
+            self._raw.fault(
+                option, f"names message {schema.message}, which only {column}Format=protobuf has"
+            )
+        if self._names_registry():
             return schema
         self._faults.add(
             option,

@@ -50,8 +50,10 @@ TYPED_COLUMNS: Final = (
 class LatestSchema:
     """The newest version of the subject, when the query is defined."""
 
+    message: str = ""
+
     def __str__(self) -> str:
-        return "latest"
+        return f"{self.message} latest".lstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,10 @@ class SchemaVersion:
     """A version of the subject."""
 
     version: int
+    message: str = ""
 
     def __str__(self) -> str:
-        return f"version:{self.version}"
+        return f"{self.message} version:{self.version}".lstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,10 @@ class SchemaId:
     """A schema of the registry by its id."""
 
     id: int
+    message: str = ""
 
     def __str__(self) -> str:
-        return f"id:{self.id}"
+        return f"{self.message} id:{self.id}".lstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class InlineSchema:
     text: str
 
 
+# ``message`` of the others: of Protobuf, the name of the file's message; "": the first.
 SchemaChoice: TypeAlias = LatestSchema | SchemaVersion | SchemaId | InlineSchema
 LATEST_SCHEMA: Final = LatestSchema()
 
@@ -113,6 +118,13 @@ class RowFormat:
     framing: Framing = "none"
     fields: tuple[str, ...] | None = None
     json: FrozenMapping[str, str] = field(default_factory=FrozenMapping)
+
+    @property
+    def message(self) -> str:
+        """The name of the message of a registry's file; "": the first, or there is no such file."""
+        if self.schema is None or isinstance(self.schema, InlineSchema):
+            return ""
+        return self.schema.message
 
 
 @dataclass(frozen=True, slots=True)

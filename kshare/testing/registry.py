@@ -1,9 +1,10 @@
 """An embedded schema registry: HTTP and JSON as Confluent's, which breaks on demand.
 
 Law: what it answers over its socket is Confluent's REST API, as far as serializers and readers use
-it: subjects, versions, ids, references, lookups, and errors with their codes. Schemas are compared
-as JSON values where they are JSON, as texts else; compatibility is not checked. Nothing of it is
-left when it is closed.
+it: subjects, versions, ids, GUIDs, references, lookups, and errors with their codes. Schemas are
+compared as JSON values where they are JSON; those of Protobuf, which are taken as texts and as
+descriptors, by their descriptors. They are given as texts, or as descriptors for
+``format=serialized``. Compatibility is not checked. Nothing of it is left when it is closed.
 """
 
 import base64
@@ -14,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
+from uuid import NAMESPACE_OID, uuid5
 
 __all__ = ["FakeRegistry"]
 
@@ -42,6 +44,7 @@ class _State:
     failures: list[int] = field(default_factory=list)
     login: str | None = None
     mode: str = "READWRITE"
+    serialized: bool = True
     next_id: int = 1
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -76,6 +79,15 @@ class FakeRegistry:
     def url(self) -> str:
         """The address; the same after it was stopped and started."""
         return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def serialized(self) -> bool:
+        """True if it gives descriptors of Protobuf where they are asked for; it may be set."""
+        return self._state.serialized
+
+    @serialized.setter
+    def serialized(self, given: bool) -> None:
+        self._state.serialized = given
 
     @property
     def requests(self) -> tuple[str, ...]:
@@ -129,7 +141,8 @@ class FakeRegistry:
         Args:
             subject: The subject.
             schema: The schema.
-            kind: ``AVRO``, ``JSON`` or ``PROTOBUF``.
+            kind: ``AVRO``, ``JSON`` or ``PROTOBUF``; this as a file's text, or as its descriptor in
+                base64.
             references: What it refers to: ``name``, ``subject`` and ``version`` of each.
         """
         body = {"schema": schema, "schemaType": kind, "references": list(references)}
@@ -146,11 +159,16 @@ def _key(body: Mapping[str, Any]) -> str:
     text = body.get("schema")
     if not isinstance(text, str):
         raise _RefusedError(422, _INVALID_SCHEMA, "no schema")
-    if kind != "PROTOBUF":
-        try:
+    try:
+        if kind == "PROTOBUF":
+            from kshare.testing.proto_files import registry_forms  # noqa: PLC0415 - an extra
+
+            text = registry_forms(text)[0]
+        else:
             text = json.dumps(json.loads(text), sort_keys=kind == "JSON")
-        except ValueError:
-            raise _RefusedError(422, _INVALID_SCHEMA, "Invalid schema: no JSON") from None
+    except ValueError as error:
+        why = f"it {error}" if kind == "PROTOBUF" else "no JSON"
+        raise _RefusedError(422, _INVALID_SCHEMA, f"Invalid schema: {why}") from None
     return json.dumps([kind, text, body.get("references") or []], sort_keys=True)
 
 
@@ -161,11 +179,11 @@ def _register(state: _State, body: Mapping[str, Any], subject: str) -> dict[str,
         if number is None:
             number = state.ids[key] = state.next_id
             state.next_id += 1
-            state.by_id[number] = _entry(body)
+            state.by_id[number] = {**_entry(body), "guid": str(uuid5(NAMESPACE_OID, key))}
         versions = state.subjects.setdefault(subject, {})
         if number not in versions.values():
             versions[max(versions, default=0) + 1] = number
-        return {"id": number}
+        return {"id": number, **state.by_id[number]}
 
 
 def _asked_to_register(state: _State, body: Mapping[str, Any], subject: str) -> dict[str, Any]:
@@ -189,7 +207,7 @@ def _lookup(state: _State, body: Mapping[str, Any], subject: str) -> dict[str, A
     number = state.ids.get(_key(body))
     for version, each in versions.items():
         if each == number:
-            return _version(state, None, subject, str(version))
+            return _version(state, {}, subject, str(version))
     raise _RefusedError(404, _SCHEMA_NOT_FOUND, "Schema not found")
 
 
@@ -200,30 +218,49 @@ def _versions(state: _State, subject: str) -> dict[int, int]:
     return versions
 
 
-def _version(state: _State, _: object, subject: str, which: str) -> dict[str, Any]:
+def _given(state: _State, entry: Mapping[str, Any], query: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry as a request wants it."""
+    if entry.get("schemaType") != "PROTOBUF":
+        return dict(entry)
+    from kshare.testing.proto_files import registry_forms  # noqa: PLC0415 - an extra
+
+    descriptor, text = registry_forms(entry["schema"])
+    is_descriptor = state.serialized and query.get("format") == "serialized"
+    return {**entry, "schema": descriptor if is_descriptor else text}
+
+
+def _version(state: _State, query: Mapping[str, Any], subject: str, which: str) -> dict[str, Any]:
     versions = _versions(state, subject)
     version = max(versions) if which in {"latest", "-1"} else int(which)
     if version not in versions:
         raise _RefusedError(404, _VERSION_NOT_FOUND, f"Version {version} not found.")
     number = versions[version]
-    return {"subject": subject, "version": version, "id": number, **state.by_id[number]}
+    entry = _given(state, state.by_id[number], query)
+    return {"subject": subject, "version": version, "id": number, **entry}
 
 
 def _compatible(state: _State, body: Mapping[str, Any], subject: str, which: str) -> dict[str, Any]:
     _key(body)
-    _version(state, None, subject, which)
+    _version(state, {}, subject, which)
     return {"is_compatible": True}
 
 
-def _by_id(state: _State, _: object, which: str) -> dict[str, Any]:
+def _by_id(state: _State, query: Mapping[str, Any], which: str) -> dict[str, Any]:
     number = int(which)
     if number not in state.by_id:
         raise _RefusedError(404, _SCHEMA_NOT_FOUND, f"Schema {number} not found")
-    return state.by_id[number]
+    return _given(state, state.by_id[number], query)
+
+
+def _by_guid(state: _State, query: Mapping[str, Any], which: str) -> dict[str, Any]:
+    for entry in state.by_id.values():
+        if entry["guid"] == which.lower():
+            return _given(state, entry, query)
+    raise _RefusedError(404, _SCHEMA_NOT_FOUND, f"Schema {which} not found")
 
 
 def _versions_of_id(state: _State, _: object, which: str) -> list[dict[str, Any]]:
-    _by_id(state, None, which)
+    _by_id(state, {}, which)
     return [
         {"subject": subject, "version": version}
         for subject, versions in state.subjects.items()
@@ -252,6 +289,7 @@ _ROUTES: Final[tuple[tuple[str, str, _Route], ...]] = (
     ("GET", r"/mode", lambda state, _: {"mode": state.mode}),
     ("POST", r"/compatibility/subjects/([^/]+)/versions/(latest|[0-9]+)", _compatible),
     ("GET", r"/v1/metadata/version", lambda *_: {"version": "7.6.0", "commitId": "fake"}),
+    ("GET", r"/schemas/guids/([^/]+)", _by_guid),
     ("GET", r"/schemas/types", lambda *_: ["JSON", "PROTOBUF", "AVRO"]),
     ("GET", r"/config(?:/[^/]+)?", lambda *_: {"compatibilityLevel": "BACKWARD"}),
 )
@@ -269,7 +307,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         size = int(self.headers.get("Content-Length") or 0)
         text = self.rfile.read(size)
-        path = urlsplit(self.path).path
+        parts = urlsplit(self.path)
+        path = parts.path
         with self.state.lock:
             self.state.requests.append(f"{self.command} {unquote(path)}")
             failure = self.state.failures.pop(0) if self.state.failures else None
@@ -278,7 +317,9 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _RefusedError(failure, failure * 100, "asked to fail")
             if self.state.login is not None and self.headers["Authorization"] != self.state.login:
                 raise _RefusedError(401, 401, "Unauthorized")
-            self._answer(200, self._routed(path, json.loads(text) if text else {}))
+            self._answer(
+                200, self._routed(path, json.loads(text) if text else dict(parse_qsl(parts.query)))
+            )
         except _RefusedError as error:
             self._answer(error.status, {"error_code": error.code, "message": str(error)})
 

@@ -1,6 +1,5 @@
 """``kshare doctor --registry``: what it finds, with each fault, and that it writes nothing."""
 
-import base64
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -74,8 +73,7 @@ def server(
 
 def test_a_registry_in_order_is_green_and_nothing_is_written(registry: FakeRegistry) -> None:
     registry.register("orders-value", SCHEMA)
-    serialized = base64.b64encode(b"\x0a\x05M.txt").decode()
-    registry.register("other-value", serialized, "PROTOBUF")
+    registry.register("other-value", PROTO, "PROTOBUF")
     found = look(registry.url, topic="orders")
     assert set(levels(found).values()) == {"green"}
     assert found["registry"].text == f"{registry.url} answers: Confluent Schema Registry 7.6.0"
@@ -101,12 +99,16 @@ def test_an_empty_registry_is_no_fault(registry: FakeRegistry) -> None:
 
 def test_what_lacks_names_the_features_that_it_touches() -> None:
     with FakeRegistry(mode="READONLY") as registry:
+        registry.serialized = False
         registry.register("orders-value", PROTO, "PROTOBUF")
         found = look(registry.url)
     assert found["mode"].text == "READONLY: takes no new schemas"
     assert "its mode is READONLY" in found["autoRegister"].text
     assert found["registering"].level == found["autoRegister"].level == "yellow"
-    assert "valueFormat=protobuf" in found["format=serialized"].text
+    text = (
+        "id 1 is given as a text, which valueFormat=protobuf reads, too, except editions and groups"
+    )
+    assert (found["format=serialized"].level, found["format=serialized"].text) == ("green", text)
     assert "red" not in levels(found).values()
 
 
@@ -212,7 +214,7 @@ def test_a_refused_check_and_ids_that_are_not_given() -> None:
     with server(lambda path: answers.get(path, (404, {}))) as url:
         found = look(url)
     assert found["schemas by id"].level == found["typed rows"].level == "red"
-    assert "valueFormat=avro does not work" in found["typed rows"].text
+    assert "valueFormat=avro and protobuf do not work" in found["typed rows"].text
     assert found["registering"].text.startswith("is not allowed")
     assert found["compatibility"].text.startswith("NONE: ")
     assert found["autoRegister"].level == "yellow"

@@ -22,7 +22,7 @@ def rows(form: RowFormat, schema: str, *values: bytes | None) -> tuple[list[Any]
     framed = unframed(pa.array(values, pa.binary()), form.framing)
     numbers = (framed.starts * 0).astype("int32")
     payloads = Payloads(framed.data, framed.starts, framed.ends, numbers)
-    found = made_decoder(form, schema, {}).decode(payloads)
+    found = made_decoder(form, schema).decode(payloads)
     return found.values.to_pylist(), [fault.reason for fault in found.faults]
 
 
@@ -43,7 +43,7 @@ def test_options_of_json() -> None:
     assert rows(form, "a INT", b'/* */ {"a": 1}') == ([{"a": 1}], [])
     wrong = FrozenMapping({"allowComments": "maybe", "maxNestingDepth": "0"})
     with pytest.raises(OptionsError) as caught:
-        made_decoder(RowFormat(column="key", format="json", json=wrong), "a INT", {})
+        made_decoder(RowFormat(column="key", format="json", json=wrong), "a INT")
     assert [each.partition(" ")[0] for each in caught.value.problems] == [
         "key.json.allowComments",
         "key.json.maxNestingDepth",
@@ -66,4 +66,4 @@ def test_protobuf_by_a_descriptor_set() -> None:
 )
 def test_a_schema_that_cannot_be_read_names_its_option(form: Any, schema: str) -> None:
     with pytest.raises(OptionsError, match="keySchema"):
-        made_decoder(RowFormat(column="key", format=form), schema, {})
+        made_decoder(RowFormat(column="key", format=form), schema)

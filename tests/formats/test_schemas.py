@@ -5,7 +5,6 @@ import hashlib
 import pyarrow as pa
 import pytest
 
-from kshare.errors import OptionsError
 from kshare.formats.schema_changes import told_changes, type_changes
 from kshare.formats.schema_files import RegisteredSchema
 from kshare.formats.schemas import (
@@ -16,10 +15,10 @@ from kshare.formats.schemas import (
 from kshare.options import KafkaConfig
 from kshare.options.frozen import Properties
 from kshare.options.typed_rows import (
-    LATEST_SCHEMA,
     InlineSchema,
     RegistryConfig,
     RowFormat,
+    SchemaVersion,
     TypedRows,
 )
 from kshare.testing import FakeRegistry
@@ -132,13 +131,6 @@ def test_changes_within_maps() -> None:
     assert list(type_changes(was, now, "value")) == ["value was int32 and is int64"]
 
 
-def test_protobuf_of_a_registry_is_refused() -> None:
-    config = RegistryConfig(Properties({"url": "http://none:1"}))
-    form = RowFormat(column="value", format="protobuf", schema=LATEST_SCHEMA, subject="s")
-    with pytest.raises(OptionsError, match="valueSchema: a registry's Protobuf is not read yet"):
-        found_schemas(TypedRows(formats=(form,), registry=config), KAFKA, "t")
-
-
 def test_a_registry_that_is_down_is_not_waited_for_to_tell_what_has_changed() -> None:
     """Batches would wait with it: here the time-out is longer than any test."""
     patient = KafkaConfig(bootstrap_servers=(), api_timeout_ms=3_600_000)
@@ -152,3 +144,28 @@ def test_a_registry_that_is_down_is_not_waited_for_to_tell_what_has_changed() ->
         registry.stop()
         (text,) = told_changes(schemas, {"value": "avro id:1"}, patient)
     assert "what has changed is not known: schema registry" in text
+
+
+def test_messages_of_a_file_are_compared_with_those_of_before() -> None:
+    """The pin names the message, which tells how the one of before was read."""
+    file = 'syntax = "proto3"; message A {{ string x = 1; }} message B {{ {} }}'
+    with FakeRegistry() as registry:
+        registry.register("s", file.format("int32 qty = 1;"), "PROTOBUF")
+        registry.register("s", file.format("int32 qty = 1; string note = 2;"), "PROTOBUF")
+        form = RowFormat(
+            column="value", format="protobuf", schema=SchemaVersion(2, "B"), subject="s"
+        )
+        url = Properties({"url": registry.url})
+        rows = TypedRows(formats=(form,), registry=RegistryConfig(url))
+        schemas = found_schemas(rows, KAFKA, "messages")
+        assert schemas.pins == {"value": "protobuf B id:2"}
+        assert told_changes(schemas, schemas.pins, KAFKA) == []
+        for before, change in (
+            ("protobuf B id:1", "value.note is new (string)"),
+            ("protobuf id:1", "value.x is gone, value.qty is new (int32), value.note is new"),
+            ("protobuf C id:1", "has no message C; there are A, B"),
+        ):
+            (text,) = told_changes(schemas, {"value": before}, KAFKA)
+            start = f"value was read with the schema {before}, and is with protobuf B of id 2 "
+            assert text.startswith(start)
+            assert change in text

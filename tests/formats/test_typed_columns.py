@@ -15,7 +15,8 @@ from kshare.formats.payloads import Payloads
 from kshare.formats.registry import SchemaRegistry
 from kshare.formats.schema_files import RegisteredSchema
 from kshare.formats.schemas import ReaderSchema, ReaderSchemas
-from kshare.formats.typed_columns import BadRow, RowTyper, TypedColumn, raw_columns
+from kshare.formats.typed_columns import BadRow, RowTyper, raw_columns
+from kshare.formats.typed_values import TypedColumn
 from kshare.options import SOURCE_COLUMNS, KafkaConfig
 from kshare.options.frozen import Properties
 from kshare.options.typed_rows import BadRecords, RegistryConfig, RowFormat, TypedRows
@@ -36,7 +37,7 @@ class Writers:
     def type(self) -> pa.DataType:
         return pa.string()
 
-    def add_writer(self, text: str) -> int:
+    def add_writer(self, text: str, _: tuple[int, ...] | None = None) -> int:
         self.added.append(text)
         return len(self.added) - 1
 

@@ -63,11 +63,6 @@ def test_an_inline_schema_has_a_subject_with_a_registry() -> None:
         ),
         ({}, STRUCT, "column value: has type struct<a:int>; allowed: string or binary"),
         ({"valueFormat": "protobuf"}, STRUCT, "valueSchema: must be specified"),
-        (
-            {"valueFormat": "protobuf", "valueSchema": "x", **REGISTRY},
-            STRUCT,
-            "valueFormat: is protobuf, which is not written with a registry",
-        ),
         ({"valueFormat": "avro", "autoRegister": "true"}, STRUCT, "autoRegister: needs"),
         (
             {"valueFormat": "avro", "valueFraming": "singleObject"},

@@ -13,6 +13,7 @@ from kshare.options.typed_rows import (
     TYPED_COLUMNS,
     BadRecords,
     InlineSchema,
+    LatestSchema,
     RowFormat,
     SchemaId,
     SchemaVersion,
@@ -67,10 +68,14 @@ def test_with_a_registry_the_newest_schema_of_the_topics_subject_is_read() -> No
         ("id:100042", SchemaId(100042)),
         (' {"type": "string"} ', InlineSchema('{"type": "string"}')),
         ("id INT", InlineSchema("id INT")),
+        ("shop.Order latest", LatestSchema("shop.Order")),
+        (".shop.Order  version:3", SchemaVersion(3, "shop.Order")),
+        ("Order id:100042", SchemaId(100042, "Order")),
+        ("Order orders.desc", InlineSchema("Order orders.desc")),
     ],
 )
 def test_schemas(text: str, schema: object) -> None:
-    found = rows({**AVRO, "valueSchema": text}).of("value")
+    found = rows({**AVRO, "valueFormat": "protobuf", "valueSchema": text}).of("value")
     assert found is not None
     assert found.schema == schema
 

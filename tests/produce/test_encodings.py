@@ -3,12 +3,17 @@
 import io
 import json
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pool, message_factory
 
 from kshare.errors import KafkaError, OptionsError
 from kshare.formats.encodings import encoded, found_encodings
@@ -20,7 +25,7 @@ from kshare.produce import write_rows
 from kshare.testing import FakeCluster, FakeRegistry
 from tests.support.clock import Clock
 from tests.support.options import SERVERS
-from tests.support.protobuf_messages import Schema, message
+from tests.support.protobuf_messages import Schema, field, message
 
 KIND = pa.struct([("user", pa.string()), ("qty", pa.int32())])
 ROWS = [{"user": "a", "qty": 1}, None, {"user": None, "qty": 2}]
@@ -106,6 +111,49 @@ def test_the_registry_is_asked_once_for_the_sinks_of_all_batches(
         clock.now += 1.0
         assert values(given) == first
         assert len(fake.requests) == (2 if choice == "latest" else 1)
+
+
+def test_protobuf_with_a_registry_is_read_by_confluents_deserializer(tmp_path: Path) -> None:
+    made = Schema(
+        message("Other", "int32 x = 1"),
+        message("Order", "string user = 1", "int32 qty = 2"),
+    )
+    money = made.set.file.add(name="common/money.proto", package="common", syntax="proto3")
+    money.message_type.append(message("Money", "int64 units = 1"))
+    made.set.file[-2].dependency.append(money.name)
+    made.set.file[-2].message_type[1].field.append(field(".common.Money price = 3"))
+    file = tmp_path / "shop.desc"
+    file.write_bytes(made.set.SerializeToString())
+    pool = descriptor_pool.DescriptorPool()
+    for one in (*made.set.file[:-2], money, made.set.file[-2]):
+        pool.AddSerializedFile(one.SerializeToString())
+    order = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+    context = SerializationContext("orders", MessageField.VALUE)
+    with FakeRegistry(first_id=7) as registry:
+        given = {"valueFormat": "protobuf", "schemaRegistry.url": registry.url}
+        inline = {**given, "valueSchema": f"shop.Order {file}"}
+        with pytest.raises(OptionsError, match=r"valueSchema: .*autoRegister=true"):
+            options_of(inline)
+        found = values({**inline, "autoRegister": "true"})
+        assert found[:2] == [b"\0\0\0\0\x08\x02\x02\x0a\x01a\x10\x01", None]
+        registry_of.cache_clear()  # as in another process
+        assert values(inline) == found
+        assert values({**given, "valueSchema": "Order latest"}) == found
+        assert values({**given, "valueSchema": "shop.Order id:8"}) == found
+        with SchemaRegistryClient({"url": registry.url}) as client:
+            (reference,) = client.get_latest_version("orders-value").schema.references or []
+            assert (reference.name, reference.subject) == (money.name, money.name)
+            read = ProtobufDeserializer(order, schema_registry_client=client)
+            assert read(found[0], context) == order(user="a", qty=1)
+            # Confluent's serializer finds the same schema there.
+            write = ProtobufSerializer(order, client, {"auto.register.schemas": False})
+            assert write(order(user="a", qty=1), context) == found[0]
+        with pytest.raises(OptionsError, match="valueSchema: has no field user, which the rows"):
+            options_of(given)  # the first message
+        options = {**inline, "valueFraming": "none"}
+        assert values(options) == [found[0][7:], None, found[2][7:]]
+        file.unlink()
+        assert encoded(BATCH, options_of(inline | {"valueSchema": "Order latest"}).encodings)
 
 
 def test_the_schema_of_the_rows_is_registered() -> None:

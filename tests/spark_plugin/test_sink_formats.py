@@ -42,7 +42,6 @@ def test_faults_of_schemas_come_with_all_others() -> None:
         )
         assert registry.requests == ()
     assert [each.partition(":")[0] for each in found] == [
-        "keyFormat",
         "valueFraming",
         "keySchema",
         "valueSchema",

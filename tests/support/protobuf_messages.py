@@ -54,7 +54,8 @@ def message(name: str, *fields: Any, oneofs: Sequence[str] = (), nested: Sequenc
     for one in fields:
         if isinstance(one, str) and one.startswith("map "):
             _, key, value, map_name, _, number = one.split()
-            entry = message(f"{map_name.title()}Entry", f"{key} key = 1", f"{value} value = 2")
+            entry_name = f"{map_name.title().replace('_', '')}Entry"
+            entry = message(entry_name, f"{key} key = 1", f"{value} value = 2")
             entry.options.map_entry = True
             made.nested_type.append(entry)
             made.field.append(field(f"repeated {entry.name} {map_name} = {number}"))

@@ -1,5 +1,6 @@
 """The registry of the test kit, by confluent-kafka's own client and serializers."""
 
+import base64
 import json
 from typing import Any
 
@@ -8,6 +9,7 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2
 
 from kshare.testing import FakeRegistry
 
@@ -55,6 +57,37 @@ def test_versions_of_subjects() -> None:
         assert asking.get_schema_types() == ["JSON", "PROTOBUF", "AVRO"]
 
 
+PROTO = 'syntax = "proto3"; package shop; message Order { optional string user = 1; }'
+FILE = descriptor_pb2.FileDescriptorProto(name="o.proto", package="shop", syntax="proto3")
+ORDER = FILE.message_type.add(name="Order")
+ORDER.field.add(
+    name="user", number=1, type=9, label=1, proto3_optional=True, oneof_index=0, json_name="user"
+)
+ORDER.oneof_decl.add(name="_user")
+
+
+def test_protobuf_is_taken_and_given_in_both_forms() -> None:
+    descriptor = base64.b64encode(FILE.SerializeToString()).decode()
+    with FakeRegistry() as registry:
+        assert registry.register("a", descriptor, "PROTOBUF") == 1
+        assert registry.register("b", PROTO, "PROTOBUF") == 1
+        text = client(registry).get_schema(1).schema_str or ""
+        assert text.split() == PROTO.replace("{", "{\n").split()
+        guid = client(registry).get_latest_version("a").guid or ""
+        for asked in (
+            client(registry).get_schema(1, fmt="serialized"),
+            client(registry).get_version("b", 1, fmt="serialized").schema,
+            client(registry).get_schema_by_guid(guid, fmt="serialized"),
+        ):
+            found = descriptor_pb2.FileDescriptorProto.FromString(
+                base64.b64decode(asked.schema_str or "")
+            )
+            assert found.message_type[0].field[0].name == "user"
+            assert found.message_type[0].field[0].proto3_optional
+        registry.serialized = False
+        assert client(registry).get_schema(1, fmt="serialized").schema_str == text
+
+
 def test_references_are_kept() -> None:
     with FakeRegistry() as registry:
         registry.register("user", USER)
@@ -75,6 +108,8 @@ def test_references_are_kept() -> None:
         (lambda asking: asking.get_schema(9), 40403),
         (lambda asking: asking.lookup_schema("a", Schema(NEWER, "AVRO")), 40403),
         (lambda asking: asking.register_schema("a", Schema("{", "AVRO")), 42201),
+        (lambda asking: asking.register_schema("a", Schema("message {", "PROTOBUF")), 42201),
+        (lambda asking: asking.get_schema_by_guid("9"), 40403),
         (lambda asking: asking.get_mode("a"), 404),
     ],
 )

@@ -53,7 +53,7 @@ class AvroDecoder:
         self._writers: dict[str, int] = {}
         self.add_writer(reader)
 
-    def add_writer(self, text: str) -> int:
+    def add_writer(self, text: str, _: tuple[int, ...] | None = None) -> int:
         """Add a writer's schema, which rows name by its number.
 
         It is never an error: rows of a schema that is none, or that is not compatible with the

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from kshare.formats.decoder import Decoded, Fault
 from kshare.formats.payloads import Payloads
+from kshare.formats.protobuf.evolution import Incompatible, WriterFile, written_as
 from kshare.formats.protobuf.indexes import without_indexes
 from kshare.formats.protobuf.merging import merged
 from kshare.formats.protobuf.schema import Message, arrow_type
@@ -76,13 +77,33 @@ class ProtobufDecoder:
         self.type: pa.DataType = arrow_type(message)
         self._message = message
         self._tables = Tables(message, emit_defaults=emit_defaults)
+        self._files = [WriterFile(message.path, {})]
+        self._numbers: dict[tuple[str, tuple[int, ...] | None], int] = {}
+
+    def add_writer(self, text: str, path: tuple[int, ...] | None = None) -> int:
+        """Add a schema that rows were written with, which they name by its number.
+
+        It is never an error: rows of a schema that is none, or that is not compatible with the
+        reader's, are bad, and each says so.
+
+        Args:
+            text: The schema, as :func:`~kshare.formats.protobuf.schema.read_schema` takes it.
+            path: The message, if no indexes stand in front of rows.
+
+        Returns:
+            Its number; 0 is the reader's own schema. The same schema and path have one number.
+        """
+        if (text, path) not in self._numbers:
+            self._numbers[text, path] = len(self._files)
+            file = written_as(self._message, text)
+            self._files.append(file if path is None else _of_message(file, path, self._message))
+        return self._numbers[text, path]
 
     def decode(self, payloads: Payloads) -> Decoded:
         """Make rows of payloads. A bad one costs no other row anything."""
         of_others: tuple[Fault, ...] = ()
         if self._framed:
-            message = self._message
-            payloads, of_others = without_indexes(payloads, message.path, message.name)
+            payloads, of_others = without_indexes(payloads, self._files, self._message.name)
         values, faults = self._decode(payloads)
         in_parts = faults["row"][faults["code"] == table.REPEATED_FIELD].tolist()
         if not in_parts and not of_others:
@@ -148,3 +169,13 @@ class ProtobufDecoder:
             Fault(row, paths[place] if place >= 0 else "", _REASONS[code].format(found=value))
             for row, place, code, value in found.tolist()
         )
+
+
+def _of_message(file: WriterFile, path: tuple[int, ...], message: Message) -> WriterFile:
+    """A file whose rows are all of one message, and have no indexes."""
+    if not file.names or path == file.path:
+        return replace(file, indexed=False)
+    known = file.names.get(path)
+    which = f"message {known}" if known is not None else "a message that its file does not have"
+    refused = Incompatible("", f"is {which}, and {message.name} is wanted")
+    return replace(file, indexed=False, refused=refused)

@@ -4,20 +4,18 @@ Guarantees: names and types are those that Spark's ``from_protobuf`` gives witho
 are strings, ``Timestamp`` and ``Duration`` what they say, unsigned numbers the signed ones of the
 same bits, wrappers structs of one field. A message without fields is left out, as Spark does.
 
-Only :func:`read_schema` needs the package ``protobuf`` (``pip install 'kshare[protobuf]'``). Trees
-are pickled to tasks, which do without.
+Only :func:`read_schema` needs the package ``protobuf`` (``pip install 'kshare[protobuf]'``).
 """
 
-import base64
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-__all__ = ["WIRE_TYPES", "EnumType", "Field", "Message", "arrow_type", "read_schema"]
+from kshare.formats.protobuf.files import find_message, named_files
+
+__all__ = ["WIRE_TYPES", "EnumType", "Field", "Message", "arrow_type", "kind_of", "read_schema"]
 
 _MOST_FIELDS: Final = 10_000
 """Of a tree; a message that is used in many places counts once for each."""
@@ -78,7 +76,6 @@ _KINDS: Final = {
 }
 
 
-_NAMED: Final = re.compile(r"(\.?[A-Za-z_][A-Za-z_0-9.]*)[ \t]+(\S.*)", re.DOTALL)
 _Wanted: TypeAlias = dict[str, Any] | None
 _NOTHING: Final[dict[str, Any]] = {}
 
@@ -170,9 +167,8 @@ def read_schema(text: str, paths: Sequence[str] = ()) -> Message:
 
     Args:
         text: The message's full name (the last part, if that is unique), a blank, and a descriptor
-            set: the path of a file, as ``protoc --include_imports --descriptor_set_out`` writes it,
-            or its contents in base64, or those of a file's descriptor. Without a name: the first
-            message of the last file.
+            set, as :func:`~kshare.formats.protobuf.files.named_files` takes it. Without a name: the
+            first message of the last file.
         paths: Dotted names of the fields that are wanted, such as ``user`` or ``items.sku``, as of
             :mod:`kshare.formats.selection`. None: all.
 
@@ -180,126 +176,19 @@ def read_schema(text: str, paths: Sequence[str] = ()) -> Message:
         ValueError: There is no such message or field, or its rows have no type, or the package
             ``protobuf`` is not installed; the text says why.
     """
-    match = _NAMED.fullmatch(text.strip())
-    name, where = match.groups() if match and not _is_file(text) else ("", text)
-    try:
-        from google.protobuf.message import DecodeError  # noqa: F401, PLC0415 - an extra
-    except ImportError as error:
-        raise ValueError(f"needs protobuf ({error}); pip install 'kshare[protobuf]'") from None
-    files = _descriptor_files(where)
-    try:
-        descriptor, path = _find(files, name)
-    except TypeError as error:  # what the package says of descriptors that do not go together
-        raise ValueError(f"has files that do not go together: {error}") from None
+    files, name = named_files(text)
+    descriptor, path = find_message(files, name)
     message = _Reader().message(descriptor, _tree(paths), ())
     if not message.fields:
         raise ValueError(f"names message {message.name}, which has no fields")
     return replace(message, path=path)
 
 
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text.strip()).is_file()
-    except (OSError, ValueError):  # too long for a path
-        return False
-
-
-def _descriptor_files(text: str) -> list[Any]:
-    """The files of a descriptor set, each behind those that it imports."""
-    from google.protobuf import descriptor_pb2  # noqa: PLC0415 - an extra
-    from google.protobuf.message import DecodeError  # noqa: PLC0415 - as above
-
-    data = _descriptor_bytes(text)
-    for kind in (descriptor_pb2.FileDescriptorSet, descriptor_pb2.FileDescriptorProto):
-        try:
-            found = kind.FromString(data)
-        except DecodeError:
-            continue
-        files = list(found.file) if kind is descriptor_pb2.FileDescriptorSet else [found]
-        if any(file.message_type or file.enum_type or file.dependency for file in files):
-            return files
-    raise ValueError("is no descriptor set; protoc --include_imports --descriptor_set_out makes it")
-
-
-def _descriptor_bytes(text: str) -> bytes:
-    try:
-        return Path(text.strip()).read_bytes()
-    except (OSError, ValueError) as error:  # a text may be too long for a path
-        why = getattr(error, "strerror", None) or str(error)
-    try:
-        return base64.b64decode("".join(text.split()), validate=True)
-    except ValueError:
-        raise ValueError(
-            f"is neither the path of a file that can be read ({why}) nor base64 of a descriptor set"
-        ) from None
-
-
-def _find(files: Sequence[Any], name: str) -> tuple[Any, tuple[int, ...]]:
-    """The descriptor of the message of a name, and its path."""
-    from google.protobuf import descriptor_pool  # noqa: PLC0415 - an extra
-
-    pool = descriptor_pool.DescriptorPool()
-    by_name = {file.name: file for file in files}
-    added: set[str] = set()
-
-    def add(file: Any, importing: tuple[str, ...]) -> None:
-        if file.name in added:
-            return
-        if file.name in importing:
-            raise ValueError(f"has file {file.name}, which imports itself")
-        for needed in file.dependency:
-            add(_imported(needed, by_name, file.name), (*importing, file.name))
-        pool.AddSerializedFile(file.SerializeToString())
-        added.add(file.name)
-
-    for file in files:
-        add(file, ())
-    known = {
-        full: path for file in files for full, path in _names(file.message_type, file.package, ())
-    }
-    wanted = name.removeprefix(".")
-    matches = [full for full in known if full == wanted]
-    matches = matches or [full for full in known if full.endswith(f".{wanted}")]
-    if not wanted:
-        last = _names(files[-1].message_type, files[-1].package, ())
-        matches = [full for full, _ in last[:1]]
-    if len(matches) != 1:
-        what = f"messages that are named {wanted}" if matches else f"no message {wanted}"
-        raise ValueError(f"has {what}; there are {', '.join(sorted(matches or known)) or 'none'}")
-    return pool.FindMessageTypeByName(matches[0]), known[matches[0]]
-
-
-def _imported(name: str, known: dict[str, Any], by: str) -> Any:
-    """The file of an import; those of Google come with the package."""
-    if name in known:
-        return known[name]
-    from google.protobuf import (  # noqa: PLC0415 - an extra
-        any_pb2,
-        descriptor_pb2,
-        duration_pb2,
-        empty_pb2,
-        struct_pb2,
-        timestamp_pb2,
-        wrappers_pb2,
-    )
-
-    modules = any_pb2, duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
-    for module in (*modules, descriptor_pb2):
-        if name == module.DESCRIPTOR.name:
-            file = descriptor_pb2.FileDescriptorProto()
-            module.DESCRIPTOR.CopyToProto(file)
-            return file
-    raise ValueError(f"lacks {name}, which {by} imports; protoc --include_imports adds it")
-
-
-def _names(messages: Any, prefix: str, path: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    """The full names of messages and those below, and their paths."""
-    found = []
-    for number, message in enumerate(messages):
-        name = f"{prefix}.{message.name}" if prefix else message.name
-        found.append((name, (*path, number)))
-        found += _names(message.nested_type, name, (*path, number))
-    return found
+def kind_of(field: Any) -> str | None:
+    """The kind of a field of the package's descriptors, as of :class:`Field`; None: a group."""
+    if _is_moment(field.message_type):
+        return _MOMENTS[field.message_type.name]
+    return _KINDS.get(field.type)
 
 
 def _tree(paths: Sequence[str]) -> _Wanted:
@@ -362,12 +251,10 @@ class _Reader:
         self._fields += 1
         if self._fields > _MOST_FIELDS:
             raise ValueError(f"has a message of more than {_MOST_FIELDS:,} fields")
-        kind = _KINDS.get(field.type)
+        kind = kind_of(field)
         if kind is None:
             raise ValueError(f"has field {field.full_name}, a group, which is not supported")
         of_message = field.message_type
-        if _is_moment(of_message):
-            kind = _MOMENTS[of_message.name]
         if wanted is not None and kind != "message":
             raise ValueError(f"has field {field.full_name} of type {kind}, which has no fields")
         made = Field(

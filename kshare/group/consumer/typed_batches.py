@@ -104,10 +104,10 @@ class _PatientRegistry:
         self._registry = registry
         self._asked = asked
 
-    def by_id(self, number: int) -> RegisteredSchema:
-        """The schema with an id."""
-        ask = partial(self._registry.by_id, number)
-        return self._asked.answer(number, ask, self.patience)
+    def by_id(self, number: int | str, kind: str = "AVRO") -> RegisteredSchema:
+        """The schema with an id, or a GUID; ``kind`` is what is wanted."""
+        ask = partial(self._registry.by_id, number, kind)
+        return self._asked.answer((number, kind), ask, self.patience)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,136 @@
+"""Ids of schemas in headers, where Confluent's newer serializers put them, of a whole column.
+
+::
+
+    __value_schema_id    00    id: 4 bytes, big-endian    message indexes, of Protobuf
+    __key_schema_id      01    GUID: 16 bytes             message indexes, of Protobuf
+
+A record that has such a header has nothing in front of its payload. Of several, the first counts; a
+header without a value is none.
+
+Cost: a few passes of numpy over the names of headers; Python for each distinct value alone.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kshare.formats.framing import bytes_of
+from kshare.formats.protobuf.indexes import read_indexes
+from kshare.options.typed_rows import RowFormat
+
+__all__ = ["HeaderId", "NamedRows", "may_be_named", "rows_by_header"]
+
+_NAMES: Final = {"key": b"__key_schema_id", "value": b"__value_schema_id"}
+_ID, _GUID = 0, 1
+_ID_END, _GUID_END = 5, 17
+_MOST_BYTES: Final = 1_200
+"""Of a header: a GUID, and the indexes of 100 messages that are in one another."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderId:
+    """A schema that a header names.
+
+    Attributes:
+        number: The id of a schema, or its GUID as 36 characters.
+        path: The message, of Protobuf; None of others.
+    """
+
+    number: int | str
+    path: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRows:
+    """Rows that have the same header.
+
+    Attributes:
+        rows: Their numbers.
+        named: What it names; or why it names nothing, as a clause.
+    """
+
+    rows: npt.NDArray[np.int64]
+    named: HeaderId | str
+
+
+def may_be_named(form: RowFormat) -> bool:
+    """True if headers may name the schema of a row."""
+    return form.framing == "confluent"
+
+
+def rows_by_header(
+    headers: pa.Array, column: Literal["key", "value"], *, indexed: bool
+) -> list[NamedRows]:
+    """The rows whose headers name a schema, by what they name.
+
+    Args:
+        headers: The column of headers.
+        column: Whose schema.
+        indexed: Whether message indexes are behind the id.
+    """
+    name = _NAMES[column]
+    rows, found = _first_values(headers, name)
+    if not len(rows):
+        return []
+    encoded = found.dictionary_encode()
+    which = encoded.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(which, kind="stable")
+    cuts = np.flatnonzero(np.diff(which[order])) + 1
+    made = [
+        NamedRows(rows[part], _parsed(encoded.dictionary[which[part[0]]].as_py(), indexed))
+        for part in np.split(order, cuts)
+    ]
+    return [
+        each
+        if isinstance(each.named, HeaderId)
+        else NamedRows(each.rows, f"has a header {name.decode()} that {each.named}")
+        for each in made
+    ]
+
+
+def _first_values(headers: pa.Array, name: bytes) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """The rows that have a header of a name, and the value of the first one of each."""
+    entries, count = headers.values, len(headers)
+    none = np.zeros(0, np.int64), pa.array([], pa.binary())
+    if not count or not len(entries):
+        return none
+    data, starts, ends = bytes_of(entries.field(0))
+    places = np.flatnonzero((starts >= 0) & (ends - starts == len(name)))
+    for number, byte in enumerate(name):
+        if not len(places):
+            return none
+        places = places[data[starts[places] + number] == byte]
+    bounds = np.frombuffer(headers.buffers()[1], np.int32, count + 1, headers.offset * 4)
+    places = places[(places >= bounds[0]) & (places < bounds[-1])]
+    rows = np.searchsorted(bounds, places, side="right") - 1
+    rows, first = np.unique(rows, return_index=True)
+    values = entries.field(1)
+    places = places[first]
+    if values.null_count:
+        there = bytes_of(values)[1][places] >= 0
+        rows, places = rows[there], places[there]
+    return rows.astype(np.int64), values.take(pa.array(places))
+
+
+def _parsed(value: bytes, indexed: bool) -> HeaderId | str:
+    kind = value[0] if value else None
+    end = {_ID: _ID_END, _GUID: _GUID_END}.get(-1 if kind is None else kind)
+    if end is None:
+        return "is empty" if kind is None else f"begins with 0x{kind:02x}, where 0x00 or 0x01 is"
+    if len(value) < end:
+        return f"has {len(value)} bytes, where {end} are needed"
+    if len(value) > _MOST_BYTES:
+        return f"has more than {_MOST_BYTES} bytes"
+    number = int.from_bytes(value[1:end], "big") if kind == _ID else str(UUID(bytes=value[1:end]))
+    if not indexed:
+        return HeaderId(number)
+    try:
+        path, _ = read_indexes(value[end:])
+    except ValueError as error:
+        return f"has no message indexes behind the id: {error}"
+    return HeaderId(number, path)
