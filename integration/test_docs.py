@@ -60,3 +60,32 @@ def test_kafka_into_data_frames(broker: KafkaBroker) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "read 1000 1000 1000 1000" in done.stdout
     assert "('customer-0', 143)" in done.stdout
+
+
+def test_an_example_of_each_format(broker: KafkaBroker, tmp_path: Path) -> None:
+    """All blocks of the page in one process."""
+    formats = ("json", "avro", "protobuf", "text")
+    for name in formats:
+        broker.create_topic(f"orders-{name}")
+    text = "".join(example.text for example in examples("docs/typed-rows-formats.md"))
+    script = tmp_path / "job.py"
+    script.write_text(text.replace("localhost:9092", broker.bootstrap_servers))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=580,
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": worker_python(),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "JDK_JAVA_OPTIONS": QUICK,
+        },
+    )
+    for name in formats:
+        broker.delete_topic(f"orders-{name}")
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name in ("json", "avro", "protobuf"):
+        assert f"{name} [Row(user='ada', qty=3)]" in done.stdout
+    assert "string [Row(value='ada')]" in done.stdout
