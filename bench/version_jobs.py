@@ -3,8 +3,9 @@
 A session of each version stays open. ``format("kafka")`` runs beside, as versions of Spark differ
 by themselves.
 
-``python -m bench.version_jobs [--runs N] [VERSION ...]`` measures; ``--session HOST:PORT`` is one of
-its sessions, which runs a job for each line of its input.
+``python -m bench.version_jobs [--runs N] [VERSION ...]`` measures; with ``--plain`` all processes of
+Spark run the environment's ``python``, as where users cannot choose ``kshare-python``.
+``--session HOST:PORT`` is one of its sessions, which runs a job for each line of its input.
 """
 
 import argparse
@@ -20,24 +21,32 @@ from pyspark.sql import SparkSession
 
 from bench import data
 from bench.rows import Row, shown_seconds
-from bench.spark_jobs import available_now, batch_one_task, batch_two_ranges
+from bench.spark_jobs import available_now, batch_one_task, batch_two_ranges, trigger_times
 from integration.jars import ROOT
 from integration.kafka import KafkaBroker
 from integration.spark import start_spark
 from integration.spark_versions import VERSIONS, environment, variables
+from spark_plugin.interpreter import worker_python
+
+
+def small_triggers(spark: SparkSession, source: str, servers: str, _: str) -> float:
+    """As :func:`.trigger_times` measures them."""
+    return trigger_times(spark, source, servers, data.SMALL)
+
 
 JOBS: dict[str, Callable[[SparkSession, str, str, str], float]] = {
     "batch to noop, one task": batch_one_task,
     "two key ranges": batch_two_ranges,
     "streaming, AvailableNow, one task": available_now,
+    "streaming, 100-row batches: median trigger time": small_triggers,
 }
 SLOWER_MAX = 1.1
 """The time of an older version, by that of the newest."""
 
 
-def session(servers: str) -> None:
+def session(servers: str, *, plain: bool) -> None:
     """Run the jobs that the lines of standard input name; print the seconds of each."""
-    spark = start_spark(quick=False)
+    spark = start_spark(quick=False, python=sys.executable if plain else worker_python())
     for line in sys.stdin:
         name, source = json.loads(line)
         print(f"seconds {JOBS[name](spark, source, servers, data.MAIN)}", flush=True)
@@ -45,12 +54,15 @@ def session(servers: str) -> None:
 
 
 @contextmanager
-def running(version: str, servers: str) -> Iterator[Callable[[str, str], float]]:
+def running(version: str, servers: str, *, plain: bool) -> Iterator[Callable[[str, str], float]]:
     """A session of a version; what it gives runs a job with a source, and returns its seconds."""
     python = environment(version)
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
     process = subprocess.Popen(
-        [str(python), "-m", "bench.version_jobs", "--session", servers],
+        [
+            *(str(python), "-m", "bench.version_jobs", "--session", servers),
+            *(["--plain"] if plain else []),
+        ],
         cwd=ROOT,
         env=variables(python),
         stdin=subprocess.PIPE,
@@ -79,12 +91,14 @@ def running(version: str, servers: str) -> Iterator[Callable[[str, str], float]]
         log.close()
 
 
-def rows(servers: str, runs: int, versions: Sequence[str]) -> list[Row]:
+def rows(servers: str, runs: int, versions: Sequence[str], *, plain: bool) -> list[Row]:
     """A row for each job and version; the peer is the last version."""
     data.make_topics(servers)
     found = []
     with ExitStack() as stack:
-        sessions = {each: stack.enter_context(running(each, servers)) for each in versions}
+        sessions = {
+            each: stack.enter_context(running(each, servers, plain=plain)) for each in versions
+        }
         for name in JOBS:
             times: dict[tuple[str, str], list[float]] = {}
             for turn in range(runs + 1):
@@ -119,13 +133,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.version_jobs", description=__doc__)
     parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="VERSION")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--plain", action="store_true", help="Spark runs python, not kshare-python")
     parser.add_argument("--session", metavar="HOST:PORT", help="run jobs of standard input")
     arguments = parser.parse_args()
     if arguments.session:
-        session(arguments.session)
+        session(arguments.session, plain=arguments.plain)
         return 0
     with KafkaBroker() as broker:
-        found = rows(broker.bootstrap_servers, arguments.runs, arguments.versions)
+        servers = broker.bootstrap_servers
+        found = rows(servers, arguments.runs, arguments.versions, plain=arguments.plain)
     return 0 if all(row.met for row in found) else 1
 
 

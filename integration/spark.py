@@ -43,6 +43,7 @@ def start_spark(
     config: Mapping[str, str] | None = None,
     quick: bool = True,
     keep_home: bool = False,
+    python: str | None = None,
 ) -> SparkSession:
     """Start a Spark session, with Spark's own kafka source and from_avro on its class path.
 
@@ -52,9 +53,10 @@ def start_spark(
         quick: For short jobs: a JVM with an archive of classes and its first compiler only.
             False: as a user would start it.
         keep_home: Leave SPARK_HOME as it is, which ``local-cluster`` needs.
+        python: What Spark's processes run; None: ``kshare-python``.
     """
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        os.environ[name] = worker_python()
+        os.environ[name] = python or worker_python()
         if BARE in os.environ:
             del os.environ[name]
     os.environ["PYTHONPATH"] = _python_path()

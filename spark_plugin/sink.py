@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from kshare.edge import edge
 from kshare.errors import KafkaError, OptionsError
+from kshare.import_caches import forget_finders
 from kshare.options.frozen import digest_of
 from kshare.options.row_encodings import RowEncodings
 from kshare.options.sink import SinkOptions, parse_sink_options
@@ -104,7 +105,10 @@ class StreamSink(DataSourceStreamArrowWriter):
             speculative=context.getLocalProperty(_SPECULATION) == "true",
             prefix=self._options.id_prefix,
         )
-        return PreparedMessage(prepare_rows(iterator, self._options, attempt))
+        try:
+            return PreparedMessage(prepare_rows(iterator, self._options, attempt))
+        finally:
+            forget_finders()
 
     @edge
     def commit(  # noqa: D102 - Spark's
@@ -233,7 +237,10 @@ def _write(
     from kshare.produce import write_rows  # noqa: PLC0415
 
     show_log()
-    return WrittenMessage(write_rows(batches, options, is_start=is_start))
+    try:
+        return WrittenMessage(write_rows(batches, options, is_start=is_start))
+    finally:
+        forget_finders()
 
 
 def _is_first_batch() -> bool:

@@ -41,6 +41,7 @@ from kshare.core.progress import Slice
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import Ticket
 from kshare.feedback.messages import Executor, TaskReport
+from kshare.import_caches import forget_finders
 from kshare.operating_system import OperatingSystem, this_system
 from kshare.options import SourceOptions
 from kshare.wire.reader.read_slice import OnEnd, read_slices
@@ -73,6 +74,7 @@ def read_partition(
     tickets = {each.slice: each.ticket for each in partition.slices if each.ticket is not None}
     on_end: dict[Slice, OnEnd] = {}
     with ExitStack() as stack:
+        stack.callback(forget_finders)
         if tickets:
             report = stack.enter_context(closing(TaskReport(*tickets.values())))
             report.begin(this_executor())

@@ -26,6 +26,7 @@ from kshare.dead_letters.record import Outcome, Record
 from kshare.dead_letters.writer import Letters
 from kshare.edge import edge
 from kshare.errors import OptionsError
+from kshare.import_caches import forget_finders
 from kshare.options.sink import parse_sink_options
 from kshare.processing.engine import Engine
 from kshare.processing.frame_rows import (
@@ -119,7 +120,10 @@ def process_by_key(
     given = None if options is None else dict(options)
 
     def process(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return process_rows(batches, processor, key=key, result=result, options=given)
+        try:
+            yield from process_rows(batches, processor, key=key, result=result, options=given)
+        finally:
+            forget_finders()
 
     try:
         return frame.mapInArrow(process, schema)
