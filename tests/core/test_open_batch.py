@@ -1,0 +1,201 @@
+"""Open batches: ends, their records, what is read of a range, the entry of the dict."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, NO_HASHES, WHOLE, KeyRanges, split
+from kshare.core.open_batch import (
+    LogPosition,
+    OpenBatch,
+    RangeReader,
+    Step,
+    decode_open,
+    done_slices,
+    encode_open,
+    is_lost,
+    missing,
+    no_ends,
+    open_ranges,
+    reached,
+    seals,
+)
+from kshare.core.progress import Progress, TopicPartition
+from kshare.core.range_end import (
+    PARTS_MAX,
+    EndKey,
+    RangeEnd,
+    RangeId,
+    decode_end,
+    decode_key,
+    encode_end,
+    encode_key,
+)
+from kshare.errors import CheckpointError
+from tests.support.mutation import mutated
+
+T0 = TopicPartition("t", 0)
+LEFT, RIGHT = (KeyRanges([half]) for half in split(WHOLE, 2))
+QUARTERS = split(WHOLE, 4)
+BATCH = OpenBatch("b", 60_000, LogPosition(3, 7), {T0: (LEFT, RIGHT)})
+KEY = EndKey(RangeId("b", T0, 1), "a-0")
+
+
+@st.composite
+def ends_of(draw: st.DrawFn, hashes: KeyRanges = ALL_HASHES) -> RangeEnd:
+    """An end of some hashes, each quarter with an offset of its own."""
+    parts = [(hashes & (quarter,), draw(st.integers(0, 9))) for quarter in QUARTERS]
+    return RangeEnd(tuple(part for part in parts if part[0]))
+
+
+def at(end: RangeEnd, quarter: int) -> int:
+    return next(offset for hashes, offset in end.parts if hashes.holds(QUARTERS[quarter].lo))
+
+
+@given(ends_of(), ends_of(), st.integers(0, 9))
+def test_ends_are_offsets_of_hashes(one: RangeEnd, two: RangeEnd, offset: int) -> None:
+    cut, raised = one.cut(two), one.raised(offset, but=LEFT)
+    assert one.hashes == cut.hashes == raised.hashes == ALL_HASHES
+    for quarter in range(4):
+        assert at(cut, quarter) == min(at(one, quarter), at(two, quarter))
+        higher = at(one, quarter) if quarter < 2 else max(at(one, quarter), offset)
+        assert at(raised, quarter) == higher
+    assert one.is_within(two) == all(at(one, q) <= at(two, q) for q in range(4))
+    assert decode_end(encode_end(one)) == one
+
+
+def test_an_end_has_each_hash_once() -> None:
+    for parts in ((), ((LEFT, 1), (ALL_HASHES, 2)), ((NO_HASHES, 1),), ((LEFT, -1),)):
+        with pytest.raises(ValueError, match="wanted"):
+            RangeEnd(parts)
+    many = split(WHOLE, PARTS_MAX + 1)
+    with pytest.raises(ValueError, match="1001 parts"):
+        RangeEnd(tuple((KeyRanges([part]), n) for n, part in enumerate(many)))
+
+
+def test_records_are_read_as_they_were_written() -> None:
+    assert decode_key(encode_key(KEY)) == KEY
+    end = RangeEnd(((LEFT, 5), (RIGHT, 7)))
+    half = HASH_SPACE // 2
+    text = f'{{"v":1,"ends":[[[[0,{half}]],5],[[[{half},{HASH_SPACE}]],7]]}}'
+    assert encode_end(end) == text.encode()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"[]",
+        b'{"v":2,"ends":[]}',
+        b'{"v":1}',
+        b'{"v":1,"ends":[]}',
+        b'{"v":1,"ends":[[[],1]]}',
+    ],
+)
+def test_what_is_no_end_is_refused(value: bytes) -> None:
+    with pytest.raises(ValueError, match="wanted a range's end"):
+        decode_end(value)
+
+
+def test_what_is_no_key_is_refused() -> None:
+    for field, value in (("batch", ""), ("by", 1), ("partition", -1), ("range", 1 << 16)):
+        fields = {**json.loads(encode_key(KEY)), field: value}
+        with pytest.raises(ValueError, match="wanted the key of a range"):
+            decode_key(json.dumps(fields).encode())
+
+
+@given(mutated([encode_end(RangeEnd(((LEFT, 5), (RIGHT, 7)))), encode_key(KEY)]))
+def test_damaged_records_are_refused(data: bytes) -> None:
+    for decode in (decode_end, decode_key):
+        try:
+            decode(data)
+        except ValueError:
+            continue
+
+
+@given(ends_of(LEFT), ends_of(RIGHT), st.integers(0, 5))
+def test_what_is_read_is_what_lies_below_the_ends(
+    left: RangeEnd, right: RangeEnd, stable: int
+) -> None:
+    begin = {T0: Progress.at(stable)}
+    ranges = open_ranges(BATCH, begin)
+    ends = no_ends(ranges)
+    assert missing(ranges, ends) == ranges
+    with pytest.raises(ValueError, match=r"no end of .* 1 more"):
+        reached(ranges, begin, ends, lambda _: NO_HASHES)
+    rows = [(EndKey(each.id, "a"), end) for each, end in zip(ranges, (left, right), strict=True)]
+    later = [(EndKey(each.id, "b"), each.begin) for each in ranges]
+    ends = ends.read([(EndKey(RangeId("other", T0, 0), "a"), left), *rows, *later])
+    ends = ends.read([(key, None) for key, _ in rows])
+    after = reached(ranges, begin, ends, lambda _: NO_HASHES)[T0]
+    for quarter, half in enumerate((left, left, right, right)):
+        assert after.position(QUARTERS[quarter]) == max(stable, at(half, quarter))
+    for each, end in zip(ranges, (left, right), strict=True):
+        for slice_ in done_slices(each, end):
+            assert slice_.offsets.start >= stable
+
+
+def test_what_has_no_end_is_sealed_where_it_begins() -> None:
+    begin = {T0: Progress.at(4)}
+    ranges = open_ranges(BATCH, begin)
+    ends = no_ends(ranges).read([(EndKey(ranges[0].id, "x"), RangeEnd.at(RIGHT, 9))])
+    assert seals(ranges, ends) == {
+        ranges[0].id: RangeEnd.at(LEFT, 4),
+        ranges[1].id: RangeEnd.at(RIGHT, 4),
+    }
+    assert is_lost(BATCH, 6)
+    assert not is_lost(BATCH, 7)
+
+
+def test_a_reader_that_was_alone() -> None:
+    (each, _) = open_ranges(BATCH, {T0: Progress.at(0)})
+    reader = RangeReader.of(each)
+    assert reader.step is Step.LOOK
+    reader = reader.look(no_ends([each])).deliver_to(3)
+    parked = KeyRanges([QUARTERS[0]])
+    reader = reader.park(parked).deliver_to(5)
+    assert reader.step is Step.READ
+    reader = reader.time_over()
+    assert reader.step is Step.PROPOSE
+    key, end = reader.key("a"), reader.delivered
+    assert end == RangeEnd(((parked, 3), (LEFT - parked, 5)))
+    reader = reader.proposed()
+    assert reader.step is Step.LOOK
+    assert reader.key("a") != key
+    assert reader.look(no_ends([each])).step is Step.PROPOSE
+    ends = no_ends([each]).read([(key, end)])
+    assert reader.look(ends).step is Step.END
+    again = RangeReader.of(each).look(ends)
+    assert again.step is Step.READ
+    assert again.deliver_to(9).step is Step.END
+    assert again.deliver_to(9).delivered == end
+    assert RangeReader.of(each).look(no_ends([each])).deliver_to(9).look(ends).step is Step.FAIL
+
+
+def test_the_entry_is_read_as_it_was_written() -> None:
+    assert decode_open(json.loads(json.dumps(encode_open(BATCH)))) == BATCH
+
+
+HALF = LEFT.pairs
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", ""),
+        ("ms", -1),
+        ("log", [1]),
+        ("ranges", []),
+        ("ranges", {"t": {"01": [HALF]}}),
+        ("ranges", {"t": {"0": []}}),
+        ("ranges", {"t": {"0": [HALF, HALF]}}),
+        ("ranges", {"t": {"0": [[]]}}),
+        ("more", 1),
+    ],
+)
+def test_what_is_no_entry_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"@kshare\.open: "):
+        decode_open({**encode_open(BATCH), field: value})
