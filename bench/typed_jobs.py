@@ -26,6 +26,7 @@ from integration.jars import compiled, fetched, module, of_spark, peer
 from integration.spark import start_spark
 from kshare.testing import FakeRegistry
 
+_VARIANT_TARGET = 2.0
 _TARGETS = {"json": (5.0, 8.0), "avro": (3.0, 5.0), "protobuf": (2.5, 2.5)}
 _BAD_TARGET, _IDS_TARGET = 1.1, 1.3
 _PARSING = "parsing alone, in Java"
@@ -166,6 +167,20 @@ def _format_rows(queries: _Queries, kind: str, topics: tuple[str, str], runs: in
     return rows
 
 
+def _variant_row(queries: _Queries, topic: str, runs: int) -> Row:
+    """JSON without a schema, beside ``parse_json``."""
+    parsed = F.parse_json(F.col("value").cast("string"))
+    jobs = {
+        "theirs": queries.theirs(topic, parsed),
+        "ours": queries.ours(topic, {"valueFormat": "json"}),
+    }
+    times = all_interleaved(jobs, runs)
+    name = f"json to variants, 8 fields, {queries.name}, against parse_json"
+    both = times["theirs"], times["ours"]
+    row = speed_row(name, queries.records, both, _VARIANT_TARGET, in_the_median=False)
+    return _with_cpu(row, (jobs["theirs"], jobs["ours"]), queries.records)
+
+
 def _id_rows(queries: _Queries, servers: str, runs: int) -> list[Row]:
     with FakeRegistry(first_id=100_001) as registry:
         *topics, subject = data.topics_of_ids(servers, registry)
@@ -206,6 +221,7 @@ def rows(servers: str, runs: int) -> list[Row]:
                 queries = _Queries(spark, servers, tasks)
                 for kind in _TARGETS:
                     found += _shown(_format_rows(queries, kind, topics[kind], runs))
+                found += _shown([_variant_row(queries, topics["json"][0], runs)])
                 found += _shown(_id_rows(queries, servers, runs))
         finally:
             spark.stop()

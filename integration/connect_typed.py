@@ -35,7 +35,17 @@ def main(servers: str, topic: str, sink: str, folder: str) -> dict[str, Any]:
     writer = writer.option("valueFormat", "json").option("checkpointLocation", f"{folder}/typed")
     writer.trigger(availableNow=True).start().awaitTermination()
     kind = stream.schema["value"].dataType.simpleString()
-    seen = {"type": kind, "rows": rows_of(topic), "written": rows_of(sink)}
+    rows, written = rows_of(topic), rows_of(sink)
+    del options["valueSchema"]  # then it is a VARIANT
+    frame = spark.read.format("kshare").options(**options, subscribe=topic).load()
+    taken = frame.selectExpr("variant_get(value, '$.n', 'int') AS n", "offset").collect()
+    seen = {
+        "type": kind,
+        "rows": rows,
+        "written": written,
+        "variant": frame.schema["value"].dataType.simpleString(),
+        "taken": [row.n for row in sorted(taken, key=lambda row: row.offset)],
+    }
     spark.stop()
     return seen
 

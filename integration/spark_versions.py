@@ -30,6 +30,8 @@ PARITY = (
     "integration/test_typed_avro.py",
     "integration/test_typed_sink.py",
     "integration/test_json_meaning.py",
+    "integration/test_variant_meaning.py",
+    "integration/test_typed_variant.py",
     "integration/test_connect.py::test_typed_rows",
     "integration/test_spark_versions.py",
 )

@@ -71,6 +71,7 @@ def test_typed_rows(server: ConnectServer, broker: KafkaBroker, topic: str, tmp_
     )
     assert seen["rows"] == [f"k{n} {text}" for n, text in enumerate(texts)]
     assert seen["written"] == seen["rows"]
+    assert (seen["variant"], seen["taken"]) == ("variant", list(range(9)))
 
 
 @pytest.mark.long

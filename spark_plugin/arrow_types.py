@@ -54,4 +54,5 @@ def _type(kind: types.DataType, path: str) -> pa.DataType:
     for of_spark, of_arrow in _LEAVES:
         if isinstance(kind, of_spark):
             return of_arrow
-    raise ValueError(f"column {path}: has type {kind.simpleString()}, which no format has")
+    hint = f"; write to_json({path}) in its place" if isinstance(kind, types.VariantType) else ""
+    raise ValueError(f"column {path}: has type {kind.simpleString()}, which no format has{hint}")

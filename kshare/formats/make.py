@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from kshare.errors import OptionsError
 from kshare.formats.decoder import Decoder
 from kshare.formats.schema_files import RegisteredSchema
-from kshare.options.typed_rows import RowFormat
+from kshare.options.typed_rows import VARIANT_SCHEMA, RowFormat
 
 __all__ = [
     "REGISTRY_KINDS",
@@ -129,6 +129,10 @@ def _of_schema(form: RowFormat, schema: str) -> Decoder:
 
         return AvroDecoder(schema, fields)
     if form.format == "json":
+        if form.schema == VARIANT_SCHEMA:
+            from kshare.formats.json.variant_decoder import VariantDecoder  # noqa: PLC0415
+
+            return VariantDecoder()
         return _json_decoder(form, schema)
     from kshare.formats.protobuf.decoder import ProtobufDecoder  # noqa: PLC0415 - as above
     from kshare.formats.protobuf.schema import read_schema  # noqa: PLC0415

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Payloads"]
+__all__ = ["Payloads", "payload_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +24,9 @@ class Payloads:
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
     writers: npt.NDArray[np.int32]
+
+
+def payload_of(payloads: Payloads, row: int) -> bytes:
+    """A copy of the bytes of one row, which must be there."""
+    start, end = int(payloads.starts[row]), int(payloads.ends[row])
+    return payloads.data[start:end].tobytes()

@@ -20,6 +20,7 @@ from kshare.formats.registry import SchemaRegistry, registry_of
 from kshare.formats.schema_files import RegisteredSchema
 from kshare.options import KafkaConfig
 from kshare.options.typed_rows import (
+    VARIANT_SCHEMA,
     InlineSchema,
     RowFormat,
     SchemaId,
@@ -69,6 +70,8 @@ class ReaderSchema:
         """The schema's name in a pin; empty for strings."""
         if self.registered is not None:
             return f"{self.form.message} id:{self.registered.id}".lstrip()
+        if self.form.schema == VARIANT_SCHEMA:
+            return VARIANT_SCHEMA.text
         return _digest(self.text) if self.text else ""
 
     def __str__(self) -> str:
@@ -79,6 +82,8 @@ class ReaderSchema:
         if self.registered is not None:
             message = f"{self.form.message} of " if self.form.message else ""
             return f"{self.form.format} {message}{self.registered}"
+        if self.form.schema == VARIANT_SCHEMA:
+            return f"{self.form.format} of any kind, VARIANT"
         return self.form.format if not self.text else f"{self.form.format}, given inline"
 
 

@@ -14,6 +14,7 @@ from kshare.options.allowed import function_fault
 from kshare.options.model import SOURCE_COLUMNS
 from kshare.options.typed_rows import (
     TYPED_COLUMNS,
+    VARIANT_SCHEMA,
     BadRecords,
     InlineSchema,
     LatestSchema,
@@ -392,7 +393,8 @@ def _parse_schema(text: str) -> SchemaChoice:
         )
     match = _OF_REGISTRY.fullmatch(given)
     if match is None:
-        return InlineSchema(given)
+        is_variant = given.upper() == VARIANT_SCHEMA.text
+        return VARIANT_SCHEMA if is_variant else InlineSchema(given)
     message = (match[1] or "").removeprefix(".")
     if match[2]:
         return LatestSchema(message)

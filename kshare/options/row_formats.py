@@ -12,6 +12,8 @@ What is needed, and what contradicts, by format and framing::
     singleObject   -                        refused: Avro's own      refused
     none           -                        -                        the only one
     valueSchema    required: `latest` with a registry, else inline   refused
+
+JSON needs no ``valueSchema``: without one and a registry, values are variants.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,6 +29,7 @@ from kshare.options.registry_table import PREFIX, REGISTRY_PROPERTIES
 from kshare.options.typed_rows import (
     LATEST_SCHEMA,
     TYPED_COLUMNS,
+    VARIANT_SCHEMA,
     BadRecords,
     Framing,
     InlineSchema,
@@ -147,6 +150,8 @@ class TypedRowsParser:
         schema = self._schema(column, form)
         subjects, others = self._record_names(column, form, framing, schema)
         subject = None if subjects else self._subject(column, schema, topics)
+        if form == "json" and schema == VARIANT_SCHEMA:
+            self._check_variant(column, json)
         return RowFormat(
             column=column,
             format=form,
@@ -182,6 +187,8 @@ class TypedRowsParser:
         if option not in self._raw:
             if self._names_registry():
                 return LATEST_SCHEMA
+            if form == "json":
+                return VARIANT_SCHEMA
             self._faults.add(
                 option,
                 None,
@@ -205,6 +212,22 @@ class TypedRowsParser:
             f"give the address of the registry, or {_SCHEMAS[form]}",
         )
         return schema
+
+    def _check_variant(self, column: str, json: Iterable[str]) -> None:
+        """Report options that say how fields are read, where there is one VARIANT."""
+        option = f"{column}Schema"
+        if f"{column}Fields" in self._raw:
+            self._raw.fault(
+                f"{column}Fields",
+                f"needs {option}: without one, {column} is one VARIANT",
+                f"take fields out of it by variant_get({column}, '$.user', 'string')",
+            )
+        for name in json:
+            self._faults.add(
+                f"{column}.json.{name}",
+                None,
+                f"needs {option}: a VARIANT is read as parse_json reads it, without options",
+            )
 
     def _record_names(
         self, column: str, form: str, framing: Framing, schema: SchemaChoice | None

@@ -86,8 +86,9 @@ def _typed(column: str) -> tuple[Option, ...]:
         ),
         Option(
             f"{column}Schema",
-            f"The reader schema of `{column}Format`, which says the column's type. In a sink: what "
-            "rows are written by; without it and a registry, Avro's schema is made of the rows.",
+            f"The reader schema of `{column}Format`, which says the column's type; JSON without "
+            "one is a `VARIANT`. In a sink: what rows are written by; without it and a registry, "
+            "Avro's schema is made of the rows.",
             queries=_ALL,
             kind=SCHEMA,
             default="`latest` with a registry",

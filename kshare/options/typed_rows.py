@@ -15,6 +15,7 @@ __all__ = [
     "LATEST_SCHEMA",
     "OTHER_RECORDS",
     "TYPED_COLUMNS",
+    "VARIANT_SCHEMA",
     "BadRecords",
     "Format",
     "Framing",
@@ -88,6 +89,8 @@ class InlineSchema:
 # ``message`` of the others: of Protobuf, the name of the file's message; "": the first.
 SchemaChoice: TypeAlias = LatestSchema | SchemaVersion | SchemaId | InlineSchema
 LATEST_SCHEMA: Final = LatestSchema()
+VARIANT_SCHEMA: Final = InlineSchema("VARIANT")
+"""JSON of any kind, as Spark's VARIANT: the reader schema of JSON where none is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from kshare.options.registry_table import REGISTRY_PROPERTIES
 from kshare.options.typed_rows import (
     LATEST_SCHEMA,
     TYPED_COLUMNS,
+    VARIANT_SCHEMA,
     BadRecords,
     InlineSchema,
     LatestSchema,
@@ -98,6 +99,21 @@ def test_schemas_that_are_none(text: str, fault: str) -> None:
     assert problem({**AVRO, "valueSchema": text}) == fault
 
 
+@pytest.mark.parametrize("more", [{}, {"valueSchema": " Variant "}])
+def test_json_without_a_schema_is_a_variant(more: dict[str, str]) -> None:
+    found = rows({"valueFormat": "json", **more}).of("value")
+    assert found is not None
+    assert (found.schema, found.framing) == (VARIANT_SCHEMA, "none")
+
+
+def test_json_with_a_registry_is_of_its_schema_unless_a_variant_is_asked_for() -> None:
+    registry = {"valueFormat": "json", "schemaRegistry.url": "http://registry:8081"}
+    for more, schema in (({}, LATEST_SCHEMA), ({"valueSchema": "VARIANT"}, VARIANT_SCHEMA)):
+        found = rows({**registry, **more}).of("value")
+        assert found is not None
+        assert (found.schema, found.framing) == (schema, "confluent")
+
+
 def test_fields_and_options_of_json() -> None:
     more = {"valueFields": "user, items.sku", "Value.Json.timestampformat": "yyyy"}
     found = rows({**DDL, **more}).of("value")
@@ -143,10 +159,24 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
         ),
     ),
     (
-        {"valueFormat": "json"},
+        {"valueFormat": "json", "valueFields": "user"},
         (
-            "valueSchema: must be specified with valueFormat=json; give DDL such as user STRING, "
-            "qty INT, or a JSON Schema, or schemaRegistry.url"
+            "valueFields: needs valueSchema: without one, value is one VARIANT (given: 'user'); "
+            "take fields out of it by variant_get(value, '$.user', 'string')"
+        ),
+    ),
+    (
+        {"valueFormat": "json", "valueSchema": "variant", "value.json.allowComments": "true"},
+        (
+            "value.json.allowComments: needs valueSchema: a VARIANT is read as parse_json reads "
+            "it, without options"
+        ),
+    ),
+    (
+        {"valueFormat": "protobuf"},
+        (
+            "valueSchema: must be specified with valueFormat=protobuf; give a descriptor set's "
+            "message, or schemaRegistry.url"
         ),
     ),
     (

@@ -19,6 +19,7 @@ extern int64_t copy_headers(int64_t, int64_t, int64_t, int64_t, void *, void *);
 extern int64_t decode_avro(void *);
 extern int64_t decode_json(void *);
 extern int64_t decode_messages(void *);
+extern int64_t decode_variant(void *);
 extern int64_t find_marks(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
 extern int64_t index_(int64_t, int64_t, int64_t, int64_t, void *) __asm__("index");
 extern int64_t measure_headers(int64_t, int64_t, int64_t, void *);
@@ -60,10 +61,11 @@ static int64_t called(int64_t kernel, int64_t *a) {
     case 1: return decode_avro((void *)a[0]);
     case 2: return decode_json((void *)a[0]);
     case 3: return decode_messages((void *)a[0]);
-    case 4: return find_marks(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
-    case 5: return index_(a[0], a[1], a[2], a[3], (void *)a[4]);
-    case 6: return measure_headers(a[0], a[1], a[2], (void *)a[3]);
-    case 7: return scan((void *)a[0]);
+    case 4: return decode_variant((void *)a[0]);
+    case 5: return find_marks(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
+    case 6: return index_(a[0], a[1], a[2], a[3], (void *)a[4]);
+    case 7: return measure_headers(a[0], a[1], a[2], (void *)a[3]);
+    case 8: return scan((void *)a[0]);
     default: _exit(3);
     }
 }

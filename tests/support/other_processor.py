@@ -34,6 +34,9 @@ from kshare.wire.decode.layout import (
     NODE,
     SIGNATURES,
     STEP,
+    VARIANT_FIELD,
+    VARIANT_KEY,
+    VARIANT_LEVEL,
     AvroState,
     BinaryColumn,
     HeaderSizes,
@@ -41,6 +44,7 @@ from kshare.wire.decode.layout import (
     MessageDecoding,
     RowDecoding,
     ScanState,
+    VariantState,
     Wanted,
 )
 
@@ -311,6 +315,21 @@ class OtherProcessor:
         }
         memory = _Memory.of_state(state, sizes)
         memory.add_rows(state.rows, _place(MessageDecoding, "rows"))
+        return memory
+
+    def _of_decode_variant(self, state: VariantState) -> _Memory:
+        sizes = {
+            "keys": VARIANT_KEY.itemsize * state.key_capacity,
+            "slots": 4 * (state.slot_mask + 1),
+            "names": state.names_capacity + COPY_SLACK,
+            "ids": 4 * state.key_capacity,
+            "fields": VARIANT_FIELD.itemsize * state.field_capacity,
+            "levels": VARIANT_LEVEL.itemsize * state.max_depth,
+            "powers": 16 * _POWERS_OF_FIVE,
+            "tens": 8 * _POWERS_OF_TEN,
+        }
+        memory = _Memory.of_state(state, sizes)
+        memory.add_rows(state.rows, _place(VariantState, "rows"))
         return memory
 
     def _of_index(self, source: int, size: int, table: int, room: int, found: Any) -> _Memory:

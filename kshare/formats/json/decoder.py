@@ -19,9 +19,9 @@ import pyarrow as pa
 from kshare.formats.decoder import Decoded, Fault
 from kshare.formats.json.options import JsonOptions
 from kshare.formats.json.plain import PlainReader
-from kshare.formats.json.reasons import EXCERPT_MAX, excerpt, type_name
+from kshare.formats.json.reasons import EXCERPT_MAX, excerpt, grammar_reason, type_name
 from kshare.formats.json.steps import Steps
-from kshare.formats.payloads import Payloads
+from kshare.formats.payloads import Payloads, payload_of
 from kshare.formats.selection import selected
 from kshare.wire.decode import compiled, json_kind, status
 from kshare.wire.decode.layout import JsonState
@@ -76,7 +76,7 @@ class JsonDecoder:
         reread = {}
         if hard.any():
             rows = found["row"][hard]
-            reread = {int(row): self._plain.read(_payload(payloads, row)) for row in rows}
+            reread = {int(row): self._plain.read(payload_of(payloads, row)) for row in rows}
             values = self._with_reread(values, rows, reread)
         return Decoded(values, tuple(self._faults(payloads, found, reread)))
 
@@ -129,18 +129,9 @@ class JsonDecoder:
 
     def _reason(self, payloads: Payloads, row: int, code: int, at: int) -> str:
         """The fault of a record as a whole."""
-        if code == json_kind.MALFORMED:
-            return f"is no valid JSON at byte {at + 1}"
-        if code == json_kind.CUT_SHORT:
-            return "is cut short"
-        if code == json_kind.TOO_DEEP:
-            return f"has more than {self._options.max_depth:,} objects and arrays in each other"
         if code == json_kind.NO_OBJECT:
-            text = _payload(payloads, row)[at : at + EXCERPT_MAX].decode(errors="replace")
+            text = payload_of(payloads, row)[at : at + EXCERPT_MAX].decode(errors="replace")
             return f"is {excerpt(text)}, where an object is wanted"
-        return f"has no value for more than {_MAX_NULLS:,} fields of its objects"
-
-
-def _payload(payloads: Payloads, row: int) -> bytes:
-    start, end = int(payloads.starts[row]), int(payloads.ends[row])
-    return payloads.data[start:end].tobytes()
+        if code == json_kind.TOO_LARGE:
+            return f"has no value for more than {_MAX_NULLS:,} fields of its objects"
+        return grammar_reason(code, at, self._options.max_depth)

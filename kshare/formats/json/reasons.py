@@ -5,7 +5,9 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["excerpt", "type_name"]
+from kshare.wire.decode import json_kind
+
+__all__ = ["excerpt", "grammar_reason", "type_name"]
 
 EXCERPT_MAX: Final = 64
 """Bytes or characters that :func:`excerpt` wants to see."""
@@ -36,6 +38,22 @@ def excerpt(text: str) -> str:
     match = _SHOWN.match(text)
     shown = match.group() if match else "nothing"
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in shown)
+
+
+def grammar_reason(code: int, at: int, max_depth: int) -> str:
+    """Describe what is wrong with a record whose value is not valid JSON.
+
+    Args:
+        code: Of the compiled reader: MALFORMED, CUT_SHORT or TOO_DEEP.
+        at: Where.
+        max_depth: Objects and arrays in each other, at most.
+    """
+    if code == json_kind.MALFORMED:
+        return f"is no valid JSON at byte {at + 1}"
+    if code == json_kind.CUT_SHORT:
+        return "is cut short"
+    assert code == json_kind.TOO_DEEP
+    return f"has more than {max_depth:,} objects and arrays in each other"
 
 
 def type_name(kind: pa.DataType) -> str:

@@ -15,7 +15,7 @@ from kshare.wire.decode import json_kind, pattern_step
 from kshare.wire.decode.compiled import address
 from kshare.wire.decode.layout import JSON_FIELD, JSON_LEVEL, JSON_STEP, JsonState
 
-__all__ = ["Steps"]
+__all__ = ["Steps", "powers_of_five_and_ten"]
 
 _SIMPLE: Final = {
     pa.string(): json_kind.STRING,
@@ -29,7 +29,7 @@ _TIMES: Final = {
     pa.timestamp("us"): (json_kind.LOCAL_TIMESTAMP, "timestamp_ntz_format"),
     pa.timestamp("us", "UTC"): (json_kind.TIMESTAMP, "timestamp_format"),
 }
-"""What each is read as without a pattern, and the option that has one."""
+"""The kind of each without a pattern, and the option that has one."""
 
 _INT64_MAX: Final = (1 << 63) - 1
 _DAY: Final = timedelta(days=1)
@@ -77,7 +77,7 @@ class Steps:
             The memory that it works with; each thread that uses the steps has some of its own.
         """
         steps, patterns, fields, names = self._tables
-        powers, tens = _powers()
+        powers, tens = powers_of_five_and_ten()
         changes = _zone_changes(self._options.time_zone)
         levels = np.empty(self._options.max_depth, JSON_LEVEL)
         moment = np.empty(pattern_step.KINDS, np.int64)
@@ -185,7 +185,7 @@ def _zone_changes(name: str) -> npt.NDArray[np.int64]:
 
 
 @cache
-def _powers() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64]]:
+def powers_of_five_and_ten() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64]]:
     """128 bits of the powers of five from -342 to 308, and the powers of ten from 0 to 22.
 
     Those below 0 are rounded up, the others down, as Lemire's way wants them.

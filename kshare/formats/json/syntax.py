@@ -117,7 +117,7 @@ class Text:
                 elif sign == ",":
                     at = self.space(at + 1)
                     if closing[-1] == "}":
-                        at = self._colon(self.string(at, is_name=True)[1])
+                        at = self.colon(self.string(at, is_name=True)[1])
                     break
                 else:
                     raise MalformedError(at)
@@ -137,21 +137,15 @@ class Text:
                 closing.pop()
                 return at + 1
             if close == "}":
-                at = self._colon(self.string(at, is_name=True)[1])
+                at = self.colon(self.string(at, is_name=True)[1])
         return self.scalar(at)[1]
-
-    def _colon(self, at: int) -> int:
-        at = self.space(at)
-        if self._sign(at) != ":":
-            raise MalformedError(at)
-        return self.space(at + 1)
 
     def entries(self, at: int) -> Entries:
         """The entries of the object that begins here, in their order."""
         at = self.space(at + 1)
         while self._sign(at) != "}":
             name, at = self.string(at, is_name=True)
-            at = self._colon(at)
+            at = self.colon(at)
             end = self.skip(at)
             yield name, at, end
             at = self.space(end)
@@ -204,6 +198,18 @@ class Text:
         """The text of a string, or of a field's name, and where it ends."""
         found, end = self._units(at, is_name=is_name)
         return _joined(found, "?"), end
+
+    def characters(self, at: int, *, is_name: bool = False) -> tuple[str, int]:
+        """The same, with escapes of half a surrogate pair as they are."""
+        found, end = self._units(at, is_name=is_name)
+        return _joined(found, ""), end
+
+    def colon(self, at: int) -> int:
+        """The begin of the value behind the colon that follows here."""
+        at = self.space(at)
+        if self._sign(at) != ":":
+            raise MalformedError(at)
+        return self.space(at + 1)
 
     def _units(self, at: int, *, is_name: bool) -> tuple[str, int]:
         """The same, where an escaped surrogate is a character of its own."""

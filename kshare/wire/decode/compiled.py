@@ -28,6 +28,7 @@ from kshare.wire.decode.layout import (
     JsonState,
     MessageDecoding,
     ScanState,
+    VariantState,
 )
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "decode_avro",
     "decode_json",
     "decode_messages",
+    "decode_variant",
     "find_marks",
     "index",
     "measure_headers",
@@ -111,6 +113,15 @@ def decode_json(state: JsonState) -> int:
         DONE; FULL: a node of the output has no room for that row.
     """
     return _kernel("decode_json")(state)
+
+
+def decode_variant(state: VariantState) -> int:
+    """Go on making variants of records of JSON, from the row where it stands.
+
+    Returns:
+        DONE; FULL: what ``state.lacking`` says has no room for that row.
+    """
+    return _kernel("decode_variant")(state)
 
 
 def find_marks(source: Bytes, start: int, counts: Ints, mark: tuple[int, int]) -> int:

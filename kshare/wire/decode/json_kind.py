@@ -27,6 +27,7 @@ TOO_DEEP: Final = 4
 NO_OBJECT: Final = 5
 TYPE: Final = 6  # a field has a value of another type, or one that its type has no room for
 TOO_LARGE: Final = 7
+EMPTY: Final = 8
 
 NO_SINGLE_QUOTES: Final = 1
 NO_NON_NUMBERS: Final = 2

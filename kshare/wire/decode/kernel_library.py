@@ -51,6 +51,8 @@ _SOURCES: Final = (
     ),
     *("kernels/messages.py", "kernels/native.py", "kernels/output.py"),
     *("kernels/protobuf_wire.py", "kernels/scan.py", "kernels/targets.py", "kernels/text.py"),
+    *("kernels/variant.py", "kernels/variant_keys.py", "kernels/variant_values.py"),
+    "variant_kind.py",
 )
 _DIGEST_BYTES: Final = 32
 _WAIT_SECONDS: Final = 600.0  # for another process that makes the code, on a machine that is busy

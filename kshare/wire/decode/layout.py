@@ -23,6 +23,9 @@ __all__ = [
     "NODE",
     "SIGNATURES",
     "STEP",
+    "VARIANT_FIELD",
+    "VARIANT_KEY",
+    "VARIANT_LEVEL",
     "AvroState",
     "BatchCount",
     "BinaryColumn",
@@ -31,6 +34,7 @@ __all__ = [
     "MessageDecoding",
     "RowDecoding",
     "ScanState",
+    "VariantState",
     "Wanted",
 ]
 
@@ -167,6 +171,33 @@ JSON_LEVEL: Final = np.dtype(
         ("guess", np.int64),  # a struct: the field that may come next
         ("found", np.int64),  # a struct: how many fields were found
         ("current", np.int64),  # the node of the value that is being read
+    ]
+)
+"""An object or array that is being read; they lie on a stack."""
+
+VARIANT_KEY: Final = np.dtype(
+    [
+        ("word", np.int64),  # its first 8 bytes, the first one lowest, zeros behind
+        ("order", np.int64),  # the same, so that a lower number is what Java sorts first
+        ("name", np.int64),  # where it begins in the names' bytes
+        ("size", np.int64),
+        ("stamp", np.int64),  # of the record that had it last
+        ("id", np.int64),  # in that record
+        ("following", np.int64),  # the key that came behind it last; -1: none yet
+    ]
+)
+"""A name of a field. Those of earlier records are kept, as the next ones mostly have them, too."""
+
+VARIANT_FIELD: Final = np.dtype([("key", np.int32), ("offset", np.int32)])
+"""A value of an object or array that is being read: its key, and where it is among the values."""
+
+VARIANT_LEVEL: Final = np.dtype(
+    [
+        ("is_object", np.int64),
+        ("first", np.int64),  # its first VARIANT_FIELD
+        ("start", np.int64),  # where it begins in the output: an address
+        ("reserved", np.int64),  # bytes that are kept free for its head
+        ("header", np.int64),  # bytes of the head of the last one at this depth
     ]
 )
 """An object or array that is being read; they lie on a stack."""
@@ -454,6 +485,67 @@ class JsonState(ctypes.Structure):
 
 
 @_laid_out
+class VariantState(ctypes.Structure):
+    """The state of ``decode_variant``. Keys are numbered in their table.
+
+    Attributes:
+        rows: The payloads, and the output: a struct of two binaries, value and metadata.
+        keys: Address of the keys, of VARIANT_KEY.
+        key_count: Number of keys.
+        key_capacity: Number of keys that fit.
+        slots: Address of the hash table: int32 each, a key's number and 1, or 0.
+        slot_mask: Number of slots, which is a power of two, less 1.
+        names: Address of the bytes of the keys' names.
+        names_used: Number of bytes.
+        names_capacity: Number of bytes that fit, besides COPY_SLACK.
+        stamp: Of the record that is being read.
+        last_key: The key that was seen last; -1: none.
+        ids: Address of the keys of this record by their ids, int32; as many fit as keys.
+        id_count: Number of ids.
+        is_same: Not 0: these are those of the record before, so far.
+        same_count: Number of ids of the record before; -1: there is none.
+        same_at: Where its metadata begins in the output.
+        same_size: Its size.
+        fields: Address of the values of all open objects and arrays, of VARIANT_FIELD.
+        field_count: Number of values.
+        field_capacity: Number of values that fit.
+        levels: Address of ``max_depth`` of VARIANT_LEVEL.
+        max_depth: Objects and arrays in each other, at most.
+        max_size: Bytes of a value, and of its metadata, at most.
+        powers: As in :class:`JsonState`.
+        tens: As in :class:`JsonState`.
+        lacking: After FULL, what has no room, of kshare.wire.decode.variant_kind.
+    """
+
+    rows: RowDecoding
+    keys: int
+    key_count: int
+    key_capacity: int
+    slots: int
+    slot_mask: int
+    names: int
+    names_used: int
+    names_capacity: int
+    stamp: int
+    last_key: int
+    ids: int
+    id_count: int
+    is_same: int
+    same_count: int
+    same_at: int
+    same_size: int
+    fields: int
+    field_count: int
+    field_capacity: int
+    levels: int
+    max_depth: int
+    max_size: int
+    powers: int
+    tens: int
+    lacking: int
+
+
+@_laid_out
 class HeaderSizes(ctypes.Structure):
     """Room for some headers.
 
@@ -473,6 +565,7 @@ SIGNATURES: Final[dict[str, tuple[type, ...]]] = {
     "decode_avro": (AvroState,),
     "decode_json": (JsonState,),
     "decode_messages": (MessageDecoding,),
+    "decode_variant": (VariantState,),
     "find_marks": (int, int, int, int, int, int, int),
     "index": (int, int, int, int, BatchCount),
     "measure_headers": (int, int, int, HeaderSizes),

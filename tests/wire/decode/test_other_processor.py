@@ -34,6 +34,11 @@ from tests.formats.json.test_decoder import (  # noqa: F401 - as above
     test_timestamps,
     test_what_is_wrong_is_said,
 )
+from tests.formats.json.test_variant_decoder import (  # noqa: F401 - as above
+    test_any_document_is_what_spark_builds,
+    test_names_that_change_from_record_to_record,
+    test_odd_records_are_what_the_plain_reader_reads,
+)
 from tests.formats.test_protobuf import (  # noqa: F401 - as above
     test_a_fault_says_where_and_what,
     test_a_time_out_of_range_is_bad,

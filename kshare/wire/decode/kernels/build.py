@@ -24,7 +24,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from numba import cfunc, from_dtype, types
 
-from kshare.wire.decode.kernels import avro, batch_heads, binary, json, messages, scan
+from kshare.wire.decode.kernels import avro, batch_heads, binary, json, messages, scan, variant
 from kshare.wire.decode.kernels.native import FLAGS
 from kshare.wire.decode.kernels.targets import ZIG, Target, here, link_commands, named
 from kshare.wire.decode.layout import SIGNATURES
@@ -36,6 +36,7 @@ _SOURCES: dict[str, Any] = {
     "decode_avro": avro.decode_avro,
     "decode_json": json.decode_json,
     "decode_messages": messages.decode_messages,
+    "decode_variant": variant.decode_variant,
     "find_marks": batch_heads.find_marks,
     "index": batch_heads.index,
     "measure_headers": binary.measure_headers,

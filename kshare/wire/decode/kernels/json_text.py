@@ -22,7 +22,18 @@ from kshare.wire.decode.kernels.native import (
 )
 from kshare.wire.decode.layout import JSON_FIELD, JSON_STEP
 
-__all__ = ["compact", "find_field", "is_word", "skip_space", "skip_string", "step_of", "unescape"]
+__all__ = [
+    "compact",
+    "find_field",
+    "first_word",
+    "has_half_pair",
+    "is_same",
+    "is_word",
+    "skip_space",
+    "skip_string",
+    "step_of",
+    "unescape",
+]
 
 ESCAPES = 1  # in what skip_string finds
 HIGH_BYTES = 2
@@ -231,6 +242,29 @@ def unescape(at: int, end: int, target: int) -> Int:
 
 
 @helper
+def has_half_pair(at: int, end: int) -> bool:
+    """True if a string that ``skip_string`` has checked escapes half a surrogate pair."""
+    while at < end:
+        if load_u8(at) != _BACKSLASH:
+            at += 1
+            continue
+        if load_u8(at + 1) != 0x75:
+            at += 2
+            continue
+        code = _hex4(at + 2)
+        at += 6
+        if 0xD800 <= code < 0xE000:
+            if code >= 0xDC00 or end - at < 6:
+                return True
+            if load_u8(at) != _BACKSLASH or load_u8(at + 1) != 0x75:
+                return True
+            if not 0xDC00 <= _hex4(at + 2) < 0xE000:
+                return True
+            at += 6
+    return False
+
+
+@helper
 def is_word(at: int, end: int, word: int, size: int) -> bool:
     """True if the bytes here are those of a word, the first one lowest."""
     if end - at < size:
@@ -242,7 +276,7 @@ def is_word(at: int, end: int, word: int, size: int) -> bool:
 
 
 @helper
-def _first_word(at: int, size: int, end: int) -> Int:
+def first_word(at: int, size: int, end: int) -> Int:
     """Up to 8 bytes as a number, the first one lowest, zeros behind."""
     if end - at >= 8:
         word = load_i64(at)
@@ -256,7 +290,8 @@ def _first_word(at: int, size: int, end: int) -> Int:
 
 
 @helper
-def _is_same(one: int, other: int, size: int) -> bool:
+def is_same(one: int, other: int, size: int) -> bool:
+    """True if bytes are the same, of which the first 8 are known to be."""
     at = 8
     while at < size and load_u8(one + at) == load_u8(other + at):
         at += 1
@@ -276,12 +311,12 @@ def find_field(state: Record, step: Record, guess: int, at: int, size: int, end:
         end: The end of the record.
     """
     count = step.second
-    word = _first_word(at, size, end)
+    word = first_word(at, size, end)
     left = count
     while left > 0:
         field = json_field_at(state.fields + _FIELD_SIZE * (step.first + guess))
         name = state.names + field.name
-        if field.word == word and field.size == size and _is_same(at, name, size):
+        if field.word == word and field.size == size and is_same(at, name, size):
             return guess
         guess += 1
         if guess == count:

@@ -23,6 +23,8 @@ from kshare.wire.decode.layout import (
     MESSAGE_FIELD,
     NODE,
     STEP,
+    VARIANT_KEY,
+    VARIANT_LEVEL,
 )
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "load_u32_be",
     "load_u64",
     "message_at",
+    "move",
     "multiply_high",
     "node_at",
     "step_at",
@@ -65,6 +68,8 @@ __all__ = [
     "store_i64",
     "store_u8",
     "trailing_zeros",
+    "variant_key_at",
+    "variant_level_at",
     "varint",
 ]
 
@@ -176,6 +181,8 @@ json_field_at = _record_at(JSON_FIELD)
 json_level_at = _record_at(JSON_LEVEL)
 json_step_at = _record_at(JSON_STEP)
 step_at = _record_at(STEP)
+variant_key_at = _record_at(VARIANT_KEY)
+variant_level_at = _record_at(VARIANT_LEVEL)
 
 
 def _bits(number: Any, word: Any) -> Any:
@@ -247,20 +254,27 @@ def f32_of_bits(_context: Any, _bits: Any) -> Any:
     return types.float32(types.int64), generate
 
 
-@intrinsic
-def copy(_context: Any, _target: Any, _source: Any, _size: Any) -> Any:
-    """``memcpy(target, source, size)``: addresses, and bytes that do not overlap."""
+def _copier(instruction: str) -> Any:
+    """A function ``(target, source, size)`` of addresses, as an instruction of LLVM's does it."""
 
     def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
         target, source, size = arguments
         kinds = [byte, byte, ir.IntType(64)]
-        memcpy = builder.module.declare_intrinsic("llvm.memcpy", kinds)
+        made = builder.module.declare_intrinsic(instruction, kinds)
         pointers = [builder.inttoptr(address, byte) for address in (target, source)]
-        builder.call(memcpy, [*pointers, size, ir.Constant(ir.IntType(1), 0)])
+        builder.call(made, [*pointers, size, ir.Constant(ir.IntType(1), 0)])
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.int64), generate
+    @intrinsic
+    def copied(_context: Any, _target: Any, _source: Any, _size: Any) -> Any:
+        return types.void(types.int64, types.int64, types.int64), generate
+
+    return copied
+
+
+copy = _copier("llvm.memcpy")  # bytes that do not overlap
+move = _copier("llvm.memmove")
 
 
 @intrinsic

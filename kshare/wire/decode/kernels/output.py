@@ -37,6 +37,7 @@ __all__ = [
     "put_fixed",
     "put_list",
     "put_null",
+    "put_null_alone",
     "put_pair",
     "put_struct",
     "set_back",
@@ -210,19 +211,27 @@ def _put_zero(node: Record) -> None:
 
 
 @helper
+def put_null_alone(node: Record) -> Int:
+    """Append a null to a node, and nothing to those below it."""
+    if not _has_room(node):
+        return status.FULL
+    used = node.used
+    if node.kind != node_kind.NULL:
+        at = node.validity + (used >> 3)
+        store_u8(at, load_u8(at) & ~(1 << (used & 7)))
+    node.nulls += 1
+    _put_zero(node)
+    return status.DONE
+
+
+@helper
 def put_null(rows: Record, number: int) -> Int:
     """Append a null to a node, and to the fields of a struct."""
     behind = node_of(rows, number).next
     while number < behind:
         node = node_of(rows, number)
-        if not _has_room(node):
+        if put_null_alone(node) != status.DONE:
             return status.FULL
-        used = node.used
-        if node.kind != node_kind.NULL:
-            at = node.validity + (used >> 3)
-            store_u8(at, load_u8(at) & ~(1 << (used & 7)))
-        node.nulls += 1
-        _put_zero(node)
         number = node.next if node.kind == node_kind.LIST else number + 1
     return status.DONE
 
