@@ -54,7 +54,7 @@ def test_odd_records_are_what_parse_json_reads(spark: SparkSession) -> None:
     }
     half = {fault.row for fault in decoded.faults if fault.reason.endswith("surrogate pair")}
     assert len(half) > 5
-    # Versions before 4.1 make question marks of them.
+    # Versions before 4.2 make question marks of them.
     wanted = [None if number in half else row for number, row in enumerate(wanted)]
     differ = [
         (record[:80], one, other)
