@@ -172,6 +172,33 @@ def _as_text(keys: pa.Array) -> pa.Array:
     return text
 
 
+class _Room:
+    """Room for the bytes of a binary column, by what the last record batch has taken for a row.
+
+    By the row, as a response ends with a short record batch, and the next one begins with a long
+    one: in the room of the short one, it would have to move its bytes several times.
+    """
+
+    def __init__(self) -> None:
+        self._per_row: float | None = None
+        self._most = 0
+
+    def bytes_for(self, rows: int) -> int:
+        """The bytes that a record batch of at most ``rows`` rows is likely to take.
+
+        Not much more than the largest so far: one row may have been huge.
+        """
+        if self._per_row is None:
+            return _BYTES_FIRST
+        likely = min(int(self._per_row * rows) + 1, self._most)
+        return likely + (likely >> 3)
+
+    def learn(self, used: int, rows: int) -> None:
+        """A record batch has taken ``used`` bytes, where there was room for ``rows`` rows."""
+        self._per_row = used / rows
+        self._most = max(self._most, used)
+
+
 class _Repeated:
     """A column whose rows are all the same."""
 
@@ -223,7 +250,7 @@ class Columns:
             name: _Repeated(value) for name, value in constants.items() if name in built
         }
         self._fixed: dict[str, Any] = dict.fromkeys(name for name in _FIXED if name in built)
-        self._sizes = {name: _BYTES_FIRST for name in _BINARY if name in built}
+        self._rooms = {name: _Room() for name in _BINARY if name in built}
         self._max_rows = max_rows
         self._pool = pa.system_memory_pool() if max_rows <= SMALL_ROWS else None
         self.state = ScanState(max_bytes=max_bytes)
@@ -242,8 +269,8 @@ class Columns:
         for name, buffer in self._fixed.items():
             setattr(state, _FIXED[name], buffer.address)
         self._binaries = {
-            name: _Binary(self._column(name), rows, size, self._pool)
-            for name, size in self._sizes.items()
+            name: _Binary(self._column(name), rows, room.bytes_for(rows), self._pool)
+            for name, room in self._rooms.items()
         }
 
     def reserve(self) -> bool:
@@ -264,8 +291,7 @@ class Columns:
             data = shrink(buffer, _width(name) * rows)
             built[name] = pa.Array.from_buffers(COLUMNS[name], rows, [None, data], 0)
         for name, binary in self._binaries.items():
-            used = self._column(name).used
-            self._sizes[name] = used + (used >> 3)
+            self._rooms[name].learn(self._column(name).used, self.state.max_rows)
             if name == "headers":
                 built[name] = _headers(self.state.headers, rows)
             else:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -121,3 +122,29 @@ def test_nothing_else_is_built(name: str) -> None:
     columns = Columns("t", 3, names=[name], with_keys=False, max_rows=9, max_bytes=9)
     columns.begin(9)
     assert [*columns._repeated, *columns._fixed, *columns._binaries] == [name]
+
+
+def test_room_is_that_of_the_rows_that_come() -> None:
+    """A short record batch before a long one takes no room from it, and a huge row gives none."""
+    columns = Columns("t", 3, names=["key"], with_keys=False, max_rows=100, max_bytes=1 << 30)
+
+    def read(rows: int, used: int) -> int:
+        """The room at first for a record batch of some rows, which then takes some bytes."""
+        columns.begin(rows)
+        room = int(columns.state.keys.capacity)
+        columns.state.keys.needed = used
+        if used > room:
+            columns.reserve()
+        columns.state.rows, columns.state.keys.used = rows, used
+        ends = np.frombuffer(columns._binaries["key"]._offsets, np.int32)
+        ends[:] = 0
+        ends[rows] = used
+        assert columns.finish().batch.num_rows == rows
+        return room
+
+    read(100, 500_000)
+    assert read(2, 10_000) >= 10_000
+    assert read(100, 500_000) >= 500_000
+    read(1, 1_000_000)
+    assert read(100, 500_000) < 1_200_000
+    assert 500_000 <= read(100, 500_000) < 600_000

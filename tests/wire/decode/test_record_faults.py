@@ -242,3 +242,13 @@ def test_columns_are_not_larger_than_their_rows() -> None:
     held = pa.total_allocated_bytes()
     del batch
     assert held - pa.total_allocated_bytes() < 20_000
+
+
+@pytest.mark.parametrize("size", [100, 2 << 20])
+def test_a_damaged_value_of_any_size_is_found(size: int) -> None:
+    """Large batches are checked in another way: other threads run meanwhile."""
+    data = bytearray(batch_of(numbered([Rec(b"k", b"v" * size)]), base=5).encode())
+    assert len(decode(bytes(data))) == 1
+    data[-size // 2] ^= 1
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        decode(bytes(data))
