@@ -257,7 +257,7 @@ def test_the_log_is_made_as_the_offsets_topic_is() -> None:
         assert ConfigSource(entries["min.insync.replicas"].source) is copied
         assert {len(part.replicas) for part in ours.values()} == {2}
         with session(config(brokers.bootstrap_servers, unique("a"), unique("log")), at) as member:
-            made = ConfigResource(ConfigResource.Type.TOPIC, member._thread.log_partition().topic)
+            made = ConfigResource(ConfigResource.Type.TOPIC, member._thread.ground.partition.topic)
             entries = brokers.admin.describe_configs([made])[made].result(30)
             assert entries["segment.bytes"].value == str(10 << 20)
 
@@ -299,7 +299,7 @@ def test_partitions_that_are_added_to_the_log_and_a_policy_that_deletes(
     with session(settings, at, LOWER) as member, pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_follower, "_LOOK_SECONDS", 0.2)
         member.commit({at: [Rectangle(OffsetRange(0, 10), LOWER)]}, SECONDS)
-        member._thread._follower._inspector._due = 0.0
+        member._thread.ground.follower._inspector._due = 0.0
         before = member.started()[at]
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_partitions([NewPartitions(log, count)])[log].result(SECONDS)

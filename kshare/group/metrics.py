@@ -129,7 +129,8 @@ class ConsumerMetrics:
         is_member: Whether it is a member of the group now; None if it has not subscribed.
         leads: Whether it leads the group, so that it plans who owns what; None as above.
         parked: The parked keys of each topic that it owns some of and that has some.
-        log: The group's log; None before it was found.
+        log: The group's log; None before it was found, and in a group that keeps none
+            (``allow.individual.commit=false``).
     """
 
     group: str

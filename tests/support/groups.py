@@ -14,6 +14,7 @@ from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
+from kshare.group.session.by_log import ByLog
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, until
@@ -99,6 +100,13 @@ def fetch_as_brokers_do(monkeypatch: pytest.MonkeyPatch, *partitions: TopicParti
         return fetch(self, partitions if wanted is None else wanted)
 
     monkeypatch.setattr(PrimaryOffsets, "fetch", fetch_all)
+
+
+def by_log(session: GroupSession) -> ByLog:
+    """What a session does with its group's log."""
+    ground = session._thread.ground
+    assert isinstance(ground, ByLog)
+    return ground
 
 
 def start_of(session: GroupSession, partition: TopicPartition = T0) -> Progress:

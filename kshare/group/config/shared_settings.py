@@ -14,13 +14,22 @@ def shared_settings(config: ConsumerConfig) -> Settings:
     Which they are, and why others are not: the table of ``docs/groups.md``.
     """
     said = {
+        "allow.individual.commit": _individual_text(config),
         "consumption.order": config.order,
-        "individual.commit.topic": config.log_topic,
         "keys": _keys_text(config.keys),
     }
-    if not config.is_query:
+    if config.keeps_log:
+        said["individual.commit.topic"] = config.log_topic
+    if config.keeps_log and not config.is_query:
         said["claim.timeout.ms"] = str(config.claim_timeout_ms)
     return tuple(sorted(said.items()))
+
+
+def _individual_text(config: ConsumerConfig) -> str:
+    """Whether individual commits are allowed, and what differs without them: who keeps a log."""
+    if config.individual:
+        return "true"
+    return "false with transactional.id" if config.keeps_log else "false"
 
 
 def _keys_text(keys: tuple[bytes, ...] | None) -> str:

@@ -412,6 +412,15 @@ class ConsumerConfig:
         return MemberReport(self.range_assignor, self.task_assignor, self.client_tags)
 
     @property
+    def keeps_log(self) -> bool:
+        """True if the group needs a log of individual commits.
+
+        Without individual commits it needs none: its coordinator says who has which partition, and
+        one offset of each says what is processed. But a transaction says it in the log.
+        """
+        return self.individual or self.transactional_id is not None
+
+    @property
     def lease_records(self) -> int | None:
         """Number of offsets to lease at a time; None for key order."""
         return self.chunk_records if self.order == "none" else None

@@ -259,9 +259,9 @@ class Reading:
         """
         if self._state.is_closed:
             raise ConsumerClosedError
-        if self._state.has_begun:
+        if self._state.has_begun or not self._config.keeps_log:
             return self._session.committed(partitions, seconds)
-        # Without a session: one would say in the group's log that it is alive.
+        # Without a session, as one would say in the group's log that it is alive.
         config = self._config
         kafka = replace(config.kafka, api_timeout_ms=max(int(seconds * 1000), 1))
         with closing(GroupOffsets(config.group, kafka, config.log_topic)) as offsets:

@@ -6,14 +6,14 @@ from typing import Final
 from kshare.core.backoff import Backoff, Uniform
 from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import AuthorizationError
+from kshare.errors import AuthorizationError, ForeignMemberError
 from kshare.group.core.work import DeliveryStart, ProcessedWork
 from kshare.group.protocol.actions import Action, Append, Delete, Unblock
 from kshare.group.protocol.commit import is_read_back
 from kshare.group.protocol.cooperator import Cooperator
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.plain_owner import PlainOwner
+from kshare.group.protocol.plain_owner import OffsetOwner, PlainOwner
 from kshare.group.protocol.records import Block, Claim
 from kshare.group.protocol.start import Reason
 from kshare.group.protocol.subscription import Assigned
@@ -375,7 +375,7 @@ class Claimant:
         session_id: Id of the session.
         transactional_id: Id of the transactions that hold what is processed; None without them.
         lease_records: Number of offsets to lease at a time; None for key order.
-        individual: Whether key ranges may be owned; else nobody counts on claims.
+        keeps_log: Whether the group has a log; without one, nobody claims anything.
         uniform: Source of jitter for pauses after faults.
 
     Attributes:
@@ -391,7 +391,7 @@ class Claimant:
         transactional_id: str | None,
         lease_records: int | None,
         *,
-        individual: bool,
+        keeps_log: bool,
         uniform: Uniform | None,
     ) -> None:
         self.session_id = session_id
@@ -400,7 +400,7 @@ class Claimant:
         self.times_anew = 0
         self._transactional_id = transactional_id
         self._lease_records = lease_records
-        self._individual = individual
+        self._keeps_log = keeps_log
         self._uniform = uniform
         self._claims = 0
 
@@ -425,6 +425,8 @@ class Claimant:
         return each
 
     def _owner(self, claim: Claim, topic_id: str) -> Owner:
+        if not self._keeps_log:
+            return OffsetOwner(claim, topic_id)
         if self.denied is not None:
             return PlainOwner(claim, topic_id)
         if self._lease_records is not None:
@@ -437,9 +439,22 @@ class Claimant:
 
         Raises:
             AuthorizationError: The log has to be written to for them, and may not be.
+            ForeignMemberError: There are key ranges, and no log that says who has the others.
         """
+        if not self._keeps_log:
+            self._check_whole(assignment)
         is_plain = self._transactional_id is None and self._lease_records is None
-        needs_claims = self._individual and not self.self_fencing  # nothing else keeps others away
+        needs_claims = not self.self_fencing  # nothing else keeps others away
         is_whole = all(hashes.is_all for hashes in assignment.values())
         if self.denied and assignment and (needs_claims or not (is_plain and is_whole)):
             raise self.denied
+
+    def _check_whole(self, assignment: Assigned) -> None:
+        for partition, hashes in assignment.items():
+            if not hashes.is_all:
+                raise ForeignMemberError(
+                    f"{partition}: the group's leader has assigned key hashes "
+                    f"{', '.join(map(str, hashes))} to {self.session_id}, which takes whole "
+                    "partitions: allow.individual.commit is false. Give all members of a group "
+                    "the same"
+                )

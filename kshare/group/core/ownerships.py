@@ -17,7 +17,7 @@ from kshare.group.protocol.actions import Action
 from kshare.group.protocol.cooperator import Cooperator, Share
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.plain_owner import PlainOwner
+from kshare.group.protocol.plain_owner import OffsetOwner, PlainOwner
 from kshare.group.protocol.records import Claim, Key
 from kshare.group.protocol.start import Reason
 from kshare.group.protocol.subscription import Assigned
@@ -36,7 +36,7 @@ class Ownerships:
         transactional_id: Id of the transactions that hold what is processed; None without them.
         lease_records: Number of offsets to lease at a time; None for key order.
         lease_timeout: Seconds without a commit after which a lease is given up.
-        individual: Whether key ranges may be owned; else nobody counts on claims.
+        keeps_log: Whether the group has a log. Without one, nothing is claimed or written.
         uniform: Source of jitter for pauses after faults.
 
     Attributes:
@@ -56,7 +56,7 @@ class Ownerships:
         lease_records: int | None = None,
         lease_timeout: float = float("inf"),
         *,
-        individual: bool = True,
+        keeps_log: bool = True,
         uniform: Uniform | None = None,
     ) -> None:
         self.log = GroupLog(group)
@@ -66,7 +66,11 @@ class Ownerships:
         self.warnings: list[str] = []
         self._claim_timeout = claim_timeout
         self._claimant = Claimant(
-            session_id, transactional_id, lease_records, individual=individual, uniform=uniform
+            session_id,
+            transactional_id,
+            lease_records,
+            keeps_log=keeps_log,
+            uniform=uniform,
         )
         self._leases = LeaseClock(lease_timeout)
         self._given_up: list[Key] = []
@@ -161,7 +165,9 @@ class Ownerships:
         return each
 
     def _keys(self, owner: Owner) -> list[Key]:
-        """The keys of an owner's claim and leases."""
+        """The keys of an owner's claim and leases; none in a group that keeps no log."""
+        if isinstance(owner, OffsetOwner):
+            return []
         log = self.log.of(owner.partition)
         return [Key(0, "claim", owner.partition, (owner.claim_name,))] + [
             Key(log.incarnation, "lease", owner.partition, detail)
@@ -467,7 +473,7 @@ class Ownerships:
         if start.reason.voids:
             what = (
                 "what had been committed above it and is not known any more is delivered again"
-                if start.reason is Reason.LOST_LOG
+                if start.reason in {Reason.LOST_LOG, Reason.UNREAD_LOG}
                 else "individual commits of before count no longer"
             )
             self.warnings.append(

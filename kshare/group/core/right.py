@@ -200,18 +200,25 @@ class Right:
         session: Id of the member's session.
         seconds: Time after which others no longer wait for a member (``claim.timeout.ms``).
         by_beats: Whether a standalone member lives by its beats.
+        keeps_log: Whether the group has a log. Without one, its coordinator alone says whether the
+            member may deliver, as with plain consumers; and nobody does if it has joined none.
 
     Attributes:
         beats: Its own, and those of others.
         coordinator: What its group's coordinator counts; None for a standalone member.
-        read_at: When the log was last asked for that was read to its end; -inf for never.
+        read_at: When the log was last asked for that was read to its end; -inf for never, inf
+            without a log.
     """
 
-    def __init__(self, session: str, seconds: float, *, by_beats: bool) -> None:
+    def __init__(
+        self, session: str, seconds: float, *, by_beats: bool, keeps_log: bool = True
+    ) -> None:
         self.beats = Beats(session, seconds)
         self.beats.is_on = by_beats
         self.coordinator: Liveness | None = None
-        self.read_at = _NEVER
+        self.read_at = _NEVER if keeps_log else float("inf")
+        if not keeps_log:
+            self.beats.excuse()
         self._seconds = seconds
         self._by_beats = by_beats
 

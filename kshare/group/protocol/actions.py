@@ -52,7 +52,10 @@ class Unblock:
 
 @dataclass(frozen=True, slots=True)
 class FetchPrimary:
-    """Fetch the primary offset and the log's bounds, then call :meth:`.Owner.primary_read`."""
+    """Fetch the primary offset and the log's bounds, then call :meth:`.Owner.primary_read`.
+
+    In a group that keeps no log, the bounds are 0 and 0.
+    """
 
 
 @dataclass(frozen=True, slots=True)

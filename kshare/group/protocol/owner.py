@@ -393,11 +393,7 @@ class Owner:
 
     def _begin(self, log: PartitionLog, start: Start) -> tuple[Action, ...]:
         """Go on from a start."""
-        if start.progress.stable > START_MAX:
-            raise CommitLogError(
-                f"{self.partition}: the group's committed offset {start.progress.stable} is behind "
-                f"the end of every log; kshare offsets reset sets another one"
-            )
+        self._check(start)
         if start.reason is Reason.LOST_LOG and not self._takeover.has_waited:
             self.phase = Phase.WAITING
             self._takeover = replace(self._takeover, waits=True)
@@ -418,6 +414,18 @@ class Owner:
             return self._next(log)
         self._run()
         return ()
+
+    def _check(self, start: Start) -> None:
+        """Refuse a start that no log has.
+
+        Raises:
+            CommitLogError: The group's committed offset is behind the end of every log.
+        """
+        if start.progress.stable > START_MAX:
+            raise CommitLogError(
+                f"{self.partition}: the group's committed offset {start.progress.stable} is behind "
+                f"the end of every log; kshare offsets reset sets another one"
+            )
 
     def _run(self) -> None:
         assert self.resolved is not None

@@ -1,4 +1,4 @@
-"""Ownership of a whole partition by a member that may not write to the individual commit log.
+"""Ownership of a whole partition by a member without claims: the log is denied, or there is none.
 
 ::
 
@@ -8,24 +8,26 @@
                                           or a claim cannot be read --> FENCED
 
 It claims nothing and writes no facts: the group's coordinator alone says who has the partition. It
-reads the log, so what others have committed individually is not delivered again, and it commits the
-primary offset as plain consumers do: what it has processed above that comes again after a restart.
+commits the primary offset as plain consumers do: what it has processed above that comes again after
+a restart. It never sets its primary offset back.
 
-Guarantees: it never sets its primary offset back, and individual commits of others stay valid: it
-keeps the anchor of the offset that it began with.
+- Who may not write to the log (:class:`PlainOwner`) reads it, so what others have committed
+  individually is not delivered again. It keeps the anchor of the offset that it began with, so that
+  stays valid.
+- In a group that keeps no log (:class:`OffsetOwner`), the primary offset is all there is.
 """
 
 from dataclasses import dataclass
 
-from kshare.group.protocol.actions import Action, WritePrimary
+from kshare.group.protocol.actions import Action, FetchPrimary, ResolveInitial, WritePrimary
 from kshare.group.protocol.commit import Commit, stable_offset
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.records import Block
-from kshare.group.protocol.start import Anchor, Primary, Reason, Start
+from kshare.group.protocol.start import Anchor, Primary, Reason, Start, start_without_log
 from kshare.group.protocol.takeover import session_of
 
-__all__ = ["PlainOwner"]
+__all__ = ["OffsetOwner", "PlainOwner"]
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class PlainOwner(Owner):
             self.rewind()
 
     def _begin(self, log: PartitionLog, start: Start) -> tuple[Action, ...]:
+        self._check(start)
         damages = (each.position for each in log.damaged.values())
         self.resolved, self._claims_seen = start, max([log.position, *damages])
         if start.unanchored:
@@ -93,3 +96,21 @@ class PlainOwner(Owner):
         if start.begins:
             return None
         return Anchor(start.incarnation, log.position, self.topic_id)
+
+
+@dataclass(slots=True)
+class OffsetOwner(PlainOwner):
+    """A member's ownership of a whole partition in a group that keeps no log."""
+
+    def look(self, log: PartitionLog) -> None:
+        """Nobody says anything in a log: the coordinator says that it has lost the partition."""
+
+    def _start(self, log: PartitionLog) -> tuple[Action, ...]:
+        evidence = self._evidence
+        if evidence.primary is None:
+            return (FetchPrimary(),)
+        primary = evidence.primary[0]
+        if primary is None and evidence.initial is None:
+            return (ResolveInitial(),)
+        self._evidence = evidence.forgotten()
+        return self._begin(log, start_without_log(primary, evidence.initial))

@@ -23,6 +23,7 @@ __all__ = [
     "Start",
     "needs_initial_offset",
     "resolve_start",
+    "start_without_log",
 ]
 
 _NAME = "kshare"
@@ -91,11 +92,12 @@ class Reason(Enum):
     RESET = "the offsets were reset by Kafka's own tool, or committed by a plain consumer"
     EXPIRED = "the committed offset has expired"
     LOST_LOG = "the individual commit log was deleted or truncated"
+    UNREAD_LOG = "the group keeps no log any more (allow.individual.commit=false)"
 
     @property
     def voids(self) -> bool:
         """True if individual commits may have been given up, which is worth a line in the log."""
-        return self in {Reason.RESET, Reason.EXPIRED, Reason.LOST_LOG}
+        return self in {Reason.RESET, Reason.EXPIRED, Reason.LOST_LOG, Reason.UNREAD_LOG}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,25 @@ def resolve_start(
         return _without_primary(log, initial)
     start = _from_primary(primary, log, log_end, log_start, topic_id)
     return replace(start, leader_epoch=_leader_epoch(start, primary, log))
+
+
+def start_without_log(primary: Primary | None, initial: int | None) -> Start:
+    """Where the consumption of a partition starts in a group that keeps no log.
+
+    An anchor is of members that had one. What they have committed above the offset is in their
+    log, which nobody reads: it is delivered again. The next offset that is committed has no anchor,
+    so members that keep a log later take it for a plain consumer's.
+
+    Args:
+        primary: The primary offset; None if there is none.
+        initial: What ``auto.offset.reset`` means; given if there is no primary offset.
+    """
+    if primary is None:
+        assert initial is not None
+        return Start(Reason.NEW, 0, Progress.at(initial), begins=True)
+    reason = Reason.CONTINUED if primary.anchor is None else Reason.UNREAD_LOG
+    done = Progress.at(primary.offset)
+    return Start(reason, 0, done, begins=True, leader_epoch=primary.leader_epoch)
 
 
 def _leader_epoch(start: Start, primary: Primary, log: PartitionLog) -> int | None:

@@ -1,10 +1,10 @@
 """A consumer's session with its group, standalone or as a member: claims, starts and commits.
 
-A background thread (:class:`.SessionThread`) reads the group's individual commit log by long polls.
-In each step it asks :class:`~kshare.group.core.ownerships.Ownerships`, which have an ``Ownership``
-with an :class:`~kshare.group.protocol.owner.Owner` for each partition, what to do, and
-``BrokerActions.act`` does it. Nothing is opened before :meth:`GroupSession.claim`. All
-methods may be called from any thread.
+A background thread (:class:`.SessionThread`) reads the group's individual commit log by long polls;
+in a group that keeps none, it goes by the group's coordinator alone. In each step it asks
+:class:`~kshare.group.core.ownerships.Ownerships`, which have an ``Ownership`` with an
+:class:`~kshare.group.protocol.owner.Owner` for each partition, what to do, and does it.
+Nothing is opened before :meth:`GroupSession.claim`. All methods may be called from any thread.
 """
 
 import os
@@ -68,7 +68,7 @@ class GroupSession:
         self._now = now
         self._thread = SessionThread(config, self.session_id, on_change or (lambda: None), now)
         self._shared = self._thread.shared
-        self._right = self._thread.presence.right
+        self._right = self._thread.ground.right
         self._is_started = False
         self.transaction_log = TransactionLog(
             config.group, self._shared, self._thread, self.may_deliver, now
@@ -85,8 +85,8 @@ class GroupSession:
             self._shared.ownerships.leader_epochs = of
 
     def log_metrics(self) -> LogMetrics | None:
-        """The size of the group's log; None if it was not found yet."""
-        return self._thread.log_metrics()
+        """The size of the group's log; None if it was not found yet, or the group keeps none."""
+        return self._thread.ground.metrics()
 
     def join(
         self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics
@@ -110,7 +110,7 @@ class GroupSession:
             self.session_id,
             shared.changed,
             thread.beside,
-            thread.epochs.write,
+            thread.ground.write_epoch,
             on_change,
             thread.wake,
             whole_topics,
@@ -342,9 +342,9 @@ class GroupSession:
             KshareError: As for :meth:`check`.
         """
         deadline = time.monotonic() + timeout
-        stored = self._thread.actions.primary.fetch(partitions)
-        log = self._log_partition(deadline, timeout)
-        bounds = self._thread.actions.primary.log_bounds(log)
+        ground = self._thread.ground
+        stored = ground.actions.primary.fetch(partitions)
+        bounds = ground.bounds(lambda: self._wait(lambda: "find the log", deadline, timeout))
         with self._shared.changed:
             ownerships = self._shared.ownerships
             while ownerships.log.end < bounds[1]:
@@ -358,13 +358,6 @@ class GroupSession:
                 if offset is not None:
                     found[partition] = offset
             return found
-
-    def _log_partition(self, deadline: float, timeout: float) -> TopicPartition:
-        """The partition of the group's log; waits until it was found."""
-        with self._shared.changed:
-            while (log := self._thread.log_partition()) is None:
-                self._wait(lambda: "find the log", deadline, timeout)
-        return log
 
     def expect_close(self) -> None:
         """Only the last commit is to come: one that is in the log waits for no rebalance to end.

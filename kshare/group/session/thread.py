@@ -2,37 +2,32 @@
 
 ::
 
-    find the log --> ask, wait for answers | a wake-up | time --> apply --> owners' actions
-         ^                                                                        |
-         +---- after a fault: is it the same log? <-- the member's dialogue <-----+
+    ask the log --> wait for answers | a wake-up | time --> apply --> owners' actions
+         ^                                                                 |
+         +------------------------ the member's dialogue <-----------------+
 
+What it does with the log is :mod:`.by_log`; in a group that keeps none, :mod:`.by_coordinator`.
 Nothing in the loop waits for brokers: reads lie at the broker, librdkafka writes, connections are
 made and all else is asked by short-lived threads, and comes as events. So a coordinator that does
 not answer stops no reading of the log, and a leader of the log that does not stops no heartbeat.
 """
 
 import logging
-import select
 import threading
-import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from kshare.core.progress import TopicPartition
 from kshare.core.showing import shown
 from kshare.errors import ForeignMemberError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
-from kshare.group.log.log_link import EpochWriter, LogLink
-from kshare.group.log.tail import LogTail
-from kshare.group.metrics import LogMetrics
 from kshare.group.protocol.cooperator import Share
-from kshare.group.session.broker_actions import BrokerActions
-from kshare.group.session.log_follower import ANSWER_MS, LogFollower
-from kshare.group.session.presence import Presence, beat_key
+from kshare.group.session.by_coordinator import ByCoordinator
+from kshare.group.session.by_log import ByLog
+from kshare.group.session.log_follower import ANSWER_MS
 from kshare.group.session.shared import Shared
 from kshare.wire.protocol.background import Beside, Waker
 from kshare.wire.protocol.retry import CHANCE, boot_time
@@ -103,10 +98,8 @@ class SessionThread:
 
     Attributes:
         shared: What callers may use, under its condition.
-        actions: Does what owners want of brokers.
-        presence: Says that the member is alive.
+        ground: What the session goes by: the group's log, or its coordinator alone.
         beside: Does what waits for brokers.
-        epochs: Writes epochs of the group.
     """
 
     def __init__(
@@ -124,39 +117,30 @@ class SessionThread:
             config.group,
             seconds,
             *ids,
-            individual=config.individual,
+            keeps_log=config.keeps_log,
             uniform=CHANCE.uniform,
         )
         self.shared = Shared(ownerships)
         self._now = now
         self._waker = Waker()
         self.beside = Beside(self._waker.wake)
-        self._follower = LogFollower(config, brief, self.shared, now, self._waker.wake)
-        self.actions = BrokerActions(config, brief, self.shared, self._follower, now, self.beside)
-        self.presence = Presence(config, session_id, self.shared, self.actions, now)
-        self._announcer = _Announcer(self.shared, self.presence.right, on_change)
-        self.epochs = EpochWriter(config.group, self.actions.unblock)
+        given = config, brief, session_id, self.shared, now, self.beside
+        self.ground: ByLog | ByCoordinator = (
+            ByLog(*given, self._waker.wake) if config.keeps_log else ByCoordinator(*given)
+        )
+        self._session_id = session_id
+        self._announcer = _Announcer(self.shared, self.ground.right, on_change)
 
     def start(self) -> None:
         """Start the thread."""
         self._waker.open()
-        name = self.presence.session_id
-        threading.Thread(target=self._run, name=f"kshare {name}", daemon=True).start()
+        name = f"kshare {self._session_id}"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     @property
     def read_at(self) -> float:
         """When the log was last known to be read to its end."""
-        return self.presence.right.read_at
-
-    def log_partition(self) -> TopicPartition | None:
-        """The partition of the group's log; None if it was not found yet."""
-        link = self._follower.link
-        return None if link is None else link.partition
-
-    def log_metrics(self) -> LogMetrics | None:
-        """The size of the group's log; None if it was not found yet. From any thread."""
-        link = self._follower.link
-        return None if link is None else link.load.metrics()
+        return self.ground.right.read_at
 
     def wake(self) -> None:
         """Let the thread look at what was asked of it."""
@@ -168,12 +152,12 @@ class SessionThread:
         try:
             while not self.shared.is_closing:
                 self._step()
-            self._leave()
+            self.ground.leave()
             self._warn()
         except ForeignMemberError as error:
             self._fail(error)
             with suppress(KshareError):
-                self._withdraw()
+                self.ground.withdraw()
         except KshareError as error:
             self._fail(error)
         except BaseException as error:
@@ -186,45 +170,17 @@ class SessionThread:
             self._close()
 
     def _step(self) -> None:
-        self._follower.ask()
+        ground = self.ground
+        ground.ask()
         ready = self._wait()
-        if self._follower.fileno in ready:
-            self._follower.receive()
-        link = self._follower.sound_link
-        if link is not None:
-            link.writer.serve()
+        ground.receive(ready)
         with self.shared.changed:
             self.beside.take()
-        self.presence.look(link)
-        if link is not None:
-            if link.denied is not None:  # then do without, or end
-                with self.shared.changed:
-                    self.shared.ownerships.deny(link.denied)
-            self.presence.beat(link)
-            self.presence.look_at_signs(link)
-            if self.presence.may_act(link):
-                self.actions.act(link)
-            self._serve_epochs(link)
+        ground.step()
         self._serve_members(ready)
         # Last: by now owners have acted upon what was read.
-        is_back = link is not None and self._renew_right(link.tail)
-        self._announcer.look(is_back=is_back)
+        self._announcer.look(is_back=ground.renew_right())
         self._warn()
-
-    def _renew_right(self, tail: LogTail) -> bool:
-        """Renew the right to deliver if the log was read to its end; whether it had lapsed."""
-        right = self.presence.right
-        was_late = right.reads_late(self._now())
-        if tail.last.caught_up:
-            right.log_read(tail.last.read_at)
-        return was_late and not right.reads_late(self._now())
-
-    def _serve_epochs(self, link: LogLink) -> None:
-        with self.shared.changed:
-            log = self.shared.ownerships.log
-            if self.epochs.is_lost(log) and self.shared.member is not None:
-                self.shared.member.rebalance()
-            self.epochs.serve(link, log, self._now())
 
     def _serve_members(self, ready: Collection[int]) -> None:
         for member in tuple(self.shared.served):
@@ -245,16 +201,8 @@ class SessionThread:
 
     def _wait(self) -> list[int]:
         """Wait for something to do; return the sockets that are ready."""
-        until = self._follower.next_time
-        link = self._follower.sound_link
-        if link is not None:
-            if self.presence.may_act(link):
-                with self.shared.changed:
-                    until = min(until, self.shared.ownerships.next_time())
-            until = min(until, self.presence.next_time, self.epochs.retry_at)
-        seconds = 0.0 if self.beside.has_events else until - self._now()
-        answer = self._follower.fileno
-        return self._wait_for(seconds, {} if answer is None else {answer: select.POLLIN})
+        seconds = 0.0 if self.beside.has_events else self.ground.next_time - self._now()
+        return self._wait_for(seconds, self.ground.sockets)
 
     def _wait_for(self, seconds: float, sockets: dict[int, int]) -> list[int]:
         """Wait, and for what members wait for, too."""
@@ -263,33 +211,13 @@ class SessionThread:
             sockets = sockets | member.sockets
         return self._waker.wait(min(seconds, _LONGEST_WAIT_SECONDS), sockets)
 
-    def _leave(self) -> None:
-        """Give up all claims, as far as the time goes."""
-        link = self._follower.link
-        if link is None:
-            return
-        with self.shared.changed:
-            keys = [*self.shared.ownerships.give_up(), *self.shared.ownerships.claims()]
-            seconds = self.shared.close_by - time.monotonic()
-        keys = [] if self.shared.keeps_claims else keys
-        for key in (*keys, beat_key(self.presence.session_id)):
-            self.actions.delete(link, key)
-        link.writer.flush(max(min(seconds, ANSWER_MS / 1000), 0.0))
-
-    def _withdraw(self) -> None:
-        """Delete the own beat: it must not keep those from starting who have the right settings."""
-        link = self._follower.link
-        if link is not None:
-            self.actions.delete(link, beat_key(self.presence.session_id))
-            link.writer.flush(ANSWER_MS / 1000)
-
     def _fail(self, error: KshareError) -> None:
         with self.shared.changed:
             group = self.shared.ownerships.log.group
             if self.shared.member is not None:
                 self.shared.member.session_ended(error)
         self._warn()
-        _log.error("group %s, member %s: %s", group, self.presence.session_id, error)
+        _log.error("group %s, member %s: %s", group, self._session_id, error)
         self._announcer.fail(error)
 
     def _close(self) -> None:
@@ -297,8 +225,8 @@ class SessionThread:
         with ExitStack() as stack:
             stack.callback(self._end)
             stack.callback(self._serve_until_ended)
-            stack.callback(self.actions.close)
-            stack.callback(self._follower.close)
+            for close in self.ground.closers():
+                stack.callback(close)
             self._serve_members([])  # LeaveGroup waits for no client that is to be closed
             if self.shared.fault is None:  # else it may be long until the user closes
                 self._serve_until_ended()

@@ -93,7 +93,7 @@ class TransactionLog:
     @property
     def partition(self) -> TopicPartition:
         """The partition of the group's log; a partition that has started knows it."""
-        found = self._thread.log_partition()
+        found = self._thread.ground.partition
         assert found is not None
         return found
 

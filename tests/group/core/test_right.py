@@ -2,7 +2,7 @@
 
 import pytest
 
-from kshare.group.core.right import Right
+from kshare.group.core.right import Liveness, Right
 
 SECONDS = 3.0
 
@@ -24,3 +24,22 @@ def test_claims_are_missed_if_records_are_and_the_log_was_not_read_for_too_long(
     assert right.has_missed(read_at, has_holes=has_holes) is is_missed
     right.log_read(read_at)
     assert not right.has_missed(read_at, has_holes=has_holes)  # it was looked at
+
+
+def test_without_a_log_the_coordinator_alone_says_whether_it_may_deliver() -> None:
+    right = Right("a", 0.0, by_beats=False, keeps_log=False)
+    assert right.seconds_to_deliver(0.0) == float("inf")  # `assign`: nobody keeps others away
+    liveness = Liveness(session_seconds=10.0, rebalance_seconds=60.0, polled_at=0.0)
+    right.joined(liveness, is_static=False)
+    assert right.seconds_to_deliver(0.0) < 0  # it has not joined
+    liveness.heard(5.0, is_joined=True)
+    assert right.seconds_to_deliver(6.0) == 9.0
+    assert right.seconds_to_deliver(15.5) < 0  # stopped for longer than the session
+    assert not right.reads_late(1e9)
+    liveness.heard(20.0, is_joined=True)  # there is no log that could prove more than that
+    assert right.seconds_to_deliver(21.0) == 9.0
+    liveness.lost()
+    assert right.seconds_to_deliver(21.0) < 0
+    right.left()
+    right.ended()
+    assert right.seconds_to_deliver(21.0) < 0

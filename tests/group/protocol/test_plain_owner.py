@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
+from kshare.errors import CommitLogError
 from kshare.group.protocol.actions import FetchPrimary, ResolveInitial, WritePrimary
 from kshare.group.protocol.commit import blocks_to_write
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.plain_owner import PlainOwner
+from kshare.group.protocol.plain_owner import OffsetOwner, PlainOwner
 from kshare.group.protocol.records import Claim, Key, Record, Reset, Stable, key_of
 from kshare.group.protocol.start import Anchor, Primary, Reason
 from tests.support.groups import LOWER, T0
@@ -159,3 +160,38 @@ def test_a_claim_that_cannot_be_read_fences_it_as_any_other() -> None:
     log.damage(log.end, Key(0, "claim", T0, ("new#1",)), "damaged")
     owner.look(log.of(T0))
     assert [*phases, owner.phase] == [Phase.RUNNING, Phase.FENCED]
+
+
+@given(
+    offset=st.none() | st.integers(0, 60),
+    anchor=st.none() | st.builds(Anchor, st.integers(0, 3), st.integers(0, 9), st.just("a")),
+    initial=st.integers(0, 9),
+    processed=st.lists(pieces, max_size=5),
+)
+def test_without_a_log_the_offset_is_all_there_is(
+    offset: int | None, anchor: Anchor | None, initial: int, processed: list[list[Rectangle]]
+) -> None:
+    """It never goes back, passes nothing that is pending, and keeps no anchor of before."""
+    log, before = GroupLog("g"), None if offset is None else Primary(offset, anchor)
+    owner = OffsetOwner(Claim(T0, "m#1", ALL_HASHES))
+    primary = run(owner, log, before, initial)
+    start = initial if offset is None else offset
+    assert (owner.phase, owner.done, primary) == (Phase.RUNNING, Progress.at(start), before)
+    assert owner.resolved is not None
+    is_said = before is not None and anchor is not None
+    assert owner.resolved.reason.voids == is_said
+    known = Progress.at(start)
+    for done in processed:
+        owner.processed(done)
+        known = known.commit(done)
+        owner.begin_commit(log.of(T0))
+        primary = run(owner, log, primary)
+        assert primary is not None
+        assert primary.offset == max(known.stable, start)
+        assert primary == before or primary.anchor is None
+
+
+def test_without_a_log_an_offset_behind_every_log_is_refused() -> None:
+    owner = OffsetOwner(Claim(T0, "m#1", ALL_HASHES))
+    with pytest.raises(CommitLogError, match="behind the end of every log"):
+        run(owner, GroupLog("g"), Primary((1 << 62) + 1))

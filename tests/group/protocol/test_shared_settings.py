@@ -63,10 +63,36 @@ def test_the_largest_of_what_members_say() -> None:
         ({"claim_timeout_ms": 100}, "claim.timeout.ms", "100"),
         ({"consumption_order": "none"}, "consumption.order", "none"),
         ({"individual_commit_topic": "mine"}, "individual.commit.topic", "mine"),
+        ({}, "allow.individual.commit", "true"),
+        ({"allow_individual_commit": False}, "allow.individual.commit", "false"),
+        (
+            {"allow_individual_commit": False, "transactional_id": "t"},
+            "allow.individual.commit",
+            "false with transactional.id",
+        ),
     ],
 )
 def test_what_a_member_says(given_: dict[str, Any], name: str, value: str) -> None:
     assert dict(shared_settings(group_config("h:1", **given_)))[name] == value
+
+
+def test_who_keeps_no_log_says_nothing_of_one() -> None:
+    said = dict(shared_settings(group_config("h:1", allow_individual_commit=False)))
+    assert said.keys() == {"allow.individual.commit", "consumption.order", "keys"}
+
+
+def test_a_group_keeps_a_log_or_none() -> None:
+    """Who differs would not see what others say in the log."""
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"allow_individual_commit": False},
+        {"allow_individual_commit": False, "transactional_id": "t"},
+    ]
+    said = [shared_settings(group_config("h:1", **given_)) for given_ in kinds]
+    for first in range(3):
+        for second in range(3):
+            differs = difference(said[first], said[second])
+            assert ("allow.individual.commit" in differs) == (first != second)
 
 
 def test_keys_are_said_as_a_digest_whatever_their_order() -> None:

@@ -55,9 +55,8 @@ def answered(cluster: FakeCluster, action: Action) -> list[Waiting]:
         give_up=list, advance=lambda _: [(each, [action]) for each in waiting]
     )
     config = group_config(cluster.bootstrap_servers, transactional_id="new")
-    unused: Any = None
     beside = Beside(lambda: None)
-    actions = BrokerActions(config, config.kafka, Shared(ownerships), unused, lambda: 0.0, beside)
+    actions = BrokerActions(config, config.kafka, Shared(ownerships), lambda: 0.0, beside)
     link: Any = SimpleNamespace(
         partition=TopicPartition(LOG, 0), tail=SimpleNamespace(last=LastAnswer())
     )
@@ -99,16 +98,19 @@ def test_a_session_that_closes_waits_for_no_rebalance(
     claim = Claim(T0, "m#1", ALL_HASHES, epoch=epoch)
     ownership = Ownership(owner(claim, phase=Phase.RUNNING, commit=commit))
     ownerships: Any = SimpleNamespace(
-        give_up=list, advance=lambda _: [(ownership, [WritePrimary(5, None)])]
+        give_up=list,
+        advance=lambda _: [(ownership, [WritePrimary(5, None)])],
+        warnings=[],
+        log=SimpleNamespace(group="g"),
     )
     error = KafkaError("refused")
     error.code = code  # NOT_ENOUGH_REPLICAS, or REBALANCE_IN_PROGRESS
     answer: Future[Any] = Future()
     answer.set_result({T0: error})
-    config, follower = group_config("localhost:1"), Mock()
+    config = group_config("localhost:1")
     member, beside = Mock(commit=lambda _: answer), Beside(lambda: None)
     shared = Shared(ownerships, member=member, primary_by=10.0)
-    actions = BrokerActions(config, config.kafka, shared, follower, lambda: now, beside)
+    actions = BrokerActions(config, config.kafka, shared, lambda: now, beside)
     link: Any = SimpleNamespace(
         partition=TopicPartition(LOG, 0), tail=SimpleNamespace(last=LastAnswer())
     )

@@ -17,7 +17,7 @@ from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, until
-from tests.support.groups import GROUP, LOG, T0, eventually, group_config, start_of
+from tests.support.groups import GROUP, LOG, T0, by_log, eventually, group_config, start_of
 from tests.support.requests import times_asked
 
 NEVER_MS = 600_000
@@ -176,7 +176,7 @@ def test_nothing_is_logged_with_the_lock_held(
     caplog.handler.addFilter(seen := Seen())
     try:
         leader = running.member._dialogue._leader
-        for note, why in ((thread.actions.note, "asked"), (leader._warn, "planned")):
+        for note, why in ((thread.ground.actions.note, "asked"), (leader._warn, "planned")):
             thread.beside.post(partial(note, KafkaError(why)))
         until(lambda: len(held) == 2)
         monkeypatch.setattr(running.member._dialogue, "_failed", running.member._dialogue._crashed)
@@ -206,7 +206,8 @@ def test_what_fails_as_a_session_ends_keeps_nothing_else_from_ending(
         raise FireError
 
     thread, closed = running.session._thread, threading.Event()
-    close = thread._follower.close
+    ground = by_log(running.session)
+    close = ground.follower.close
 
     def close_and_fail() -> None:
         close()
@@ -214,8 +215,8 @@ def test_what_fails_as_a_session_ends_keeps_nothing_else_from_ending(
 
     running.cluster.track_requests()
     monkeypatch.setattr(thread._announcer, "_on_change", fails)
-    monkeypatch.setattr(thread._follower, "close", close_and_fail)
-    monkeypatch.setattr(thread.actions, "close", closed.set)
+    monkeypatch.setattr(ground.follower, "close", close_and_fail)
+    monkeypatch.setattr(ground.actions, "close", closed.set)
     monkeypatch.setattr(thread, "_step", fails)
     until(lambda: times_asked(running.cluster, "LeaveGroup") == 1)
     assert closed.wait(WAIT_S)

@@ -42,6 +42,7 @@ from tests.support.groups import (
     T0,
     T1,
     UPPER,
+    by_log,
     closing_session,
     commit,
     eventually,
@@ -367,26 +368,6 @@ def test_no_right_to_write_to_the_log(cluster: FakeCluster, servers: str) -> Non
             eventually(session.check)
 
 
-def test_whole_partitions_without_individual_commits_need_no_right_to_write_to_the_log(
-    cluster: FakeCluster, servers: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with member(servers) as session:  # what was committed individually still counts
-        assert commit(session, rectangle(0, 5), rectangle(8, 10)) == 5
-    cluster.fail("Produce", ["TOPIC_AUTHORIZATION_FAILED"] * 100)
-    with member(servers, allow_individual_commit=False) as session:
-        eventually(lambda: "goes on with whole partitions" in caplog.text)
-        assert start_of(session) == Progress.of(5, [rectangle(8, 10)])
-        assert commit(session, rectangle(5, 8)) == 10
-        assert session.committed([T0], SECONDS)[T0].offset == 10
-        now = session.transaction_log.now()
-        assert session._thread.presence.next_time > now  # it does not spin
-        session.check()
-        with pytest.raises(AuthorizationError, match=f"write to {LOG}"):
-            session.claim({T0: KeyRanges([LOWER])})
-    with member(servers, allow_individual_commit=False) as session:
-        assert start_of(session) == Progress.at(10)
-
-
 def test_a_record_of_a_later_version(servers: str) -> None:
     with member(servers) as session:
         write(servers, f'[2,"{GROUP}",0,"lease","orders",0]'.encode(), b"{}")
@@ -544,9 +525,9 @@ def test_nothing_is_written_into_a_log_that_was_truncated(
 ) -> None:
     with member(servers) as session:
         thread, looked, acted = session._thread, list[object](), list[object]()
-        monkeypatch.setattr(thread.presence, "look", looked.append)
-        monkeypatch.setattr(thread.actions, "act", acted.append)
-        link = thread._follower.link
+        monkeypatch.setattr(by_log(session).presence, "look", looked.append)
+        monkeypatch.setattr(by_log(session).actions, "act", acted.append)
+        link = by_log(session).follower.link
         assert link is not None
         link.truncated = "it ends before"
 

@@ -24,6 +24,7 @@ from tests.support.groups import (
     GROUP,
     SECONDS,
     T0,
+    by_log,
     closing_session,
     commit,
     eventually,
@@ -161,7 +162,7 @@ def test_a_broker_of_the_log_that_is_silent_is_waited_for_less_long_than_others(
 ) -> None:
     """All that the session does waits for it meanwhile: commits, beats, the group's plans."""
     with member(servers) as session:
-        link = session._thread._follower.link
+        link = by_log(session).follower.link
         assert link is not None
         kafka = link.tail._kafka
         assert (kafka.request_timeout_ms, kafka.connection_setup_timeout_ms) == (5_000, 5_000)
@@ -169,7 +170,7 @@ def test_a_broker_of_the_log_that_is_silent_is_waited_for_less_long_than_others(
 
 def test_who_asks_for_commits_notices_the_end(servers: str) -> None:
     with member(servers) as session:
-        session._thread.actions.primary.log_bounds = lambda _: (0, 1 << 40)  # type: ignore[method-assign,assignment]
+        by_log(session).actions.primary.log_bounds = lambda _: (0, 1 << 40)  # type: ignore[method-assign,assignment]
         closer = threading.Timer(0.5, session.close, [5])
         closer.start()
         with pytest.raises(ConsumerClosedError):
@@ -180,7 +181,7 @@ def test_who_asks_for_commits_notices_the_end(servers: str) -> None:
 def test_who_waits_for_a_commit_notices_the_end(servers: str) -> None:
     """As of any other call of a closed consumer, the error is that of confluent-kafka."""
     with member(servers) as session:
-        session._thread.actions.act = lambda _: None  # type: ignore[method-assign,assignment]
+        by_log(session).actions.act = lambda _: None  # type: ignore[method-assign,assignment]
         closer = threading.Timer(0.2, session.close, [5])
         closer.start()
         with pytest.raises(ConsumerClosedError):
