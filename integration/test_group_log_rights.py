@@ -68,7 +68,12 @@ def test_without_individual_commits_there_is_no_log(secure_broker: KafkaBroker, 
             (stored,) = plain.committed([RdTopicPartition(topic, 0)], 30)
             assert stored.offset == len(read)
     assert read == list(range(50))
-    assert log not in AdminClient(_plain(secure_broker)).list_topics(timeout=30).topics
+    assert (
+        log
+        not in AdminClient({"bootstrap.servers": secure_broker.bootstrap_servers})
+        .list_topics(timeout=30)
+        .topics
+    )
 
 
 def _plain(broker: KafkaBroker) -> dict[str, str]:

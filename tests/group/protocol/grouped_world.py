@@ -57,7 +57,9 @@ class GroupedMember(Member, MemberProcess):
     def is_disturbed(self) -> bool:
         return self.membership.has_change
 
-    def plan(self, plan: PlanRequest, planned: Generation, position: int, topic_id: str) -> None:
+    def plan(
+        self, plan: PlanRequest, planned: Generation, position: int | None, topic_id: str
+    ) -> None:
         self.planned, self.unblocked = (plan, planned), frozenset()
 
     @property

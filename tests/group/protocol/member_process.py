@@ -27,6 +27,7 @@ class MemberProcess(Process):
     late: tuple[tuple[PlanRequest, Generation], ...] = ()  # their epochs are not written yet
     beaten: tuple[Heartbeat, Code | None] | None = None  # whose answer is on its way
     draining: Change | None = None  # what is taken, and waits for its handlers
+    keeps_log: bool = True
     wrote: int = -1  # the number of its last plan whose epoch it has written
 
     @property
@@ -38,8 +39,10 @@ class MemberProcess(Process):
         """It delivers while its coordinator cannot have dropped it."""
         self.is_member = self.member.liveness.seconds_to_deliver(self.now) >= 0
 
-    def plan(self, plan: PlanRequest, planned: Generation, position: int, topic_id: str) -> None:
-        """It has planned a generation as its leader, and its epoch is in the log."""
+    def plan(
+        self, plan: PlanRequest, planned: Generation, position: int | None, topic_id: str
+    ) -> None:
+        """It has planned a generation as its leader; its epoch is in the log, if there is one."""
         self.membership.planned(plan, planned.assignments(position, topic_id))
 
     def clone(self) -> Self:
@@ -89,9 +92,12 @@ def _print_of_action(wanted: MemberAction | None) -> object:
     return wanted
 
 
-def new_member(name: str, protocols: tuple[str, ...] = (PROTOCOL,)) -> GroupMember:
+def new_member(
+    name: str, protocols: tuple[str, ...] = (PROTOCOL,), *, individual: bool = True
+) -> GroupMember:
     """A member whose heartbeats are due at any time."""
-    membership = Membership("g", Subscription(name, ("orders",)), protocols=protocols)
+    said = Subscription(name, ("orders",), individual)
+    membership = Membership("g", said, protocols=protocols)
     schedule = MemberSchedule(Backoff(0, 0), heartbeat_interval=0.0, join_timeout=float("inf"))
     return GroupMember(membership, Liveness(SESSION, REBALANCE, polled_at=float("inf")), schedule)
 

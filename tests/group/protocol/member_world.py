@@ -461,6 +461,9 @@ def _write_epoch(
     if plan.number <= process.wrote:
         raise LawBrokenError(f"epoch of plan {plan.number} after that of {process.wrote}")
     process.wrote = plan.number
+    if not process.keeps_log:
+        process.plan(plan, planned, None, "")
+        return
     position = world.log.end
     world.log.append(key_of(planned.epoch), planned.epoch)
     process.plan(plan, planned, position, world.log.topic_id)
