@@ -81,6 +81,7 @@ def _as_json(status: GroupStatus) -> dict[str, Any]:
         "epoch": status.epoch,
         "generation": status.generation,
         "leader": status.leader,
+        "keeps_log": status.keeps_log,
         "members": [member_json(each) for each in status.members],
         "ranges": [
             {
@@ -119,6 +120,8 @@ def facts_text(status: GroupStatus) -> str:
     facts = [status.state]
     if status.is_plain:
         facts.append("whole partitions (a member is no kshare consumer)")
+    elif not status.keeps_log:
+        facts.append("no log (whole partitions, by the coordinator)")
     elif status.epoch is not None:
         facts.append(f"epoch {status.epoch:,} (generation {status.generation:,})")
     facts.append(counted(len(status.members), "member"))

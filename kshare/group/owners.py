@@ -84,12 +84,15 @@ class OwnerTable:
         members: The members that are alive, by the ids of their sessions.
         chunks: What they have of the partitions without key order, which have no owners.
         is_known: Whether the coordinator or the log knows the group.
+        keeps_log: False if the log knows none of the members that the coordinator has: then they go
+            by the coordinator alone.
     """
 
     owners: tuple[RangeOwner, ...]
     members: Mapping[str, LivingMember]
     chunks: Mapping[TopicPartition, Mapping[str, LeaseShare]] = field(default_factory=dict)
     is_known: bool = True
+    keeps_log: bool = True
 
     @classmethod
     def of(cls, log: GroupLog, described: GroupDescription) -> "OwnerTable":
@@ -97,10 +100,12 @@ class OwnerTable:
         since_ms = int((time.time() - LIFE_SECONDS) * 1000)
         joined = None if described.members is None else described.members.keys()
         is_known = described.exists or log.end > 0
-        if described.is_plain and described.members is not None:
-            parts = {member: each.partitions for member, each in described.members.items()}
-            return cls(*whole_owners(log, since_ms, parts))
         members = living_members(log, since_ms, joined)
+        # Amid a rebalance, the epoch that names its members is not written yet.
+        keeps_log = bool(members) or not described.members or described.state != "stable"
+        if described.members and (described.is_plain or not keeps_log):
+            parts = {member: each.partitions for member, each in described.members.items()}
+            return cls(*whole_owners(log, since_ms, parts), keeps_log=keeps_log)
         chunks = living_lease_shares(log, members)
         return cls(range_owners(log, members), members, chunks, is_known)
 

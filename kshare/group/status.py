@@ -99,6 +99,7 @@ class GroupStatus:
         is_plain: Whether it assigns whole partitions, as a member is not a kshare consumer.
         chunks: What each member has of the partitions without key order, by its name.
         read_at: When its progress was read, in seconds of ``time.monotonic()``.
+        keeps_log: False if its members are not in the log, and go by the coordinator alone.
     """
 
     group: str
@@ -113,6 +114,7 @@ class GroupStatus:
     is_plain: bool = False
     chunks: Mapping[TopicPartition, Mapping[str, LeaseShare]] = field(default_factory=dict)
     read_at: float = 0.0
+    keeps_log: bool = True
 
     def load_of(self, member: MemberStatus) -> "MemberLoad":
         """The load of a member."""
@@ -225,6 +227,7 @@ class GroupObserver:
             is_plain=described.is_plain,
             chunks=table.chunks,
             read_at=known.read_at,
+            keeps_log=table.keeps_log,
         )
 
     def close(self) -> None:

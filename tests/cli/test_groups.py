@@ -115,6 +115,7 @@ def test_one_group(run: Run, lower: GroupSession, tmp_path: Path) -> None:
         ["orders-0", *["50.00", "%", "to", "100.00", "%"], "20", "80", "(nobody)"],
     ]
     shown = json.loads(run("groups", "--group", GROUP, "--json")[1])
+    assert shown.pop("keeps_log") is True
     assert shown == {
         "group": GROUP,
         "state": "unknown",

@@ -14,6 +14,7 @@ from kshare.group.description import GroupDescription, JoinedMember, describe_gr
 from kshare.group.owners import OwnerTable, host_info, partition_of
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.records import Epoch, EpochMember, key_of
+from kshare.group.protocol.subscription import PROTOCOL
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S
@@ -114,6 +115,20 @@ def test_a_member_that_the_coordinator_does_not_know_owns_nothing() -> None:
     known = OwnerTable.of(log, describing("A"))
     assert known.member(T0, 7) == known.members["a"]
     assert OwnerTable.of(log, describing("B")).member(T0, 7) is None
+
+
+def test_without_a_log_the_coordinator_says_who_owns_what() -> None:
+    """Also if it kept one before. Not amid a rebalance: the epoch may be written yet."""
+    log = GroupLog(GROUP)
+    epoch = Epoch(1, "a", (EpochMember("a", "A", "pod-1:80", ((T0, ALL_HASHES),)),))
+    log.apply(0, key_of(epoch), epoch)
+    member_ = JoinedMember("B", "client", "10.0.0.1", partitions=(T0,))
+    table = OwnerTable.of(log, GroupDescription("stable", {"B": member_}, PROTOCOL))
+    owner = table.member(T0, 7)
+    assert owner is not None
+    assert (owner.name, table.keeps_log) == ("B", False)
+    amid = OwnerTable.of(log, GroupDescription("preparing rebalance", {"B": member_}, PROTOCOL))
+    assert (amid.member(T0, 7), amid.keeps_log) == (None, True)
 
 
 def test_a_plain_consumer_owns_what_the_coordinator_says() -> None:

@@ -26,7 +26,7 @@ def shared_settings(config: ConsumerConfig) -> Settings:
 
 
 def _individual_text(config: ConsumerConfig) -> str:
-    """Whether individual commits are allowed, and what differs without them: who keeps a log."""
+    """The value of ``allow.individual.commit``; without, also if a log is kept all the same."""
     if config.individual:
         return "true"
     return "false with transactional.id" if config.keeps_log else "false"

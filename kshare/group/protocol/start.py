@@ -199,7 +199,7 @@ def resolve_start(
 
 
 def start_without_log(primary: Primary | None, initial: int | None) -> Start:
-    """Where the consumption of a partition starts in a group that keeps no log.
+    """The start of a partition in a group that keeps no log.
 
     An anchor is of members that had one. What they have committed above the offset is in their
     log, which nobody reads: it is delivered again. The next offset that is committed has no anchor,

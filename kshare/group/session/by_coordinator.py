@@ -1,4 +1,4 @@
-"""What a session does in a group that keeps no log: it goes by the group's coordinator alone.
+"""A session in a group that keeps no log: it goes by the group's coordinator alone.
 
 As a plain Kafka consumer: the coordinator says who has a partition, one offset of each is
 committed, and a member delivers while its last heartbeat that was answered is not older than the
@@ -80,7 +80,7 @@ class ByCoordinator:
 
     @property
     def next_time(self) -> float:
-        """When to step again, if nothing happens before. Takes the lock."""
+        """The time of the next step, if nothing happens before. Takes the lock."""
         with self._shared.changed:
             return min(self._look_at, self._shared.ownerships.next_time())
 
@@ -130,5 +130,5 @@ class ByCoordinator:
         """Nothing was said."""
 
     def closers(self) -> Iterator[Callable[[], None]]:
-        """What to call at the end."""
+        """Calls for the end."""
         yield self.actions.close

@@ -1,4 +1,4 @@
-"""What a session does with its group's log: follows it, beats, claims, and writes epochs.
+"""The group's log as a session uses it: followed, with beats, claims and epochs.
 
 ::
 
@@ -95,13 +95,13 @@ class ByLog:
 
     @property
     def sockets(self) -> dict[int, int]:
-        """What becomes readable when there is an answer; see :class:`.Waker`."""
+        """The sockets that become readable when there is an answer; see :class:`.Waker`."""
         answer = self.follower.fileno
         return {} if answer is None else {answer: select.POLLIN}
 
     @property
     def next_time(self) -> float:
-        """When to step again, if nothing happens before. Takes the lock."""
+        """The time of the next step, if nothing happens before. Takes the lock."""
         until, link = self.follower.next_time, self.follower.sound_link
         if link is None:
             return until
@@ -186,6 +186,6 @@ class ByLog:
             link.writer.flush(ANSWER_MS / 1000)
 
     def closers(self) -> Iterator[Callable[[], None]]:
-        """What to call at the end, the last one first, each whatever others raise."""
+        """Calls for the end, the last one first, each whatever others raise."""
         yield self.actions.close
         yield self.follower.close

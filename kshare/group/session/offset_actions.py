@@ -1,4 +1,4 @@
-"""What the owners of a session want of the group's coordinator and of partitions' leaders.
+"""Offsets for the owners of a session, of the group's coordinator and of partitions' leaders.
 
 ::
 
@@ -81,7 +81,7 @@ class OffsetActions:
         assert not left, f"without a log: {left}"
 
     def _wanted(self) -> list[Wanted]:
-        """What owners want now. Takes the lock."""
+        """The actions that owners want now. Takes the lock."""
         with self._shared.changed:
             todo = [
                 (ownership, ownership.action_number, action)
