@@ -24,7 +24,9 @@ from kshare.core.offsets import (
 )
 from kshare.core.region import (
     Rectangle,
+    Region,
     Stripe,
+    beside,
     filled,
     overlay,
     rectangles,
@@ -115,6 +117,13 @@ class Progress:
         """True if all key hashes stand at the same offset."""
         return not self.stripes
 
+    @property
+    def region(self) -> Region:
+        """The processed part as one set."""
+        below = (0, self.stable) if self.stable else ()
+        tiling = self.stripes or _NOTHING
+        return Region(tile(_cut(each, union([below, each.bounds])) for each in tiling))
+
     def commit(self, pieces: Iterable[Rectangle]) -> "Progress":
         """Add rectangles that have been processed, in any order, overlapping or not."""
         added = to_stripes(pieces, start=self.stable)
@@ -191,7 +200,7 @@ class Progress:
         return rectangles(
             tile(
                 (lo, hi, subtract(union([lead, since(ours, base)]), theirs))
-                for lo, hi, ours, theirs in _beside(self.stripes, other.stripes)
+                for lo, hi, ours, theirs in beside(self.stripes, other.stripes)
             )
         )
 
@@ -254,25 +263,6 @@ class Progress:
 
 
 _NOTHING = (Stripe(WHOLE, ()),)
-
-
-def _beside(
-    ours: tuple[Stripe, ...], theirs: tuple[Stripe, ...]
-) -> Iterator[tuple[int, int, Bounds, Bounds]]:
-    """Two tilings of the hash space cut to common pieces, ascending; no stripes: one empty one."""
-    left, right = iter(ours or _NOTHING), iter(theirs or _NOTHING)
-    ours_now, theirs_now = next(left), next(right)
-    lo = 0
-    while True:
-        hi = min(ours_now.hashes.hi, theirs_now.hashes.hi)
-        yield lo, hi, ours_now.bounds, theirs_now.bounds
-        if hi == WHOLE.hi:
-            return
-        lo = hi
-        if ours_now.hashes.hi == hi:
-            ours_now = next(left)
-        if theirs_now.hashes.hi == hi:
-            theirs_now = next(right)
 
 
 def _lowest(stripe: Stripe) -> int:

@@ -1,8 +1,9 @@
-"""Sets of (offset, key hash), in two forms.
+"""Sets of (offset, key hash), in two forms, and as one value.
 
 - **Rectangles**, an offset range by a hash range each: what is written and read by people.
 - **Stripes**, a hash range with its offsets each: what the arithmetic is done with. A million gaps
   are two million integers there, and a million objects as rectangles.
+- A :class:`Region`: stripes that tile the hash space, with ``| - &`` as of sets.
 
 Guarantees: these functions return each form canonical, one tuple for one set, so ``==`` is set
 equality. Converting one form to the other loses nothing.
@@ -10,19 +11,30 @@ Cost: a sort of the pieces. Where stripes overlap, their offsets are merged once
 between two cuts, so it is linear in the pieces as long as few of them overlap.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from kshare.core.hashing import HASH_SPACE, HashRange, KeyRanges
-from kshare.core.offsets import Bounds, OffsetRange, from_pairs, union
+from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, KeyRanges
+from kshare.core.offsets import (
+    Bounds,
+    OffsetRange,
+    from_pairs,
+    intersect,
+    subtract,
+    union,
+)
 
 __all__ = [
+    "EMPTY",
     "Rectangle",
+    "Region",
     "Segment",
     "Stripe",
+    "beside",
     "canonical",
     "clip",
     "filled",
@@ -192,6 +204,121 @@ def overlay(layers: Iterable[Stripe]) -> tuple[Stripe, ...]:
 def filled(tiling: Iterable[Stripe]) -> tuple[Stripe, ...]:
     """The stripes that have offsets: of those of :func:`tile`, one tuple for one set."""
     return tuple(stripe for stripe in tiling if stripe.bounds)
+
+
+_NOTHING: Final = (Stripe(WHOLE, ()),)
+
+
+def beside(
+    ours: tuple[Stripe, ...], theirs: tuple[Stripe, ...]
+) -> Iterator[tuple[int, int, Bounds, Bounds]]:
+    """Two tilings of the hash space cut to common pieces, ascending; no stripes: one empty one."""
+    left, right = iter(ours or _NOTHING), iter(theirs or _NOTHING)
+    ours_now, theirs_now = next(left), next(right)
+    lo = 0
+    while True:
+        hi = min(ours_now.hashes.hi, theirs_now.hashes.hi)
+        yield lo, hi, ours_now.bounds, theirs_now.bounds
+        if hi == HASH_SPACE:
+            return
+        lo = hi
+        if ours_now.hashes.hi == hi:
+            ours_now = next(left)
+        if theirs_now.hashes.hi == hi:
+            theirs_now = next(right)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A set of (offset, key hash). Equal sets are equal, however they were made.
+
+    ``| - &`` are those of sets, and ``(offset, key hash) in region`` asks for one.
+
+    Args:
+        tiling: Its stripes, as :func:`tile` returns them for the whole hash space.
+    """
+
+    tiling: tuple[Stripe, ...] = _NOTHING
+
+    @classmethod
+    def of(cls, layers: Iterable[Stripe]) -> "Region":
+        """The union of stripes in any order, whose hash ranges may overlap."""
+        return cls(overlay(layers))
+
+    @classmethod
+    def product(cls, hashes: KeyRanges, bounds: Bounds) -> "Region":
+        """Some offsets of all of some key hashes."""
+        return cls(tile(_spread(hashes, bounds))) if bounds else EMPTY
+
+    @property
+    def stripes(self) -> tuple[Stripe, ...]:
+        """The stripes that have offsets, ascending."""
+        return filled(self.tiling)
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one of any hash; 0 if there is none."""
+        return max([stripe.bounds[-1] for stripe in self.tiling if stripe.bounds], default=0)
+
+    def first_missing(self, hashes: KeyRanges, offset: int) -> int | None:
+        """The first offset from one on that some of the hashes lack; None without hashes."""
+        return min(
+            [
+                _first_missing(stripe.bounds, offset)
+                for stripe in self.tiling
+                if hashes.overlapping(stripe.hashes)
+            ],
+            default=None,
+        )
+
+    def __bool__(self) -> bool:
+        return self.tiling != _NOTHING
+
+    def __contains__(self, at: tuple[int, int]) -> bool:
+        offset, point = at
+        bounds = self.tiling[bisect_right(self.tiling, point, key=_lowest) - 1].bounds
+        return bisect_right(bounds, offset) % 2 == 1
+
+    def __or__(self, other: "Region") -> "Region":
+        return self._with(other, _either) if self and other else self or other
+
+    def __and__(self, other: "Region") -> "Region":
+        return self._with(other, intersect) if self and other else EMPTY
+
+    def __sub__(self, other: "Region") -> "Region":
+        return self._with(other, subtract) if self and other else self
+
+    def _with(self, other: "Region", combined: Callable[[Bounds, Bounds], Bounds]) -> "Region":
+        cut = beside(self.tiling, other.tiling)
+        return Region(tile((lo, hi, combined(ours, theirs)) for lo, hi, ours, theirs in cut))
+
+
+EMPTY: Final = Region()
+
+
+def _spread(hashes: KeyRanges, bounds: Bounds) -> Iterator[Segment]:
+    """Segments that tile the hash space; those of other hashes are empty."""
+    end = 0
+    for part in hashes:
+        if end < part.lo:
+            yield end, part.lo, ()
+        yield part.lo, part.hi, bounds
+        end = part.hi
+    if end < HASH_SPACE:
+        yield end, HASH_SPACE, ()
+
+
+def _either(one: Bounds, other: Bounds) -> Bounds:
+    return union((one, other))
+
+
+def _first_missing(bounds: Bounds, offset: int) -> int:
+    at = bisect_right(bounds, offset)
+    return bounds[at] if at % 2 else offset
+
+
+def _lowest(stripe: Stripe) -> int:
+    return stripe.hashes.lo
 
 
 # -- both ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OffsetRange, from_pairs
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
-from kshare.core.region import canonical, stripes
+from kshare.core.region import Region, canonical, stripes
 from tests.support.cells import (
     CELLS,
     END,
@@ -117,6 +117,14 @@ def test_the_constructor_is_canonical_too(stable: int, given_: list[Rectangle]) 
     assert replace(made, stable=made.stable) == made
     with pytest.raises(ValueError, match="not an offset: -1"):
         Progress(-1, made.stripes)
+
+
+@given(progresses())
+def test_the_processed_part_is_one_set(progress: Progress) -> None:
+    region = progress.region
+    assert of_stripes(region.tiling) == done(progress)
+    assert Progress.of_stripes(0, region.stripes) == progress
+    assert Region.of(region.stripes) == region
 
 
 @given(progresses(), stables)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.region import (
+    EMPTY,
     Rectangle,
+    Region,
     Stripe,
     canonical,
     clip,
@@ -24,6 +26,7 @@ from tests.support.cells import (
     CELLS,
     CUTS,
     END,
+    EVERYTHING,
     Cells,
     cells_of,
     hash_ranges,
@@ -109,9 +112,60 @@ def test_tile_merges_neighbours_that_are_alike(layers: list[tuple[int, ...]]) ->
     assert of_stripes(tiling) == of_stripes([Stripe(HashRange(a, b), c) for a, b, c in cut])
 
 
+def region(some: list[Rectangle]) -> Region:
+    return Region.of(stripes(some))
+
+
+def shown(some: Region) -> Cells:
+    return of_stripes(some.tiling)
+
+
+@given(pieces(), pieces())
+def test_regions_are_sets(some: list[Rectangle], others: list[Rectangle]) -> None:
+    one, two, cells, more = region(some), region(others), cells_of(some), cells_of(others)
+    assert shown(one | two) == cells | more
+    assert shown(one & two) == cells & more
+    assert shown(one - two) == cells - more
+    assert (one == two) == (cells == more)
+    assert bool(one) == bool(cells)
+    assert one - (one - two) == one & two
+    assert of_stripes(one.stripes) == cells
+    assert all(stripe.bounds for stripe in one.stripes)
+
+
+@given(pieces(), st.integers(0, 99))
+def test_one_region_for_one_set(some: list[Rectangle], seed: int) -> None:
+    assert region(shredded(cells_of(some), seed)) == region(some)
+    assert region(some) == Region.of(overlay(stripes(some)))
+
+
+@given(pieces())
+def test_a_region_says_what_is_in_it(some: list[Rectangle]) -> None:
+    one, cells = region(some), cells_of(some)
+    assert {at for at in EVERYTHING if (at[0], CELLS[at[1]].hi - 1) in one} == cells
+    assert {at for at in EVERYTHING if (at[0], CELLS[at[1]].lo) in one} == cells
+    assert one.end == max([offset + 1 for offset, _ in cells], default=0)
+
+
+@given(pieces(), st.sets(st.integers(0, len(CELLS) - 1)), st.integers(0, END))
+def test_what_is_missing_first(some: list[Rectangle], of: set[int], start: int) -> None:
+    hashes, cells = KeyRanges(CELLS[cell] for cell in of), cells_of(some)
+    missing = [at for at in range(start, END) if any((at, cell) not in cells for cell in of)]
+    # Beyond the end of these tests, all is missing.
+    assert region(some).first_missing(hashes, start) == (min([*missing, END]) if of else None)
+
+
+@given(st.sets(st.integers(0, len(CELLS) - 1)), st.sampled_from([(), (1, 3, 5, 6)]))
+def test_a_product_has_each_offset_of_each_hash(of: set[int], bounds: tuple[int, ...]) -> None:
+    found = Region.product(KeyRanges(CELLS[cell] for cell in of), bounds)
+    assert shown(found) == {(at, cell) for at in (1, 2, 5) for cell in of if bounds}
+    assert found == Region.of(found.stripes)
+
+
 def test_nothing_is_nothing() -> None:
     assert canonical([]) == ()
     assert tile([]) == ()
+    assert Region.of([]) == Region() == EMPTY
     assert overlay([]) == (Stripe(WHOLE, ()),)
     assert list(sweep([], 3, 5)) == [(3, 5, ())]
 
