@@ -289,8 +289,17 @@ class Region:
         return self._with(other, subtract) if self and other else self
 
     def _with(self, other: "Region", combined: Callable[[Bounds, Bounds], Bounds]) -> "Region":
+        known: dict[tuple[int, int], Bounds] = {}
+
+        def both(ours: Bounds, theirs: Bounds) -> Bounds:
+            # A thousand stripes may share a few tuples of offsets, which stay while this runs.
+            at = id(ours), id(theirs)
+            if at not in known:
+                known[at] = combined(ours, theirs)
+            return known[at]
+
         cut = beside(self.tiling, other.tiling)
-        return Region(tile((lo, hi, combined(ours, theirs)) for lo, hi, ours, theirs in cut))
+        return Region(tile((lo, hi, both(ours, theirs)) for lo, hi, ours, theirs in cut))
 
 
 EMPTY: Final = Region()

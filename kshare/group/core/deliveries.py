@@ -22,7 +22,7 @@ from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets, OpenChunks
 from kshare.group.core.in_hand import InHand
 from kshare.group.core.left_out import LeftOut, ParkedHashes
-from kshare.group.core.scope import Carried, NextDelivery
+from kshare.group.core.position import NextDelivery, Position
 from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.message import Message
 from kshare.group.protocol.subscription import Assigned
@@ -107,7 +107,7 @@ class Deliveries:
         delivery = self.by_partition[topic_partition]
         if delivery.owned == hashes:
             return
-        self._carry(topic_partition, hashes)
+        self._go_on(topic_partition, hashes)
         stay = delivery.owned & hashes
         if stay and topic_partition in self._next and not self._is_transactional:
             self._start(topic_partition, delivery.start, stay)
@@ -123,23 +123,23 @@ class Deliveries:
         delivery = self.by_partition.get(topic_partition)
         return delivery is not None and not delivery.is_provisional
 
-    def _carry(self, topic_partition: TopicPartition, hashes: KeyRanges) -> None:
+    def _go_on(self, topic_partition: TopicPartition, hashes: KeyRanges) -> None:
         """End a delivery; the next one goes on where it was."""
         delivery = self.by_partition[topic_partition]
         self._stop(topic_partition)
-        carried = delivery.carry(hashes)
-        if carried is not None:
-            self._next[topic_partition] = NextDelivery(carried)
+        kept = delivery.kept(hashes)
+        if kept is not None:
+            self._next[topic_partition] = NextDelivery(kept)
 
     def _start(
         self, topic_partition: TopicPartition, start: DeliveryStart, hashes: KeyRanges
     ) -> None:
         begins = self._next.get(topic_partition, NextDelivery())
-        delivery = self._new_delivery(topic_partition, start, hashes, begins.carried)
+        delivery = self._new_delivery(topic_partition, start, hashes, begins.position)
         delivery.is_provisional = begins.is_provisional and not self._is_transactional
         if begins.sought is not None:
             # What was handed out before, and comes again, must not count if an interrupt comes now.
-            self._next[topic_partition] = replace(begins, carried=None)
+            self._next[topic_partition] = replace(begins, position=Position())
             delivery.seek(begins.sought)
         self.hand.anew[topic_partition] = None
         self.by_partition[topic_partition] = delivery
@@ -150,14 +150,14 @@ class Deliveries:
         topic_partition: TopicPartition,
         start: DeliveryStart,
         hashes: KeyRanges,
-        carried: Carried | None,
+        before: Position,
     ) -> Delivery:
         return Delivery(
             topic_partition,
             start,
             hashes,
             explicit=self._explicit,
-            carried=carried,
+            before=before,
             left_out=self.left_out.hashes(topic_partition, hashes),
         )
 
@@ -228,7 +228,7 @@ class Deliveries:
             self._give_up(topic_partition)
             # Itself, too: the next one takes what came before for processed.
             delivery.seek(offset, is_batch=is_batch)
-            self._carry(topic_partition, hashes)
+            self._go_on(topic_partition, hashes)
         begins = self._next.get(topic_partition, NextDelivery())
         self._next[topic_partition] = replace(
             begins,
@@ -300,7 +300,7 @@ class Deliveries:
             if delivery is not None and delivery.is_provisional:
                 if start is None or start == delivery.start or continues:
                     continue  # its next claim is not in place, or not even made
-                self._carry(topic_partition, hashes)
+                self._go_on(topic_partition, hashes)
                 delivery = None
             elif delivery is not None and (start != delivery.start or delivery.owned != hashes):
                 self._stop(topic_partition)
@@ -345,8 +345,8 @@ class Deliveries:
         """The delivery that goes on in place of one, with other keys left out."""
         topic_partition = delivery.topic_partition
         self.stops += 1
-        carried = delivery.carry_without(delivery.come_again())
-        again = self._new_delivery(topic_partition, delivery.start, delivery.owned, carried)
+        before = delivery.without_released()
+        again = self._new_delivery(topic_partition, delivery.start, delivery.owned, before)
         again.is_provisional = delivery.is_provisional
         return again
 
@@ -421,8 +421,8 @@ class Deliveries:
         self.left_out.released.defer(topic_partition, key_hash(key, offset), due)
         if delivery is not None:
             delivery.release(key, offset)
-        elif begins is not None and begins.carried is not None:
-            OpenChunks(begins.carried.chunks).release(key, offset)
+        elif begins is not None:
+            OpenChunks(begins.position.chunks).release(key, offset)
         return message.is_released()
 
     def release_all(self, messages: Iterable[Message]) -> None:
@@ -443,5 +443,5 @@ class Deliveries:
             delivery, begins = self.by_partition.get(partition), self._next.get(partition)
             if delivery is not None:
                 delivery.release_all(firsts, alone)
-            elif begins is not None and begins.carried is not None:
-                OpenChunks(begins.carried.chunks).release_all(firsts, alone)
+            elif begins is not None:
+                OpenChunks(begins.position.chunks).release_all(firsts, alone)

@@ -24,15 +24,16 @@ acknowledged. Cost: a byte a record until all of its chunk are acknowledged.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from kshare.core.hashing import NO_HASHES, HashRange, KeyRanges, key_hash
-from kshare.core.offsets import OFFSET_MAX, Bounds, from_pairs, union
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges, key_hash
+from kshare.core.offsets import OFFSET_MAX, Bounds
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.core.region import overlay
+from kshare.core.region import EMPTY, Region
 from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks
-from kshare.group.core.scope import Carried, Scope
+from kshare.group.core.position import ALL_OFFSETS, Position
 from kshare.group.core.work import DeliveryStart
 from kshare.group.message import Chunk, Rows
 
@@ -49,12 +50,14 @@ class Delivery:
         start: From where it is delivered.
         owned: The key hashes that the consumer owns.
         explicit: Whether records are acknowledged one by one.
-        carried: What was handed out before, of hashes that the consumer has kept.
+        before: What was handed out before, of hashes that the consumer has kept.
         left_out: The owned key hashes that are not handed out.
 
     Attributes:
         topic_partition: The partition.
         start: From where it is delivered.
+        owned: The key hashes that the consumer owns, left out or not.
+        left_out: Those that are not handed out: of keys parked or released.
         explicit: Whether records are acknowledged one by one.
         is_provisional: Whether it goes on with what a consumer keeps until its next claim is in
             place, from which another delivery begins.
@@ -67,30 +70,29 @@ class Delivery:
         owned: KeyRanges,
         *,
         explicit: bool,
-        carried: Carried | None = None,
+        before: Position | None = None,
         left_out: KeyRanges = NO_HASHES,
     ) -> None:
-        carried = carried or Carried(())
         self.topic_partition = topic_partition
         self.explicit = explicit
         self.is_provisional = False
         self.start = start
-        self._scope = Scope.of(start.done, owned, carried, left_out)
-        self._first = self._scope.first
-        self._settled = self._scope.position
+        self.owned = owned
+        self.left_out = left_out
+        self._read = owned - left_out
+        self._before = before or Position()
+        self._open = OpenChunks(self._before.chunks)  # explicit mode
+        self._gone = self._not_wanted(self._before)
+        self._gone_end = self._gone.end
+        first = self._gone.first_missing(self._read, 0)
+        self._settled = start.done.stable if first is None else first
         self._handed_out = HandedOut(self._settled)
-        self._open = OpenChunks(carried.chunks)  # explicit mode
         self._looked = -1  # the position for which it is known what is beyond it
 
-    @property
-    def owned(self) -> KeyRanges:
-        """The key hashes that the consumer owns, left out or not."""
-        return self._scope.owned
-
-    @property
-    def left_out(self) -> KeyRanges:
-        """The owned key hashes that are not handed out: of keys parked or released."""
-        return self._scope.left_out
+    def _not_wanted(self, before: Position) -> Region:
+        """What is not to be handed out from now on, of the key hashes that are read."""
+        done = self.start.done.region - before.again
+        return (done | before.skip | before.out) & Region.product(self._read, ALL_OFFSETS)
 
     # -- what to read -----------------------------------------------------------------------
 
@@ -111,10 +113,23 @@ class Delivery:
 
     def wanted(self, end: int) -> tuple[Stripe, ...]:
         """What is still to be read of the offsets below ``end``; empty if all keys are left out."""
-        return self._scope.wanted(self.position, end)
+        position = self.position
+        bounds = (position, end) if position < end else ()
+        return (Region.product(self._read, bounds) - self._gone).stripes
 
-    def carry(self, hashes: KeyRanges) -> Carried | None:
-        """Hand over to a delivery of other key hashes, and end.
+    def _out(self, bounds: Bounds) -> Region:
+        """What it hands out itself, if these are the offsets."""
+        return Region.product(self._read, bounds) - self._before.skip
+
+    def _now(self) -> Position:
+        """What is handed out by now, for the delivery that goes on; hand out no more."""
+        self.stop()
+        position = self.position
+        out = self._before.out | self._out((0, position) if position else ())
+        return replace(self._before, out=out, chunks=self._open.chunks())
+
+    def kept(self, hashes: KeyRanges) -> Position | None:
+        """End, and say what is handed out of key hashes with which another delivery goes on.
 
         Args:
             hashes: The key hashes of the other one.
@@ -123,21 +138,23 @@ class Delivery:
             None if it has to begin from what is committed, as the keys of records that are not
             acknowledged are not known.
         """
-        self.stop()
-        chunks = self._open.chunks()
-        if any("key" not in chunk.batch.schema.names for chunk in chunks):
+        now = self._now()
+        if any("key" not in chunk.batch.schema.names for chunk in now.chunks):
             return None
-        return self._scope.carried_on(self.position, chunks).within(hashes)
+        return now.within(hashes)
 
-    def carry_without(self, again: Mapping[HashRange, Bounds]) -> Carried:
-        """Hand over to a delivery of the same hashes that leaves out other ones.
+    def without_released(self) -> Position:
+        """End, and say what is handed out to a delivery of the same hashes that leaves out others.
 
-        Args:
-            again: Of keys with records that were released, the offsets that are to be handed out
-                again.
+        What was released counts as not handed out. What is not handed out of the current chunk was
+        no part of it.
         """
         self.stop()
-        return self._scope.carried_on(self.position, self._open.chunks()).without(again)
+        again = [
+            Stripe(HashRange.of(key_hash(key, first)), among)
+            for key, first, among in self._open.come_again()
+        ]
+        return self._now().without(again)
 
     def seek(self, offset: int, *, is_batch: bool = True) -> None:
         """Hand out what comes from an offset on, whether it is processed or not.
@@ -149,13 +166,20 @@ class Delivery:
             offset: The offset.
             is_batch: As for :meth:`processed`.
         """
-        processed = overlay(self._layers(self._processed(is_batch=is_batch)))
-        returned = (self._first, self.returned) if self._first < self.returned else ()
-        scope = self._scope.seek(offset, processed, self._scope.since_seeks(returned))
+        returned = self._out((0, self.returned) if self.returned else ())
+        waiting = self._waiting()
+        now = replace(self._before, out=self._before.out | returned)
+        if not self.explicit:  # what the last call has returned is open, too
+            counted = self._out(self._processed(is_batch=is_batch))
+            waiting |= returned - counted - self._before.out
+            now = replace(now, open=waiting)
+        now = now.seek(offset, self._read, waiting)
+        gone = self._not_wanted(now)
+        gone_end = gone.end
         self.stop()
         # In this order, an interrupt lets nothing count that is not processed.
-        self._first = self._settled = offset
-        self._scope, self._looked = scope, -1
+        self._before, self._gone, self._gone_end = now, gone, gone_end
+        self._settled, self._looked = offset, -1
         self._handed_out.seek(offset)
         # What is handed out again counts then; what is left out now is not.
         self._open.acknowledge_between(offset, OFFSET_MAX, self.left_out)
@@ -172,7 +196,7 @@ class Delivery:
         """
         rows = self._handed_out.begin(chunk, end)
         if self.explicit:
-            self._open.add(chunk, self._scope.ahead_end)
+            self._open.add(chunk, self._gone_end)
         return rows
 
     def hand_out(self, chunk: Chunk, end: int) -> None:
@@ -182,7 +206,7 @@ class Delivery:
         """
         self._handed_out.will_add(chunk)
         if self.explicit:
-            self._open.add(chunk, self._scope.ahead_end)
+            self._open.add(chunk, self._gone_end)
         self._handed_out.add(chunk, end)
 
     def pass_to(self, offset: int) -> None:
@@ -194,7 +218,8 @@ class Delivery:
         offset = max(offset, self.position)
         if offset != self._looked:
             self._looked = offset
-            offset = self._scope.beyond(offset)
+            if offset < self._gone_end:
+                offset = self._gone.first_missing(self._read, offset) or offset
         if self._settled == self.position < offset:
             self._settled = offset
         self._handed_out.pass_to(offset)
@@ -233,15 +258,15 @@ class Delivery:
     def settle(self) -> None:
         """In implicit mode, what was returned so far is processed."""
         self._settled = self.returned
-        if not self.explicit:
-            self._scope = self._scope.settle()
+        if self._before.open:
+            self._before = replace(self._before, open=EMPTY)
 
     # -- what comes again -------------------------------------------------------------------
 
     def release(self, key: bytes | None, first: int) -> None:
         """Mark the records of a key from an offset on that are not acknowledged.
 
-        They come again once a delivery follows that takes over from :meth:`carry_without`; until
+        They come again once a delivery follows that takes over from :meth:`without_released`; until
         then they count as handed out.
         """
         self._open.release(key, first)
@@ -249,18 +274,6 @@ class Delivery:
     def release_all(self, firsts: Mapping[bytes, int], alone: Collection[int]) -> None:
         """As :meth:`release`, for many keys: see :meth:`.OpenChunks.release_all`."""
         self._open.release_all(firsts, alone)
-
-    def come_again(self) -> dict[HashRange, Bounds]:
-        """What was released, for :meth:`carry_without`.
-
-        It counts as not handed out then. What is not handed out of the current chunk was no part of
-        it.
-        """
-        self.stop()
-        bounds = dict[HashRange, list[Bounds]]()
-        for key, first, among in self._open.come_again():
-            bounds.setdefault(HashRange.of(key_hash(key, first)), []).append(among)
-        return {hashes: union(listed) for hashes, listed in bounds.items()}
 
     # -- what is processed ------------------------------------------------------------------
 
@@ -275,12 +288,13 @@ class Delivery:
         """
         if not records:
             return []
-        done = self.start.done.union(committed)
-        again = Progress.of_stripes(0, self._layers(self._processed(), with_passed=False))
+        done = self.start.done.union(committed).region
+        again, since = self._before.again, Region.of(self._processed_since(is_batch=False))
         return [
             offset
             for offset, point in records.items()
-            if not self._scope.is_pending(offset, point, done, again)
+            if (offset, point) in done
+            and ((offset, point) not in again or (offset, point) in since)
         ]
 
     def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> None:
@@ -300,8 +314,9 @@ class Delivery:
                 f"position {position}"
             )
         self._settled = max(self._settled, offset)
-        if not self.explicit:
-            self._scope = self._scope.settle(offset)
+        if self._before.open:
+            rest = Region.product(ALL_HASHES, (offset, OFFSET_MAX))
+            self._before = replace(self._before, open=self._before.open & rest)
         self._open.acknowledge_between(0, offset)
 
     def processed(self, *, is_batch: bool) -> Progress:
@@ -312,28 +327,22 @@ class Delivery:
                 returned by one call, so that none of it is processed. Else only the last record
                 is not.
         """
-        layers = self._layers(self._processed(is_batch=is_batch))
+        layers = [*self._before.passed.stripes, *self._processed_since(is_batch=is_batch)]
         return Progress.of_stripes(self.start.done.stable, layers)
 
-    def _layers(self, bounds: Bounds, *, with_passed: bool = True) -> list[Stripe]:
-        """What is processed, if these are the offsets since the start or the last seek.
+    def _processed_since(self, *, is_batch: bool) -> list[Stripe]:
+        """What is handed out and acknowledged, but for what a seek hands out again."""
+        # The position first: what another thread hands out meanwhile is open.
+        mine, before = self._out(self._processed(is_batch=is_batch)), self._before.out
+        if before:  # what it has handed out itself, too, is in both: without its gaps it is cheap
+            before -= self._out((0, mine.end) if mine else ())
+        return [*(before - self._waiting() if before else before).stripes, *mine.stripes]
 
-        Args:
-            bounds: The offsets.
-            with_passed: Whether to say what was processed before the seek, too.
-        """
-        # In implicit mode, the position is ahead of that as long as a call is not settled.
-        counted = bounds[-1] if bounds else self._first
-        end = self.position if self.explicit else counted
-        layers = self._scope.processed(bounds, end, self._waiting, with_passed=with_passed)
-        if self.explicit and with_passed:
-            layers += self._scope.earlier(self._waiting)
-        return layers
-
-    def _waiting(self) -> Bounds:
-        """The offsets that are handed out and not acknowledged (explicit mode)."""
-        offsets = self._open.offsets().tolist() if self.explicit else []
-        return from_pairs(offsets, [offset + 1 for offset in offsets])
+    def _waiting(self) -> Region:
+        """What is not acknowledged; in implicit mode, of what was returned before a seek."""
+        if not self.explicit:
+            return self._before.open
+        return Region.product(ALL_HASHES, _stretches(self._open.offsets()))
 
     def processed_offsets(self, *, is_batch: bool) -> Bounds:
         """The offsets that are processed since the start or the last seek, as :meth:`processed`."""
@@ -373,19 +382,23 @@ class Delivery:
         """
         if self.explicit:
             return self.unacknowledged - self._handed_out.left
-        processed = self._processed(is_batch=is_batch)
-        return self.position - max(processed[-1] if processed else 0, self._first)
+        return self.position - self._counted(is_batch=is_batch)
 
-    def _processed(self, *, is_batch: bool = False) -> Bounds:
+    def _counted(self, *, is_batch: bool) -> int:
+        """Implicit mode: below it, what it has handed out is processed."""
+        if is_batch or self._handed_out.is_collected:
+            return self._settled
+        return max(self._settled, self._handed_out.before_last)
+
+    def _processed(self, *, is_batch: bool) -> Bounds:
+        """The offsets below its position that are processed."""
         if not self.explicit:
-            end = self._settled
-            if not is_batch and not self._handed_out.is_collected:
-                end = max(end, self._handed_out.before_last)
-            return (self._first, end) if self._first < end else ()
+            end = self._counted(is_batch=is_batch)
+            return (0, end) if end else ()
         position = self.position
         waiting = self._open.offsets()
-        waiting = waiting[(waiting >= self._first) & (waiting < position)]
-        filled = _filled(np.append(self._first, waiting + 1), np.append(waiting, position))
+        waiting = waiting[waiting < position]
+        filled = _filled(np.append(0, waiting + 1), np.append(waiting, position))
         flat: Bounds = tuple(filled.ravel().tolist())
         return flat
 
@@ -394,3 +407,11 @@ def _filled(starts: Offsets, ends: Offsets) -> Offsets:
     """The ranges that are not empty, as rows ``(start, end)``."""
     filled = starts < ends
     return np.stack([starts[filled], ends[filled]], 1)
+
+
+def _stretches(ascending: Offsets) -> Bounds:
+    """Some offsets, each once, as the ranges without a gap that they are."""
+    begins = np.diff(ascending, prepend=-2) > 1
+    ends = np.append(begins[1:], True)[: len(ascending)]
+    flat: Bounds = tuple(np.stack([ascending[begins], ascending[ends] + 1], 1).ravel().tolist())
+    return flat

@@ -20,7 +20,7 @@ from kshare.group.core.deliveries import Deliveries, MayCount
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets
 from kshare.group.core.left_out import LeftOut
-from kshare.group.core.scope import Carried
+from kshare.group.core.position import Position
 from kshare.group.core.shared_delivery import SharedDelivery
 from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.protocol.cooperator import Share, processed_offsets
@@ -119,7 +119,7 @@ class SharedDeliveries(Deliveries):
         topic_partition: TopicPartition,
         start: DeliveryStart,
         hashes: KeyRanges,  # noqa: ARG002
-        carried: Carried | None,  # noqa: ARG002
+        before: Position,  # noqa: ARG002
     ) -> Delivery:
         return SharedDelivery(topic_partition, start, explicit=self._explicit)
 

@@ -23,7 +23,7 @@ from kshare.core.offsets import Bounds, complement, intersect, subtract, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets
-from kshare.group.core.scope import Carried
+from kshare.group.core.position import Position
 from kshare.group.core.work import DeliveryStart
 from kshare.group.message import Chunk, Rows
 from kshare.group.protocol.cooperator import Share
@@ -135,7 +135,7 @@ class SharedDelivery(Delivery):
         part = self._parts[-1]
         return part.delivery.wanted(min(end, part.end))
 
-    def carry(self, hashes: KeyRanges) -> Carried | None:  # noqa: ARG002
+    def kept(self, hashes: KeyRanges) -> Position | None:  # noqa: ARG002
         """Nothing: leases are taken again."""
         return None
 

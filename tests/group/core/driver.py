@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges, key_hash
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.group.core import deliveries, delivery, handing_out, in_hand, left_out, scope
+from kshare.group.core import deliveries, delivery, handing_out, in_hand, left_out, position
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.handing_out import HandingOut
 from kshare.group.core.left_out import LeftOut
@@ -17,7 +17,7 @@ from tests.support.groups import LOWER, T0, T1, UPPER
 
 END = 1 << 40
 MODULES = (deliveries, handing_out, in_hand, left_out)
-OF_DELIVERY = (delivery, scope)
+OF_DELIVERY = (delivery, position)
 LOW = [f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in LOWER][:2]
 HIGH = [f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in UPPER][:2]
 MIXED = [LOW[0], HIGH[0], LOW[1], HIGH[1]] * 3

@@ -20,8 +20,8 @@ from kshare.group.core.handing_out import Call
 from kshare.group.core.in_hand import InHand
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
+from kshare.group.core.position import NextDelivery
 from kshare.group.core.right import Right
-from kshare.group.core.scope import NextDelivery
 from kshare.group.protocol.owner import Phase
 from tests.group.core.call_world import walk
 from tests.group.protocol.interleavings import seeds
@@ -113,7 +113,7 @@ _look = Ownership.look
 
 def does_not_carry_over_what_was_handed_out(patch: pytest.MonkeyPatch) -> None:
     """At a rebalance, hashes that stay begin again from what is committed."""
-    patch.setattr(Delivery, "carry", lambda *_: None)
+    patch.setattr(Delivery, "kept", lambda *_: None)
 
 
 def reads_on_what_the_group_takes_away(patch: pytest.MonkeyPatch) -> None:
@@ -122,13 +122,13 @@ def reads_on_what_the_group_takes_away(patch: pytest.MonkeyPatch) -> None:
 
 def stops_what_stays(patch: pytest.MonkeyPatch) -> None:
     """The next claim begins without what was handed out before."""
-    real = Deliveries._carry
+    real = Deliveries._go_on
 
-    def carry(self: Deliveries, at: TopicPartition, hashes: KeyRanges) -> None:
+    def go_on(self: Deliveries, at: TopicPartition, hashes: KeyRanges) -> None:
         real(self, at, hashes)
         self._next.pop(at, None)
 
-    patch.setattr(Deliveries, "_carry", carry)
+    patch.setattr(Deliveries, "_go_on", go_on)
 
 
 def does_not_read_anew_what_begins(patch: pytest.MonkeyPatch) -> None:

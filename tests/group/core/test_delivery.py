@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartition
+from kshare.core.region import Region
 from kshare.core.slice_end import Cursor
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.work import DeliveryStart
@@ -61,10 +62,10 @@ def test_rows_that_stay_open_keep_no_values_and_are_acknowledged_as_before() -> 
     for chunk in chunks:
         delivery.hand_out(chunk, int(chunk.offsets[-1]) + 1)
         chunk.acknowledged[1] = ACKNOWLEDGED  # as a user does, who has the messages
-    carried = delivery.carry(ALL_HASHES)
-    assert carried is not None
-    assert ["value" in each.batch.schema.names for each in carried.chunks] == [*[False] * 4, True]
-    slim = carried.chunks[0]
+    kept = delivery.kept(ALL_HASHES)
+    assert kept is not None
+    assert ["value" in each.batch.schema.names for each in kept.chunks] == [*[False] * 4, True]
+    slim = kept.chunks[0]
     assert slim.is_slim
     assert (slim.column("key"), slim.column("offset")) == ([b"k0", b"k1"], [0, 1])
     assert slim.batch.nbytes < 100
@@ -275,6 +276,5 @@ def test_what_many_seeks_have_passed_is_one_set() -> None:
         delivery.hand_out(chunk_of([offset, offset + 1]), offset + 2)
         delivery.settle()
         delivery.seek(offset + 1)
-    (sought,) = delivery._scope.sought
-    assert len(sought.passed) == 1
+    assert delivery._before.passed == Region.product(ALL_HASHES, (0, 2_000))
     assert delivery.processed(is_batch=True) == Progress.of_stripes(0, [Stripe(WHOLE, (0, 2_000))])

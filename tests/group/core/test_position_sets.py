@@ -387,10 +387,10 @@ def others_keys_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def _of_all_hashes(
-    self: Deliveries, partition: TopicPartition, start: DeliveryStart, _: KeyRanges, carried: Any
+    self: Deliveries, partition: TopicPartition, start: DeliveryStart, _: KeyRanges, before: Any
 ) -> Delivery:
     explicit = self._explicit
-    return Delivery(partition, start, ALL_HASHES, explicit=explicit, carried=carried)
+    return Delivery(partition, start, ALL_HASHES, explicit=explicit, before=before)
 
 
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.core.region import EMPTY, Region
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.handed_out import OpenChunks
 from kshare.group.core.left_out import ParkedHashes, Released
-from kshare.group.core.scope import Scope
+from kshare.group.core.position import ALL_OFFSETS, Position
 from kshare.group.core.work import DeliveryStart
 from kshare.group.message import RELEASED, Chunk, Message
 from tests.group.core.driver import END, HIGH, LOW, MODULES, Driver, owns, point
@@ -316,13 +317,20 @@ def a_seek_counts_what_is_parked(patch: pytest.MonkeyPatch) -> None:
 
 def what_was_acknowledged_after_a_seek_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """What was in hand below its offset never counts."""
-    patch.setattr(Scope, "earlier", lambda *_: [])
+    real = Position.seek
+
+    def seek(self: Position, offset: int, read: KeyRanges, waiting: Region) -> Position:
+        mine = Region.product(read, ALL_OFFSETS)
+        sought = real(self, offset, read, waiting)
+        return replace(sought, out=sought.out - mine)
+
+    patch.setattr(Position, "seek", seek)
 
 
 def what_was_in_hand_at_a_seek_counts(patch: pytest.MonkeyPatch) -> None:
     """Also before it is acknowledged."""
-    real = Scope.earlier
-    patch.setattr(Scope, "earlier", lambda scope, _: real(scope, lambda: ()))
+    real = Position.seek
+    patch.setattr(Position, "seek", lambda self, at, read, _: real(self, at, read, EMPTY))
 
 
 def a_seek_leaves_out_what_was_released(patch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from kshare.errors import OptionsError
 from kshare.group import message as messages
 from kshare.group.consumer import processed
 from kshare.group.core.delivery import Delivery
+from kshare.group.core.handed_out import OpenChunks
 from kshare.group.core.handing_out import Call, HandingOut
 from kshare.testing import FakeCluster
 from tests.group.consumer.records import offsets
@@ -243,16 +244,19 @@ def test_a_signal_handler_closes_amid_a_release(
     assert consumer._state.has_ended
 
 
-@pytest.mark.parametrize("step", ["come_again", "carry_without"])
+@pytest.mark.parametrize(
+    ("of", "step"), [(OpenChunks, "come_again"), (Delivery, "without_released")]
+)
 def test_an_interrupt_as_a_key_comes_again_processes_nothing(
     make: Make,
     group: FakeSessions,
     monkeypatch: pytest.MonkeyPatch,
+    of: type[Any],
     step: str,
 ) -> None:
     consumer = make()
     first = received(consumer, 4)
-    original, faults = getattr(Delivery, step), [KeyboardInterrupt()]
+    original, faults = getattr(of, step), [KeyboardInterrupt()]
 
     def interrupted(*args: Any) -> Any:
         done = original(*args)
@@ -260,7 +264,7 @@ def test_an_interrupt_as_a_key_comes_again_processes_nothing(
             raise faults.pop()
         return done
 
-    monkeypatch.setattr(Delivery, step, interrupted)
+    monkeypatch.setattr(of, step, interrupted)
     consumer.release(first[1])
     for message in first:
         consumer.acknowledge(message)
