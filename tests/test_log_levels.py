@@ -46,7 +46,7 @@ HARMLESS = {
     ("listener.py", "the trigger of a query is not known"): "kshare status says it, too",
     ("listener.py", "%s, %s: %s"): "metrics",
     ("listener.py", "%s, %s, %s: %s"): "metrics",
-    ("formats/schema_files.py", "schema %d is not kept for others: %s"): "they ask the registry",
+    ("formats/schema_files.py", "schema %s is not kept for others: %s"): "they ask the registry",
     ("processing/kept_state.py", "%r is passed over: it is put back behind it"): "it comes again",
 }
 
