@@ -46,7 +46,7 @@ never hold a secret.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 __all__ = [
     "AuthenticationError",
@@ -114,14 +114,16 @@ def _rebuild(kind: type[KshareError], args: tuple[Any, ...], facts: dict[str, An
     return error
 
 
+SPARK_OPTIONS: Final = "the options of format('kshare')"
+"""The place of an :class:`OptionsError`'s faults, unless it names another."""
+
+
 class OptionsError(KshareError):
     """The options cannot be used; ``problems`` lists every fault, each naming its option."""
 
     problems: tuple[str, ...]
 
-    def __init__(
-        self, problems: Sequence[str], *, of: str = "the options of format('kshare')"
-    ) -> None:
+    def __init__(self, problems: Sequence[str], *, of: str = SPARK_OPTIONS) -> None:
         text = "\n".join(f"  - {problem}" for problem in problems)
         faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
         super().__init__(f"{faults} in {of}:\n{text}")

@@ -6,13 +6,15 @@ together.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 from kshare.core.listing import nearest
-from kshare.errors import OptionsError
+from kshare.errors import SPARK_OPTIONS, OptionsError
 from kshare.options.frozen import HIDDEN, Properties
 from kshare.options.kafka_table import PROPERTIES, SECRET, Property
 from kshare.options.kinds import Kind
+from kshare.options.rules import Rule, applying
 from kshare.options.table import OPTIONS, Option, canonical
 
 __all__ = ["Faults", "RawOptions", "RawProperties"]
@@ -54,6 +56,25 @@ class Faults:
             self.add(option, text, str(error), getattr(error, "right", ""))
             return None
 
+    def check(
+        self,
+        rules: Iterable[Rule],
+        facts: Mapping[str, Any],
+        given: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Report each rule that applies.
+
+        Args:
+            rules: The rules.
+            facts: Values by the name of the option.
+            given: Texts that faults may show, by the name of the option.
+        """
+        for option, rule in applying(rules, facts):
+            if rule.is_warning:
+                self.warn(option, rule.wrong)
+            else:
+                self.add(option, given.get(option), rule.wrong, rule.right)
+
     def warn(self, option: str, text: str) -> None:
         """Add a warning: the option works otherwise than the user may think."""
         self.warnings.append(f"option {option} {text}")
@@ -85,16 +106,19 @@ class Faults:
             why += f"; the nearest known one is {prefix}{near}"
         self.warn_ignored(f"{prefix}{name}", why)
 
-    def raise_if_any(self) -> None:
+    def raise_if_any(self, of: str = SPARK_OPTIONS) -> None:
         """Raise an error that lists all faults, if there are any.
 
         Unknown names are listed with them: one may be a missing option's, misspelt.
+
+        Args:
+            of: What the faults are in.
 
         Raises:
             OptionsError: There are faults.
         """
         if self.problems:
-            raise OptionsError([*self.problems, *self._unknown])
+            raise OptionsError([*self.problems, *self._unknown], of=of)
 
 
 class _Given(Properties):

@@ -25,6 +25,7 @@ from kshare.options.producer_table import (
 from kshare.options.raw import Faults, RawOptions
 from kshare.options.row_encodings import RowEncoding, RowEncodings, RowEncodingsParser
 from kshare.options.row_formats import is_row_option
+from kshare.options.rules import SINK_RULES
 from kshare.options.source import is_assignor_config
 from kshare.options.table import NOT_BUILT, OPTIONS, REMOVED
 
@@ -156,7 +157,8 @@ class _SinkParser:
             self._faults.problems.extend(check_formats(formats))
         if columns:
             self._check_columns(types)
-        exactly_once = self._exactly_once()
+        exactly_once = self._raw.value("exactlyOnce") is True
+        self._check_rules(exactly_once=exactly_once)
         producer = self._producer(exactly_once=exactly_once)
         if kafka is None:
             return None
@@ -165,8 +167,8 @@ class _SinkParser:
             kafka=kafka,
             exactly_once=exactly_once,
             drop_repeated_batch=self._raw.value("dropRepeatedBatch"),
-            ledger_topic=self._ledger_topic(topic, exactly_once=exactly_once),
-            id_prefix=self._id_prefix(exactly_once=exactly_once),
+            ledger_topic=self._ledger_topic(topic),
+            id_prefix=self._raw.value("transactionalIdPrefix") or ID_PREFIX,
             producer=producer,
             formats=formats,
         )
@@ -183,6 +185,12 @@ class _SinkParser:
             else:
                 known = [option.name for option in OPTIONS.values() if "sink" in option.queries]
                 self._raw.warn_unknown(name, known, lacks_prefix(name, PRODUCER))
+
+    def _check_rules(self, *, exactly_once: bool) -> None:
+        """Report contradictions, and what has no effect."""
+        kafka = {f"kafka.{name}": text.strip() for name, text in self._kafka.items()}
+        facts = {**self._raw, **kafka, "exactlyOnce": exactly_once, "stream": self._streaming}
+        self._faults.check(SINK_RULES, facts, kafka)
 
     def _topic(self) -> str | None:
         topic = self._raw.get("topic")
@@ -221,36 +229,13 @@ class _SinkParser:
                 f"column {name}", None, f"has type {given}", f"allowed: {' or '.join(allowed)}"
             )
 
-    def _exactly_once(self) -> bool:
-        wanted = self._raw.value("exactlyOnce") is True
-        if wanted and not self._streaming:
-            self._faults.add(
-                "exactlyOnce",
-                None,
-                "is for streams: a batch query has no checkpoint that knows what was written",
-                "leave it out",
-            )
-        return wanted
-
-    def _ledger_topic(self, topic: str | None, *, exactly_once: bool) -> str | None:
+    def _ledger_topic(self, topic: str | None) -> str | None:
         ledger: str | None = self._raw.value("ledgerTopic")
-        if ledger is not None:
-            self._warn_without_exactly_once("ledgerTopic", exactly_once=exactly_once)
-            if ledger == topic:
-                self._faults.add(
-                    "ledgerTopic", None, "is the topic of the rows", "give the ledger its own"
-                )
+        if ledger is not None and ledger == topic:
+            self._faults.add(
+                "ledgerTopic", None, "is the topic of the rows", "give the ledger its own"
+            )
         return ledger
-
-    def _id_prefix(self, *, exactly_once: bool) -> str:
-        prefix: str | None = self._raw.value("transactionalIdPrefix")
-        if prefix is not None:
-            self._warn_without_exactly_once("transactionalIdPrefix", exactly_once=exactly_once)
-        return prefix or ID_PREFIX
-
-    def _warn_without_exactly_once(self, name: str, *, exactly_once: bool) -> None:
-        if not exactly_once:
-            self._faults.warn(name, "has no effect without exactlyOnce=true")
 
     # -- the producer -----------------------------------------------------------------------
 
@@ -272,9 +257,6 @@ class _SinkParser:
         settings |= self._delivery(java, exactly_once=exactly_once)
         if "transaction.timeout.ms" in java and not exactly_once:
             del settings["transaction.timeout.ms"]
-            self._faults.warn(
-                "kafka.transaction.timeout.ms", "has no effect without exactlyOnce=true"
-            )
         settings |= self._compression(java)
         settings |= self._reliability(java, exactly_once=exactly_once)
         settings["partitioner"] = self._partitioner(java)
@@ -336,8 +318,6 @@ class _SinkParser:
             against.append(IN_FLIGHT)
         idempotent = java.get("enable.idempotence", True)
         why = "exactlyOnce=true" if exactly_once else "kafka.enable.idempotence=true"
-        if exactly_once and not idempotent:
-            self._kafka.fault("enable.idempotence", "must be true with exactlyOnce=true")
         if exactly_once or (idempotent and "enable.idempotence" in self._kafka):
             rights = {
                 "acks": "wanted all",

@@ -30,9 +30,9 @@ from kshare.options.offset_specs import OffsetSpecParser, parse_assign
 from kshare.options.pattern import java_pattern
 from kshare.options.raw import Faults, RawOptions
 from kshare.options.row_formats import TypedRowsParser, is_row_option
+from kshare.options.rules import SOURCE_RULES
 from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS, REMOVED
 from kshare.options.typed_rows import TypedRows
-from kshare.ranges import RANGE_ASSIGNORS
 
 if TYPE_CHECKING:
     from kshare.assignment import TaskAssignor
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["is_assignor_config", "made_task_assignor", "parse_options", "parse_task_assignor"]
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
-_BY_RECORDS = ("maxRecordsPerTask", "targetTaskDuration")
-_BY_KEY = ("keys", *_BY_RECORDS, "parkedKeys")
 
 
 def parse_options(
@@ -110,12 +108,10 @@ class _SourceParser:
         fields["typed_rows"] = rows
         if rows is not None:
             self._faults.problems.extend(self._check_rows(rows))
-        self._check_splitting(topics, fields)
-        self._check_keys()
+        self._check_rules(topics, starting, fields)
         if not self._streaming:
             offsets.check_batch(topics, starting, ending)
         self._check_offsets_per_trigger()
-        self._check_commits(fields, starting)
         self._match_headers(fields)
         self._separate_auto(fields)
         if kafka is None or topics is None or starting is None or ending is None:
@@ -234,45 +230,20 @@ class _SourceParser:
         )
         return {"task_assignor": name, "task_assignor_configs": configs}
 
-    def _check_splitting(self, topics: Topics | None, fields: Mapping[str, Any]) -> None:
-        """Report contradictions in how partitions are cut."""
-        by_offset = fields.get("split_by") == "offset"
-        if by_offset:
-            for name in ("keyRanges", *_BY_KEY):
-                if name in self._raw and self._counts(name):
-                    does = "cuts by key" if name == "keyRanges" else "goes by key ranges"
-                    self._raw.fault(name, f"{does}, which contradicts splitBy=offset")
-            if "rangeAssignor" in self._raw:
-                self._faults.warn("rangeAssignor", "has no effect with splitBy=offset")
-        elif self._raw.value("rangeAssignor") in RANGE_ASSIGNORS and not (
-            self._raw.keys() & {"keyRanges", "minPartitions"} or isinstance(topics, Assign)
-        ):
-            self._faults.warn(
-                "rangeAssignor", "has no effect without keyRanges or minPartitions: nothing is cut"
-            )
-        if not isinstance(topics, Assign) or not any(topics.partitions.values()):
-            return
-        if by_offset:
-            self._raw.fault("splitBy", "cannot be offset where assign has key ranges")
-        for name in ("keyRanges", "minPartitions", "maxRecordsPerPartition", "rangeAssignor"):
-            if name in self._raw:
-                self._faults.warn(
-                    name, "has no effect on partitions whose key ranges are given in assign"
-                )
-
-    def _check_keys(self) -> None:
-        """Report limits of records beside ``keys``.
-
-        They would count the records of these keys: after a restart with other keys, a batch would
-        end at other offsets, and records would be lost or come again.
-        """
-        limits = [name for name in _BY_RECORDS if name in self._raw and self._counts(name)]
-        if limits and "keys" in self._raw:
-            self._raw.fault(
-                "keys",
-                f"reads whole batches, which contradicts {' and '.join(limits)}",
-                "limit with maxOffsetsPerTrigger",
-            )
+    def _check_rules(
+        self, topics: Topics | None, starting: StartSpec | None, fields: Mapping[str, Any]
+    ) -> None:
+        """Report contradictions, and what has no effect."""
+        facts: dict[str, Any] = {
+            name: fields.get(OPTIONS[name].field or "", text)
+            for name, text in self._raw.items()
+            if name in OPTIONS and self._counts(name)
+        }
+        facts["stream"] = self._streaming
+        facts["assign.ranges"] = isinstance(topics, Assign) and any(topics.partitions.values())
+        facts["startingOffsets"] = "group" if isinstance(starting, FromGroup) else None
+        facts["kafka.group.id"] = self._raw.kafka.get("group.id")
+        self._faults.check(SOURCE_RULES, facts, self._raw)
 
     def _check_offsets_per_trigger(self) -> None:
         """Report a minimum above the maximum, in batch queries too, as Spark's source does."""
@@ -291,30 +262,6 @@ class _SourceParser:
         except ValueError:
             return None
 
-    def _check_commits(self, fields: Mapping[str, Any], starting: StartSpec | None) -> None:
-        """Report what needs a group without one, and a group that nothing needs."""
-        commits, group = fields.get("commit_offsets", False), self._raw.kafka.get("group.id")
-        starts = isinstance(starting, FromGroup)
-        if commits and not group:
-            self._raw.fault("commitOffsets", "needs kafka.group.id, the group to commit to")
-        if starts and not group:
-            self._raw.fault("startingOffsets", "needs kafka.group.id, the group to start from")
-        if group is not None and not commits and not starts:
-            self._faults.warn(
-                "kafka.group.id", "has no effect without commitOffsets or startingOffsets=group"
-            )
-        if commits == "individual" and "keys" in self._raw:
-            self._raw.fault(
-                "keys",
-                "reads some of the records, which contradicts commitOffsets=individual",
-                "commit no offsets, or give assign the ranges of key hashes to read",
-            )
-        if "individual.commit.topic" in self._raw and commits != "individual" and not starts:
-            self._faults.warn(
-                "individual.commit.topic",
-                "has no effect without commitOffsets=individual or startingOffsets=group",
-            )
-
     def _match_headers(self, fields: dict[str, Any]) -> None:
         """Make ``includeHeaders`` and ``columns`` agree."""
         columns = fields.get("columns")
@@ -330,12 +277,9 @@ class _SourceParser:
 
     def _separate_auto(self, fields: dict[str, Any]) -> None:
         """Put ``auto`` into a field of its own."""
-        if fields.get("min_partitions") != "auto":
-            return
-        if not self._streaming:
-            self._raw.fault("minPartitions", "is for streams", "give a number in batch queries")
-        del fields["min_partitions"]
-        fields["min_partitions_auto"] = True
+        if fields.get("min_partitions") == "auto":
+            del fields["min_partitions"]
+            fields["min_partitions_auto"] = True
 
 
 _OPTION = "taskAssignor"

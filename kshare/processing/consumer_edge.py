@@ -21,11 +21,13 @@ from kshare.dead_letters.record import (
     error_name,
 )
 from kshare.dead_letters.writer import DeadLetters
-from kshare.errors import OptionsError
+from kshare.group.config.rules import facts_of, needs_explicit
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.group.log.retry_log import Reason
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
+from kshare.options.raw import Faults
+from kshare.options.rules import Rule
 from kshare.processing.committed import committed_of
 from kshare.processing.handling import Handling
 from kshare.processing.policy import DeadLetter, Park
@@ -37,6 +39,19 @@ _log = logging.getLogger("kshare.processing")
 _WRITES_AT_ONCE = 8
 """Maximum number of sequence marks that are written at a time."""
 _CLOSE_SECONDS: Final = 5.0
+
+_IS_WHOLE: Final = "set allow.individual.commit=false, so that each has whole ones"
+_SHARED: Final = (
+    "lets members share partitions by key, and the processor's order is that of partitions"
+)
+_RULES: Final = (
+    needs_explicit("a processor acknowledges each record"),
+    Rule("!enable.auto.commit", "", "is false; nothing would be committed", "leave it out"),
+    Rule("transactional.id", "", "is set", "a processor cannot run within transactions"),
+    Rule("consumption.order=none", "", "is none", "give order to Processor instead"),
+    Rule("allow.individual.commit", "order=partition", _SHARED, _IS_WHOLE),
+)
+"""The needs of a processor; ``order`` is the processor's."""
 
 
 def check_consumer(
@@ -52,23 +67,8 @@ def check_consumer(
     Raises:
         OptionsError: It may not; every fault is listed.
     """
-    config, problems = consumer.config, []
-    if not config.explicit:
-        problems.append(
-            "acknowledgement.mode is implicit; a processor acknowledges each record: set "
-            "acknowledgement.mode=explicit"
-        )
-    if not config.auto_commit:
-        problems.append("enable.auto.commit is false; nothing would be committed: leave it out")
-    if config.transactional_id is not None:
-        problems.append("transactional.id is set; a processor cannot run within transactions")
-    if config.order != "key":
-        problems.append(f"consumption.order is {config.order}; give order to Processor instead")
-    if processor.order == "partition" and config.individual:
-        problems.append(
-            "members share partitions by key, and the processor's order is that of partitions: set "
-            "allow.individual.commit=false, so that each has whole ones"
-        )
+    config, faults = consumer.config, Faults()
+    faults.check(_RULES, {**facts_of(config), "order": processor.order})
     needed: dict[str, tuple[str, ...]] = {"a handler is given them": ("key", "value", "offset")}
     if isinstance(processor.on_failure, DeadLetter):
         needed["a dead letter has them"] = ("timestamp", "headers")
@@ -77,10 +77,9 @@ def check_consumer(
     for why, names in needed.items() if config.columns else ():
         missing = [name for name in names if name not in config.columns]
         if missing:
-            problems.append(f"columns has no {', '.join(missing)}; {why}")
-    problems += _faults_of_topics(consumer, processor, topics)
-    if problems:
-        raise OptionsError(problems, of="the consumer of Processor.run")
+            faults.add("columns", None, f"has no {', '.join(missing)}; {why}")
+    faults.problems += _faults_of_topics(consumer, processor, topics)
+    faults.raise_if_any("the consumer of Processor.run")
 
 
 def _faults_of_topics(

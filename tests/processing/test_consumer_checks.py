@@ -19,9 +19,9 @@ def test_a_consumer_that_does_not_fit_is_refused(
     made = consumer(allow__individual__commit=True, enable__auto__commit=False)
     with pytest.raises(OptionsError) as error:
         Runner(Processor(print), made, None)
-    assert [problem.split(" ")[0] for problem in error.value.problems] == ["enable.auto.commit"]
+    assert [problem.split(":")[0] for problem in error.value.problems] == ["enable.auto.commit"]
     implicit = consumer(acknowledgement__mode="implicit")
-    with pytest.raises(OptionsError, match=r"acknowledgement\.mode is implicit"):
+    with pytest.raises(OptionsError, match=r"acknowledgement\.mode: is implicit"):
         Runner(Processor(print), implicit, None)
 
 
@@ -88,6 +88,6 @@ def test_the_columns_that_a_dead_letter_has_are_read(
     consumer: Callable[..., KeySharedConsumer],
 ) -> None:
     made = consumer(columns="key,value,offset,timestamp")
-    with pytest.raises(OptionsError, match="columns has no headers; a dead letter has them"):
+    with pytest.raises(OptionsError, match="columns: has no headers; a dead letter has them"):
         Runner(Processor(print, on_failure=DeadLetter("dlq")), made, None)
     Runner(Processor(print), made, None)

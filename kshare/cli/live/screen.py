@@ -154,7 +154,7 @@ def _strips(snapshot: Snapshot, view: View, width: int | None) -> Iterator[Line]
 
 
 def _strip(ranges: Sequence[tuple[RangeLine, Behind]], cells: int, *, is_ascii: bool) -> str:
-    """How far some equal parts of the hash space are behind: as the range that is furthest."""
+    """The lag of some equal parts of the hash space: that of the range that is furthest behind."""
     levels = _ASCII_LEVELS if is_ascii else _LEVELS
     shares = [0.0] * cells
     for each, behind in ranges:

@@ -22,6 +22,7 @@ from kshare.group.config.names import (
     PEM_STORES,
     REFUSED_NAMES,
 )
+from kshare.group.config.rules import CONSUMER_RULES
 from kshare.group.config.table import (
     CONFIGS,
     HEARTBEAT_MS,
@@ -29,7 +30,6 @@ from kshare.group.config.table import (
     TRANSACTION_MS,
     ConsumerConfig,
 )
-from kshare.group.protocol.report import ROUND_ROBIN
 from kshare.group.protocol.subscription import RANGE
 from kshare.options import KafkaConfig
 from kshare.options.kafka import parse_kafka
@@ -45,6 +45,7 @@ from kshare.options.producer_table import request_fault
 from kshare.options.raw import Faults, RawOptions, RawProperties
 from kshare.options.row_formats import TypedRowsParser
 from kshare.options.row_names import DOTTED_NAMES, dotted, row_option
+from kshare.options.rules import idle
 from kshare.options.source import is_assignor_config, parse_task_assignor
 from kshare.options.table import NO_EFFECT as PROPOSAL_NO_EFFECT
 from kshare.options.table import OPTIONS, canonical
@@ -90,8 +91,6 @@ _SUGGESTED: Final = (
 
 _TAG: Final = "client.tag."
 _TAGS_MAX, _TAG_NAME_MAX, _TAG_VALUE_MAX = 5, 20, 30  # as in Kafka Streams
-_OF_TASKS: Final = {"min_ranges": "minPartitions", "stateful": "stateful"}
-_ASSIGNORS: Final = {"range_assignor": "rangeAssignor", "task_assignor": "taskAssignor"}
 
 # Faults name Java's properties as Spark's options. A value that is shown is in quotes.
 _PREFIXED: Final = re.compile(r"(?<!['\w.-])kafka\.(?=[a-z]+\.[a-z])")
@@ -165,10 +164,8 @@ class _ConsumerParser:
             self._faults.add("group.id", None, "must be specified", "give the group's name")
         fields = self._fields
         self._check_times(fields)
+        self._check_rules(fields)
         self._check_transaction(fields, kafka)
-        self._check_order(fields)
-        self._check_strategy(fields)
-        self._check_idle(fields)
         fields["typed_rows"] = TypedRowsParser(self._row_options, names_topics=False).parse(
             None, fields.get("columns") or ()
         )
@@ -187,65 +184,24 @@ class _ConsumerParser:
             **{name: value for name, value in fields.items() if value is not None},
         )
 
+    def _check_rules(self, fields: Mapping[str, Any]) -> None:
+        """Report contradictions, and what has no effect."""
+        facts = {entry.name: fields.get(entry.field) for entry in CONFIGS.values()}
+        if RANGE in (fields.get("protocols") or ()):
+            facts["partition.assignment.strategy"] = RANGE
+        configs = filter(is_assignor_config, self._assignor_texts)
+        rules = (*CONSUMER_RULES, *(idle(name, "taskAssignor") for name in configs))
+        self._faults.check(rules, {**self._assignor_texts, **facts})
+
     def _check_transaction(self, fields: dict[str, Any], kafka: KafkaConfig | None) -> None:
         if fields.get("transactional_id") is None:
             return
-        if fields.get("auto_commit"):
-            self._faults.add(
-                "enable.auto.commit", None, "contradicts transactional.id",
-                "what is processed is committed with each transaction",
-            )  # fmt: skip
         fields["auto_commit"] = False
         timeout = fields.get("transaction_timeout_ms") or TRANSACTION_MS
         given = kafka is not None and "request.timeout.ms" in kafka.properties
         fault = request_fault(kafka.request_timeout_ms, timeout) if kafka and given else None
         if fault is not None:
             self._faults.add("request.timeout.ms", None, *fault)
-
-    def _check_order(self, fields: dict[str, Any]) -> None:
-        if fields.get("order") != "none":
-            return
-        for name, own_field, wrong in (
-            ("allow.individual.commit", "individual", False),
-            ("keys", "keys", None),
-            ("transactional.id", "transactional_id", None),
-        ):
-            value = fields.get(own_field)
-            if (value is False) if wrong is False else value is not None:
-                self._faults.add(
-                    "consumption.order", None, f"none contradicts {name}", "leave out one of them"
-                )
-
-    def _check_idle(self, fields: dict[str, Any]) -> None:
-        """Warn of what has no effect."""
-        idle: list[tuple[str, str, str]] = []
-        if fields.get("transactional_id") is None:
-            idle += [
-                ("purgatory", "purgatory", "transactional.id"),
-                ("transaction.timeout.ms", "transaction_timeout_ms", "transactional.id"),
-            ]
-        if fields.get("order") != "none":
-            idle += [
-                ("cooperative.chunk.records", "chunk_records", "consumption.order=none"),
-                ("cooperative.lease.timeout.ms", "lease_timeout_ms", "consumption.order=none"),
-            ]
-        for name, own_field, needed in idle:
-            if fields.get(own_field) is not None:
-                self._faults.warn(name, f"has no effect without {needed}")
-
-    def _check_strategy(self, fields: dict[str, Any]) -> None:
-        """Refuse what plain consumers do not know, where they may be members."""
-        if RANGE not in (fields.get("protocols") or ()):
-            return
-        for name, is_given in (
-            ("consumption.order=none", fields.get("order") == "none"),
-            ("transactional.id", fields.get("transactional_id") is not None),
-        ):
-            if is_given:
-                self._faults.add(
-                    "partition.assignment.strategy", None, f"{RANGE} contradicts {name}",
-                    f"leave out {RANGE}, once all plain consumers are replaced",
-                )  # fmt: skip
 
     def _check_times(self, fields: dict[str, Any]) -> None:
         session = fields.get("session_timeout_ms") or SESSION_MS
@@ -392,20 +348,6 @@ def _check_assignors(
         _, found["task_assignor_configs"] = parse_task_assignor(
             named, faults, makes_assignor=True, given=given
         )
-    else:
-        without = [*configs, *(name for field, name in _OF_TASKS.items() if fields.get(field))]
-        for name in without:
-            faults.warn(name, "has no effect without taskAssignor")
-    if fields.get("order") == "none":
-        for field, name in _ASSIGNORS.items():
-            if fields.get(field, ROUND_ROBIN) not in {None, ROUND_ROBIN}:
-                faults.warn(name, "has no effect with consumption.order=none")
-    if fields.get("min_ranges") is not None and fields.get("range_assignor") == "adaptive":
-        faults.add(
-            "minPartitions", None, "contradicts rangeAssignor=adaptive",
-            "load is known of what a member has, and not of each of its ranges: leave out one of "
-            "them",
-        )  # fmt: skip
     _check_tags(tags, faults)
     return found
 

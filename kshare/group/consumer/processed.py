@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -12,6 +12,7 @@ from kshare.core.hashing import NO_HASHES, key_hash
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import OptionsError, PolicyError
 from kshare.group.assignments import rows_by_partition
+from kshare.group.config.rules import facts_of, needs_explicit
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.restrictions import Restrictions
@@ -24,6 +25,8 @@ from kshare.group.log.retry_log import Attempted, RetryLog
 from kshare.group.log.topic import log_table
 from kshare.group.message import Message
 from kshare.group.session.transaction_log import Gap
+from kshare.options.raw import Faults
+from kshare.options.rules import Rule
 
 __all__ = ["Processed", "Releases", "check_releases"]
 
@@ -182,24 +185,22 @@ def _retry_log(config: ConsumerConfig) -> RetryLog:
     return RetryLog(log_table(config.kafka, config.log_topic, config.group), config.group)
 
 
+_RELEASE_RULES: Final = (
+    needs_explicit("or a record counts as processed without being acknowledged"),
+    Rule("consumption.order=none", "", "is none", "records are released in key order"),
+    Rule("transactional.id", "", "is set", "an aborted transaction returns its records"),
+)
+
+
 def check_releases(config: ConsumerConfig) -> None:
     """Check that a consumer may release records.
 
     Raises:
         OptionsError: It may not; every fault is listed.
     """
-    problems = []
-    if not config.explicit:
-        problems.append(
-            "acknowledgement.mode is implicit, so a record counts as processed without being "
-            "acknowledged: set acknowledgement.mode=explicit"
-        )
-    if config.order != "key":
-        problems.append(f"consumption.order is {config.order}; records are released in key order")
-    if config.transactional_id is not None:
-        problems.append("transactional.id is set: an aborted transaction returns its records")
-    if problems:
-        raise OptionsError(problems, of="KeySharedConsumer.release")
+    faults = Faults()
+    faults.check(_RELEASE_RULES, facts_of(config))
+    faults.raise_if_any("KeySharedConsumer.release")
 
 
 class Processed:

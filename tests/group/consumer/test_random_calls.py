@@ -218,7 +218,7 @@ class Walk:
     def release(self) -> None:
         """Some come again, with all later ones of their keys that are not acknowledged."""
         if not self._explicit and self._last is not None:
-            with pytest.raises(OptionsError, match=r"acknowledgement\.mode is implicit"):
+            with pytest.raises(OptionsError, match=r"acknowledgement\.mode: is implicit"):
                 self.consumer.release(self._last)  # which changes nothing
             assert not self._last.is_released()
         if not self.held:

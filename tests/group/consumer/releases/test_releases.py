@@ -152,7 +152,7 @@ def test_it_is_for_explicit_mode(make: Make) -> None:
         consumer.release(message, -1)
     with pytest.raises(TypeError, match="not a str"):
         consumer.release("k")  # type: ignore[arg-type]
-    with pytest.raises(OptionsError, match=r"acknowledgement\.mode is implicit"):
+    with pytest.raises(OptionsError, match=r"acknowledgement\.mode: is implicit"):
         make(acknowledgement__mode="implicit").release(message)
 
 
