@@ -1,5 +1,6 @@
 """What the site makes of the documents; ``make docs`` builds all of it."""
 
+import re
 import runpy
 
 from tests.support.documents import ROOT, documents
@@ -34,3 +35,10 @@ def test_every_picture_is_shown() -> None:
     texts = "".join((ROOT / document.path).read_text() for document in documents())
     for picture in (ROOT / "docs/pictures").glob("*.svg"):
         assert f"pictures/{picture.name})" in texts, picture.name
+
+
+def test_no_page_is_listed_twice() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", text, re.MULTILINE)
+    assert len(pages) > 30
+    assert len(pages) == len(set(pages))
