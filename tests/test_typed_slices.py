@@ -70,8 +70,8 @@ def test_the_schema_of_a_topic_is_the_default(cluster: FakeCluster) -> None:
 
 
 def test_faults_are_those_of_the_call() -> None:
-    options = {"kafka.bootstrap.servers": "localhost:1", "valueFormat": "json"}
+    options = {"kafka.bootstrap.servers": "localhost:1", "valueFormat": "avro"}
     with pytest.raises(OptionsError, match="valueSchema: must be specified"):
         kshare.read_slice(PART, options)
     with pytest.raises(OptionsError, match="valueSchema: "):
-        kshare.read_slice(PART, {**options, "valueSchema": "qty NUMBER"})
+        kshare.read_slice(PART, {**options, "valueFormat": "json", "valueSchema": "qty NUMBER"})

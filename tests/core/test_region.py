@@ -162,6 +162,12 @@ def test_a_product_has_each_offset_of_each_hash(of: set[int], bounds: tuple[int,
     assert found == Region.of(found.stripes)
 
 
+def test_pieces_that_share_their_offsets() -> None:
+    apart = KeyRanges([CELLS[0], CELLS[2]])
+    left = Region.product(apart, (1, 3)) - Region.product(ALL_HASHES, (2, 4))
+    assert left == Region.product(apart, (1, 2))
+
+
 def test_nothing_is_nothing() -> None:
     assert canonical([]) == ()
     assert tile([]) == ()
