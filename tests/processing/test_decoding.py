@@ -197,7 +197,7 @@ def test_a_consumer_that_does_not_read_headers_is_refused(
 ) -> None:
     """A deserializer would take a record for one without headers."""
     made = consumer(columns="key,value,offset")
-    with pytest.raises(OptionsError, match="columns has no headers; deserializers are given them"):
+    with pytest.raises(OptionsError, match="columns: has no headers; deserializers are given them"):
         Runner(Processor(print, value_deserializer=by_header), made, None)
     Runner(Processor(print), made, None)
 
