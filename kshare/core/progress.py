@@ -8,7 +8,6 @@ rectangles to one call. What is pending of some hash ranges, and their position,
 these and the stripes: ask for many ranges in one call. A level partition is one integer.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,12 +22,14 @@ from kshare.core.offsets import (
     union,
 )
 from kshare.core.region import (
+    EMPTY,
     Rectangle,
     Region,
     Stripe,
     beside,
     filled,
     overlay,
+    place_of,
     rectangles,
     tile,
 )
@@ -121,7 +122,7 @@ class Progress:
     def region(self) -> Region:
         """The processed part as one set."""
         below = (0, self.stable) if self.stable else ()
-        tiling = self.stripes or _NOTHING
+        tiling = self.stripes or EMPTY.tiling
         return Region(tile(_cut(each, union([below, each.bounds])) for each in tiling))
 
     def commit(self, pieces: Iterable[Rectangle]) -> "Progress":
@@ -249,8 +250,8 @@ class Progress:
 
     def _within(self, hashes: Sequence[HashRange]) -> Iterator[tuple[int, int, Stripe]]:
         """The stripes, cut to hash ranges that ascend and are disjoint: from where, to where."""
-        tiling = self.stripes or _NOTHING
-        i = bisect_right(tiling, hashes[0].lo, key=_lowest) - 1
+        tiling = self.stripes or EMPTY.tiling
+        i = place_of(tiling, hashes[0].lo)
         for part in hashes:
             lo = part.lo
             while tiling[i].hashes.hi <= lo:
@@ -260,13 +261,6 @@ class Progress:
                 lo = hi
                 i += 1
             yield lo, part.hi, tiling[i]
-
-
-_NOTHING = (Stripe(WHOLE, ()),)
-
-
-def _lowest(stripe: Stripe) -> int:
-    return stripe.hashes.lo
 
 
 def _front(stable: int, stripe: Stripe) -> int:

@@ -40,6 +40,7 @@ __all__ = [
     "filled",
     "hull",
     "overlay",
+    "place_of",
     "rectangles",
     "stripes",
     "sweep",
@@ -228,6 +229,11 @@ def beside(
             theirs_now = next(right)
 
 
+def place_of(tiling: tuple[Stripe, ...], point: int) -> int:
+    """The place of a key hash in a tiling of the hash space."""
+    return bisect_right(tiling, point, key=_lowest) - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Region:
     """A set of (offset, key hash). Equal sets are equal, however they were made.
@@ -248,7 +254,7 @@ class Region:
     @classmethod
     def product(cls, hashes: KeyRanges, bounds: Bounds) -> "Region":
         """Some offsets of all of some key hashes."""
-        return cls(tile(_spread(hashes, bounds))) if bounds else EMPTY
+        return cls(tuple(_spread(hashes, bounds))) if bounds else EMPTY
 
     @property
     def stripes(self) -> tuple[Stripe, ...]:
@@ -276,7 +282,7 @@ class Region:
 
     def __contains__(self, at: tuple[int, int]) -> bool:
         offset, point = at
-        bounds = self.tiling[bisect_right(self.tiling, point, key=_lowest) - 1].bounds
+        bounds = self.tiling[place_of(self.tiling, point)].bounds
         return bisect_right(bounds, offset) % 2 == 1
 
     def __or__(self, other: "Region") -> "Region":
@@ -305,16 +311,16 @@ class Region:
 EMPTY: Final = Region()
 
 
-def _spread(hashes: KeyRanges, bounds: Bounds) -> Iterator[Segment]:
-    """Segments that tile the hash space; those of other hashes are empty."""
+def _spread(hashes: KeyRanges, bounds: Bounds) -> Iterator[Stripe]:
+    """Stripes that tile the hash space; those of other hashes are empty."""
     end = 0
     for part in hashes:
         if end < part.lo:
-            yield end, part.lo, ()
-        yield part.lo, part.hi, bounds
+            yield Stripe(HashRange(end, part.lo), ())
+        yield Stripe(part, bounds)
         end = part.hi
     if end < HASH_SPACE:
-        yield end, HASH_SPACE, ()
+        yield Stripe(HashRange(end, HASH_SPACE), ())
 
 
 def _either(one: Bounds, other: Bounds) -> Bounds:
