@@ -25,10 +25,12 @@ __all__ = [
     "BOUNDS",
     "COUNT_MAX",
     "DAMAGE",
+    "PARTITION_MAX",
     "JsonBounds",
     "count_of",
     "flag_of",
     "inflated",
+    "is_partition_name",
     "list_of",
     "read_json",
     "read_object",
@@ -41,6 +43,9 @@ DAMAGE: Final = (ValueError, KeyError, TypeError, OverflowError)
 
 COUNT_MAX: Final = 2**63 - 1
 """The highest count, offset or number of milliseconds, as Kafka has them in 64 bits."""
+
+PARTITION_MAX: Final = 2**31 - 1
+"""The highest number of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +199,12 @@ def count_of(value: Any, most: int = COUNT_MAX) -> int:
     if not 0 <= count <= most:
         raise ValueError(f"found {count!r:.100}; wanted 0 to {most}")
     return count
+
+
+def is_partition_name(value: Any) -> bool:
+    """True if a name in an object is the number of a partition, as ``str`` writes it."""
+    short = isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) <= 10
+    return short and str(int(value)) == value and int(value) <= PARTITION_MAX
 
 
 def _of_type(value: Any, kind: type) -> Any:

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NoReturn, TypeVar
 
-from kshare.core.bounded_json import JsonBounds, read_json, read_without
+from kshare.core.bounded_json import JsonBounds, is_partition_name, read_json, read_without
 from kshare.core.hashing import HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, Bounds, pack, unpack
 from kshare.core.progress import Progress, Stripe, TopicPartition
@@ -57,7 +57,6 @@ VERSION: Final = 1
 TYPED_VERSION: Final = 2
 """The version where reader schemas are under it, too."""
 
-_PARTITION_MAX: Final = 2**31 - 1
 # A dict that no planner writes is refused before it costs memory.
 _TEXT_MAX: Final = 256 << 20
 _BOUNDS: Final = JsonBounds(size=_TEXT_MAX, depth=16, containers=1 << 22)
@@ -298,9 +297,7 @@ def _decode_nested(
 
 
 def _decode_partition(name: Any, where: str) -> int:
-    short = isinstance(name, str) and name.isdecimal() and name.isascii() and len(name) <= 10
-    fits = short and str(int(name)) == name and int(name) <= _PARTITION_MAX
-    _expect(fits, where, "a partition number", name)
+    _expect(is_partition_name(name), where, "a partition number", name)
     return int(name)
 
 

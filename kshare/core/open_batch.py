@@ -31,7 +31,14 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from kshare.core.batch import progress_after
-from kshare.core.bounded_json import DAMAGE, count_of, list_of, text_of
+from kshare.core.bounded_json import (
+    DAMAGE,
+    PARTITION_MAX,
+    count_of,
+    is_partition_name,
+    list_of,
+    text_of,
+)
 from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, within
 from kshare.core.progress import Progress, Slice, TopicPartition
@@ -310,7 +317,7 @@ def decode_open(value: Any) -> OpenBatch:
         name = text_of(value["name"])
         if not 0 < len(name) <= _NAME_MAX:
             raise ValueError(f"a name of {len(name)} characters; wanted 1 to {_NAME_MAX}")
-        partition, offset = map(count_of, list_of(value["log"]), (2**31 - 1, OFFSET_MAX))
+        partition, offset = map(count_of, list_of(value["log"]), (PARTITION_MAX, OFFSET_MAX))
         ranges = {
             TopicPartition(text_of(topic), _number_of(number)): _ranges_of(parts)
             for topic, partitions in value["ranges"].items()
@@ -325,10 +332,9 @@ def decode_open(value: Any) -> OpenBatch:
 
 
 def _number_of(text: str) -> int:
-    number = count_of(int(text), 2**31 - 1)
-    if str(number) != text:
+    if not is_partition_name(text):
         raise ValueError(f"found {text!r:.20}; wanted a partition number")
-    return number
+    return int(text)
 
 
 def _ranges_of(value: Any) -> tuple[KeyRanges, ...]:

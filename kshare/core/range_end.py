@@ -19,7 +19,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from kshare.core.bounded_json import DAMAGE, JsonBounds, count_of, list_of, read_object, text_of
+from kshare.core.bounded_json import (
+    DAMAGE,
+    PARTITION_MAX,
+    JsonBounds,
+    count_of,
+    list_of,
+    read_object,
+    text_of,
+)
 from kshare.core.hashing import HASH_SPACE, HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX
 from kshare.core.progress import TopicPartition
@@ -44,7 +52,6 @@ PARTS_MAX: Final = 1_000
 RANGES_MAX: Final = 1 << 16
 """Maximum number of ranges of a partition in an open batch."""
 
-_PARTITION_MAX: Final = 2**31 - 1
 _TEXT_MAX: Final = 300
 _KEY: Final = JsonBounds(size=4_000, depth=1, containers=1)
 _VALUE: Final = JsonBounds(size=256_000, depth=5, containers=8 * PARTS_MAX)
@@ -187,7 +194,7 @@ def decode_key(data: bytes) -> EndKey:
     try:
         fields = read_object(data, _KEY)
         batch, topic, by = (_name_of(fields[name]) for name in ("batch", "topic", "by"))
-        partition = count_of(fields["partition"], _PARTITION_MAX)
+        partition = count_of(fields["partition"], PARTITION_MAX)
         number = count_of(fields["range"], RANGES_MAX - 1)
     except DAMAGE as error:
         raise ValueError(

@@ -119,9 +119,7 @@ class OffsetActions:
     def _fetch(self, askers: Askers, fetch: Fetch) -> None:
         partitions = [ownership.owner.partition for ownership, _ in askers]
 
-        def read(
-            answer: tuple[dict[TopicPartition, StoredOffset], Bounds], each: Ownership
-        ) -> None:
+        def read(answer: Fetched, each: Ownership) -> None:
             stored, (first, end) = answer[0].get(each.owner.partition), answer[1]
             each.owner.primary_read(stored.primary if stored else None, end, first)
 
