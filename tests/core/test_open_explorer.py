@@ -115,25 +115,23 @@ def _step_of() -> Callable[[RangeReader], Step]:
     return found.fget
 
 
-def ends_though_it_has_handed_over_more(patch: pytest.MonkeyPatch) -> None:
+def _ends_instead(patch: pytest.MonkeyPatch, of: Step) -> None:
     step = _step_of()
 
     def broken(self: RangeReader) -> Step:
         wanted = step(self)
-        return Step.END if wanted is Step.FAIL else wanted
+        return Step.END if wanted is of else wanted
 
     patch.setattr(RangeReader, "step", property(broken))
+
+
+def ends_though_it_has_handed_over_more(patch: pytest.MonkeyPatch) -> None:
+    _ends_instead(patch, Step.FAIL)
 
 
 def ends_when_its_time_is_over(patch: pytest.MonkeyPatch) -> None:
     """And leaves the end to the planner."""
-    step = _step_of()
-
-    def broken(self: RangeReader) -> Step:
-        wanted = step(self)
-        return Step.END if wanted is Step.PROPOSE else wanted
-
-    patch.setattr(RangeReader, "step", property(broken))
+    _ends_instead(patch, Step.PROPOSE)
 
 
 def ends_once_there_is_a_bound(patch: pytest.MonkeyPatch) -> None:
