@@ -22,9 +22,10 @@ from kshare.wire.decode.kernels.native import (
     multiply_high,
 )
 
-__all__ = ["double", "scaled", "skip_number"]
+__all__ = ["DIGITS_MAX", "NUMBER_MAX", "double", "scaled", "skip_number"]
 
-_DIGITS_MAX = 19  # that 64 bits hold
+DIGITS_MAX = 19  # that 64 bits hold
+NUMBER_MAX = 1000  # bytes; the plain readers know how many digits there may be
 _EXPONENT_MAX = 9_999
 _EXACT = 1 << 53
 _LEAST_POWER = -342
@@ -41,7 +42,7 @@ def _digits(at: int, end: int, mantissa: Word, count: int) -> tuple[int, Word, i
         digit = load_u8(at) - 0x30
         if digit < 0 or digit > 9:
             break
-        if count < _DIGITS_MAX:
+        if count < DIGITS_MAX:
             mantissa = mantissa * uint64(10) + uint64(digit)
         if count > 0 or digit > 0:
             count += 1
@@ -149,7 +150,7 @@ def double(state: Record, mantissa: Word, count: int, exponent: int) -> Int:
     """
     if count == 0:
         return 0
-    if count > _DIGITS_MAX:
+    if count > DIGITS_MAX:
         return -1
     if -22 <= exponent <= 22 and mantissa <= uint64(_EXACT):
         whole: Int = types.int64(mantissa)

@@ -3,7 +3,7 @@
 from numba import types, uint64
 
 from kshare.wire.decode import json_kind, status
-from kshare.wire.decode.kernels.json_numbers import double, scaled, skip_number
+from kshare.wire.decode.kernels.json_numbers import NUMBER_MAX, double, scaled, skip_number
 from kshare.wire.decode.kernels.json_patterns import by_pattern
 from kshare.wire.decode.kernels.json_text import (
     ESCAPES,
@@ -57,7 +57,6 @@ _F32_NAN = 0x7FC00000
 _F32_INFINITY = 0x7F800000
 _SIGN_64 = -0x8000000000000000
 _INT64_MAX = 0x7FFFFFFFFFFFFFFF
-_NUMBER_MAX = 1000  # bytes; the plain reader knows how many digits there may be
 _SHORT_MAX = 15  # digits that come out of a double as they went in
 
 
@@ -212,7 +211,7 @@ def _put_number(  # noqa: PLR0911
 ) -> Int:
     kind = step.kind
     negative = load_u8(at) == 0x2D
-    if behind - at >= _NUMBER_MAX:
+    if behind - at >= NUMBER_MAX:
         return HARD
     if kind == json_kind.INTEGER:
         return WRONG if is_float else _put_integer(node, step, mantissa, count, negative)

@@ -6,7 +6,7 @@ There is room for all of a record before it is begun, so nothing here asks for a
 from numba import types, uint64
 
 from kshare.wire.decode import json_kind, status, variant_kind
-from kshare.wire.decode.kernels.json_numbers import double
+from kshare.wire.decode.kernels.json_numbers import DIGITS_MAX, NUMBER_MAX, double
 from kshare.wire.decode.kernels.json_text import (
     ESCAPES,
     HIGH_BYTES,
@@ -41,8 +41,6 @@ FLAGS = json_kind.NO_SINGLE_QUOTES | json_kind.NO_NON_NUMBERS
 
 _FIELD_SIZE = VARIANT_FIELD.itemsize
 _KEY_SIZE = VARIANT_KEY.itemsize
-_DIGITS_MAX = 19  # that 64 bits hold
-_NUMBER_MAX = 1000  # bytes; the plain reader knows how many digits there may be
 _INT64_MAX = 0x7FFFFFFFFFFFFFFF
 _SIGN_64 = -0x8000000000000000
 _SHORT = 256  # bytes that are copied in blocks
@@ -154,7 +152,7 @@ def _put_number(
     is_float: bool,
 ) -> Int:
     """Write a number; return the address behind it, or HARD."""
-    if count > _DIGITS_MAX or behind - at >= _NUMBER_MAX:
+    if count > DIGITS_MAX or behind - at >= NUMBER_MAX:
         return HARD
     negative = load_u8(at) == 0x2D
     if not is_float:
