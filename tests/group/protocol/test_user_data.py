@@ -68,6 +68,14 @@ def test_damage_is_an_error_that_says_so(data: st.DataObject) -> None:
         decode_subscription(good[:at] + bytes([byte]) + good[at + 1 :], "m-7")
 
 
+def test_damage_of_spare_bits_is_an_error_too() -> None:
+    """The last group of base85 has fewer bytes, so its last character has bits of no byte."""
+    good = encode_subscription(SUBSCRIPTION, compressed=True)
+    for byte in set(range(256)) - {good[-3]}:
+        with pytest.raises(ForeignMemberError, match="m-7"):
+            decode_subscription(good[:-3] + bytes([byte]) + good[-2:], "m-7")
+
+
 def test_a_thousand_members_of_ten_thousand_partitions_fit_into_the_coordinators_record() -> None:
     """A broker takes it, too: ``python -m bench.group_size``."""
     size = 0
