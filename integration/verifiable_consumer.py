@@ -174,10 +174,12 @@ class _VerifiableConsumer:
             _print("partitions_assigned", partitions=_partitions(gained))
 
     def _rebalance(self) -> tuple[int, object]:
-        """Identity of the last rebalance."""
+        """Identity of the last rebalance; that of the last one printed while another is on."""
         subscriber = self._consumer.receiver.subscriber
-        epoch = None if subscriber is None else subscriber.member.epoch
-        return self._consumer.metrics().rebalances, epoch
+        generation = None if subscriber is None else subscriber.member.generation
+        if generation is None:
+            return self._told
+        return self._consumer.metrics().rebalances, generation
 
     def _started(self, gained: _Shown) -> None:
         for partition, hashes in _owned(gained).items():

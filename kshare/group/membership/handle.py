@@ -29,7 +29,7 @@ from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.leader import GroupLeader, WriteEpoch
 from kshare.group.protocol.consumer_protocol import COMPRESSED
 from kshare.group.protocol.holdings import Change
-from kshare.group.protocol.membership_state import Membership
+from kshare.group.protocol.membership_state import Membership, State
 from kshare.group.protocol.report import MemberReport
 from kshare.group.protocol.subscription import Subscription
 from kshare.wire.protocol.background import Beside
@@ -218,6 +218,12 @@ class MemberHandle:
     def epoch(self) -> tuple[int, str] | None:
         """The last epoch in which it is a member, and the id of the log's topic."""
         return self._member.membership.epoch
+
+    @property
+    def generation(self) -> int | None:
+        """The group's generation whose assignment it has; None while it joins."""
+        membership = self._member.membership
+        return membership.generation if membership.state is State.STABLE else None
 
     @property
     def is_static(self) -> bool:
