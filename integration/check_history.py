@@ -9,13 +9,13 @@ Guarantees: exit code 0 if there is no anomaly, 1 if there is one, 2 if a line c
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 from integration.history import KINDS, Anomaly, History, check_history
 from integration.history.history_file import HistoryFileError, HistoryReader
-from kshare.cli.output import complain, counted, print_json, say
+from kshare.cli.output import Answer, complain, counted, line_of, show
 
 __all__ = ["main"]
 
@@ -43,31 +43,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(f"check_history: {error}")
         return 2
     found = check_history(history)
-    if arguments.json:
-        rows = [{"kind": each.kind, "text": each.text} for each in found]
-        print_json(rows)
-    else:
-        _show(history, found)
+    rows = [{"kind": each.kind, "text": each.text} for each in found]
+    text = "".join(map(line_of, _lines(history, found)))
+    show(Answer(rows, text), is_json=arguments.json)
     return 1 if found else 0
 
 
-def _show(history: History, found: list[Anomaly]) -> None:
+def _lines(history: History, found: list[Anomaly]) -> Iterator[str]:
     counts = Counter(each.kind for each in found)
     received = sum(1 for _ in history.deliveries())
     written = "unknown" if history.sent is None else f"{len(history.sent):,}"
-    say(
+    yield (
         f"{counted(received, 'record')} received by "
         f"{counted(len(history.processes), 'process', 'processes')}; "
         f"{written} written; {counted(len(found), 'anomaly', 'anomalies')}"
     )
     for kind, meaning in KINDS.items():
         if counts[kind]:
-            say(f"{counts[kind]:,} x {kind} ({meaning}):")
+            yield f"{counts[kind]:,} x {kind} ({meaning}):"
             of_kind = [each.text for each in found if each.kind == kind]
             for text in of_kind[:_SHOWN]:
-                say(f"  {text}")
+                yield f"  {text}"
             if len(of_kind) > _SHOWN:
-                say(f"  and {len(of_kind) - _SHOWN:,} more")
+                yield f"  and {len(of_kind) - _SHOWN:,} more"
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

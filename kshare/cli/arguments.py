@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from kshare.cli.output import Answer, show
+
 __all__ = ["FEATURES", "add_commands", "add_connection", "set_module"]
 
 FEATURES: Final = ("source", "groups", "exactly-once", "parked-keys", "dead-letters")
@@ -36,11 +38,17 @@ def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def set_module(parser: argparse.ArgumentParser, module: str) -> None:
-    """Have a command run by the function ``run`` of a module, which is imported only then."""
+    """Have a command run by the function ``run`` of a module, which is imported only then.
+
+    It returns an :class:`~kshare.cli.output.Answer`, or the exit code if it prints as it goes.
+    """
 
     def run(arguments: argparse.Namespace) -> int:
-        code: int = import_module(f"kshare.cli.{module}").run(parser, arguments)
-        return code
+        answer: Answer | int = import_module(f"kshare.cli.{module}").run(parser, arguments)
+        if isinstance(answer, int):
+            return answer
+        show(answer, is_json=arguments.json)
+        return answer.code
 
     parser.set_defaults(run=run)
 

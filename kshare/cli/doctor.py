@@ -25,7 +25,7 @@ from kshare.cli.connection import is_given, kafka_config, source_options
 from kshare.cli.doctor_cluster import examine_cluster
 from kshare.cli.features import Feature
 from kshare.cli.findings import Finding, text_of_finding
-from kshare.cli.output import print_json, say_block
+from kshare.cli.output import Answer, say_block
 from kshare.cli.query import observed_status
 from kshare.cli.show import alarms, batches_text, late_rows, records_left
 from kshare.cli.workers_imports import files_here, judged, they_hide
@@ -73,8 +73,8 @@ print("\\n" + ",".join(columns))
 """
 
 
-def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Run the command, and return its exit code: 1 if something is red.
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answer:
+    """Run the command; the exit code is 1 if something is red.
 
     Raises:
         SystemExit: ``--topic`` or ``--feature`` is given without a broker (code 2).
@@ -90,9 +90,8 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         if not arguments.json:
             say_block(text_of_finding(finding))
             sys.stdout.flush()
-    if arguments.json:
-        print_json([asdict(each) for each in findings])
-    return int(any(finding.level == "red" for finding in findings))
+    code = int(any(finding.level == "red" for finding in findings))
+    return Answer([asdict(each) for each in findings], "", code)  # the text is there already
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:

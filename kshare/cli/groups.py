@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kshare.cli.connection import log_topic, needed_kafka_config
-from kshare.cli.output import counted, print_json, say, say_block, text_table
+from kshare.cli.output import Answer, counted, text_table
 from kshare.cli.show import CHUNKS_TEXT
 from kshare.group.owners import host_info
 from kshare.group.status import (
@@ -26,52 +26,44 @@ MEMBER_COLUMNS = ("  member", "ranges", "lag", "leased", "done", "client id", "a
 _RANGE_COLUMNS = ("  partition", "key hashes", "position", "lag", "member")
 
 
-def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Run the command, and return its exit code."""
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answer:
+    """Run the command."""
     kafka = needed_kafka_config(parser, arguments)
     if arguments.plot is not None and arguments.group is None:
         parser.error("--plot draws one group: give --group")
     if arguments.group is None:
-        _list(list_groups(kafka, log_topic(arguments, kafka)), is_json=arguments.json)
-    else:
-        _show(kafka, arguments)
-    return 0
+        return _all(list_groups(kafka, log_topic(arguments, kafka)))
+    return _one(kafka, arguments)
 
 
-def _list(groups: Sequence[GroupSummary], *, is_json: bool) -> None:
-    if is_json:
-        rows = [
-            {
-                "group": each.group,
-                "state": each.state,
-                "members": each.members,
-                "partitions": [list(tp) for tp in each.partitions],
-            }
-            for each in groups
-        ]
-        print_json(rows)
-    elif not groups:
-        say("no group has committed anything")
-    else:
-        table = [("group", "state", "members", "partitions", "topics")]
-        for each in groups:
-            topics = ", ".join(dict.fromkeys(tp.topic for tp in each.partitions))
-            counts = (f"{each.members:,}", f"{len(each.partitions):,}")
-            table.append((each.group, each.state, *counts, topics))
-        say_block(text_table(table, right=(2, 3)))
+def _all(groups: Sequence[GroupSummary]) -> Answer:
+    rows = [
+        {
+            "group": each.group,
+            "state": each.state,
+            "members": each.members,
+            "partitions": [list(tp) for tp in each.partitions],
+        }
+        for each in groups
+    ]
+    if not groups:
+        return Answer(rows, "no group has committed anything\n")
+    table = [("group", "state", "members", "partitions", "topics")]
+    for each in groups:
+        topics = ", ".join(dict.fromkeys(tp.topic for tp in each.partitions))
+        counts = (f"{each.members:,}", f"{len(each.partitions):,}")
+        table.append((each.group, each.state, *counts, topics))
+    return Answer(rows, text_table(table, right=(2, 3)))
 
 
-def _show(kafka: KafkaConfig, arguments: argparse.Namespace) -> None:
+def _one(kafka: KafkaConfig, arguments: argparse.Namespace) -> Answer:
     status = group_status(kafka, arguments.group, log_topic(arguments, kafka))
     if arguments.plot is not None:
         shown = [
             partition_status(tp, done, status.logs.get(tp)) for tp, done in status.progress.items()
         ]
         draw_partitions(f"group {arguments.group}", shown, arguments.plot)
-    if arguments.json:
-        print_json(_as_json(status))
-    else:
-        say_block(_as_text(status))
+    return Answer(_as_json(status), _as_text(status))
 
 
 def _as_json(status: GroupStatus) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Final
 
 from kshare.cli.connection import log_topic, needed_kafka_config, user_name
-from kshare.cli.output import complain, counted, print_json, say, say_block
+from kshare.cli.output import Answer, complain, counted, say
 from kshare.cli.show import parked_json, parked_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedKeys
@@ -29,13 +29,14 @@ _LATE: Final = (
 _HEX: Final = re.compile("(?:[0-9a-fA-F]{2})*")
 
 
-def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Run one of the three commands, and return its exit code."""
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answer | int:
+    """Run one of the three commands."""
     if hasattr(arguments, "keys"):
         arguments.keys = keys_of(parser, arguments)
     kafka = needed_kafka_config(parser, arguments)
-    runs = {"park": _park, "unpark": _unpark, "parked": _parked}
-    return runs[arguments.command](kafka, arguments)
+    if arguments.command == "parked":
+        return _parked(kafka, arguments)
+    return (_park if arguments.command == "park" else _unpark)(kafka, arguments)
 
 
 def keys_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[bytes]:
@@ -88,7 +89,7 @@ def _release(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _parked(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
+def _parked(kafka: KafkaConfig, arguments: argparse.Namespace) -> Answer:
     with closing(ParkedKeys(kafka)) as parked:
         if arguments.drop_damaged:
             count = parked.drop_damaged()
@@ -96,11 +97,7 @@ def _parked(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
         listed = {
             key: info for key, info in parked.parked().items() if arguments.topic in {None, key[0]}
         }
-    if arguments.json:
-        print_json(parked_json(listed))
-    else:
-        say_block(parked_text(listed, time.time()))
-    return 0
+    return Answer(parked_json(listed), parked_text(listed, time.time()))
 
 
 def _say(arguments: argparse.Namespace, became: Callable[[bytes], str]) -> None:

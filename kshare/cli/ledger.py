@@ -3,7 +3,7 @@
 import argparse
 
 from kshare.cli.connection import needed_kafka_config
-from kshare.cli.output import print_json, say
+from kshare.cli.output import Answer, line_of
 from kshare.cluster.topics import LEDGER_TOPIC
 from kshare.errors import KshareError
 from kshare.produce.ledger import LedgerRecord
@@ -11,8 +11,8 @@ from kshare.produce.ledger import LedgerRecord
 __all__ = ["run"]
 
 
-def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Run the command, and return its exit code."""
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answer:
+    """Run the command."""
     kafka = needed_kafka_config(parser, arguments)
     is_drop = arguments.action == "drop"
     with LedgerRecord(kafka, arguments.query, arguments.ledger_topic or LEDGER_TOPIC) as record:
@@ -27,11 +27,9 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
                 said = f"batch {state.batch} of run {state.run}, with {rows} rows"
         if is_drop and not arguments.dry_run:
             record.drop()
-    if arguments.json:
-        fields = {"query": arguments.query, "said": said, "damaged": is_damaged}
-        print_json({**fields, "dropped": is_drop and not arguments.dry_run})
-        return 0
-    say(f"query {arguments.query}: {said}")
+    is_dropped = is_drop and not arguments.dry_run
+    fields = {"query": arguments.query, "said": said, "damaged": is_damaged, "dropped": is_dropped}
+    text = line_of(f"query {arguments.query}: {said}")
     if is_drop:
-        say("nothing was changed (--dry-run)" if arguments.dry_run else "deleted")
-    return 0
+        text += "deleted\n" if is_dropped else "nothing was changed (--dry-run)\n"
+    return Answer(fields, text)

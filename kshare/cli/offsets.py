@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from kshare.cli.connection import log_topic, needed_kafka_config
-from kshare.cli.output import complain, counted, print_json, say, say_block
+from kshare.cli.output import Answer, complain, counted, line_of
 from kshare.cli.show import partition_text
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import log_bounds
@@ -42,8 +42,8 @@ _FLAGS: Final = {
 }
 
 
-def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Run the command, and return its exit code."""
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answer:
+    """Run the command."""
     if arguments.dry_run and arguments.action == "list":
         parser.error("only reset and drop take --dry-run")
     if arguments.damaged and arguments.action != "drop":
@@ -54,65 +54,54 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     kafka = needed_kafka_config(parser, arguments)
     with closing(GroupOffsets(arguments.group, kafka, log_topic(arguments, kafka))) as offsets:
         if to is not None:
-            _reset(arguments, offsets, to)
-        elif arguments.action == "drop":
-            _drop(arguments, offsets)
-        else:
-            known = offsets.snapshot()
-            offsets.check_known(known)
-            offsets.check_log(known)
-            _show(kafka, arguments, known.committed())
-    return 0
+            return _reset(arguments, offsets, to)
+        if arguments.action == "drop":
+            return _drop(arguments, offsets)
+        known = offsets.snapshot()
+        offsets.check_known(known)
+        offsets.check_log(known)
+        return _list(kafka, arguments, known.committed())
 
 
-def _reset(arguments: argparse.Namespace, offsets: GroupOffsets, to: ResetTo) -> None:
+def _reset(arguments: argparse.Namespace, offsets: GroupOffsets, to: ResetTo) -> Answer:
     is_dry_run = arguments.dry_run
-    reset = offsets.reset(to, topic=arguments.topic, is_dry_run=is_dry_run)
-    if arguments.json:
-        rows = [
-            {"topic": tp.topic, "partition": tp.partition, "offset": offset, "dry_run": is_dry_run}
-            for tp, offset in sorted(reset.items())
-        ]
-        print_json(rows)
-        return
+    reset = sorted(offsets.reset(to, topic=arguments.topic, is_dry_run=is_dry_run).items())
+    rows = [{**tp._asdict(), "offset": offset, "dry_run": is_dry_run} for tp, offset in reset]
     starts = "would start" if is_dry_run else "starts"
-    for partition, offset in sorted(reset.items()):
-        say(f"{partition}: {starts} at offset {offset}")
+    text = "".join(line_of(f"{tp}: {starts} at offset {offset}") for tp, offset in reset)
     if is_dry_run:
-        say(
+        text += (
             "nothing was changed (--dry-run). A reset also voids what the group has committed "
-            "above its stable offsets in these partitions"
+            "above its stable offsets in these partitions\n"
         )
+    return Answer(rows, text)
 
 
-def _drop(arguments: argparse.Namespace, offsets: GroupOffsets) -> None:
+def _drop(arguments: argparse.Namespace, offsets: GroupOffsets) -> Answer:
     drop = offsets.drop_damaged if arguments.damaged else offsets.drop
     count = drop(topic=arguments.topic, is_dry_run=arguments.dry_run)
-    if arguments.json:
-        print_json({"group": arguments.group, "records": count, "dry_run": arguments.dry_run})
-        return
+    fields = {"group": arguments.group, "records": count, "dry_run": arguments.dry_run}
     deleted = "would be deleted" if arguments.dry_run else "deleted"
-    say(f"{counted(count, 'record')} of group {arguments.group} {deleted}")
+    return Answer(
+        fields, line_of(f"{counted(count, 'record')} of group {arguments.group} {deleted}")
+    )
 
 
-def _show(
+def _list(
     kafka: KafkaConfig,
     arguments: argparse.Namespace,
     found: Mapping[TopicPartition, OffsetAndMetadata],
-) -> None:
+) -> Answer:
     wanted = {tp: each for tp, each in found.items() if arguments.topic in {None, tp.topic}}
     with closing(Cluster(kafka)) as cluster:
         logs = log_bounds(cluster, wanted, lambda error: complain(f"warning: {error}"))
     shown = {tp: partition_status(tp, each.progress, logs.get(tp)) for tp, each in wanted.items()}
     if arguments.plot is not None:
         draw_partitions(f"group {arguments.group}", list(shown.values()), arguments.plot)
-    if arguments.json:
-        listed = [_as_json(shown[tp], each) for tp, each in wanted.items()]
-        print_json(listed)
-    elif not shown:
-        say(f"group {arguments.group} has committed nothing")
-    else:
-        say_block("".join(partition_text(each) for each in shown.values()))
+    rows = [_as_json(shown[tp], each) for tp, each in wanted.items()]
+    if not shown:
+        return Answer(rows, line_of(f"group {arguments.group} has committed nothing"))
+    return Answer(rows, "".join(partition_text(each) for each in shown.values()))
 
 
 def _as_json(shown: PartitionStatus, committed: OffsetAndMetadata) -> dict[str, Any]:

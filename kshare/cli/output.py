@@ -4,18 +4,21 @@ import json
 import re
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kshare.core.listing import counted, duration, printable, printable_lines
 
 __all__ = [
+    "Answer",
     "complain",
     "counted",
     "duration",
-    "print_json",
+    "line_of",
     "printable",
     "say",
     "say_block",
+    "show",
     "text_table",
 ]
 
@@ -23,14 +26,37 @@ _COLOUR: Final = re.compile(r"(\x1b\[(?:0|31|32|33)m)")
 """What the texts of commands colour with; no other control sequence is theirs."""
 
 
-def print_json(value: Any) -> None:
-    """Print a value for programs."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a command that has ``--json``.
+
+    Attributes:
+        value: For programs, printed as JSON.
+        text: For people: lines that end with line feeds, as :func:`say_block` takes them.
+        code: The exit code.
+    """
+
+    value: Any
+    text: str
+    code: int = 0
 
 
-def say(line: str) -> None:
-    """Print one line to standard output: what others have put in it begins no other."""
-    sys.stdout.write("\t".join(map(printable, line.split("\t"))) + "\n")
+def show(answer: Answer, *, is_json: bool) -> None:
+    """Print a command's answer."""
+    if is_json:
+        sys.stdout.write(json.dumps(answer.value, indent=2) + "\n")
+    else:
+        say_block(answer.text)
+
+
+def line_of(text: str) -> str:
+    """One line: what others have put in it begins no other."""
+    return "\t".join(map(printable, text.split("\t"))) + "\n"
+
+
+def say(text: str) -> None:
+    """Print one line to standard output."""
+    sys.stdout.write(line_of(text))
 
 
 def say_block(text: str) -> None:

@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Any
 
 from kshare.cli.connection import log_topic, needed_kafka_config
-from kshare.cli.output import counted, print_json, say, say_block, text_table
+from kshare.cli.output import Answer, counted, line_of, text_table
 from kshare.cli.show import CHUNKS_TEXT
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
@@ -17,8 +17,8 @@ from kshare.group.protocol.range_owners import LivingMember, RangeOwner
 __all__ = ["run"]
 
 
-def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Run the command, and return its exit code: 1 if nobody owns the key."""
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answer:
+    """Run the command; the exit code is 1 if nobody owns the key."""
     kafka = needed_kafka_config(parser, arguments)
     if arguments.key is not None and arguments.topic is None:
         parser.error("--key needs --topic")
@@ -39,9 +39,8 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         if not table.is_known:
             raise UnknownGroupError(arguments.group, log)
         if key is None or partition is None:
-            _show_all(arguments, table)
-            return 0
-        return _show_owner(arguments, table, partition, key)
+            return _all(arguments, table)
+        return _one(table, partition, key)
 
 
 def _key(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> bytes:
@@ -63,67 +62,42 @@ def _check_partition(
         )
 
 
-def _show_owner(
-    arguments: argparse.Namespace, table: OwnerTable, partition: TopicPartition, key: bytes
-) -> int:
+def _one(table: OwnerTable, partition: TopicPartition, key: bytes) -> Answer:
     hash_ = key_hash(key, 0)
     member = table.member(partition, hash_)
-    if arguments.json:
-        shown = {
-            "topic": partition.topic,
-            "partition": partition.partition,
-            "hash": hash_,
-            **_member_json(member),
-        }
-        print_json(shown)
-    else:
-        nobody = "nobody"
-        if partition in table.chunks:
-            members = len(table.chunks[partition])
-            share = "shares" if members == 1 else "share"
-            nobody += f", as {counted(members, 'member')} {share} it ({CHUNKS_TEXT})"
-        who = nobody if member is None else f"{member.name} on {member.host}"
-        say(f"{partition}, key hash {hash_}: {who}")
-    return 1 if member is None else 0
+    fields = {**partition._asdict(), "hash": hash_, **_member_json(member)}
+    who = "nobody" if member is None else f"{member.name} on {member.host}"
+    if member is None and partition in table.chunks:
+        members = len(table.chunks[partition])
+        share = "shares" if members == 1 else "share"
+        who += f", as {counted(members, 'member')} {share} it ({CHUNKS_TEXT})"
+    text = line_of(f"{partition}, key hash {hash_}: {who}")
+    return Answer(fields, text, 1 if member is None else 0)
 
 
-def _show_all(arguments: argparse.Namespace, table: OwnerTable) -> None:
+def _all(arguments: argparse.Namespace, table: OwnerTable) -> Answer:
     wanted = [each for each in table.owners if arguments.topic in {None, each.partition.topic}]
     shared = {tp: each for tp, each in table.chunks.items() if arguments.topic in {None, tp.topic}}
-    if arguments.json:
-        rows = [_range_json(each, table) for each in wanted]
-        rows += [
-            {
-                "topic": tp.topic,
-                "partition": tp.partition,
-                "hashes": None,
-                **_member_json(table.members[name]),
-                "chunks": {"leased": share.leased, "done": share.done},
-            }
-            for tp, shares in shared.items()
-            for name, share in shares.items()
-        ]
-        print_json(rows)
-    elif not wanted and not any(shared.values()):
-        say(f"nobody owns key hashes in group {arguments.group}")
-    else:
-        rows_of_text = [("partition", "key hashes", "leased", "done", "member", "host")]
-        for each in wanted:
-            host = table.members[each.member].host
-            shares = each.hashes.as_percent()
-            rows_of_text.append((str(each.partition), shares, "", "", each.member, host))
-        for tp, chunks in shared.items():
-            for name, share in chunks.items():
-                counts = (f"{share.leased:,}", f"{share.done:,}")
-                host = table.members[name].host
-                rows_of_text.append((str(tp), CHUNKS_TEXT, *counts, name, host))
-        say_block(text_table(rows_of_text, right=(2, 3)))
+    rows = [_range_json(each, table) for each in wanted]
+    lines = [("partition", "key hashes", "leased", "done", "member", "host")]
+    for each in wanted:
+        host = table.members[each.member].host
+        lines.append((str(each.partition), each.hashes.as_percent(), "", "", each.member, host))
+    for tp, shares in shared.items():
+        for name, share in shares.items():
+            member = table.members[name]
+            chunks = {"leased": share.leased, "done": share.done}
+            rows.append({**tp._asdict(), "hashes": None, **_member_json(member), "chunks": chunks})
+            counts = (f"{share.leased:,}", f"{share.done:,}")
+            lines.append((str(tp), CHUNKS_TEXT, *counts, name, member.host))
+    if not rows:
+        return Answer(rows, line_of(f"nobody owns key hashes in group {arguments.group}"))
+    return Answer(rows, text_table(lines, right=(2, 3)))
 
 
 def _range_json(owner: RangeOwner, table: OwnerTable) -> dict[str, Any]:
     return {
-        "topic": owner.partition.topic,
-        "partition": owner.partition.partition,
+        **owner.partition._asdict(),
         "hashes": [owner.hashes.lo, owner.hashes.hi],
         **_member_json(table.members[owner.member]),
     }

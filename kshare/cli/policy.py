@@ -4,7 +4,7 @@ import argparse
 from contextlib import closing
 
 from kshare.cli.connection import needed_kafka_config, user_name
-from kshare.cli.output import complain, counted, print_json, say, say_block, text_table
+from kshare.cli.output import Answer, complain, counted, say, text_table
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.policies import RANGE_FETCH, Policies, Policy
 from kshare.options import KafkaConfig, Subscribe
@@ -12,8 +12,8 @@ from kshare.options import KafkaConfig, Subscribe
 __all__ = ["run"]
 
 
-def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Run the command, and return its exit code."""
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answer | int:
+    """Run the command."""
     if arguments.action == "list":
         return _list(needed_kafka_config(parser, arguments), arguments)
     if (arguments.name == RANGE_FETCH) != (arguments.topic is not None):
@@ -44,32 +44,27 @@ def _unset(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _list(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
+def _list(kafka: KafkaConfig, arguments: argparse.Namespace) -> Answer:
     with closing(Policies(kafka)) as policies:
         if arguments.drop_damaged:
             count = policies.drop_damaged()
             complain(f"{counted(count, 'damaged record')} deleted")
         listed = sorted(policies.read().items())
-    if arguments.json:
-        rows = [
-            {
-                "policy": policy.name,
-                "topic": policy.topic or None,
-                "value": info.value,
-                "since": info.since,
-                "by": info.by,
-                "why": info.why,
-            }
-            for policy, info in listed
-        ]
-        print_json(rows)
-        return 0
+    rows = [
+        {
+            "policy": policy.name,
+            "topic": policy.topic or None,
+            "value": info.value,
+            "since": info.since,
+            "by": info.by,
+            "why": info.why,
+        }
+        for policy, info in listed
+    ]
     if not listed:
-        say("no policy is set: all is accepted")
-        return 0
+        return Answer(rows, "no policy is set: all is accepted\n")
     table = [("policy", "topic", "value", "since", "by", "why")]
     for policy, info in listed:
         shown = (policy.topic or "(all)", str(info.value).lower(), info.since, info.by, info.why)
         table.append((policy.name, *shown))
-    say_block(text_table(table))
-    return 0
+    return Answer(rows, text_table(table))

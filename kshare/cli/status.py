@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kshare.cli.connection import is_given, kafka_config, source_options
-from kshare.cli.output import complain, counted, print_json, say_block, text_table
+from kshare.cli.output import Answer, complain, counted, text_table
 from kshare.cli.query import observed_status
 from kshare.cli.show import as_json, as_text, range_hashes_text
 from kshare.core.hashing import KeyRanges
@@ -82,8 +82,8 @@ class Behind:
     most_allowed: int | None = None
 
 
-def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Run the command, and return its exit code.
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answer:
+    """Run the command.
 
     Raises:
         SystemExit: ``--slowest`` is given without a broker (code 2).
@@ -98,16 +98,11 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     behind = _behind(status, arguments) if arguments.slowest else None
     if arguments.plot is not None:
         draw(status, arguments.plot, now)
-    if arguments.json:
-        fields = as_json(status, now)
-        if behind is not None:
-            fields["slowest"] = _behind_json(behind)
-        print_json(fields)
-    else:
-        say_block(as_text(status, now))
-        if behind is not None:
-            say_block("\n" + _behind_text(behind))
-    return 0
+    fields, text = as_json(status, now), as_text(status, now)
+    if behind is not None:
+        fields["slowest"] = _behind_json(behind)
+        text += f"\n{_behind_text(behind)}"
+    return Answer(fields, text)
 
 
 def _behind(status: Status, arguments: argparse.Namespace) -> Behind:
