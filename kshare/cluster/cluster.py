@@ -290,20 +290,19 @@ class Cluster:
     def _matching(self, pattern: SubscribePattern) -> set[TopicPartition]:
         """The partitions of the topics that a pattern means."""
         deadline = self._deadline()
-        while True:
+
+        def step() -> set[TopicPartition]:
             listed = self._list_topics()
             names = {name for name in listed if pattern.matches(name) and not is_internal(name)}
             try:
-                found = self._describe(names, deadline) if names else set()
-            except UnknownTopicError as error:
-                # It was created or deleted just now, and one broker knows that and another not.
-                if deadline.expired:
-                    raise
+                return self._describe(names, deadline) if names else set()
+            except UnknownTopicError:
                 self._client.close()
-                deadline.sleep(_log, f"list the topics of {pattern}", error)
-            else:
-                deadline.over()
-                return found
+                raise
+
+        # It was created or deleted just now, and one broker knows that and another not.
+        action = f"list the topics of {pattern}"
+        return deadline.retried(_log, action, step, lambda e: isinstance(e, UnknownTopicError))
 
     def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
         wanted = {RdTopicPartition(*tp): spec for tp, spec in specs.items()}

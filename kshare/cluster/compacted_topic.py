@@ -187,18 +187,12 @@ class CompactedTopic:
         Raises:
             UnknownTopicError: They still do not after ``default.api.timeout.ms``.
         """
-        deadline = RetryDeadline.for_requests(self._kafka)
-        deadline.start()
-        while True:
-            try:
-                self.partitions()
-            except UnknownTopicError as error:
-                if deadline.expired:
-                    raise
-                deadline.sleep(_log, f"find topic {self.name}", error)
-            else:
-                deadline.over()
-                return
+        RetryDeadline.for_requests(self._kafka).retried(
+            _log,
+            f"find topic {self.name}",
+            self.partitions,
+            lambda error: isinstance(error, UnknownTopicError),
+        )
 
     def _listed(self) -> tuple[TopicPartition, ...]:
         partitions = self._cluster.partitions(Subscribe((self.name,)))

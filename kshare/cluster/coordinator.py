@@ -115,39 +115,23 @@ def find_on(
     return str(answer.host), int(answer.port)
 
 
-def retried(
-    kafka: KafkaConfig,
-    action: str,
-    step: Callable[[], _Answer],
-    on_fault: Callable[[OSError], None] = lambda _: None,
-) -> _Answer:
+def retried(kafka: KafkaConfig, action: str, step: Callable[[], _Answer]) -> _Answer:
     """Take a step again and again while it raises ``OSError``.
 
     Args:
         kafka: How long, and with which pauses (``default.api.timeout.ms``, ``retry.backoff.ms``).
         action: What is done, for the error.
         step: What to do.
-        on_fault: Called with each ``OSError`` before the pause.
 
     Raises:
         KafkaError: The time is over.
     """
     deadline = RetryDeadline.for_requests(kafka)
-    deadline.start()
-    while True:
-        try:
-            answer = step()
-        except OSError as error:
-            if deadline.expired:
-                raise KafkaError(
-                    f"cannot {action} within {deadline.seconds:g} s: "
-                    f"{str(error) or type(error).__name__}"
-                ) from error
-            on_fault(error)
-            deadline.sleep(_log, action, error)
-        else:
-            deadline.over()
-            return answer
+    try:
+        return deadline.retried(_log, action, step, lambda error: isinstance(error, OSError))
+    except OSError as error:
+        said = str(error) or type(error).__name__
+        raise KafkaError(f"cannot {action} within {deadline.seconds:g} s: {said}") from error
 
 
 def find_coordinator(kafka: KafkaConfig, group: str) -> Address:

@@ -280,22 +280,19 @@ class TopicWatch(Generic[KeyT, ValueT]):
         self._table.shorten_timeout(self._look_seconds)
 
     def _read_patiently(self) -> Mapping[KeyT, ValueT]:
-        deadline = self._start_deadline
-        deadline.reset()
-        deadline.start()
-        while True:
-            try:
-                rows = self._table.read()
-            except AuthorizationError:
-                raise
-            except KafkaError as error:
-                if isinstance(error, AuthenticationError) or deadline.expired:
-                    text = f"{self._table.texts.refused}: {error}"
-                    raise KafkaError(text, topic=self._table.spec.name) from error
-                deadline.sleep(_log, f"read topic {self._table.spec.name}", error)
-            else:
-                deadline.over()
-                return rows
+        lasting, topic = (AuthorizationError, AuthenticationError), self._table.spec.name
+        self._start_deadline.reset()
+        try:
+            return self._start_deadline.retried(
+                _log,
+                f"read topic {topic}",
+                self._table.read,
+                lambda error: isinstance(error, KafkaError) and not isinstance(error, lasting),
+            )
+        except AuthorizationError:
+            raise
+        except KafkaError as error:
+            raise KafkaError(f"{self._table.texts.refused}: {error}", topic=topic) from error
 
     def _look(self) -> None:
         try:

@@ -224,11 +224,16 @@ class Coordinators:
         return self._retried(step, what)
 
     def _retried(self, step: Callable[[], _Answer], what: str) -> _Answer:
-        return retried(self._kafka, what, step, self._on_fault)
+        def tried() -> _Answer:
+            try:
+                return step()
+            except NotNowError:
+                raise
+            except OSError:
+                self.close()
+                raise
 
-    def _on_fault(self, error: OSError) -> None:
-        if not isinstance(error, NotNowError):
-            self.close()
+        return retried(self._kafka, what, tried)
 
     def _coordinator(self, transactional_id: str) -> Connection:
         what = f"find the coordinator of transactional id {transactional_id}"

@@ -26,6 +26,7 @@ from contextlib import closing, suppress
 from typing import Any, Final, cast
 from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 
+from kshare.core.backoff import Backoff
 from kshare.core.bounded_json import read_json
 from kshare.errors import AuthenticationError, KshareError
 from kshare.options.frozen import FrozenMapping, Properties, digest_of
@@ -198,9 +199,10 @@ class _Endpoint:
 
     def token(self, extensions: FrozenMapping[str, str]) -> Token:
         """Ask until there is an answer, or the time for it is over."""
-        pause = int(self._given.get("sasl.login.retry.backoff.ms", "100")) / 1000
-        longest = int(self._given.get("sasl.login.retry.backoff.max.ms", "10000")) / 1000
-        deadline = time.monotonic() + longest
+        first_ms = int(self._given.get("sasl.login.retry.backoff.ms", "100"))
+        longest_ms = int(self._given.get("sasl.login.retry.backoff.max.ms", "10000"))
+        pauses = Backoff(first_ms, longest_ms)
+        deadline = time.monotonic() + longest_ms / 1000
         while True:
             try:
                 return self._answer(self._ask(), extensions)
@@ -218,10 +220,10 @@ class _Endpoint:
                     f"the token endpoint {self._shown}: its host is no name that can be looked up"
                 ) from None
             except (OSError, http.client.HTTPException) as error:
+                pause = pauses.pause()
                 if time.monotonic() + pause > deadline:
                     raise OSError(f"the token endpoint {self._shown}: {_text(error)}") from error
             time.sleep(pause)
-            pause *= 2
 
     def _ask(self) -> bytes:
         headers = {

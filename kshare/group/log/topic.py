@@ -46,7 +46,7 @@ from kshare.errors import (
 from kshare.options import KafkaConfig
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
-from kshare.wire.protocol.retry import RetryDeadline
+from kshare.wire.protocol.retry import RetryDeadline, retry_backoff
 
 __all__ = [
     "LOG_CLIENT",
@@ -68,6 +68,7 @@ Brokers count quotas by client id: so a member that reads or writes much still h
 """
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
+_OFFSETS_TOPIC_SECONDS: Final = 5.0
 _SIGN: Final = 1 << 31
 _POLL_SECONDS: Final = 0.1
 OFFSETS_PARTITIONS: Final = 50
@@ -252,18 +253,13 @@ class LogTopic:
 
     def _offsets_topic(self) -> TopicDescription:
         """Wait for what brokers have begun to make."""
-        deadline = RetryDeadline.for_requests(self._kafka)
-        deadline.start()
-        while True:
-            try:
-                found = self._described(_OFFSETS_TOPIC)
-            except UnknownTopicError as error:
-                if deadline.expired or deadline.seconds - deadline.seconds_left > 5:
-                    raise
-                deadline.sleep(_log, f"find topic {_OFFSETS_TOPIC}", error)
-            else:
-                deadline.over()
-                return found
+        seconds = min(_OFFSETS_TOPIC_SECONDS, self._kafka.api_timeout_ms / 1000)
+        return RetryDeadline(seconds, retry_backoff(self._kafka)).retried(
+            _log,
+            f"find topic {_OFFSETS_TOPIC}",
+            lambda: self._described(_OFFSETS_TOPIC),
+            lambda error: isinstance(error, UnknownTopicError),
+        )
 
     def _described(self, topic: str) -> TopicDescription:
         topics = TopicCollection([topic])

@@ -7,7 +7,8 @@ again. No pause ends after the deadline. What lasts is said: see :mod:`kshare.co
 import logging
 import random
 import time
-from typing import Final, Protocol, Self
+from collections.abc import Callable
+from typing import Final, Protocol, Self, TypeVar
 
 from kshare.core.backoff import Backoff
 from kshare.core.waits import Wait
@@ -22,6 +23,8 @@ CHANCE: Final = random.SystemRandom()
 
 _RESOLUTION_SECONDS: Final = 1e-6
 """A clock may not show that so short a pause was made."""
+
+_T = TypeVar("_T")
 
 
 class Clock(Protocol):
@@ -137,6 +140,39 @@ class RetryDeadline:
         until = f"brokers answer, for {self.seconds:g} s at most"
         self.waits(log, Wait(f"cannot {action}", until, detail=str(cause) or type(cause).__name__))
         self._clock.sleep(self.next_pause())
+
+    def retried(
+        self,
+        log: logging.Logger,
+        action: str,
+        step: Callable[[], _T],
+        passes: Callable[[Exception], bool],
+    ) -> _T:
+        """Take a step until it raises nothing, with pauses. The time starts now.
+
+        Args:
+            log: As for :meth:`sleep`.
+            action: As for :meth:`sleep`.
+            step: What is done.
+            passes: True of an error that may pass.
+
+        Returns:
+            What the step returns.
+
+        Raises:
+            Exception: The step's error, if it does not pass, or if the time is over.
+        """
+        self.start()
+        while True:
+            try:
+                answer = step()
+            except Exception as error:
+                if not passes(error) or self.expired:
+                    raise
+                self.sleep(log, action, error)
+            else:
+                self.over()
+                return answer
 
 
 def retry_backoff(kafka: KafkaConfig) -> Backoff:

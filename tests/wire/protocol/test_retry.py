@@ -114,3 +114,28 @@ def test_progress_stops_the_time() -> None:
     assert (deadline.expired, deadline.seconds_left) == (True, 0.0)
     deadline.reset()
     assert (deadline.expired, deadline.seconds_left) == (False, 5.0)
+
+
+def test_a_step_is_retried_while_its_error_may_pass_and_there_is_time() -> None:
+    clock = Clock()
+    pauses = {"retry_backoff_ms": 1000, "retry_backoff_max_ms": 1000}
+    faults: list[Exception] = [OSError("gone"), OSError("gone"), ValueError("for good")]
+
+    def step() -> str:
+        if faults:
+            raise faults.pop(0)
+        return "answer"
+
+    def ask() -> str:
+        deadline = RetryDeadline.for_requests(config(api_timeout_ms=5000, **pauses), clock)
+        return deadline.retried(LOG, "ask", step, lambda error: isinstance(error, OSError))
+
+    with pytest.raises(ValueError, match="for good"):
+        ask()
+    assert len(clock.slept) == 2
+    assert ask() == "answer"
+    faults += [OSError(f"{number}") for number in range(99)]
+    clock.slept.clear()
+    with pytest.raises(OSError, match=r"^\d+$"):
+        ask()
+    assert sum(clock.slept) == pytest.approx(5.0)
