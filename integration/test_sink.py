@@ -262,7 +262,7 @@ def test_a_batch_counts_once_wherever_its_driver_dies(query: Query, step: int) -
 
     query.commit(query.prepare("r1", 0), 0)
     if step == 1:
-        kept_clients.drop()
+        kept_clients().drop()
     messages = query.prepare("r1", 1, tasks=2)
     with pytest.raises(KeyboardInterrupt), stepping(dies):
         query.commit(messages, 1)
@@ -276,7 +276,7 @@ def test_a_kept_ledger_that_another_driver_has_opened_is_opened_again(query: Que
     query.commit(query.prepare("r1", 0), 0)
     with Ledger(query.options, query.id) as other:
         other.take_over()  # it dies before it has written anything
-        assert not kept_clients.empty
+        assert not kept_clients().empty
         query.commit(query.prepare("r1", 1), 1)
         other.read()
         assert not other.write(State(2, "r2", ("r1", "r2"), ended=True))
@@ -396,7 +396,7 @@ def source_of(kill: dict[str, Any], driver: int) -> type[KshareDataSource]:
                     die(kill, driver)
 
             if kill["step"] == 1:
-                kept_clients.drop()
+                kept_clients().drop()
 
             with stepping(before):
                 super().commit(messages, batchId)

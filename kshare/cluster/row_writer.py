@@ -5,7 +5,6 @@ the first write. After a write that has failed, the next one opens another: what
 first is given up with it.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,14 +15,13 @@ from confluent_kafka import KafkaException, Producer
 
 from kshare.cluster.client import Client, kafka_error, kind_of
 from kshare.options import KafkaConfig
+from kshare.process_local import ProcessLocal
 from kshare.security.librdkafka import librdkafka_config
 from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["RowWriter"]
 
 _POLL_SECONDS: Final = 0.05  # another thread may have taken the report
-_of_parents: Final = list[Client[Producer]]()
-"""Clients that a fork has copied: their threads are not there, so closing one would hang."""
 
 
 class RowWriter:
@@ -37,9 +35,7 @@ class RowWriter:
     def __init__(self, kafka: KafkaConfig, producer: Callable[..., Producer] = Producer) -> None:
         self._kafka = kafka
         self._make = producer
-        self._client: Client[Producer] | None = None
-        self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._open = ProcessLocal(_Open, keeps_copy=True)
 
     def write(
         self,
@@ -70,34 +66,36 @@ class RowWriter:
 
     def close(self) -> None:
         """Close the connections; a later write opens them again."""
-        with self._lock:
-            self._drop()
+        self._open().close()
 
     def _opened(self) -> tuple[Client[Producer], Producer]:
-        with self._lock:
-            if self._process != os.getpid():
-                self._drop()
-            if self._client is None:
-                self._client = Client(
+        here = self._open()
+        with here.lock:
+            if here.client is None:
+                here.client = Client(
                     self._make, self._kafka, lambda: _config(self._kafka), making="make a producer"
                 )
-                self._process = os.getpid()
-            return self._client, self._client.handle  # opened by one thread
+            return here.client, here.client.handle  # opened by one thread
 
     def _leave(self, client: Client[Producer]) -> None:
         """The next write is another client's; who writes by this one now goes on."""
-        with self._lock:
-            if self._client is client:
-                self._drop()
+        self._open().close(client)
 
-    def _drop(self) -> None:
-        client, self._client = self._client, None
-        if client is None:
-            return
-        if self._process == os.getpid():
-            client.close()  # who writes by it now holds its producer, which ends with that
-        else:
-            _of_parents.append(client)
+
+class _Open:
+    """The client of a process, while it has one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.client: Client[Producer] | None = None
+
+    def close(self, only: Client[Producer] | None = None) -> None:
+        """Close it; if one is given, only if it is that one."""
+        with self.lock:
+            if self.client is not None and (only is None or only is self.client):
+                # Who writes by it now holds its producer, which ends with that.
+                self.client.close()
+                self.client = None
 
 
 def _write(

@@ -21,7 +21,6 @@ admin client take 0.3 s to import.
 """
 
 import logging
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from kshare.core.listing import join_names
 from kshare.errors import KafkaError, KshareError
 from kshare.options.frozen import digest_of
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions
+from kshare.process_local import ProcessLocal
 from kshare.produce.coordinator import Coordinators
 from kshare.produce.ledger import Ledger
 from kshare.produce.ledger_state import Entry, State, check_repetition, is_written, next_state
@@ -96,28 +96,21 @@ class _Clients:
         self.coordinators.close()
 
 
-_of_parents: Final = list[_Clients]()
-"""Those that a fork has copied: their threads are not there, so closing them would hang."""
-
-
 class KeptClients:
     """Those of the last batch that this process has committed."""
 
     def __init__(self) -> None:
         self._clients: _Clients | None = None
-        self._made_for: tuple[int, str, str, bytes] | None = None
+        self._made_for: tuple[str, str, bytes] | None = None
         self._until = 0.0
 
     @contextmanager
     def taken(self, attempt: Attempt, options: SinkOptions) -> Iterator[_Clients]:
         """Those of a query's run: the kept ones, or new ones; after an error they are closed."""
-        wanted = (os.getpid(), attempt.query, attempt.run, digest_of(options))
+        wanted = (attempt.query, attempt.run, digest_of(options))
         clients, self._clients = self._clients, None  # nobody else has them now
         if clients is not None and (wanted != self._made_for or time.monotonic() > self._until):
-            if self._made_for is not None and self._made_for[0] != os.getpid():
-                _of_parents.append(clients)
-            else:
-                clients.close()
+            clients.close()
             clients = None
         clients = clients or _made(attempt.query, options)
         try:
@@ -140,14 +133,14 @@ class KeptClients:
             clients.close()
 
 
-kept_clients: Final = KeptClients()
+kept_clients: Final = ProcessLocal(KeptClients, keeps_copy=True)
 """Those of this process."""
 
 
 @contextmanager
 def _opened(messages: Sequence[Prepared], batch: int, options: SinkOptions) -> "Iterator[Batch]":
     """A batch of at least one task, with the ledger and the coordinators that it needs."""
-    with kept_clients.taken(messages[0].attempt, options) as own:
+    with kept_clients().taken(messages[0].attempt, options) as own:
         yield Batch(messages, batch, options, own.ledger, own.coordinators)
 
 

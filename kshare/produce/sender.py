@@ -10,7 +10,6 @@ process keeps its producer for the next task: connections, metadata and the prod
 """
 
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +29,7 @@ from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
 from kshare.options.frozen import digest_of
 from kshare.options.sink import SinkOptions
+from kshare.process_local import ProcessLocal
 from kshare.produce.config import producer_config
 from kshare.produce.rows import Rows, rows_of
 from kshare.produce.topic_lookup import TopicLookup
@@ -314,14 +314,14 @@ def write_rows(
                 continue
             if sender is None and is_start:
                 check_listening(options.kafka, START_SECONDS)
-            sender = sender or _kept.sender(options, batch, producer)
+            sender = sender or _kept().sender(options, batch, producer)
             sender.send(encoded_columns(batch, options), options.topic)
             rows += batch.num_rows
         if sender is not None:
             sender.flush()
     except BaseException:
         if sender is not None:
-            _kept.drop()
+            _kept().drop()
             sender.discard()
         raise
     return rows
@@ -368,20 +368,20 @@ class _KeptSender:
 
     def __init__(self) -> None:
         self._sender: Sender | None = None
-        self._made_for: tuple[int, bytes] | None = None
+        self._made_for: bytes | None = None
 
     def sender(
         self, options: SinkOptions, batch: pa.RecordBatch, producer: Callable[..., Producer]
     ) -> Sender:
         """The last task's sender if it was in order and had the same options; or a new one."""
         digest = digest_of((options.kafka, options.producer))
-        if self._sender is not None and self._made_for == (os.getpid(), digest):
+        if self._sender is not None and self._made_for == digest:
             return self._sender
         self.drop()
         sender = Sender(lambda: producer_config(options), options.kafka, producer)
         with suppress(KafkaException):  # what is wrong is found when rows are sent
             connect(sender.producer, first_topic(options, batch), _CONNECT_SECONDS)
-        self._sender, self._made_for = sender, (os.getpid(), digest)
+        self._sender, self._made_for = sender, digest
         return sender
 
     def drop(self) -> None:
@@ -389,7 +389,7 @@ class _KeptSender:
         self._sender = None
 
 
-_kept: Final = _KeptSender()
+_kept: Final = ProcessLocal(_KeptSender, keeps_copy=True)
 
 
 def _not_taken(rows: Rows, row: int, error: KafkaException, brokers: str) -> KafkaError:

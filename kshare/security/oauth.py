@@ -16,7 +16,6 @@ import base64
 import http.client
 import io
 import logging
-import os
 import socket
 import ssl
 import threading
@@ -31,6 +30,7 @@ from kshare.core.bounded_json import read_json
 from kshare.errors import AuthenticationError, KshareError
 from kshare.options.frozen import FrozenMapping, Properties, digest_of
 from kshare.options.model import KafkaConfig
+from kshare.process_local import ProcessLocal
 from kshare.security.tls import context_of
 from kshare.security.tokens import (
     TEN_YEARS,
@@ -59,10 +59,9 @@ _FINAL_STATUS: Final = frozenset(
 
 
 class _TokenCache:
-    """The tokens of one process; a forked child makes its own, because locks may be held."""
+    """The tokens of one process."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self._lock = threading.Lock()
         self._tokens: dict[bytes, tuple[float, Token]] = {}
 
@@ -87,7 +86,7 @@ class _TokenCache:
         return token
 
 
-_cache = _TokenCache()
+_cache: Final = ProcessLocal(_TokenCache, keeps_copy=False)
 
 
 def oauth_token(kafka: KafkaConfig, *, clock: Clock = time.time) -> Token:
@@ -103,12 +102,9 @@ def oauth_token(kafka: KafkaConfig, *, clock: Clock = time.time) -> Token:
         OptionsError: A token's file cannot be used, or there is no such token provider.
         OSError: The token endpoint could not be reached; a retry may help.
     """
-    global _cache  # noqa: PLW0603
-    if _cache.pid != os.getpid():
-        _cache = _TokenCache()
     provider = kafka.oauth_token_provider
     if provider is not None:
-        return _cache.token(provider.encode(), lambda: provided_token(provider, clock()), clock)
+        return _cache().token(provider.encode(), lambda: provided_token(provider, clock()), clock)
     options = kafka.login.options if kafka.login is not None else Properties()
     url = kafka.properties.get(TOKEN_URL, "").strip()
     if not url:
@@ -117,7 +113,7 @@ def oauth_token(kafka: KafkaConfig, *, clock: Clock = time.time) -> Token:
     if url.lower().startswith("file:"):
         return token_from_file(unquote(urlsplit(url).path), extensions, clock())
     key = digest_of((kafka.properties, options))
-    return _cache.token(key, lambda: token_from_endpoint(kafka, options, url, extensions), clock)
+    return _cache().token(key, lambda: token_from_endpoint(kafka, options, url, extensions), clock)
 
 
 def token_from_endpoint(

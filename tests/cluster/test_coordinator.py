@@ -8,6 +8,7 @@ from kshare.cluster.coordinator import find_coordinator
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.options import KafkaConfig
+from kshare.process_local import ProcessLocal
 from kshare.produce.coordinator import Coordinators
 from kshare.testing import FakeCluster
 from kshare.wire.protocol import broker_pool
@@ -22,7 +23,7 @@ FIRST = 1
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    monkeypatch.setattr(broker_pool, "_memory", PoolMemory())
+    monkeypatch.setattr(broker_pool, "_memory", ProcessLocal(PoolMemory, keeps_copy=False))
     with FakeCluster(brokers=3, topics={"t": 1}) as running:
         yield running
         broker_pool.close_idle()

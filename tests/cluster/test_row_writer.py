@@ -13,7 +13,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from kshare.cluster import row_writer
+from kshare import process_local
 from kshare.cluster.compacted_topic import CompactedTopic
 from kshare.cluster.parked_keys import ParkedKeys
 from kshare.cluster.row_writer import RowWriter
@@ -115,7 +115,7 @@ def test_a_processor_s_failures_have_one_writer(cluster: FakeCluster) -> None:
     assert set(known.attempts) == {(PARTITION, at) for at in range(30)}
     assert set(known.sequences) == {(PARTITION, b"k%d" % at) for at in range(30)}
     log.close()
-    assert table._writer._client is None
+    assert table._writer._open().client is None
 
 
 def test_parked_keys_have_one_writer(cluster: FakeCluster) -> None:
@@ -213,12 +213,12 @@ def test_a_fork_has_a_client_of_its_own(cluster: FakeCluster, monkeypatch: Any) 
     made, place = Made(), TopicPartition("table", 0)
     writer = RowWriter(kafka(cluster), made)
     writer.write(place.topic, [(b"k", b"1")])
-    parents = writer._client
+    parents = writer._open().client
     monkeypatch.setattr(os, "getpid", lambda: 1)
     writer.write(place.topic, [(b"k", b"2")])
     assert made.count == 2
-    assert writer._client is not parents
-    assert row_writer._of_parents.pop() is parents
+    assert writer._open().client is not parents
+    assert process_local._of_parents.pop().client is parents  # type: ignore[attr-defined]
     monkeypatch.undo()
     threads = threading.active_count()
     writer.close()

@@ -138,8 +138,8 @@ def test_a_header_needs_a_key() -> None:
 def cluster() -> Iterator[FakeCluster]:
     with FakeCluster(topics={"t": 3, "u": 1, LEDGER_TOPIC: 4}) as running:
         yield running
-        sender_module._kept.drop()
-        kept_clients.drop()
+        sender_module._kept().drop()
+        kept_clients().drop()
 
 
 def options_for(cluster: FakeCluster, **options: str) -> SinkOptions:
@@ -301,12 +301,12 @@ def test_a_broker_that_stays_away_fails_the_task(cluster: FakeCluster) -> None:
 def test_the_next_task_uses_the_same_producer(cluster: FakeCluster) -> None:
     options = options_for(cluster)
     write_rows([numbered(1)], options)
-    kept = sender_module._kept._sender
+    kept = sender_module._kept()._sender
     assert kept is not None
     write_rows([numbered(1)], options)
-    assert sender_module._kept._sender is kept
+    assert sender_module._kept()._sender is kept
     write_rows([numbered(1)], replace(options, producer=type(options.producer)({"acks": -1})))
-    assert sender_module._kept._sender is not kept
+    assert sender_module._kept()._sender is not kept
 
 
 @pytest.mark.parametrize("size", [999_000, 1_000_000, 1_048_000])
@@ -330,7 +330,7 @@ def test_a_row_that_is_too_large_is_named_with_its_size(
 def test_nothing_is_opened_for_no_rows(cluster: FakeCluster) -> None:
     nothing = numbered(0)
     assert write_rows([nothing], options_for(cluster)) == 0
-    assert sender_module._kept._sender is None
+    assert sender_module._kept()._sender is None
     attempt = Attempt("q", "r", 0, 0, 0, time.time())
     prepared = prepare_rows([nothing], options_for(cluster), attempt)
     assert prepared == Prepared(attempt, None)
@@ -390,12 +390,12 @@ def opened_for(cluster: FakeCluster, run: str, batch: int) -> int:
 
 def test_batches_of_a_run_are_committed_by_the_same_clients(cluster: FakeCluster) -> None:
     assert opened_for(cluster, "r1", 0)
-    assert not kept_clients.empty
+    assert not kept_clients().empty
     assert [opened_for(cluster, "r1", batch) for batch in (1, 2)] == [0, 0]
     assert opened_for(cluster, "r2", 3)
     with pytest.raises(KafkaError, match="older run"):
         opened_for(cluster, "r1", 4)
-    assert kept_clients.empty
+    assert kept_clients().empty
 
 
 @pytest.mark.parametrize(("given", "timeout"), [(None, 30), ("900000", 30), ("10000", 10)])

@@ -32,7 +32,7 @@ def cluster() -> Iterator[FakeCluster]:
     with FakeCluster(topics={"orders": 1, "gone": 1, "t": 1}) as running:
         running.fail_topic("gone", MISSING)
         yield running
-        sender_module._kept.drop()
+        sender_module._kept().drop()
 
 
 def options_for(cluster: FakeCluster, **options: str) -> SinkOptions:

@@ -44,7 +44,7 @@ def plan(given: dict[str, str], make: Make = AdminClient) -> object:
 
 def write(given: dict[str, str], make: Make = Producer) -> object:
     options = parse_sink_options({**given, "topic": "t"}, streaming=False).options
-    sender._kept.drop()
+    sender._kept().drop()
     return write_rows([pa.record_batch({"value": [b"1"]})], options, producer=make)
 
 

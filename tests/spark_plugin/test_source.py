@@ -134,7 +134,7 @@ def test_the_first_batch_is_not_written_while_no_broker_listens(
     with pytest.raises(KafkaError) as raised:
         sink.write(iter([rows]))
     assert (REFUSING in str(raised.value)) is is_told
-    sender._kept.drop()
+    sender._kept().drop()
 
 
 VALUE = StructType([StructField("value", StringType())])

@@ -10,7 +10,6 @@ Fetch request.
 
 import atexit
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -21,6 +20,7 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
 from kshare.options import KafkaConfig
 from kshare.options.frozen import digest_of
+from kshare.process_local import ProcessLocal
 from kshare.wire.protocol.brokers import BrokerSearch, Leader, Preference
 from kshare.wire.protocol.connection import BrokerConnection, Connection
 from kshare.wire.protocol.messages import Address, LeaderUnknownError, Metadata, fetch_metadata
@@ -69,13 +69,12 @@ class _Outage:
 
 @dataclass
 class PoolMemory:
-    """A process's memory of its clusters; a forked child gets a new one.
+    """A process's memory of its clusters.
 
     The first part of each key is a digest of the configuration, but for ``seen``: any
     configuration may use the brokers that another one has seen at the same listener.
     """
 
-    pid: int = field(default_factory=os.getpid)
     lock: threading.Lock = field(default_factory=threading.Lock)
     leaders: dict[tuple[bytes, TopicPartition], _KnownLeader] = field(default_factory=dict)
     brokers: dict[bytes, dict[int, Address]] = field(default_factory=dict)
@@ -109,15 +108,12 @@ class PoolMemory:
             connection.close()
 
 
-_memory = PoolMemory()
+_memory = ProcessLocal(PoolMemory, keeps_copy=False)
 
 
 def process_memory() -> PoolMemory:
     """The memory of this process."""
-    global _memory  # noqa: PLW0603
-    if _memory.pid != os.getpid():
-        _memory = PoolMemory()
-    return _memory
+    return _memory()
 
 
 def search_brokers(kafka: KafkaConfig) -> BrokerSearch:

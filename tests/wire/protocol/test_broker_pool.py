@@ -9,6 +9,7 @@ import pytest
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, UnknownTopicError
+from kshare.process_local import ProcessLocal
 from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
 from kshare.wire.protocol.messages import LeaderUnknownError
@@ -235,11 +236,11 @@ def test_a_refused_login_is_told_and_remembered_as_no_outage(cluster: Cluster) -
 def test_a_forked_child_remembers_no_outage(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_pool, "_memory", PoolMemory())
+    monkeypatch.setattr(broker_pool, "_memory", ProcessLocal(PoolMemory, keeps_copy=False))
     found = cluster.pool("one:1", memory=broker_pool.process_memory, reconnect__backoff__ms="2000")
     fail(found)
     parent = os.getpid()
-    monkeypatch.setattr("kshare.wire.protocol.broker_pool.os.getpid", lambda: parent + 1)
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
     read(found)
     assert cluster.clock.slept == []
 

@@ -19,6 +19,7 @@ from kshare.errors import (
     DataLossError,
     FetchTimeoutError,
 )
+from kshare.process_local import ProcessLocal
 from kshare.testing import FakeCluster, Record
 from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.brokers import LEADER_ALONE_SECONDS, Leader
@@ -438,7 +439,8 @@ def test_whoever_answers_what_the_rows_are_those_of_the_log(
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    monkeypatch.setattr(broker_pool, "_memory", broker_pool.PoolMemory())
+    memory = ProcessLocal(broker_pool.PoolMemory, keeps_copy=False)
+    monkeypatch.setattr(broker_pool, "_memory", memory)
     with FakeCluster(2, topics={"t": 1}) as running:
         running.move_leader("t", 0, LEADER)
         running.produce("t", [Record(b"k%d" % (i % 7), b"v%d" % i) for i in range(COUNT)])
