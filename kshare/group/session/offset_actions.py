@@ -23,7 +23,6 @@ from kshare.group.log.log_link import DENIED
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
 from kshare.group.protocol.actions import Action, FetchPrimary, ResolveInitial, WritePrimary
 from kshare.group.protocol.owner import Owner
-from kshare.group.protocol.plain_owner import PlainOwner
 from kshare.group.protocol.start import Primary
 from kshare.group.session.shared import Shared
 from kshare.options import KafkaConfig
@@ -167,7 +166,7 @@ class OffsetActions:
         That is amid a rebalance as the session closes, if the log says all and the next owner reads
         it: without an epoch, that may be a plain consumer.
         """
-        is_said = owner.claim.epoch is not None and not isinstance(owner, PlainOwner)
+        is_said = owner.claim.epoch is not None and owner.has_facts
         is_amid_rebalance = error.code == ErrorCode.REBALANCE_IN_PROGRESS
         is_late = is_amid_rebalance and self._now() >= self._shared.primary_by
         if is_said and is_late:
