@@ -15,9 +15,9 @@ own. Brokers before Kafka 3.0 cannot tell whose the transaction is.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Collection
 from contextlib import closing
+from functools import partial
 from typing import Final
 
 from kshare.cluster.lacking import missing_apis
@@ -29,6 +29,7 @@ from kshare.options import KafkaConfig
 from kshare.produce.coordinator import Coordinators
 from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.apis import Feature
+from kshare.wire.protocol.background import OneCall
 from kshare.wire.protocol.broker_pool import BrokerPool
 from kshare.wire.protocol.retry import CHANCE
 
@@ -111,22 +112,13 @@ class HiddenEnd:
         self._group = group
         self._watch = Watch(now, CHANCE.random())
         self._is_possible = True
-        self._thread: threading.Thread | None = None
+        self._ending = OneCall(f"kshare {group} ends a transaction")
 
     def look(self, partition: TopicPartition, tail: LogTail) -> None:
         """Look at the last answer of the log, and act beside the session's thread."""
         before = self._watch.look(*tail.last.bounds)
-        if before is None or not self._is_possible:
-            return
-        if self._thread is not None and self._thread.is_alive():
-            return  # brokers are slow: one at a time, which also says once what is not possible
-        self._thread = threading.Thread(
-            target=self._end,
-            args=(partition, before),
-            name=f"kshare {self._group} ends a transaction",
-            daemon=True,
-        )
-        self._thread.start()
+        if before is not None and self._is_possible:
+            self._ending.begin(partial(self._end, partition, before))
 
     def _end(self, partition: TopicPartition, before: int) -> None:
         try:

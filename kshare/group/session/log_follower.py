@@ -11,7 +11,6 @@ brokers: what does, runs in threads of its own, which wake the session's.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import closing
@@ -33,7 +32,7 @@ from kshare.group.protocol.log import GroupLog
 from kshare.group.session.shared import Shared
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.apis import Feature
-from kshare.wire.protocol.background import begin
+from kshare.wire.protocol.background import OneCall, begin
 from kshare.wire.protocol.broker_pool import BrokerPool
 from kshare.wire.protocol.retry import retry_backoff
 
@@ -355,7 +354,7 @@ class LogInspector:
         self._found: tuple[TopicPartition, str] | None = None
         self._refused = refused
         self._said: set[str] = set()
-        self._thread: threading.Thread | None = None
+        self._looking = OneCall(f"kshare {group} looks")
 
     def has_moved(self, partition: TopicPartition, topic_id: str) -> bool:
         """Look if it is time to. Never waits.
@@ -367,13 +366,9 @@ class LogInspector:
         Returns:
             True if the last look has found another partition of the same topic.
         """
-        # A look lasts as long as slow brokers take: one at a time.
-        is_looking = self._thread is not None and self._thread.is_alive()
-        if self._now() >= self._due and not is_looking:
-            self._due = self._now() + _LOOK_SECONDS
-            name = f"kshare {self._group} looks"
-            self._thread = threading.Thread(target=self._look, name=name, daemon=True)
-            self._thread.start()
+        now = self._now()
+        if now >= self._due and self._looking.begin(self._look):
+            self._due = now + _LOOK_SECONDS
         found, self._found = self._found, None
         return found is not None and found[1] == topic_id and found[0] != partition
 

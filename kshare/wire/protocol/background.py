@@ -34,7 +34,7 @@ from kshare.wire.protocol.brokers import Leader
 from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.messages import Address
 
-__all__ = ["BackgroundBrokers", "Beside", "NotYetError", "Waker", "abandon", "begin"]
+__all__ = ["BackgroundBrokers", "Beside", "NotYetError", "OneCall", "Waker", "abandon", "begin"]
 
 _T = TypeVar("_T")
 _CLOSED = -1
@@ -76,6 +76,26 @@ def abandon(future: "Future[_T]", close: Callable[[_T], None]) -> None:
             close(ended.result())
 
     future.add_done_callback(done)
+
+
+class OneCall:
+    """A call in a thread of its own, one at a time: it lasts as long as slow brokers take.
+
+    Args:
+        name: Name of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._last: Future[None] | None = None
+
+    def begin(self, call: Callable[[], None]) -> bool:
+        """Begin a call, unless the last one is under way; return whether it has begun."""
+        if self._last is not None and not self._last.done():
+            return False
+        self._last = begin(call, self._name, lambda: None)
+        self._last.add_done_callback(lambda ended: ended.result())  # what it raises is logged
+        return True
 
 
 class Beside:
