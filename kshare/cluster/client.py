@@ -368,9 +368,8 @@ def kafka_error(
     if kind is Kind.RECORD:
         return RecordRefusedError(f"cannot {action}{where}: {text}{hint}", **facts)
     if kind is Kind.FENCED:
-        return KafkaError(
-            f"cannot {action}: fenced by a later producer of the same query: {text}", **facts
-        )
+        why = "fenced by a later producer with the same transactional id"
+        return KafkaError(f"cannot {action}: {why}: {text}", **facts)
     if code_of(error) == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
         text += (
             "; kafka.transaction.timeout.ms must not be more than the brokers' "

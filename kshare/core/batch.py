@@ -38,7 +38,7 @@ from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges
 from kshare.core.losses import (
     Loss,
     new_partitions,
-    of_topics_made_anew,
+    recreated_topics,
     without_deleted,
     without_trimmed,
 )
@@ -180,7 +180,7 @@ def begin(
     progress, deleted = without_deleted(progress, available)
     shorter = {loss.partition for loss in deleted}
     whole = {tp: at for tp, at in progress.items() if tp in reached and tp not in shorter}
-    losses += of_topics_made_anew(whole, available, made_anew)
+    losses += recreated_topics(whole, available, made_anew)
     uneven = [tp for tp, at in progress.items() if not at.is_level]
     progress, trimmed = without_trimmed(progress, {tp: earliest[tp] for tp in uneven})
     return BatchStart(

@@ -17,7 +17,7 @@ __all__ = [
     "Loss",
     "new_partitions",
     "no_longer_assigned",
-    "of_topics_made_anew",
+    "recreated_topics",
     "without_deleted",
     "without_trimmed",
 ]
@@ -71,12 +71,12 @@ def no_longer_assigned(partition: TopicPartition, pending: Sequence[Rectangle]) 
     )
 
 
-def of_topics_made_anew(
+def recreated_topics(
     progress: Mapping[TopicPartition, Progress],
     available: Mapping[TopicPartition, int],
     topics: Collection[str],
 ) -> list[Loss]:
-    """Of topics that were deleted and made again: what counts as read, and was not.
+    """Losses of topics that were deleted and made again: offsets counted as read, never read.
 
     Args:
         progress: How far each partition is; none further than its log goes.

@@ -2,7 +2,7 @@
 
 Guarantees: a function of the offset dict and of the log. What tasks report saves looking, and
 changes nothing; a report that cannot be true is ignored. If the log has lost what would have to be
-looked at, records that may have been delivered are read again: rather twice than never.
+looked at, records that may have been delivered are read again: at least once.
 Cost: nothing for slices whose tasks have reported, or that have no more offsets than they may read
 records; for the others of a partition, one pass over their records' keys.
 """

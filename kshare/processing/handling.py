@@ -57,16 +57,12 @@ class Handling:
         drain_timeout: str | float = "30s",
         on_outcome: Callable[[Outcome], object] | None = None,
     ) -> None:
-        problems = list(
-            filter(
-                None,
-                [
-                    _fault_of(handler),
-                    fault_of("key_deserializer", key_deserializer),
-                    fault_of("value_deserializer", value_deserializer),
-                ],
-            )
-        )
+        found = [
+            _fault_of(handler),
+            fault_of("key_deserializer", key_deserializer),
+            fault_of("value_deserializer", value_deserializer),
+        ]
+        problems = [fault for fault in found if fault]
         if concurrency != "auto":
             _check(concurrency, "concurrency", problems, hint=", or 'auto'")
         if order not in _ORDERS:
@@ -77,12 +73,9 @@ class Handling:
             problems.append("on_outcome is a coroutine function; wanted a plain one, nobody awaits")
         batch_size = (_BATCH if on_batch else 1) if batch_size is None else batch_size
         max_records = _records_max(concurrency, batch_size) if max_records is None else max_records
-        for name, number in (
-            ("batch_size", batch_size),
-            ("max_records", max_records),
-            ("max_bytes", max_bytes),
-        ):
-            _check(number, name, problems)
+        _check(batch_size, "batch_size", problems)
+        _check(max_records, "max_records", problems)
+        _check(max_bytes, "max_bytes", problems)
         retry = retry or Retry()
         plan = retry.plan(problems)
         seconds = None if timeout is None else seconds_of("timeout", timeout, problems)

@@ -92,7 +92,10 @@ def test_what_librdkafka_itself_says(error: Exception | RdKafkaError, kind: Kind
         (
             90,
             KafkaError,
-            "cannot write to topic t: fenced by a later producer of the same query: no (more)",
+            (
+                "cannot write to topic t: fenced by a later producer with the same transactional "
+                "id: no (more)"
+            ),
         ),
         (
             50,

@@ -8,7 +8,7 @@ from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.losses import (
     new_partitions,
     no_longer_assigned,
-    of_topics_made_anew,
+    recreated_topics,
     without_deleted,
     without_trimmed,
 )
@@ -50,7 +50,7 @@ def test_a_partition_that_is_gone() -> None:
 def test_a_topic_that_was_made_anew() -> None:
     other = TopicPartition("u", 0)
     reached = {T0: Progress(5), T1: Progress(0), other: Progress(5)}
-    (loss,) = of_topics_made_anew(reached, dict.fromkeys(reached, 9), {"t"})
+    (loss,) = recreated_topics(reached, dict.fromkeys(reached, 9), {"t"})
     assert (loss.partition, loss.wanted, loss.available) == (T0, (0, 5), (0, 9))
     assert loss.text.startswith("topic t was deleted and made again while the query ran: t-0 was")
 

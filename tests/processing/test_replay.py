@@ -16,7 +16,7 @@ from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.core.transaction_state import TransactionAction, TransactionState
-from kshare.group.core.work import Work
+from kshare.group.core.work import CommitRequest
 from kshare.group.message import Message
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.processing.replay import Replay, group_of
@@ -173,7 +173,7 @@ def test_letters_come_again_after_the_last_transaction_was_aborted(
     aborted, look = list[int](), TransactionLog.next_action
 
     def aborts_once(
-        self: TransactionLog, state: TransactionState, work: Work, *rest: Any, **named: Any
+        self: TransactionLog, state: TransactionState, work: CommitRequest, *rest: Any, **named: Any
     ) -> TransactionAction:
         has_all = any(each.position_of(ALL_HASHES) >= LETTERS for each in work.processed.values())
         if has_all and not aborted:

@@ -1,4 +1,4 @@
-"""What the threads that use a consumer share, and its end.
+"""The state that the threads of a consumer share: locks, calls under way, and whether it is closed.
 
 ::
 
@@ -34,7 +34,7 @@ def raise_first(faults: Sequence[Exception]) -> None:
 
 
 class CallState:
-    """What threads share of a consumer.
+    """Locks of a consumer, its calls under way, and whether it is closed.
 
     Args:
         shut_down: Ends the consumer; called once, with ``polling`` held.

@@ -22,7 +22,7 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import raise_first
 from kshare.group.consumer.processed import Processed
 from kshare.group.core.handed_out import Offsets
-from kshare.group.core.work import Work
+from kshare.group.core.work import CommitRequest
 from kshare.group.metrics import Latency
 from kshare.group.session.session import GroupSession
 
@@ -95,12 +95,12 @@ class _CommitRequest:
         answer: What has become of it.
     """
 
-    work: Work
+    work: CommitRequest
     calls: int = 1
     has_begun: bool = False
     answer: "Future[Answer]" = field(default_factory=Future)
 
-    def includes(self, work: Work) -> bool:
+    def includes(self, work: CommitRequest) -> bool:
         """Ask for more; False if that has to be another one, as it counts from other starts."""
         joined = self.work.joined(work)
         if joined is None:
@@ -142,7 +142,7 @@ class Commits:
         self._asked: list[_CommitRequest] = []  # whose callbacks are to be called yet
         self._failure: BaseException | None = None  # of the last commit
 
-    def commit(self, work: Work, seconds: float = float("inf")) -> Answer:
+    def commit(self, work: CommitRequest, seconds: float = float("inf")) -> Answer:
         """Commit, and wait for the stable offsets, for so long at most, and :attr:`seconds`."""
         if not work.partitions:
             return {}
@@ -160,7 +160,7 @@ class Commits:
             self._processed.releases.forget(allowed, self._session.started)
             return answer
 
-    def begin(self, work: Work) -> None:
+    def begin(self, work: CommitRequest) -> None:
         """Commit without waiting; :meth:`serve` calls back. One that waits already takes it in.
 
         Raises:

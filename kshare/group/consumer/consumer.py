@@ -31,7 +31,7 @@ from kshare.group.consumer.processed import Releases, check_releases
 from kshare.group.consumer.receiver import Receiver, wall_time
 from kshare.group.consumer.subscriber import Callbacks, Listener
 from kshare.group.consumer.transaction import Transaction
-from kshare.group.core.work import Work
+from kshare.group.core.work import CommitRequest
 from kshare.group.delivery.looks import ParkView
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.message import ACKNOWLEDGED, Message
@@ -298,7 +298,7 @@ class KeySharedConsumer:
                 raise ValueError("give a message or offsets, not both")
         limits = offsets_to_commit(message, offsets)
         is_nothing = offsets is not None and not limits
-        work = Work({}, {}) if is_nothing else self._processed.work_up_to(limits)
+        work = CommitRequest({}, {}) if is_nothing else self._processed.work_up_to(limits)
         if asynchronous:
             with self._state.call():
                 self._commits.begin(work)

@@ -1,4 +1,4 @@
-"""What a consumer consists of, how that is put together, and its end."""
+"""The parts of a consumer: makes them, connects them and closes them."""
 
 import _thread
 import logging
@@ -44,7 +44,7 @@ _LAST_COMMIT_SECONDS: Final = 30.0
 
 
 class ConsumerParts:
-    """What a consumer consists of, and its end.
+    """The parts of a consumer, made and connected; and the order in which they are closed.
 
     It does not hold the consumer, as threads hold it: one that nobody holds any more can be closed.
 

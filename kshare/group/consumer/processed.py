@@ -1,4 +1,4 @@
-"""What becomes of records that were handed out: they are processed, or come again."""
+"""Records after they were handed out: acknowledged, released, and ready to be committed."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,7 +19,7 @@ from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.core.deliveries import MayCount, Starts
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets
-from kshare.group.core.work import Work
+from kshare.group.core.work import CommitRequest
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.log.retry_log import Attempted, RetryLog
 from kshare.group.log.topic import log_table
@@ -141,7 +141,7 @@ class Releases:
         with self._state.lock:
             self._attempts.setdefault(partition, {})[offset] = attempt
 
-    def forget(self, work: Work, started: Callable[[], Starts]) -> None:
+    def forget(self, work: CommitRequest, started: Callable[[], Starts]) -> None:
         """Keep nothing of records whose commit was answered: they come no more.
 
         Not before, as a process that is killed until then is given them again.
@@ -204,7 +204,7 @@ def check_releases(config: ConsumerConfig) -> None:
 
 
 class Processed:
-    """What a consumer has processed, as far as it may be committed. For any thread.
+    """The processed records of a consumer that a commit may include. For any thread.
 
     Args:
         config: The consumer's configuration.
@@ -236,8 +236,8 @@ class Processed:
 
     def work(
         self, partitions: Collection[TopicPartition] | None = None, *, with_given_up: bool = False
-    ) -> Work:
-        """What is processed of some partitions.
+    ) -> CommitRequest:
+        """The processed records of some partitions, to be committed.
 
         Args:
             partitions: The partitions; None: all that are assigned.
@@ -250,7 +250,7 @@ class Processed:
                 wanted |= self._dispatcher.state.late_partitions
             return self._work(wanted, individual=self._config.individual)
 
-    def _work(self, wanted: Collection[TopicPartition], *, individual: bool) -> Work:
+    def _work(self, wanted: Collection[TopicPartition], *, individual: bool) -> CommitRequest:
         deliveries, is_batch = self._dispatcher.deliveries, self._state.is_batch
         processed = {}
         for topic_partition in [tp for tp in deliveries if tp in wanted]:
@@ -260,10 +260,10 @@ class Processed:
                 progress = Progress.at(progress.position_of(delivery.owned))
             processed[topic_partition] = progress
         late = self._dispatcher.state.late_work(wanted, is_batch=is_batch)
-        return Work(processed, {tp: deliveries[tp].start for tp in processed}, late)
+        return CommitRequest(processed, {tp: deliveries[tp].start for tp in processed}, late)
 
-    def work_up_to(self, limits: Mapping[TopicPartition, int]) -> Work:
-        """What is processed of some partitions, if all that was handed out up to offsets is.
+    def work_up_to(self, limits: Mapping[TopicPartition, int]) -> CommitRequest:
+        """As :meth:`work`, after acknowledging all that was handed out below some offsets.
 
         Args:
             limits: The offsets; none: all that was handed out, of all partitions.
@@ -299,8 +299,8 @@ class Processed:
             for topic_partition, offsets, chunks in rows:
                 self._dispatcher.state.acknowledge_rows(topic_partition, offsets, chunks)
 
-    def allowed(self, work: Work) -> Work:
-        """What policies let be committed.
+    def allowed(self, work: CommitRequest) -> CommitRequest:
+        """The part of a request that policies accept.
 
         Raises:
             PolicyError: A policy does not accept what is assigned.
@@ -346,7 +346,7 @@ class Processed:
         with self._state.lock:
             self._dispatcher.refresh(begins=True)
 
-    def end_transaction(self) -> tuple[int, Work]:
+    def end_transaction(self) -> tuple[int, CommitRequest]:
         """All that was handed out is processed, by the transaction if no delivery was stopped.
 
         Returns:

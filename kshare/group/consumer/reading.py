@@ -29,7 +29,7 @@ _LEAVE_SECONDS: Final = 5.0
 
 
 class Reading:
-    """What a consumer reads. For any thread.
+    """``assign``, ``subscribe`` and ``unsubscribe`` of a consumer. For any thread.
 
     Args:
         config: The consumer's configuration.

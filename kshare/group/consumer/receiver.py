@@ -1,4 +1,4 @@
-"""How a consumer waits for records, and what it looks at before it hands them out.
+"""Waits for records, and checks the session before it hands them out.
 
 ::
 

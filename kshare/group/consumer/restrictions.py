@@ -1,4 +1,4 @@
-"""What a consumer may share and commit: its configuration, and the policies of operators.
+"""Checks what a consumer shares and commits against the policies of operators.
 
 Guarantees: without individual commits, a consumer has whole partitions, and commits one offset of
 each. Policies are looked at with each assignment and each commit, and are then 2 s old at most.
@@ -18,7 +18,7 @@ _log = logging.getLogger("kshare.group")
 
 
 class Restrictions:
-    """What one consumer may do.
+    """The policies of operators, as they apply to one consumer.
 
     Args:
         policies: The policies of its cluster.

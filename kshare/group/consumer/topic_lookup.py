@@ -1,4 +1,4 @@
-"""What brokers are asked of topics and partitions that a user names: whether they exist, and where.
+"""Looks up topics and partitions that a user names: whether they exist, and their offsets.
 
 ::
 
@@ -42,7 +42,7 @@ _PATIENCE_SECONDS: Final = 2.0
 
 
 class SubscribedTopics(NamedTuple):
-    """What is subscribed.
+    """The topics of a subscription, by name and by pattern.
 
     Attributes:
         names: Topics by name, ascending.

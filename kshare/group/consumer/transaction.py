@@ -39,7 +39,7 @@ from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.transaction_producer import Headers, TransactionProducer, closed
 from kshare.group.core.transaction_state import TransactionAction, TransactionState
-from kshare.group.core.work import Work
+from kshare.group.core.work import CommitRequest
 from kshare.group.metrics import Latency
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
@@ -288,7 +288,7 @@ class Transactions:
             with self.latency.measured():
                 self._commit_work(work)
 
-    def _commit_work(self, work: Work) -> None:
+    def _commit_work(self, work: CommitRequest) -> None:
         state = self._state
         if state.is_begun:  # while it waits for others anyway
             self._producer.drain(state.gives_up, self._check_open)

@@ -10,6 +10,6 @@ Of the records of a consumer::
     handed_out    how far its chunks are handed out, and which of their rows are not acknowledged
     scope         which of its key hashes are delivered, and from which offset on
     left_out      keys that are parked or released
-    in_hand       what is fetched and not handed out yet
+    fetched_rows       what is fetched and not handed out yet
     handing_out   the next rows for a call, and what a call has collected
 """

@@ -4,7 +4,7 @@
 
     assigned --started--> delivered --assigned otherwise--> the next delivery takes over
                            |  ^                                         |
-        parked, sought, ...|  | reading begins anew (`InHand.anew`) <---+
+        parked, sought, ...|  | reading begins anew (`FetchedRows.anew`) <---+
                            v  |
                         given up: what is fetched and not handed out is read again
 
@@ -19,8 +19,8 @@ from typing import TypeAlias
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, KeyRanges, key_hash
 from kshare.core.progress import Stripe, TopicPartition
 from kshare.group.core.delivery import Delivery
+from kshare.group.core.fetched_rows import FetchedRows
 from kshare.group.core.handed_out import Offsets, OpenChunks
-from kshare.group.core.in_hand import InHand
 from kshare.group.core.left_out import LeftOut, ParkedHashes
 from kshare.group.core.position import NextDelivery, Position
 from kshare.group.core.work import DeliveryStart, LateWork
@@ -52,7 +52,7 @@ class Deliveries:
         by_partition: What is handed out of the partitions that have started.
         stops: How often the delivery of a partition has ended, or was begun again.
         left_out: As given.
-        hand: What is fetched, and what is to be fetched anew.
+        fetched: What is fetched, and what is to be fetched anew.
     """
 
     def __init__(self, left_out: LeftOut, *, explicit: bool, is_transactional: bool) -> None:
@@ -61,7 +61,7 @@ class Deliveries:
         self.by_partition: dict[TopicPartition, Delivery] = {}
         self.stops = 0
         self.left_out = left_out
-        self.hand = InHand()
+        self.fetched = FetchedRows()
         self._explicit = explicit
         self._is_transactional = is_transactional
         self._next: dict[TopicPartition, NextDelivery] = {}  # of partitions that have not started
@@ -141,7 +141,7 @@ class Deliveries:
             # What was handed out before, and comes again, must not count if an interrupt comes now.
             self._next[topic_partition] = replace(begins, position=Position())
             delivery.seek(begins.sought)
-        self.hand.anew[topic_partition] = None
+        self.fetched.anew[topic_partition] = None
         self.by_partition[topic_partition] = delivery
         self._next.pop(topic_partition, None)  # last: after an interrupt, another one begins so
 
@@ -197,7 +197,7 @@ class Deliveries:
     def resume(self, topic_partition: TopicPartition) -> None:
         """Read a partition again; one that is not paused is read on."""
         if topic_partition in self.paused:
-            self.hand.anew[topic_partition] = None
+            self.fetched.anew[topic_partition] = None
             self.paused.discard(topic_partition)
 
     def seek(
@@ -264,9 +264,9 @@ class Deliveries:
 
     def _give_up(self, topic_partition: TopicPartition) -> None:
         """Drop the records that are read and not handed out: they are to be read again."""
-        self.hand.anew[topic_partition] = None
+        self.fetched.anew[topic_partition] = None
         self.by_partition[topic_partition].stop()
-        self.hand.drop(topic_partition)
+        self.fetched.drop(topic_partition)
 
     # -- following the session --------------------------------------------------------------
 
@@ -309,7 +309,7 @@ class Deliveries:
                 self._start(topic_partition, start, hashes)
 
     def _obey_parking(self, parked: ParkedHashes | None) -> None:
-        """Let the deliveries whose keys were parked or unparked go on without or with them."""
+        """Rebuild the deliveries whose keys were parked or unparked."""
         left_out = self.left_out
         if parked is left_out.obeyed:
             return
@@ -320,7 +320,7 @@ class Deliveries:
         left_out.obeyed = parked  # last: after an interrupt, the others follow
 
     def _obey_releases(self, now: float) -> None:
-        """Let deliveries go on without the keys that wait, and again with those that do no more."""
+        """Rebuild deliveries after keys were released or became due."""
         self._follow_released()  # first: a key may be released and due at once
         self.left_out.let_go(now)
         self._follow_released()

@@ -36,18 +36,18 @@ class HandingOut:
     def __init__(self, deliveries: Deliveries, *, explicit: bool) -> None:
         self._deliveries = deliveries
         self._by_partition = deliveries.by_partition
-        self._hand = deliveries.hand
+        self._fetched = deliveries.fetched
         self._left_out = deliveries.left_out
         self._explicit = explicit
 
     def begun(self, begins: Begins) -> Rows | None:
         """The rows of the next chunk that is in hand; None if there is none."""
-        following = next(self._hand.rest, None)
+        following = next(self._fetched.rest, None)
         if following is None:
             return None
         chunk, end = following
         begins(chunk)
-        self._hand.partition = chunk.topic_partition
+        self._fetched.partition = chunk.topic_partition
         rows = self._by_partition[chunk.topic_partition].begin(chunk, end)
         self._left_out.mark(chunk)
         return rows
@@ -55,8 +55,8 @@ class HandingOut:
     @property
     def current(self) -> TopicPartition:
         """The partition of what may be handed out now; there is something."""
-        batch = self._hand.batch
-        partition = self._hand.partition if batch is None else batch[0].topic_partition
+        batch = self._fetched.batch
+        partition = self._fetched.partition if batch is None else batch[0].topic_partition
         assert partition is not None
         return partition
 
@@ -83,18 +83,18 @@ class HandingOut:
             into: The call's messages. At any moment, each message is either here or in hand.
         """
         self.delivery.collect()
-        into.extend(islice(self._hand.rows.messages, most))
+        into.extend(islice(self._fetched.rows.messages, most))
 
     def collect_batch(self, begins: Begins) -> Chunk:
         """Hand out the batch in hand as one chunk, until it is known what becomes of it."""
-        batch = self._hand.batch
+        batch = self._fetched.batch
         assert batch is not None
         chunk, end = batch
         delivery = self._by_partition[chunk.topic_partition]
         delivery.collect()
         delivery.hand_out(chunk, end)
         begins(chunk)
-        self._hand.batch = None  # last: until then, nothing passes over it
+        self._fetched.batch = None  # last: until then, nothing passes over it
         return chunk
 
 

@@ -1,4 +1,4 @@
-"""From where partitions are delivered, and what a session is asked to commit of them."""
+"""Where delivery of partitions has started, and requests to commit what was processed since."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from typing import Self
 
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 
-__all__ = ["DeliveryStart", "LateWork", "ProcessedWork", "Work"]
+__all__ = ["CommitRequest", "DeliveryStart", "LateWork", "ProcessedWork"]
 
 _numbers = count(1)
 
@@ -50,8 +50,8 @@ class LateWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a session is asked to commit.
+class CommitRequest:
+    """A request to a session: the processed records to commit.
 
     Attributes:
         processed: What is processed of each partition.
@@ -69,7 +69,7 @@ class Work:
         """The partitions that something is to be committed of."""
         return frozenset([*self.processed, *(each.partition for each in self.late)])
 
-    def joined(self, later: "Work") -> "Work | None":
+    def joined(self, later: "CommitRequest") -> "CommitRequest | None":
         """Both as one; None if a partition counts from other starts."""
         before, starts = self.processed, self.starts
         both = before.keys() & later.processed.keys()
@@ -77,7 +77,7 @@ class Work:
         if [tp for tp in both if starts[tp] != later.starts[tp]]:
             return None
         joined = {tp: later.processed[tp].union(before[tp]) for tp in both}  # either may be older
-        return Work(
+        return CommitRequest(
             {**before, **later.processed, **joined},
             {**starts, **later.starts},
             tuple(_joined([*self.late, *later.late])),

@@ -98,7 +98,7 @@ class Dispatcher:
     @property
     def rows(self) -> Rows:
         """Messages that may be handed out now; those that are taken from it are."""
-        return self.state.hand.rows
+        return self.state.fetched.rows
 
     # -- which partitions -------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Dispatcher:
 
     def _read_anew(self) -> None:
         """Read what is to be read anew. What an interrupt leaves of it, the next call does."""
-        anew = self.state.hand.anew
+        anew = self.state.fetched.anew
         for topic_partition in list(anew):
             self._begin(topic_partition, self.state.to_read(topic_partition, NO_END))
             anew.pop(topic_partition, None)
@@ -200,21 +200,21 @@ class Dispatcher:
         Args:
             seconds: Maximum time to wait. May return False before it is over.
         """
-        hand, out = self.state.hand, self.out
-        hand.is_clean &= hand.batch is None
+        fetched, out = self.state.fetched, self.out
+        fetched.is_clean &= fetched.batch is None
         self._clean()
-        hand.is_clean = False
-        hand.rows = out.begun(self._begins) or self._fetched_rows(seconds) or NO_ROWS
-        hand.is_clean = True
+        fetched.is_clean = False
+        fetched.rows = out.begun(self._begins) or self._fetched_rows(seconds) or NO_ROWS
+        fetched.is_clean = True
         return self.rows.left > 0
 
     def _fetched_rows(self, seconds: float) -> Rows | None:
-        hand = self.state.hand
-        hand.partition = None
+        fetched = self.state.fetched
+        fetched.partition = None
         records = self._fetch(seconds)
         if records is None:
             return None
-        hand.begin(chunks(records.topic_partition, records.batch, records.epochs), records.end)
+        fetched.begin(chunks(records.topic_partition, records.batch, records.epochs), records.end)
         return self.out.begun(self._begins)
 
     def _begins(self, chunk: Chunk) -> None:
@@ -230,26 +230,26 @@ class Dispatcher:
         Args:
             seconds: Maximum time to wait. May return False before it is over.
         """
-        hand = self.state.hand
-        if hand.batch is None:
-            hand.is_clean &= not hand.has_rows  # else it was read as messages so far
+        fetched = self.state.fetched
+        if fetched.batch is None:
+            fetched.is_clean &= not fetched.has_rows  # else it was read as messages so far
             self._clean()
-            hand.is_clean = False
+            fetched.is_clean = False
             records = self._fetch(seconds)
             if records is not None:
-                hand.batch = Chunk(records.topic_partition, records.batch), records.end
-            hand.is_clean = True
-        return hand.batch is not None
+                fetched.batch = Chunk(records.topic_partition, records.batch), records.end
+            fetched.is_clean = True
+        return fetched.batch is not None
 
     def _clean(self) -> None:
         """After an error or an interrupt, read again what may have been fetched and lost."""
-        if not self.state.hand.is_clean:
+        if not self.state.fetched.is_clean:
             self.state.read_anew()
-            self.state.hand.is_clean = True
+            self.state.fetched.is_clean = True
         self._read_anew()
 
     def _fetch(self, seconds: float) -> TailRecords | None:
-        if self.out.is_full or self.state.hand.has_rest:
+        if self.out.is_full or self.state.fetched.has_rest:
             self._reader.wait(seconds)
             return None
         return self._reader.next_records(seconds)
@@ -259,9 +259,9 @@ class Dispatcher:
 
         For the thread that reads.
         """
-        hand = self.state.hand
+        fetched = self.state.fetched
         for topic_partition, delivery in self.deliveries.items():
-            if hand.has_all_out(topic_partition):
+            if fetched.has_all_out(topic_partition):
                 delivery.pass_to(self._reader.delivered(topic_partition))
 
     # -- what a call collects ---------------------------------------------------------------
@@ -269,7 +269,7 @@ class Dispatcher:
     @property
     def has_batch(self) -> bool:
         """True if there is something for :meth:`collect_batch`."""
-        return self.state.hand.batch is not None
+        return self.state.fetched.batch is not None
 
     def collect_batch(self) -> pa.RecordBatch:
         """Hand out the record batch that is ready, until it is known what becomes of it."""

@@ -102,10 +102,14 @@ class SharedDispatcher(Dispatcher):
         if bounds is not None:
             self._bounds[topic_partition] = bounds
         is_read = self._reader.delivered(topic_partition) >= delivery.end
-        if is_read and not delivery.is_handed_out and self.state.hand.has_all_out(topic_partition):
+        if (
+            is_read
+            and not delivery.is_handed_out
+            and self.state.fetched.has_all_out(topic_partition)
+        ):
             delivery.pass_to(delivery.end)
         if delivery.is_handed_out and delivery.has_new:
-            self.state.hand.anew[topic_partition] = None
+            self.state.fetched.anew[topic_partition] = None
             delivery.next_part()
             self._read_anew()
         if not delivery.has_new and not share.is_asking and not _is_full(delivery):

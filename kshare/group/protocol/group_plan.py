@@ -372,7 +372,7 @@ def _seats(
     waiting = Counter(instances.get(member) for member in members if member not in homes)
 
     def rank(partition: TopicPartition) -> tuple[int, int]:
-        """First those that most have, of these where most may meet others of their instance."""
+        """Sort key: fullest first; ties go to most waiting members of the same instances."""
         here = {instances[member] for member in incumbents[partition] if member in instances}
         fill = min(len(incumbents[partition]), counts[0])
         return -fill, -sum(waiting[instance] for instance in here)

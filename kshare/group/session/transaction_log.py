@@ -13,7 +13,7 @@ from kshare.core.waits import Wait
 from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.transaction_state import GiveUp, Outlook, TransactionAction, TransactionState
-from kshare.group.core.work import Work
+from kshare.group.core.work import CommitRequest
 from kshare.group.protocol.commit import (
     Purgatory,
     PurgatoryState,
@@ -109,7 +109,7 @@ class TransactionLog:
         member = self._shared.member
         return member is not None and member.has_change
 
-    def has_news(self, work: Work) -> bool:
+    def has_news(self, work: CommitRequest) -> bool:
         """True if something is processed that the log does not say."""
         with self._shared.changed:
             return any(
@@ -118,7 +118,7 @@ class TransactionLog:
                 if partition in self._shared.ownerships.by_partition
             )
 
-    def first_gap(self, work: Work) -> Gap | None:
+    def first_gap(self, work: CommitRequest) -> Gap | None:
         """What one offset of a whole partition cannot say of some work; None if it can say all."""
         with self._shared.changed:
             for partition, processed in sorted(work.processed.items()):
@@ -136,7 +136,7 @@ class TransactionLog:
     def next_action(
         self,
         state: TransactionState,
-        work: Work,
+        work: CommitRequest,
         purgatory: Purgatory,
         *,
         is_closed: bool,
@@ -192,7 +192,7 @@ class TransactionLog:
         records, self._prepared = self._prepared, []
         return records
 
-    def committed(self, work: Work) -> None:
+    def committed(self, work: CommitRequest) -> None:
         """The transaction is committed."""
         with self._shared.changed:
             for partition, processed in work.processed.items():
@@ -249,7 +249,7 @@ class TransactionLog:
     def _refusal(
         self,
         reason: GiveUp,
-        work: Work,
+        work: CommitRequest,
         outlook: Outlook,
         parts: Mapping[TopicPartition, TransactionPart],
     ) -> TransactionAbortedError:
@@ -268,7 +268,7 @@ class TransactionLog:
                 why += f"; the last trouble: {self._shared.trouble or 'none'}"
         return TransactionAbortedError(f"group {self._group}: the transaction is aborted: {why}")
 
-    def _prepare(self, work: Work) -> None:
+    def _prepare(self, work: CommitRequest) -> None:
         self._prepared, self._written = [], {}
         for partition in work.processed:
             blocks, keys = self._records(partition, work)
@@ -276,13 +276,15 @@ class TransactionLog:
             self._prepared += [encode(self._group, block) for block in blocks]
             self._prepared += [(encode_key(self._group, key), None) for key in keys]
 
-    def _part(self, partition: TopicPartition, work: Work) -> TransactionPart:
+    def _part(self, partition: TopicPartition, work: CommitRequest) -> TransactionPart:
         each = self._shared.ownerships.by_partition[partition]
         known = known_progress(self._shared.ownerships.log.of(partition), each.owner.done)
         first = first_new_offset(work.processed[partition], known)
         return TransactionPart(first, each.owner.hashes, each.owner.hashes, known)
 
-    def _records(self, partition: TopicPartition, work: Work) -> tuple[list[Block], list[Key]]:
+    def _records(
+        self, partition: TopicPartition, work: CommitRequest
+    ) -> tuple[list[Block], list[Key]]:
         owner = self._shared.ownerships.by_partition[partition].owner
         log = self._shared.ownerships.log.of(partition)
         done = owner.done.union(work.processed[partition])

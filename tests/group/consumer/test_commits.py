@@ -20,12 +20,12 @@ from kshare.errors import (
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.processed import Processed
-from kshare.group.core.work import DeliveryStart, LateWork, Work
+from kshare.group.core.work import CommitRequest, DeliveryStart, LateWork
 from kshare.group.session.session import GroupSession
 from tests.support.clock import WAIT_S
 from tests.support.groups import LOWER, T0, T1, UPPER, group_config, rectangle
 
-WORK = Work({T0: Progress.at(5)}, {T0: DeliveryStart.new(Progress.at(0))})
+WORK = CommitRequest({T0: Progress.at(5)}, {T0: DeliveryStart.new(Progress.at(0))})
 
 
 def commits_of(config: ConsumerConfig, session: object) -> Commits:
@@ -186,11 +186,11 @@ def test_commits_that_wait_become_one_and_each_is_called_back_once() -> None:
     """Work is a total: as confluent-kafka's users commit after each record, none is queued."""
     commits, session, told = gated()
     start = DeliveryStart.new(Progress.at(0))
-    commits.begin(Work({T0: Progress.at(1)}, {T0: start}))
+    commits.begin(CommitRequest({T0: Progress.at(1)}, {T0: start}))
     assert session.begun.acquire(timeout=WAIT_S)
     for offset in range(2, 100):
-        commits.begin(Work({T0: Progress.at(offset)}, {T0: start}))
-    commits.begin(Work({T1: Progress.at(7)}, {T1: start}))
+        commits.begin(CommitRequest({T0: Progress.at(offset)}, {T0: start}))
+    commits.begin(CommitRequest({T1: Progress.at(7)}, {T1: start}))
     last = commits.begin_last()
     session.goes_on.release(2)
     assert last is not None
@@ -207,15 +207,15 @@ def test_a_commit_that_takes_in_an_older_one_loses_nothing() -> None:
     """Another thread may ask later with what it has looked at before; so do other hashes."""
     commits, session, _ = gated()
     start = DeliveryStart.new(Progress.at(0))
-    commits.begin(Work({}, {}))
-    commits.begin(Work({T0: Progress.at(1)}, {T0: start}))
+    commits.begin(CommitRequest({}, {}))
+    commits.begin(CommitRequest({T0: Progress.at(1)}, {T0: start}))
     assert session.begun.acquire(timeout=WAIT_S)
     newer, older = (
         Progress.of(5, [rectangle(5, 9, LOWER)]),
         Progress.of(3, [rectangle(3, 8, UPPER)]),
     )
-    commits.begin(Work({T0: newer}, {T0: start}))
-    commits.begin(Work({T0: older}, {T0: start}))
+    commits.begin(CommitRequest({T0: newer}, {T0: start}))
+    commits.begin(CommitRequest({T0: older}, {T0: start}))
     session.goes_on.release(2)
     commits.finish()
     assert session.asked[1:] == [{T0: newer.union(older)}]
@@ -225,8 +225,8 @@ def test_a_commit_that_takes_in_an_older_one_loses_nothing() -> None:
 def test_late_work_of_one_start_becomes_one() -> None:
     first, second = (DeliveryStart.new(Progress.at(0)) for _ in range(2))
     newer, older = Progress.of(0, [rectangle(0, 9)]), Progress.of(0, [rectangle(2, 5)])
-    one = Work({}, {}, (LateWork(T0, first, newer),))
-    other = Work({}, {}, (LateWork(T0, second, older), LateWork(T0, first, older)))
+    one = CommitRequest({}, {}, (LateWork(T0, first, newer),))
+    other = CommitRequest({}, {}, (LateWork(T0, second, older), LateWork(T0, first, older)))
     both = one.joined(other)
     assert both is not None
     assert both.partitions == {T0}
@@ -239,7 +239,9 @@ def test_late_work_of_one_start_becomes_one() -> None:
 def test_commits_that_count_from_other_starts_stay_two() -> None:
     commits, session, told = gated()
     for offset in (1, 2, 3):
-        commits.begin(Work({T0: Progress.at(offset)}, {T0: DeliveryStart.new(Progress.at(0))}))
+        commits.begin(
+            CommitRequest({T0: Progress.at(offset)}, {T0: DeliveryStart.new(Progress.at(0))})
+        )
         if offset == 1:
             assert session.begun.acquire(timeout=WAIT_S)
     session.goes_on.release(3)
@@ -259,7 +261,7 @@ def test_what_was_not_done_before_the_end_is_called_back() -> None:
 
     commits._config = replace(commits._config, on_commit=on_commit)
     for offset in (1, 2, 3):
-        commits.begin(Work({T0: Progress.at(offset)}, WORK.starts))
+        commits.begin(CommitRequest({T0: Progress.at(offset)}, WORK.starts))
     assert session.begun.acquire(timeout=WAIT_S)
     commits.close(0.0)
     assert not told

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges, key_hash
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.group.core import deliveries, delivery, handing_out, in_hand, left_out, position
+from kshare.group.core import deliveries, delivery, fetched_rows, handing_out, left_out, position
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.handing_out import HandingOut
 from kshare.group.core.left_out import LeftOut
@@ -16,7 +16,7 @@ from kshare.group.message import ACKNOWLEDGED, NO_ROWS, Chunk, Message, Rows
 from tests.support.groups import LOWER, T0, T1, UPPER
 
 END = 1 << 40
-MODULES = (deliveries, handing_out, in_hand, left_out)
+MODULES = (deliveries, handing_out, fetched_rows, left_out)
 OF_DELIVERY = (delivery, position)
 LOW = [f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in LOWER][:2]
 HIGH = [f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in UPPER][:2]
@@ -66,22 +66,22 @@ class Driver:
         self.read_anew()
 
     def read_anew(self) -> None:
-        for partition in list(self.state.hand.anew):
+        for partition in list(self.state.fetched.anew):
             wanted = self.state.to_read(partition, END)
             self.reading.pop(partition, None)
             if wanted:
                 self.reading[partition] = wanted, 0
-            del self.state.hand.anew[partition]
+            del self.state.fetched.anew[partition]
 
     def fetch(self) -> bool:
         """As :meth:`.Dispatcher.next_rows`."""
-        if self.state.hand.batch is not None:
+        if self.state.fetched.batch is not None:
             self.state.read_anew()
         self.read_anew()
-        hand, out = self.state.hand, self.out
-        if not hand.rows.left:
-            hand.rows = out.begun(lambda _: None) or self._fetched() or NO_ROWS
-        return hand.rows.left > 0
+        fetched, out = self.state.fetched, self.out
+        if not fetched.rows.left:
+            fetched.rows = out.begun(lambda _: None) or self._fetched() or NO_ROWS
+        return fetched.rows.left > 0
 
     def fetch_batch(self) -> None:
         """The first records of the first partition are a batch in hand."""
@@ -89,17 +89,17 @@ class Driver:
         partition, (wanted, _) = next(iter(self.reading.items()))
         self.reading[partition] = wanted, 4
         chunk = chunk_of(partition, [0, 1, 2, 3], self.logs[partition])
-        self.state.hand.batch = chunk, 4
+        self.state.fetched.batch = chunk, 4
 
     def pass_over(self) -> None:
         """As :meth:`.Dispatcher.pass_over`."""
         for partition, each in self.state.by_partition.items():
-            if self.state.hand.has_all_out(partition) and partition in self.reading:
+            if self.state.fetched.has_all_out(partition) and partition in self.reading:
                 each.pass_to(self.reading[partition][1])
 
     def _fetched(self) -> Rows | None:
-        self.state.hand.partition = None
-        if self.out.is_full or self.state.hand.has_rest:
+        self.state.fetched.partition = None
+        if self.out.is_full or self.state.fetched.has_rest:
             return None
         for partition, (wanted, first) in self.reading.items():
             log = self.logs[partition]
@@ -107,7 +107,7 @@ class Driver:
             if found:
                 self.reading[partition] = wanted, found[-1] + 1
                 cut = [chunk_of(partition, part, log) for part in (found[:2], found[2:]) if part]
-                self.state.hand.begin(cut, found[-1] + 1)
+                self.state.fetched.begin(cut, found[-1] + 1)
                 return self.out.begun(lambda _: None)
             self.reading[partition] = wanted, max(first, len(log))
         return None
@@ -117,7 +117,7 @@ class Driver:
         found: list[Message] = []
         released = self.state.left_out.released
         while len(found) < most and self.fetch():
-            rows = self.state.hand.rows.messages
+            rows = self.state.fetched.rows.messages
             found += [
                 message
                 for message in islice(rows, most - len(found))

@@ -15,9 +15,9 @@ from kshare.core.progress import TopicPartition
 from kshare.group.core import handing_out
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
+from kshare.group.core.fetched_rows import FetchedRows
 from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks
 from kshare.group.core.handing_out import Call
-from kshare.group.core.in_hand import InHand
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.position import NextDelivery
@@ -136,9 +136,9 @@ def does_not_read_anew_what_begins(patch: pytest.MonkeyPatch) -> None:
     real = Deliveries._start
 
     def start(self: Deliveries, at: TopicPartition, *given: Any) -> None:
-        before = dict(self.hand.anew)
+        before = dict(self.fetched.anew)
         real(self, at, *given)
-        self.hand.anew = before
+        self.fetched.anew = before
 
     patch.setattr(Deliveries, "_start", start)
 
@@ -148,9 +148,9 @@ def does_not_read_anew_what_was_put_back(patch: pytest.MonkeyPatch) -> None:
     real = Deliveries.take_back
 
     def take_back(self: Deliveries, *given: Any) -> None:
-        before = dict(self.hand.anew)
+        before = dict(self.fetched.anew)
         real(self, *given)
-        self.hand.anew = before
+        self.fetched.anew = before
 
     patch.setattr(Deliveries, "take_back", take_back)
 
@@ -161,7 +161,7 @@ def a_seek_leaves_what_is_in_hand(patch: pytest.MonkeyPatch) -> None:
 
     def seek(self: Deliveries, *given: Any) -> None:
         with patch.context() as kept:
-            kept.setattr(InHand, "drop", lambda *_: None)
+            kept.setattr(FetchedRows, "drop", lambda *_: None)
             kept.setattr(Delivery, "stop", lambda _: None)
             real(self, *given)
 

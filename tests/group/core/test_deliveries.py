@@ -100,7 +100,7 @@ def test_a_paused_partition_is_given_up_and_read_on() -> None:
     assert driver.offsets() == list(range(12))
     driver.state.resume(T0)
     driver.state.resume(T1)  # it was not paused
-    assert list(driver.state.hand.anew) == [T0]
+    assert list(driver.state.fetched.anew) == [T0]
     assert driver.offsets() == list(range(1, 12))
 
 

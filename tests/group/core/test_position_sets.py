@@ -121,7 +121,7 @@ class Beside:
         offsets = sorted(at for at in listed(stripes, self.log) if at >= first)[:4]
         if offsets:
             driver.reading[T0] = stripes, offsets[-1] + 1
-            state.hand.batch = chunk_of(T0, offsets, self.log), offsets[-1] + 1
+            state.fetched.batch = chunk_of(T0, offsets, self.log), offsets[-1] + 1
             chunk = driver.out.collect_batch(lambda _: None)
             state.by_partition[T0].confirm()
             self.returned([*chunk.messages().messages])

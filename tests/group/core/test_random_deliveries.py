@@ -354,9 +354,9 @@ def reads_one_partition_anew(patch: pytest.MonkeyPatch) -> None:
     real = Deliveries._begin_again
 
     def begin_again(self: Deliveries, at: TopicPartition) -> None:
-        before = dict(self.hand.anew)
+        before = dict(self.fetched.anew)
         real(self, at)
-        self.hand.anew = before or self.hand.anew
+        self.fetched.anew = before or self.fetched.anew
 
     patch.setattr(Deliveries, "_begin_again", begin_again)
 

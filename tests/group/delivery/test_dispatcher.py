@@ -12,8 +12,8 @@ from kshare.core.hashing import ALL_HASHES, KeyRanges, key_hash
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.core import (
     deliveries,
+    fetched_rows,
     handing_out,
-    in_hand,
     left_out,
 )
 from kshare.group.core.work import DeliveryStart
@@ -25,7 +25,7 @@ from kshare.wire.protocol.background import Waker
 from tests.support.groups import LOWER, T0, T1, eventually, group_config
 from tests.support.interrupts import Interrupt, interrupt
 
-MODULES = (tail_module, deliveries, handing_out, in_hand, left_out)
+MODULES = (tail_module, deliveries, handing_out, fetched_rows, left_out)
 
 
 class Started:

@@ -13,7 +13,7 @@ from kshare.core.progress import Progress, Rectangle
 from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.transaction_state import ProducerEpoch, TransactionAction, TransactionState
-from kshare.group.core.work import DeliveryStart, Work
+from kshare.group.core.work import CommitRequest, DeliveryStart
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.session.shared import Shared
 from kshare.group.session.thread import SessionThread
@@ -30,7 +30,7 @@ LATE = (
 )
 UNPROVEN = "the group's log or its coordinator does not answer; the last trouble: none"
 DROPPED = "the member was dropped from its group, and others may have its key hashes"
-NOTHING = Work({}, {})
+NOTHING = CommitRequest({}, {})
 
 
 def log_of(read_at: float, is_alive: Callable[[], bool] = lambda: True) -> TransactionLog:
@@ -42,7 +42,7 @@ def log_of(read_at: float, is_alive: Callable[[], bool] = lambda: True) -> Trans
 def next_action(
     log: TransactionLog,
     timeout: float,
-    work: Work = NOTHING,
+    work: CommitRequest = NOTHING,
     *,
     is_torn: bool = False,
     is_closed: bool = False,
@@ -102,7 +102,7 @@ def test_a_member_that_was_dropped_does_not_wait() -> None:
 
 
 START = DeliveryStart.new(Progress.at(3))
-AHEAD = Work(
+AHEAD = CommitRequest(
     {T0: START.done.commit([Rectangle(OffsetRange(5, 8), UPPER)])},
     {T0: START},
 )
@@ -125,7 +125,7 @@ def log_of_the_upper_half() -> TransactionLog:
         (NOTHING, {"is_closed": True}, "the consumer was closed"),
         (AHEAD, {"is_torn": True}, "the delivery of a partition began again meanwhile"),
         (
-            Work({}, {T0: DeliveryStart.new(Progress.at(3))}),
+            CommitRequest({}, {T0: DeliveryStart.new(Progress.at(3))}),
             {},
             NOT_OWN,
         ),
@@ -142,7 +142,7 @@ def log_of_the_upper_half() -> TransactionLog:
     ],
 )
 def test_what_is_said_of_one_that_cannot_commit(
-    work: Work, given: dict[str, bool], text: str
+    work: CommitRequest, given: dict[str, bool], text: str
 ) -> None:
     with pytest.raises(TransactionAbortedError) as caught:
         next_action(log_of_the_upper_half(), 0.0, work, **given)

@@ -16,11 +16,11 @@ from operator import length_hint
 from kshare.core.progress import TopicPartition
 from kshare.group.message import NO_ROWS, Chunk, Rows
 
-__all__ = ["InHand"]
+__all__ = ["FetchedRows"]
 
 
 @dataclass(slots=True)
-class InHand:
+class FetchedRows:
     """A batch of one partition, or the rest of one.
 
     Attributes:
