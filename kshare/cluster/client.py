@@ -195,7 +195,7 @@ class Client(Generic[HandleT]):
         """
         self._handle = None
 
-    def request_seconds(self, deadline: RetryDeadline) -> float:
+    def _request_seconds(self, deadline: RetryDeadline) -> float:
         """The time for a request of an ``AdminClient`` before a deadline: at least a second.
 
         Without an answer the next ones get as much as was spent, each with a new client.
@@ -211,7 +211,7 @@ class Client(Generic[HandleT]):
         """
         while True:
             try:
-                yield self.request_seconds(deadline)
+                yield self._request_seconds(deadline)
             except GeneratorExit:  # there is an answer
                 deadline.over()
                 raise

@@ -13,16 +13,17 @@ first call, so an object may be made before a fork.
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 from weakref import ref
 
-from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException, TopicCollection, Uuid
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, Uuid
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
+from kshare.cluster.admin_requests import Request, failure_of, send, wait_for
 from kshare.cluster.client import (
     Client,
     code_of,
@@ -43,11 +44,9 @@ __all__ = ["Cluster", "TopicConfig"]
 
 _log = logging.getLogger(__name__)
 
-_POLL_SECONDS: Final = 0.1
 _UNKNOWN_PARTITION: Final = RdKafkaError._UNKNOWN_PARTITION  # noqa: SLF001
 # No partition of those asked for has a leader, or exists: librdkafka says the same of both.
 _NO_LEADERS: Final = RdKafkaError._NOENT  # noqa: SLF001
-_TRANSPORT: Final = RdKafkaError._TRANSPORT  # noqa: SLF001
 _NOT_OFFERED: Final = RdKafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
 
 _NO_ID: Final = (str(None), str(Uuid(0, 0)))
@@ -57,7 +56,6 @@ _NOT_TRIED_AGAIN: Final = (AuthenticationError, AuthorizationError, UnknownTopic
 _Answer = TypeVar("_Answer")
 _Subject: TypeAlias = tuple[str | None, int | None]
 """The topic and partition that an error is about; None if it is about more."""
-_Request: TypeAlias = Callable[[AdminClient, float], Mapping[Any, Future[Any]]]
 
 
 _SEGMENT_BYTES, _BATCH_BYTES = 1 << 30, (1 << 20) + 12  # Kafka's defaults
@@ -228,9 +226,8 @@ class Cluster:
         )
         configs = {}
         for resource, future in futures.items():
-            error = _failure(future)
+            error = failure_of(future)
             if error is None:
-                self._client.answered()
                 values = {name: entry.value for name, entry in future.result().items()}
                 configs[resource.name] = TopicConfig.of(values)
             elif code_of(error) == _NOT_OFFERED:
@@ -322,7 +319,7 @@ class Cluster:
 
     def _list_offsets(
         self, specs: dict[RdTopicPartition, OffsetSpec], level: IsolationLevel
-    ) -> _Request:
+    ) -> Request:
         """The request for some offsets."""
 
         def request(client: AdminClient, seconds: float) -> Mapping[Any, Future[Any]]:
@@ -330,8 +327,8 @@ class Cluster:
                 # Connect first: without a connection, one client in eight asks for leaders only
                 # after 3 s.
                 connected = client.describe_cluster(request_timeout=seconds)
-                self._wait([connected], seconds)
-                error = _failure(connected)
+                wait_for(self._client, [connected], seconds, self._clock)
+                error = failure_of(connected)
                 if error is not None and has_timed_out(error):
                     late: Future[Any] = Future()
                     late.set_exception(error)
@@ -368,20 +365,17 @@ class Cluster:
         deadline.start()
         return deadline
 
-    def _ask(self, request: _Request, what: str, deadline: RetryDeadline) -> dict[Any, Any]:
+    def _ask(self, request: Request, what: str, deadline: RetryDeadline) -> dict[Any, Any]:
         """Send a request of many parts; ask again while a part fails in a way that may pass."""
         missing: Collection[_Subject] = ()
         while True:
             futures = self._asked(request, deadline)
             answers, leaderless, faults = {}, [], []
             for part, future in futures.items():
-                error = _failure(future)
+                error = failure_of(future)
                 if error is None:
                     answers[part] = future.result()
-                    self._client.answered()
                     continue
-                if (code_of(error) or 0) > 0:  # a broker's, not librdkafka's: it has answered
-                    self._client.answered()
                 mapped = self._error(error, what, part)
                 is_partition = isinstance(part, RdTopicPartition)
                 lacks = is_partition and isinstance(mapped, UnknownTopicError)
@@ -434,23 +428,8 @@ class Cluster:
             self._client.close()  # it remembers what it heard: ask a new one, any broker
         return missing.keys()
 
-    def _asked(self, request: _Request, deadline: RetryDeadline) -> Mapping[Any, Future[Any]]:
-        """Send a request and wait, with one client after another while there is no answer."""
-        futures: Mapping[Any, Future[Any]] = {}
-        for seconds in self._client.attempts(deadline):
-            futures = request(self._client.handle, seconds)
-            self._wait(futures.values(), seconds)
-            if not any(has_timed_out(_failure(future)) for future in futures.values()):
-                break
-        return futures
-
-    def _wait(self, futures: Collection[Future[Any]], seconds: float) -> None:
-        """Wait for answers, a moment longer than librdkafka does."""
-        pending: Collection[Future[Any]] = list(futures)
-        until = self._clock.monotonic() + seconds + 1.0
-        while pending and self._clock.monotonic() < until:
-            self._client.serve()
-            pending = wait(pending, timeout=_POLL_SECONDS).not_done
+    def _asked(self, request: Request, deadline: RetryDeadline) -> Mapping[Any, Future[Any]]:
+        return send(self._client, request, deadline, self._clock)
 
     def _error(self, error: object, what: str, part: object = None) -> KafkaError:
         """An error of librdkafka as one of ours.
@@ -479,14 +458,3 @@ class Cluster:
             partition=partition,
             broker=brokers,
         )
-
-
-def _failure(future: Future[Any]) -> BaseException | None:
-    """The reason for a missing answer; None if there is an answer."""
-    if not future.done():
-        return TimeoutError()
-    error = future.exception(timeout=0)
-    if error is None and getattr(future.result(), "offset", 0) == OFFSET_INVALID:
-        # librdkafka's answer, without an error, if the broker goes away during the request.
-        return KafkaException(RdKafkaError(_TRANSPORT, "the broker went away"))
-    return error

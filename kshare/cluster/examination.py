@@ -47,7 +47,6 @@ class ExaminedCluster(Cluster):
             nodes: list[Node] = answers[None].result(timeout=0).nodes
         except (KafkaException, TimeoutError) as error:
             raise self._error(error, "list the brokers") from None
-        self._client.answered()
         return nodes
 
     def rights(self, topics: Collection[str]) -> dict[str, frozenset[str] | KafkaError | None]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaError as RdKafkaError
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from kshare.cluster.admin_requests import Request, failure_of, send
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of
 from kshare.core.progress import TopicPartition
 from kshare.group.protocol.subscription import PROTOCOL
@@ -94,10 +94,8 @@ class GroupDescriber:
         deadline.start()
         described: dict[str, GroupDescription] = {}
         while wanted := [group for group in groups if group not in described]:
-            seconds = self._client.request_seconds(deadline)
-            futures = self._client.handle.describe_consumer_groups(wanted, request_timeout=seconds)
-            for group, future in futures.items():
-                answer = _described(future, group, seconds, deadline)
+            for group, future in send(self._client, _request(wanted), deadline).items():
+                answer = _described(future, group, deadline)
                 if answer is not None:
                     described[group] = answer
             if len(described) < len(groups):
@@ -133,13 +131,16 @@ def describe_groups(kafka: KafkaConfig, groups: Collection[str]) -> dict[str, Gr
         return describer.describe(groups)
 
 
+def _request(groups: list[str]) -> Request:
+    return lambda client, seconds: client.describe_consumer_groups(groups, request_timeout=seconds)
+
+
 def _described(
-    future: "Future[Any]", group: str, seconds: float, deadline: RetryDeadline
+    future: "Future[Any]", group: str, deadline: RetryDeadline
 ) -> GroupDescription | None:
     """The coordinator's answer; None if it has to be asked again."""
-    try:
-        answer = future.result(seconds + 1)
-    except (KafkaException, TimeoutError) as error:
+    error = failure_of(future)
+    if error is not None:
         code = code_of(error)
         if code == _UNSUPPORTED:
             return GroupDescription("unknown", None)
@@ -148,6 +149,7 @@ def _described(
         if kind_of(error) in PASSING and not deadline.expired:
             return None
         raise kafka_error(error, f"describe group {group}") from error
+    answer = future.result()
     members = {
         each.member_id: JoinedMember(
             each.member_id,

@@ -7,8 +7,7 @@ same replicas, so a group's log is on the broker that coordinates the group.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import wait
+from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any, Final, NamedTuple
 
@@ -21,10 +20,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType, TopicDescription
 
+from kshare.cluster.admin_requests import Request, failure_of, send
 from kshare.cluster.client import (
     Client,
     code_of,
-    has_timed_out,
     kafka_error,
     kind_of,
     servers,
@@ -70,7 +69,6 @@ Brokers count quotas by client id: so a member that reads or writes much still h
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
 _OFFSETS_TOPIC_SECONDS: Final = 5.0
 _SIGN: Final = 1 << 31
-_POLL_SECONDS: Final = 0.1
 OFFSETS_PARTITIONS: Final = 50
 """Kafka's default of ``offsets.topic.num.partitions``."""
 _ISR: Final = "min.insync.replicas"
@@ -206,8 +204,12 @@ class LogTopic:
             KafkaError: The cluster did not answer, or refused.
         """
         own = self._safety(self.name)
-        asked = lambda seconds: {"": self._client.handle.describe_cluster(request_timeout=seconds)}  # noqa: E731
-        brokers = len(self._asked(asked, "count brokers", self.name).nodes)
+        cluster = self._asked(
+            lambda client, seconds: {"": client.describe_cluster(request_timeout=seconds)},
+            "count brokers",
+            self.name,
+        )
+        brokers = len(cluster.nodes)
         wanted = Safety(min(brokers, 2), 0)
         with suppress(KafkaError):  # no right to describe it, or nobody has committed yet
             offsets = self._safety(_OFFSETS_TOPIC)
@@ -264,7 +266,7 @@ class LogTopic:
     def _described(self, topic: str) -> TopicDescription:
         topics = TopicCollection([topic])
         found: TopicDescription = self._asked(
-            lambda seconds: self._client.handle.describe_topics(topics, request_timeout=seconds),
+            lambda client, seconds: client.describe_topics(topics, request_timeout=seconds),
             f"describe topic {topic}",
             topic,
         )
@@ -274,9 +276,7 @@ class LogTopic:
         wanted = [ConfigResource(ResourceType.TOPIC, topic)]
         try:
             entries = self._asked(
-                lambda seconds: self._client.handle.describe_configs(
-                    wanted, request_timeout=seconds
-                ),
+                lambda client, seconds: client.describe_configs(wanted, request_timeout=seconds),
                 f"read the configuration of {topic}",
                 topic,
             )
@@ -284,27 +284,14 @@ class LogTopic:
             return {}
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
-    def _asked(self, request: Callable[[float], Mapping[Any, Any]], action: str, topic: str) -> Any:
-        """Send a request about a topic, with one client after another while nobody answers.
-
-        A refused login looks like silence to the request: the client's callback says it.
-        """
+    def _asked(self, request: Request, action: str, topic: str) -> Any:
+        """Send a request about a topic, and return its answer."""
         deadline = RetryDeadline.for_requests(self._kafka)
         deadline.start()
-        failure: Exception | None = None
-        for seconds in self._client.attempts(deadline):
-            (future,) = request(seconds).values()
-            until = time.monotonic() + seconds + 1
-            while not future.done() and time.monotonic() < until:
-                self._client.handle.poll(0)
-                self._client.raise_refusal()
-                wait([future], _POLL_SECONDS)
-            try:
-                return future.result(0)
-            except (KafkaException, TimeoutError) as error:
-                failure = error
-                if not has_timed_out(error):
-                    break
+        (future,) = send(self._client, request, deadline).values()
+        failure = failure_of(future)
+        if failure is None:
+            return future.result()
         cause = self._client.no_connection_text()
         raise kafka_error(failure, action, cause=cause, topic=topic) from failure
 
