@@ -16,13 +16,11 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
-
-import pyarrow as pa
 
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
@@ -30,8 +28,9 @@ from kshare.errors import KshareError
 from kshare.group.owners import GroupOwners
 from kshare.group.protocol.range_owners import RangeOwner, owner_of
 from kshare.start_folder import python_module
-from kshare.testing import OrderReport, check_order, produce, skewed_records
+from kshare.testing import OrderReport, produce, skewed_records
 from spark_plugin.demo.topic import Say, temporary_topic
+from spark_plugin.demo.verdict import order_of, say_verdict
 
 __all__ = ["judge_deliveries", "ownership_bar", "run_consumers", "run_group"]
 
@@ -48,6 +47,10 @@ _SHOW_SECONDS: Final = 0.3
 _SOME_RECORDS: Final = 100
 """Minimum number of rows that a process has read before it is killed: something can be lost."""
 _CELLS: Final = 48
+_LESSONS: Final = (
+    "In a plain consumer group, one process has a partition, and others wait.",
+    "\nNext: `kshare broker` starts a broker with a topic; see docs/groups.md.",
+)
 
 Delivery: TypeAlias = tuple[int, int, str]
 """Time, offset and key of a record that a process was given."""
@@ -234,11 +237,7 @@ class _Processes:
             self._say(f"process {member.number}: {len(member.rows()):,} records")
         report, again = judge_deliveries(self.rows(), count)
         self._say(f"Delivered again, because they had not been committed: {again:,}")
-        self._say(f"\n{report}\n")
-        if report.ok:
-            self._say("In a plain consumer group, one process has a partition, and others wait.")
-            self._say("\nNext: `kshare broker` starts a broker with a topic; see docs/groups.md.")
-        return 0 if report.ok else 1
+        return say_verdict(report, self._say, *_LESSONS)
 
     def rows(self) -> list[Delivery]:
         """The records that all processes were given so far."""
@@ -398,12 +397,9 @@ def judge_deliveries(rows: Iterable[Delivery], records: int) -> tuple[OrderRepor
     for row in ordered:
         first.setdefault(row[1], row)
         last[row[1]] = row
-    reports = [_report(sorted(each.values()), records) for each in (last, first)]
+    reports = [
+        order_of([(at, bytes.fromhex(key)) for _, at, key in sorted(each.values())], 0, records)
+        for each in (last, first)
+    ]
     worst = next((report for report in reports if not report.ok), reports[0])
     return worst, len(ordered) - len(first)
-
-
-def _report(rows: Sequence[Delivery], records: int) -> OrderReport:
-    offsets = pa.array([offset for _, offset, _ in rows], pa.int64())
-    keys = pa.array([bytes.fromhex(key) for _, _, key in rows], pa.binary())
-    return check_order(pa.table({"offset": offsets, "key": keys}), {0: (0, records)})

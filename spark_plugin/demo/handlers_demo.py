@@ -12,10 +12,9 @@ No Spark, no Java: without a real cluster the broker is embedded. Nothing is lef
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
-import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
 from kshare.core.hashing import HASH_SPACE, key_hash
@@ -24,11 +23,12 @@ from kshare.group import KeySharedConsumer
 from kshare.processing import DeadLetter, Processor, Record, Retry, Status
 from kshare.processing.core.lane import Lane, State
 from kshare.processing.runner import Runner
-from kshare.testing import OrderReport, check_order, produce, skewed_records
+from kshare.testing import produce, skewed_records
 from kshare.testing.records import watermarks
 from spark_plugin.demo.topic import Say, temporary_topic
+from spark_plugin.demo.verdict import Row, order_of, say_verdict
 
-__all__ = ["judge_handled", "lane_bar", "run_handlers"]
+__all__ = ["lane_bar", "run_handlers"]
 
 _RECORDS: Final = 200_000
 _KEYS: Final = 1_000
@@ -41,9 +41,6 @@ _WAIT_SECONDS: Final = 30.0
 _CELLS: Final = 48
 _LEVELS: Final = ".:-=+*#"
 _LETTERS: Final = "-dlq"
-
-Row = tuple[int, bytes]
-"""Offset and key of a record."""
 
 
 class _Demo:
@@ -105,14 +102,14 @@ def run_handlers(servers: str | None, records: int | None, seconds_max: float, s
         f"{len(demo.handled):,} handled, {len(letters):,} dead letters after {demo.attempts:,} "
         f"attempts, in {seconds:.1f} s"
     )
-    report = judge_handled(demo.handled, letters, first, end)
-    say(f"\n{report}\n")
-    if report.ok:
-        alone = (end - first) * _WORK_SECONDS
-        say(f"A plain loop handles one record after another: {alone:,.0f} s at least for these,")
-        say("and its first failed record holds up all others.")
-        say("\nNext: `kshare broker` starts a broker with a topic; see docs/processing.md.")
-    return 0 if report.ok else 1
+    alone = (end - first) * _WORK_SECONDS
+    return say_verdict(
+        order_of([*demo.handled, *letters], first, end),
+        say,
+        f"A plain loop handles one record after another: {alone:,.0f} s at least for these,",
+        "and its first failed record holds up all others.",
+        "\nNext: `kshare broker` starts a broker with a topic; see docs/processing.md.",
+    )
 
 
 async def _run(
@@ -181,23 +178,6 @@ def lane_bar(lanes: Iterable[Lane], cells: int = _CELLS) -> str:
     return "".join(
         "!" if fails else _LEVELS[level] for level, fails in zip(levels, failing, strict=True)
     )
-
-
-def judge_handled(
-    handled: Sequence[Row], letters: Sequence[Row], first: int, end: int
-) -> OrderReport:
-    """Check that what was handled and then the dead letters are what was produced, for each key.
-
-    Args:
-        handled: What the handler has done, in that order.
-        letters: The dead letters, in the order of their topic.
-        first: First offset that was there.
-        end: The offset after the last one.
-    """
-    rows = [*handled, *letters]
-    offsets = pa.array([offset for offset, _ in rows], pa.int64())
-    keys = pa.array([key for _, key in rows], pa.binary())
-    return check_order(pa.table({"offset": offsets, "key": keys}), {0: (first, end)})
 
 
 def _read(broker: str, topic: str) -> list[Row]:

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users do
 from kshare.errors import KshareError
 from spark_plugin.demo.state import QueryState, judge_order
 from spark_plugin.demo.topic import DemoTopic, open_topic
+from spark_plugin.demo.verdict import say_verdict
 from spark_plugin.demo.view import LEGEND, NEXT, Screen, as_lines, lesson
 from spark_plugin.interpreter import worker_python
 
@@ -191,11 +192,7 @@ def _print_verdict(topic: DemoTopic, state: QueryState, screen: Screen, *, all_r
             f"Stopped after {state.records:,} of {state.target:,} records: what was read is judged."
         )
     report = judge_order(topic, state, all_read=all_read)
-    screen.say(f"\n{report}\n")
-    for text in (lesson(state), NEXT):
-        if text and report.ok:
-            screen.say(text)
-    return 0 if report.ok else 1
+    return say_verdict(report, screen.say, lesson(state), NEXT)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ from kshare.cli import main
 from kshare.core.hashing import HASH_SPACE, key_hash
 from kshare.processing import Record
 from kshare.processing.core.lane import Lane, State
-from spark_plugin.demo.handlers_demo import judge_handled, lane_bar
+from spark_plugin.demo.handlers_demo import lane_bar
+from spark_plugin.demo.verdict import order_of
 from tests.processing.engines import Rows
 
 A, B = b"a", b"b"
@@ -30,7 +31,7 @@ def test_a_column_for_each_part_of_the_hashes() -> None:
 
 
 def test_dead_letters_count_after_what_was_handled() -> None:
-    report = judge_handled([(0, A), (2, B), (1, A)], [(3, B), (4, B)], 0, 5)
+    report = order_of([(0, A), (2, B), (1, A), (3, B), (4, B)], 0, 5)
     assert report.ok, str(report)
 
 
@@ -47,7 +48,7 @@ def test_dead_letters_count_after_what_was_handled() -> None:
 def test_faults_are_found(
     handled: list[tuple[int, bytes]], letters: list[tuple[int, bytes]]
 ) -> None:
-    assert not judge_handled(handled, letters, 0, 4).ok
+    assert not order_of([*handled, *letters], 0, 4).ok
 
 
 def test_one_key_becomes_dead_letters_and_the_order_holds(
