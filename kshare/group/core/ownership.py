@@ -31,6 +31,7 @@ _COMMIT_SECONDS: Final = 0.2
 """The shortest time between two commits that follow from transactions."""
 _REPEAT_SECONDS: Final = 10.0
 """The shortest time between two repetitions of a primary offset."""
+_MISSED: Final = "its records were deleted from the log before they were read back"
 _FORMER_STARTS: Final = 2
 """Of how many claims before the deliveries count: one may be one behind."""
 _FORMER_STARTS_SHARED: Final = 64
@@ -201,6 +202,9 @@ class Ownership:
             return (), self.look(now)
         self.retries.at = 0.0
         self.begin_commit(log, now)
+        self._look_for_missed_records(log, end, now)
+        if now < self.retries.at:
+            return (), self.look(now)
         actions = self.owner.actions(log, end)
         # Nobody waits for what these become, so answers to actions of before still count.
         if not all(isinstance(action, Delete | Unblock | Append) for action in actions):
@@ -211,9 +215,30 @@ class Ownership:
                 self.follow_ups.plan(now)
         return actions, self.look(now)
 
+    def _look_for_missed_records(self, log: PartitionLog, end: int, now: float) -> None:
+        """Write again, after a pause, what was deleted before it was read.
+
+        A claim is not: it would take back what others have claimed since (the ownerships do that).
+        """
+        if not self.owner.has_missed_records(end):
+            return
+        self.owner.look(log)
+        if self.owner.phase is not Phase.CLAIMING and self.owner.has_missed_records(end):
+            self.failed(self.action_number, _MISSED, now)
+
     def waits_for(self, action: int) -> bool:
         """Return True if it waits for actions of a number: what becomes of others is dropped."""
         return action == self.action_number
+
+    def written(self, action: int, position: int) -> None:
+        """Brokers have taken the records of some actions.
+
+        Args:
+            action: The number of the actions.
+            position: The log offset of the last record.
+        """
+        if self.waits_for(action):
+            self.owner.written(position)
 
     def failed(self, action: int, why: str, now: float) -> None:
         """Some actions have failed: try again after a pause."""

@@ -343,6 +343,26 @@ class Ownerships:
                 self._claimant.times_anew += 1
                 self._claim_under_another_name(owner)
 
+    def _look_anew_at_missed_claims(self) -> None:
+        """Claim anew what was claimed, and was deleted before this member has read it.
+
+        Nobody excludes it, by all that was read: so it begins as any member that starts. Nothing
+        was ever handed out by such a claim.
+        """
+        for partition, each in list(self.by_partition.items()):
+            owner, log = each.owner, self.log.of(partition)
+            if owner.phase is not Phase.CLAIMING or not owner.has_missed_records(self.log.end):
+                continue
+            owner.look(log)
+            if owner.phase is Phase.CLAIMING and owner.claim_name not in log.damaged:
+                self._claimant.times_anew += 1
+                self.warnings.append(
+                    f"group {self.log.group}, {partition}: claim {owner.claim_name} was deleted "
+                    "from the group's log before this member has read it: it claims the same key "
+                    "hashes under another name"
+                )
+                self._claim_under_another_name(owner)
+
     def _claim_under_another_name(self, owner: Owner) -> None:
         """Give up a claim, and claim the same again.
 
@@ -354,22 +374,35 @@ class Ownerships:
         self._claim_again(claim, counts=owner.claim.shared)
 
     def _was_buried(self, owner: Owner) -> bool:
-        """True if others took a standalone member for dead, and nobody has excluded it."""
+        """True if a claim that excludes nobody was deleted, by no right that its member knows of.
+
+        Others took a standalone member for dead; or it was damaged, and deleted as such. Not if the
+        group's coordinator has dropped the member: then it joins again.
+        """
         return (
             isinstance(owner, Cooperator)
             and owner.phase is Phase.FENCED
-            and not owner.claim.self_fencing
-            and not any(self.log.of(owner.partition).taken_from(owner.claim_name, owner.hashes))
+            and not (owner.claim.self_fencing and not self._is_listed())
+            and not any(self.log.of(owner.partition).taken_from(owner.claim))
         )
+
+    def _is_listed(self) -> bool:
+        """True if the session is a member in the group's last epoch, by all that was read."""
+        last = self.log.last_epoch
+        return last is not None and self._claimant.session_id in last[1].names
 
     # -- what happens ------------------------------------------------------------------------
 
     def advance(self, now: float) -> Iterator[tuple[Ownership, tuple[Action, ...]]]:
         """What is to be done now; each action must be confirmed, or said to have failed."""
         self._look_anew_at_damage()
+        self._look_anew_at_missed_claims()
         for owner in self.cooperators():
+            owner.look(
+                self.log.of(owner.partition)
+            )  # nothing more may come that wakes who is fenced
             if self._was_buried(owner):
-                self._renew(owner, "other members took this one for dead")
+                self._renew(owner, "other members took this one for dead, or its claim was damaged")
             elif self._leases.is_over(owner.partition, owner.claim_name, owner.leased, now):
                 self._renew(owner, "cooperative.lease.timeout.ms is over")
         for ownership in list(self.by_partition.values()):
@@ -447,7 +480,7 @@ class Ownerships:
         return None
 
     def _fenced(self, partition: TopicPartition, owner: Owner) -> FencedError:
-        later = list(self.log.of(partition).taken_from(owner.claim_name, owner.hashes))
+        later = list(self.log.of(partition).taken_from(owner.claim))
         damaged = None if later else next(iter(self.log.of(partition).damaged.values()), None)
         taken = owner.hashes & [part for placed in later for part in placed.claim.hashes]
         shown = ", ".join(map(str, taken or owner.hashes))

@@ -24,6 +24,7 @@ from kshare.group.protocol.takeover import session_of
 __all__ = [
     "Waits",
     "commit_waits",
+    "lease_waits",
     "member_waits",
     "right_waits",
     "start_waits",
@@ -86,6 +87,20 @@ def commit_waits(ownerships: Ownerships) -> Waits:
         )
         for tp, each in ownerships.by_partition.items()
         if each.start is not None and each.commits.are_due
+    }
+
+
+def lease_waits(ownerships: Ownerships) -> Waits:
+    """The leases that were written and are not read back; with each one, a wait is over."""
+    return {
+        ("lease", owner.partition, owner.asked): Wait(
+            "a lease of more records is not in the log yet",
+            "it is read back from the group's log",
+            str(owner.partition),
+            f"lease {owner.asked} of {owner.claim_name}",
+        )
+        for owner in ownerships.cooperators()
+        if owner.asked is not None
     }
 
 

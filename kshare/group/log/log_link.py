@@ -12,6 +12,7 @@ from kshare.group.log.tail import LogTail
 from kshare.group.log.topic import LogWriter
 from kshare.group.protocol.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.placement import UNPLACED, Placement
 from kshare.group.protocol.record_codec import encode
 from kshare.group.protocol.records import Epoch
 from kshare.group.protocol.takeover import dropped_ids
@@ -99,6 +100,7 @@ class EpochWriter:
         self._group = group
         self._unblock = unblock
         self._waiting: _EpochRequest | None = None
+        self._placement = UNPLACED  # of what was written last
         self._log: GroupLog | None = None
         self._unblocked: frozenset[str] = frozenset()  # since an epoch was asked for
 
@@ -129,7 +131,7 @@ class EpochWriter:
             self.retry_at = float("inf")
             return
         if now >= self.retry_at:
-            self._append(link, now)
+            self._append(link, log.end, now)
         epoch, written, _ = self._waiting
         if link.denied is not None:
             self._waiting, self.retry_at = None, float("inf")
@@ -140,16 +142,26 @@ class EpochWriter:
                 self._waiting, self.retry_at = None, float("inf")
                 written(position, link.topic_id)
                 return
+        if self._placement.is_passed(log.end):
+            # Another one came behind it, and compaction keeps the last one alone: who waits for
+            # this one would wait for ever.
+            self._placement, self.retry_at = UNPLACED, now + _PAUSE_SECONDS
         hiding = dropped_ids(log, epoch.names) - self._unblocked
         if hiding:
             self._unblocked |= hiding
             self._unblock(hiding)
 
-    def _append(self, link: LogLink, now: float) -> None:
+    def _append(self, link: LogLink, log_end: int, now: float) -> None:
         assert self._waiting is not None
-        self.retry_at = float("inf")
+        self.retry_at, self._placement = float("inf"), Placement(log_end)
         failed = partial(self._failed, link, now + _PAUSE_SECONDS)
-        link.writer.append(link.partition, *encode(self._group, self._waiting.epoch), failed)
+        written = partial(self._is_at, self._waiting.epoch)
+        row = encode(self._group, self._waiting.epoch)
+        link.writer.append(link.partition, *row, failed, written)
+
+    def _is_at(self, epoch: Epoch, position: int) -> None:
+        if self._waiting is not None and self._waiting.epoch == epoch:
+            self._placement = self._placement.at(position)
 
     def _failed(self, link: LogLink, retry_at: float, error: KafkaError, kind: Kind) -> None:
         link.not_taken(error, kind)

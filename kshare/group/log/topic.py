@@ -338,6 +338,7 @@ class LogWriter:
         key: bytes,
         value: bytes | None,
         failed: Callable[[KafkaError, Kind], None],
+        written: Callable[[int], None] | None = None,
     ) -> None:
         """Append a record; brokers have it a moment later.
 
@@ -347,6 +348,8 @@ class LogWriter:
             value: Its value; None for a tombstone.
             failed: Called once, by :meth:`serve`, :meth:`flush` or this, with the error and its
                 kind if it was not taken.
+            written: Called instead with its log offset, by :meth:`serve` or :meth:`flush`, if it
+                was taken and brokers say where it is.
         """
         topic, number = partition
         comes_after = self._has_timed_out
@@ -362,7 +365,7 @@ class LogWriter:
                 kind_of(error),
             )
 
-        def delivered(error: RdKafkaError | None, _: Message) -> None:
+        def delivered(error: RdKafkaError | None, message: Message) -> None:
             if fail not in self._unreported:  # a late report: it has failed with its client
                 return
             del self._unreported[fail]
@@ -371,6 +374,8 @@ class LogWriter:
                 self._stuck = error
             if error is not None:
                 fail(error)
+            elif written is not None and (offset := message.offset()) is not None and offset >= 0:
+                written(offset)
 
         try:
             self._client.handle.produce(topic, value, key, number, on_delivery=delivered)
@@ -386,7 +391,7 @@ class LogWriter:
                 fail(error)
 
     def serve(self) -> None:
-        """Report failures.
+        """Report what became of records.
 
         Raises:
             KafkaError: The login was refused.

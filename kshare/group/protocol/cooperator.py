@@ -46,6 +46,7 @@ from kshare.group.protocol.actions import Action, Append
 from kshare.group.protocol.commit import stable_offset
 from kshare.group.protocol.log import LeaseKey, PartitionLog, PlacedClaim
 from kshare.group.protocol.owner import Owner, Phase
+from kshare.group.protocol.placement import UNPLACED, Placement
 from kshare.group.protocol.records import Key, Lease, key_of
 from kshare.group.protocol.takeover import session_of
 
@@ -186,6 +187,7 @@ class Cooperator(Owner):
     _is_stable_behind: bool = False
     _number: int = 0  # of the last lease
     _asked: int | None = None  # number of the lease that is not read back
+    _placement_asked: Placement = UNPLACED  # of that lease
     _data: tuple[int, int] | None = None  # a lease is wanted: the bounds of the partition's log
     _given_up: set[int] = field(default_factory=set)  # leases that may be deleted at any time
     _appended: set[Key] = field(default_factory=set)  # tombstones that are not read back
@@ -196,6 +198,11 @@ class Cooperator(Owner):
             raise ValueError(
                 f"the claim of {self.claim_name} is not shared: it would exclude others"
             )
+
+    @property
+    def asked(self) -> int | None:
+        """Number of the lease that it has written and not read back; None if there is none."""
+        return self._asked
 
     # -- events ----------------------------------------------------------------------------
 
@@ -209,12 +216,25 @@ class Cooperator(Owner):
         if self.share is not None and self._asked is None:
             self._data = (first, end)
 
+    def appended(self, key: Key, position: int) -> None:
+        """Brokers have taken a record.
+
+        Args:
+            key: Its key.
+            position: Its log offset.
+        """
+        if self._is_asked(key):
+            self._placement_asked, self._looked_at = self._placement_asked.at(position), None
+
     def not_appended(self, key: Key) -> None:
         """A record could not be written, as far as it is known."""
         self._appended.discard(key)
         self._looked_at = None
-        if key.kind == "lease" and key.detail == (self.claim_name, self._asked):
+        if self._is_asked(key):
             self._asked = None  # should it be in the log, it has what it has
+
+    def _is_asked(self, key: Key) -> bool:
+        return key.kind == "lease" and key.detail == (self.claim_name, self._asked)
 
     def log_lost(self, topic_id: str = "") -> None:
         """The log was deleted or truncated, and all leases with it."""
@@ -249,7 +269,7 @@ class Cooperator(Owner):
         if looks_at == self._looked_at and self._data is None:
             return actions
         self._looked_at = looks_at
-        return (*actions, *self._bury(log), *self._cooperate(log))
+        return (*actions, *self._bury(log), *self._cooperate(log, log_end))
 
     def _done_at(self, start: Progress, known: Progress | None) -> Progress:
         """What others have processed, they have written: it writes what is its own."""
@@ -275,7 +295,7 @@ class Cooperator(Owner):
         )
         return was_dropped or name in self.silent
 
-    def _cooperate(self, log: PartitionLog) -> Iterator[Append]:
+    def _cooperate(self, log: PartitionLog, log_end: int) -> Iterator[Append]:
         assert self.resolved is not None
         done = log.progress(self.resolved.progress.stable)
         processed, held = processed_offsets(done), holdings(log)
@@ -284,12 +304,13 @@ class Cooperator(Owner):
             for (author, number), bounds in held.items()
             if author == self.claim_name
         }
-        if self._asked in mine:
+        # Or it was deleted before it was read: another one is wanted then, under another number.
+        if self._asked in mine or self._placement_asked.is_passed(log_end):
             self._asked = None
         self.leased = {number: bounds for number, bounds in sorted(mine.items()) if bounds}
         yield from self._clear(log, mine)
         taken = union([processed, *held.values()])
-        yield from self._lease(log, taken)
+        yield from self._lease(log, log_end, taken)
         has = union(bounds for number, bounds in mine.items() if number not in self._given_up)
         free = complement(taken, 0, _NO_END)[0]
         share = Share(has, done, free, self._asked is not None)
@@ -311,7 +332,7 @@ class Cooperator(Owner):
                 key = Key(log.incarnation, "lease", self.partition, (author, number))
                 yield from self._deleted(key)
 
-    def _lease(self, log: PartitionLog, taken: Bounds) -> Iterator[Append]:
+    def _lease(self, log: PartitionLog, log_end: int, taken: Bounds) -> Iterator[Append]:
         """Write the lease that is wanted, if something is free."""
         data, self._data = self._data, None
         if data is None or self._asked is not None:
@@ -323,7 +344,7 @@ class Cooperator(Owner):
         offsets = next_lease(complement(taken, 0, end), first, self.lease_records, members)
         if offsets is not None:
             self._number += 1
-            self._asked = self._number
+            self._asked, self._placement_asked = self._number, Placement(log_end)
             lease = Lease(self.partition, log.incarnation, self.claim_name, self._number, offsets)
             yield Append(key_of(lease), lease)
 

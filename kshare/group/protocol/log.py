@@ -106,8 +106,7 @@ class PartitionLog:
         outdated: Keys of older incarnations that are still in the log.
         stables: The last stable offset that each author has written.
         resets: Author and number of the resets of the incarnation, in the order of the log.
-        overtaken: Names of claims that another one has excluded, though it may be given up since;
-            and of those that could not be read, and were deleted.
+        overtaken: Names of claims that another one has excluded, though it may be given up since.
         damaged: Claims that cannot be read, by name. Whoever has claimed before one claims anew,
             and whoever claims behind it waits: nobody knows whose hashes it has.
     """
@@ -210,13 +209,27 @@ class PartitionLog:
             for part in placed.claim.hashes
         ]
 
-    def taken_from(self, claim_name: str, hashes: KeyRanges) -> Iterator[PlacedClaim]:
-        """The other claims on some key hashes that are later than a claim."""
-        mine = self.claims.get(claim_name)
-        for other, placed in self.claims.items():
-            is_later = other != claim_name and (mine is None or placed.excludes(mine))
-            if is_later and not hashes.isdisjoint(placed.claim.hashes):
-                yield placed
+    def excludes(self, placed: PlacedClaim) -> bool:
+        """True if a claim in the log takes hashes from one that may be there no more."""
+        return any(
+            other.excludes(placed) and not other.claim.hashes.isdisjoint(placed.claim.hashes)
+            for name, other in self.claims.items()
+            if name != placed.claim.name
+        )
+
+    def taken_from(self, claim: Claim) -> Iterator[PlacedClaim]:
+        """The other claims that have, or may have, taken hashes from a claim.
+
+        One that is not in the log any more may be older than any other; and those that are shared
+        take nothing from each other.
+        """
+        mine = self.claims.get(claim.name)
+        for name, other in self.claims.items():
+            if name == claim.name or claim.hashes.isdisjoint(other.claim.hashes):
+                continue
+            excludes_any = not (claim.shared and other.claim.shared)
+            if excludes_any if mine is None else other.excludes(mine):
+                yield other
 
     @property
     def lead(self) -> str | None:
@@ -334,14 +347,11 @@ class GroupLog:
             return
         log = self.of(key.partition)
         if key.kind == "claim":
-            name, was_damaged = key.detail[0], key.detail[0] in log.damaged
-            log.damaged.pop(name, None)
+            log.damaged.pop(key.detail[0], None)
             if isinstance(record, Claim):
                 log.place(record, position)
-                return
-            log.withdraw(name)
-            if was_damaged:  # its member may not know: it has read neither it nor its own claim
-                log.overtaken.add(name)
+            else:
+                log.withdraw(key.detail[0])
             return
         if key.incarnation > log.incarnation:
             if record is None:  # of what cannot be read: else deleting it would void the facts

@@ -60,7 +60,8 @@ from kshare.group.protocol.commit import (
     stable_offset,
     stable_to_write,
 )
-from kshare.group.protocol.log import PartitionLog
+from kshare.group.protocol.log import PartitionLog, PlacedClaim
+from kshare.group.protocol.placement import UNPLACED, Placement
 from kshare.group.protocol.records import Block, Claim, Key, Reset, Stable
 from kshare.group.protocol.start import (
     Anchor,
@@ -110,6 +111,7 @@ class Owner:
     commit: Commit | None = None
     leader_epochs: LeaderEpochs = NO_EPOCHS
     _pending: tuple[Action, ...] = ()  # returned, and neither confirmed nor failed
+    _placement: Placement = UNPLACED  # of the last record of these
     _evidence: Evidence = field(default_factory=Evidence)
     _takeover: Takeover = field(default_factory=Takeover)
 
@@ -176,6 +178,26 @@ class Owner:
         if self.phase is Phase.WAITING:
             self.phase = Phase.STARTING
             self._takeover = replace(self._takeover, has_waited=True)
+
+    def written(self, position: int) -> None:
+        """Brokers have taken the last of the records that it wants in the log.
+
+        Args:
+            position: The record's log offset.
+        """
+        self._placement = self._placement.at(position)
+
+    def has_missed_records(self, log_end: int) -> bool:
+        """True if records that it has written were deleted before it has read them.
+
+        So it waits in vain: the log was read past them, and does not hold them. They were damaged,
+        or are of no use to another member, and compaction was faster than this one. For after
+        :meth:`look`.
+
+        Args:
+            log_end: How far the log was read.
+        """
+        return bool(self._pending) and self._placement.is_passed(log_end)
 
     def primary_read(self, primary: Primary | None, log_end: int, log_start: int = 0) -> None:
         """The primary offset and the bounds of the log have been fetched, after the own claim."""
@@ -307,6 +329,7 @@ class Owner:
             return aside
         actions = self._next(log)
         self._pending = tuple(action for action in actions if not isinstance(action, Delete))
+        self._placement = Placement(log_end)
         return (*aside, *actions)
 
     def look(self, log: PartitionLog) -> None:
@@ -317,11 +340,12 @@ class Owner:
             free = self.hashes - taken_by_others(log, self.claim)
             self._evidence = self._evidence.knowing(free)
         if self.phase is Phase.CLAIMING and mine is None:
-            if self.claim_name not in log.overtaken:
+            if not self._is_overtaken_unread(log):
                 return
         elif self.phase is Phase.CLAIMING:
             self.phase, self._pending = Phase.WAITING, ()
-        if self.phase is not Phase.FENCED and log.was_fenced(self.claim_name):
+        is_fenced = log.was_fenced(self.claim_name) or self.phase is Phase.CLAIMING
+        if self.phase is not Phase.FENCED and is_fenced:
             self.phase, self.commit, self._pending = Phase.FENCED, None, ()
             self._evidence = self._evidence.knowing(NO_HASHES)
         if log.damaged and self.phase is Phase.WAITING:  # nobody knows who has had its hashes
@@ -337,6 +361,15 @@ class Owner:
         write = self._pending[0] if self._pending else None
         if isinstance(write, Write) and is_written(log, write.records):
             self._pending = ()
+
+    def _is_overtaken_unread(self, log: PartitionLog) -> bool:
+        """True if another claim has taken hashes of the own one, which is there no more."""
+        if self.claim_name in log.overtaken:
+            return True
+        at = self._placement.offset
+        if at is None or self.claim_name in log.damaged:
+            return False
+        return log.excludes(PlacedClaim(self.claim, at))
 
     def _unblock(self, log: PartitionLog) -> tuple[Action, ...]:
         """While the own claim is not read back: a transaction of a former owner may hide it."""

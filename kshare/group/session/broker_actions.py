@@ -95,8 +95,13 @@ class BrokerActions(OffsetActions):
         match action:
             case Write(records):
                 failed = partial(self._not_written, link, ownership, number)
-                for record in records:
-                    link.writer.append(link.partition, *encode(self._config.group, record), failed)
+                written = partial(ownership.written, number)
+                rows = [encode(self._config.group, record) for record in records]
+                for row in rows[:-1]:
+                    link.writer.append(link.partition, *row, failed)
+                # Who writes several waits for all: the last one is behind the others.
+                for row in rows[-1:]:
+                    link.writer.append(link.partition, *row, failed, written)
             case Delete(keys):
                 for key in keys:
                     self.delete(link, key)
@@ -134,8 +139,13 @@ class BrokerActions(OffsetActions):
             if isinstance(ownership.owner, Cooperator):
                 ownership.owner.not_appended(key)
 
+        def written(position: int) -> None:
+            if isinstance(ownership.owner, Cooperator):
+                ownership.owner.appended(key, position)
+
         value = None if record is None else encode(self._config.group, record)[1]
-        link.writer.append(link.partition, encode_key(self._config.group, key), value, failed)
+        row = encode_key(self._config.group, key), value
+        link.writer.append(link.partition, *row, failed, written)
 
     def _check_log(
         self, name: str, topic_id: str, stored: Mapping[TopicPartition, StoredOffset]

@@ -13,7 +13,13 @@ from kshare.group.config.shared_settings import shared_settings
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Retries
 from kshare.group.core.right import Right
-from kshare.group.core.waiting import commit_waits, right_waits, start_waits, unclaimed_waits
+from kshare.group.core.waiting import (
+    commit_waits,
+    lease_waits,
+    right_waits,
+    start_waits,
+    unclaimed_waits,
+)
 from kshare.group.log.log_link import LogLink
 from kshare.group.protocol.log import GroupLog, members_forgotten, members_seen
 from kshare.group.protocol.record_codec import LIFE_SECONDS, encode
@@ -139,6 +145,7 @@ class Presence:
         living |= {self.session_id}
         waits |= start_waits(ownerships, trouble)
         waits |= commit_waits(ownerships)
+        waits |= lease_waits(ownerships)
         return {**waits, **(unclaimed_waits(ownerships, living) if last.caught_up else {})}
 
     def look_at_signs(self, link: LogLink) -> None:

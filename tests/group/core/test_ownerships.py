@@ -361,3 +361,56 @@ def test_what_was_in_work_as_the_log_was_denied_counts() -> None:
     owned.deny(AuthorizationError("not to the log"))
     assert not owned.refused({T0: [FIVE]}, {T0: start})
     assert len(owned.ask_commits({T0: [FIVE]}, {T0: start})) == 1
+
+
+def test_a_shared_claim_that_is_gone_was_taken_by_nobody_who_shares() -> None:
+    """Its member goes on under another name, and no call says that others have its hashes."""
+    owned = Ownerships("m", "g", 1.0, lease_records=10)
+    owned.claim({T0: ALL_HASHES})
+    write(owned, Claim(T0, "other#1", ALL_HASHES, shared=True))
+    claim = claim_written(owned)
+    assert list(owned.advance(0.0))
+    owned.log.apply(owned.log.end, key_of(claim), None)
+    list(owned.advance(0.0))
+    assert owned.by_partition[T0].owner.claim_name != claim.name
+    assert owned.fenced() is None
+    write(owned, owned.by_partition[T0].owner.claim)
+    write(owned, Claim(T0, "alone#1", ALL_HASHES))  # it excludes those that share
+    list(owned.advance(0.0))
+    assert owned.by_partition[T0].owner.phase is Phase.FENCED
+    assert "alone of group g has claimed key hashes" in str(owned.fenced())
+
+
+def test_a_claim_that_was_deleted_unread_is_made_anew_and_said() -> None:
+    owned = ownerships()
+    owned.claim({T0: ALL_HASHES})
+    ((each, (action,)),) = owned.advance(0.0)
+    assert isinstance(action, Write)
+    each.written(each.action_number - 1, 0)  # late news of earlier actions
+    owned.log.end = 1
+    assert list(owned.advance(0.0)) == []
+    each.written(each.action_number, 1)
+    assert list(owned.advance(0.0)) == []
+    owned.log.end = 2
+    claim = claim_written(owned)
+    assert claim.name == "m#2"
+    (said,) = owned.warnings
+    assert "claim m#1 was deleted from the group's log before" in said
+
+
+def test_what_was_deleted_unread_is_written_again_after_a_pause() -> None:
+    owned = ownerships()
+    owned.claim({T0: ALL_HASHES})
+    run(owned)
+    each = owned.by_partition[T0]
+    each.processed([Rectangle(OffsetRange(0, 3), WHOLE)])
+    each.commits.ask()
+    ((_, (action,)),) = owned.advance(30.0)
+    assert isinstance(action, Write)
+    each.written(each.action_number, owned.log.end)
+    owned.log.end += 1
+    assert list(owned.advance(30.0)) == []
+    assert "deleted from the log before they were read back" in each.retries.why
+    assert 30.0 < owned.next_time() < 30.1
+    ((_, (again,)),) = owned.advance(31.0)
+    assert again == action

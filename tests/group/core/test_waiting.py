@@ -2,19 +2,21 @@
 
 import pytest
 
-from kshare.core.hashing import WHOLE, KeyRanges, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.waits import Wait
 from kshare.group.core.ownership import Ownership
+from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
 from kshare.group.core.waiting import (
     Waits,
     commit_waits,
+    lease_waits,
     member_waits,
     right_waits,
     start_waits,
     unclaimed_waits,
 )
-from kshare.group.protocol.actions import Fence, FetchPrimary, ResolveInitial, WritePrimary
+from kshare.group.protocol.actions import Append, Fence, FetchPrimary, ResolveInitial, WritePrimary
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Claim
 from kshare.group.protocol.requests import Code, Heartbeat
@@ -110,6 +112,24 @@ def test_partitions_that_are_delivered_wait_for_commits_alone() -> None:
     assert not commit_waits(owned)
     each.commits.ask()
     assert key not in commit_waits(owned)  # another commit is another wait
+
+
+def test_a_lease_that_is_not_read_back_is_waited_for() -> None:
+    owned = Ownerships("m", "g", 1.0, lease_records=10)
+    owned.claim({T0: ALL_HASHES})
+    run(owned)
+    assert not lease_waits(owned)
+    (owner,) = owned.cooperators()
+    owner.want(0, 100)
+    ((_, (action,)),) = owned.advance(20.0)
+    assert isinstance(action, Append)
+    wait = only(lease_waits(owned))
+    assert "a lease of more records is not in the log yet" in wait.state
+    assert (wait.name, wait.detail) == (str(T0), "lease 1 of m#1")
+    owner.appended(action.key, owned.log.end)
+    owned.log.end += 1  # it was deleted before this member has read it
+    assert list(owned.advance(21.0)) == []
+    assert not lease_waits(owned)
 
 
 def test_a_fenced_owner_waits_for_nothing() -> None:

@@ -21,8 +21,11 @@ class Link:
         self.partition, self.topic_id, self.denied = 0, "old", None
         self.writer = SimpleNamespace(append=self._append)
 
-    def _append(self, partition: int, key: bytes, value: bytes | None, failed: Any) -> None:
+    def _append(
+        self, partition: int, key: bytes, value: bytes | None, failed: Any, written: Any
+    ) -> None:
         self.appended.append(key)
+        self.written = written
 
 
 def unblock(_: frozenset[str]) -> None:
@@ -97,3 +100,21 @@ def test_an_epoch_whose_generation_is_over_is_not_written_again() -> None:
     writer.serve(cast("LogLink", link), log, 3.0)
     assert len(link.appended) == 1
     assert writer.retry_at == float("inf")
+
+
+def test_an_epoch_that_compaction_has_dropped_unread_is_written_again() -> None:
+    """All epochs have one key: of two that come at once, compaction keeps the later one alone."""
+    writer, link, log, heard = EpochWriter("g", unblock), Link(), GroupLog("g"), []
+    writer.write(EPOCH, lambda at, _: heard.append(at), lambda: True)
+    writer.serve(cast("LogLink", link), log, 0.0)
+    link.written(4)
+    writer.serve(cast("LogLink", link), log, 1.0)  # it is still to be read
+    assert (len(link.appended), writer.retry_at) == (1, float("inf"))
+    log.apply(5, key_of(EPOCH), replace(EPOCH, generation=2))
+    writer.serve(cast("LogLink", link), log, 2.0)
+    assert 2.0 < writer.retry_at < 3.0
+    writer.serve(cast("LogLink", link), log, 3.0)
+    assert len(link.appended) == 2
+    log.apply(6, key_of(EPOCH), EPOCH)
+    writer.serve(cast("LogLink", link), log, 4.0)
+    assert heard == [6]

@@ -117,6 +117,20 @@ def failing() -> Iterator[tuple[LogWriter, Failures]]:
             yield writer, failures
 
 
+def test_who_writes_hears_where_its_record_is() -> None:
+    with FakeCluster(brokers=1, topics={LOG: 1}) as cluster:
+        kafka, offsets = group_config(cluster.bootstrap_servers).kafka, list[int]()
+        with closing(LogWriter(kafka, timeout_ms=5_000)) as writer:
+            for number in range(3):
+                writer.append(L0, b"key", b"%d" % number, _fails, offsets.append)
+            assert writer.flush(WAIT_S) == 0
+        assert offsets == [0, 1, 2]
+
+
+def _fails(error: KafkaError, _: Kind) -> None:
+    raise error
+
+
 def test_a_fatal_error_fails_what_was_not_taken_and_the_next_record_is_written(
     failing: tuple[LogWriter, Failures],
 ) -> None:

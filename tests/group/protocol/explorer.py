@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kshare.core.hashing import KeyRanges
+from kshare.group.protocol.owner import Phase
 from tests.group.protocol.interleavings import Broken, interleavings
 from tests.group.protocol.world import (
     HALVES,
@@ -144,6 +145,7 @@ def walk(
     *,
     slow: str | None = None,
     events: Counter[str] | None = None,
+    ends: bool = False,
 ) -> Broken | None:
     """One random way through the world.
 
@@ -154,6 +156,7 @@ def walk(
         start: Where it begins; it stays as it is. None for members that have just started.
         slow: A process that does little while it has a record in hand.
         events: Counts what has happened.
+        ends: Whether everything has to come to its end then.
     """
     world, trace = first_world() if start is None else start.clone(), list[Step]()
     broken: str | None = None
@@ -164,9 +167,29 @@ def walk(
         except LawBrokenError as error:
             broken = str(error)
             break
+    if ends and broken is None:
+        try:
+            finish(world)
+            check_that_nobody_waits(world)
+        except LawBrokenError as error:
+            broken = str(error)
     if events is not None:
         events.update(what.partition(" ")[0] for what, _ in trace)
     return None if broken is None else Broken(tuple(trace), broken)
+
+
+def check_that_nobody_waits(world: World) -> None:
+    """All delivers and is committed, or is fenced, once nothing more goes wrong.
+
+    Raises:
+        LawBrokenError: A member waits for ever.
+    """
+    for process in world.processes.values():
+        phase, asked = process.owner.phase, process.asked
+        if phase not in {Phase.RUNNING, Phase.FENCED}:
+            raise LawBrokenError(f"{process.name} waits for ever: {phase.value}")
+        if asked is not None and phase is Phase.RUNNING:
+            raise LawBrokenError(f"a commit of {process.name} waits for ever")
 
 
 def main(depth: int, walks: int) -> None:

@@ -73,6 +73,14 @@ class Sharer(Process):
         assert isinstance(self.owner, Cooperator)
         return self.owner
 
+    @property
+    def awaited(self) -> list[Key]:
+        owner, incarnation = self.cooperator, self.part().incarnation
+        if owner._asked is None or owner._placement_asked.offset is None:
+            return super().awaited
+        lease = Key(incarnation, "lease", T0, (owner.claim_name, owner._asked))
+        return [*super().awaited, lease]
+
     def clone(self) -> Self:
         copy = super().clone()
         owner = copy.cooperator
@@ -86,6 +94,7 @@ class Sharer(Process):
             owner.share,
             owner.silent,
             owner._asked,
+            owner._placement_asked,
             owner._data,
             frozenset(owner._given_up),
             frozenset(owner._appended),
@@ -145,6 +154,15 @@ class History(Log):
     def append(self, key: Key, record: Record | None) -> None:
         self.all_records.append((self.end, key, record))
         super().append(key, record)
+
+    def lose(self, offset: int) -> None:
+        super().lose(offset)
+        # What it has replaced is gone, too, where compaction was there before.
+        kept, (_, lost, _) = {at for at, _, _ in self.records}, self.all_records[offset]
+        for at, key, _ in self.all_records[: offset + 1]:
+            if key == lost and at not in kept:
+                self.all_records[at] = (at, Key(0, "member", None, ("nobody",)), None)
+        self._all_said, self._shares_all = GroupLog("g"), False
 
     def compact_for(self, read_to: int) -> None:
         """Compact; tombstones stay that some member has not read (``delete.retention.ms``)."""
@@ -211,7 +229,8 @@ class LeaseWorld(World):
 
     def claim(self, process: Sharer) -> None:
         """Claim the partition, as a member of the last epoch if there are some."""
-        process.epoch = self.epoch[0] if self.by_epochs else None
+        is_known = self.by_epochs and process.topic_id == self.log.topic_id  # else it is told again
+        process.epoch = self.epoch[0] if is_known else None
         epoch = (self.epoch[0], self.log.topic_id) if self.by_epochs else None
         process.claim({T0: ALL_HASHES}, epoch=epoch, self_fencing=self.by_epochs)
 
@@ -347,6 +366,7 @@ class LeaseLimits:
     lost_logs: int = 0
     expiries: int = 0
     damages: int = 0
+    vanishes: int = 0
 
 
 def lease_steps(world: LeaseWorld, limits: LeaseLimits) -> list[Step]:
@@ -365,6 +385,7 @@ def lease_steps(world: LeaseWorld, limits: LeaseLimits) -> list[Step]:
     if world.compactions < limits.compactions and world.log.records:
         possible.append(("compact", ""))
     possible += base.damage_steps(world, limits.damages)
+    possible += base.vanish_steps(world, limits.vanishes)
     if world.lost_logs < limits.lost_logs and world.log.records:
         possible.append(("lose the log", ""))
     return possible
@@ -448,7 +469,7 @@ def take_lease(world: LeaseWorld, step: Step) -> None:
         world.compactions += 1
     elif what == "lose the log":
         world.lose_log()
-    elif what in {"damage", "repair"}:
+    elif what.split()[0] in {"damage", "repair", "vanish"}:
         base.take(world, step)
     else:
         _happen(world, sharer(world.own(name)), what)
@@ -523,8 +544,10 @@ def _work(world: LeaseWorld, process: Sharer, what: str) -> None:
 def _act(world: LeaseWorld, process: Sharer) -> None:
     action = process.wanted[0][1]
     if isinstance(action, Append):
-        process.next_action()
+        number, _ = process.wanted.pop(0)
         world.log.append(action.key, action.record)
+        if number != GONE:
+            process.cooperator.appended(action.key, world.log.end - 1)
     else:
         base._act(world, process)
 

@@ -46,6 +46,7 @@ from tests.group.protocol.world import (
     World,
     damage_steps,
     log_steps,
+    vanish_steps,
 )
 
 
@@ -186,6 +187,7 @@ def group_steps(world: GroupWorld, limits: GroupLimits) -> list[Step]:
     if world.compactions < limits.compactions and world.log.records:
         possible.append(("compact", ""))
     possible += damage_steps(world, limits.damages)
+    possible += vanish_steps(world, limits.vanishes)
     if world.lost_logs < limits.lost_logs and world.log.records:
         possible.append(("lose the log", ""))
     return possible

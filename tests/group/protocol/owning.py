@@ -126,6 +126,7 @@ def print_of_ownership(each: Ownership | None, end: int, delivery: object) -> tu
             *(commit.is_primary_written, commit.repeats),
         ),
         owner._pending,
+        owner._placement,
         owner._evidence.primary,
         owner._evidence.initial,
         owner._evidence.known,

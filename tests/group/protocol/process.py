@@ -14,10 +14,11 @@ from kshare.group.core.work import DeliveryStart
 from kshare.group.protocol.actions import (
     Action,
     Delete,
+    Write,
 )
 from kshare.group.protocol.log import GroupLog, PartitionLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Claim, Key, Member, Record
+from kshare.group.protocol.records import Claim, Key, Member, Record, key_of
 from tests.group.protocol.owning import (
     TIMEOUT,
     Mark,
@@ -88,6 +89,10 @@ class Log:
         self._keep(
             [r for r in self.records if r[2] is not None or first[r[1]] < r[0] or r[0] >= end]
         )
+
+    def lose(self, offset: int) -> None:
+        """A record was damaged, deleted as such, and compacted away, with its tombstone."""
+        self._keep([each for each in self.records if each[0] != offset])
 
     def _keep(self, records: list[tuple[int, Key, Record | None]]) -> None:
         self.records = records
@@ -223,6 +228,14 @@ class Process:
     def inbox(self) -> list[Action]:
         """What is to be done, and is not done yet."""
         return [action for _, action in self.wanted]
+
+    @property
+    def awaited(self) -> list[Key]:
+        """The keys of the records that it has written, and waits to read."""
+        pending, placement = self.owner.pending, self.owner._placement
+        if placement.offset is None or not pending or not isinstance(pending[0], Write):
+            return []
+        return [key_of(record) for record in pending[0].records]
 
     @property
     def is_waiting(self) -> bool:

@@ -3,6 +3,7 @@
 Run ``python -m tests.group.protocol.explorer`` for deeper ones.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,9 +17,11 @@ from kshare.group.core.ownerships import Ownerships
 from kshare.group.protocol import commit, log, owner, start
 from kshare.group.protocol.actions import Delete, WritePrimary
 from kshare.group.protocol.owner import Owner
+from kshare.group.protocol.placement import Placement
 from kshare.group.protocol.records import Key, Stable
 from tests.group.protocol import world as world_module
 from tests.group.protocol.explorer import (
+    check_that_nobody_waits,
     explore,
     finish,
     first_world,
@@ -29,7 +32,7 @@ from tests.group.protocol.explorer import (
 )
 from tests.group.protocol.interleavings import Broken, seeds
 from tests.group.protocol.process import T0, Process, replay
-from tests.group.protocol.world import Limits, World, is_pending, take
+from tests.group.protocol.world import Limits, World, is_pending, take, vanish_steps
 from tests.support.effort import depth, least, walks
 from tests.support.shown import explored, is_found, no_law_is_broken
 
@@ -41,6 +44,7 @@ FAILING = replace(LIMITS, failures=3)
 LOST = replace(FAILING, lost_logs=1)
 PARTS = replace(LIMITS, leaves=2, compactions=8)
 DAMAGED = replace(LIMITS, damages=2)
+VANISHED = replace(LIMITS, vanishes=3)
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -96,16 +100,98 @@ def test_a_group_goes_on_though_a_claim_cannot_be_read() -> None:
         assert ("m0#1" in world.log.said().of(T0).damaged) is crashes
 
 
-def test_who_reads_only_that_its_damaged_claim_was_deleted_is_fenced() -> None:
-    """It was away for so long: it has read neither its claim nor that it could not be read."""
+def claimed_and_unread() -> World:
+    """A world in which a member has written its claim, and has not read it."""
     world = World((0,) * 4)
     world.start(ALL_HASHES)
-    member = world.processes["m0"]
-    for step in (("read", "m0"), ("act", "m0"), ("damage", "m0#1"), ("repair", "m0#1")):
+    for step in (("read", "m0"), ("act", "m0")):
         take(world, step)
-    phases = [member.owner.phase]
+    assert world.processes["m0"].owner.phase is owner.Phase.CLAIMING
+    return world
+
+
+@pytest.mark.parametrize("keeps", ["all", "the tombstone", "nothing"])
+def test_who_reads_only_that_its_claim_was_deleted_claims_anew(keeps: str) -> None:
+    """It was away for so long: it has read neither its claim nor that it could not be read."""
+    world = claimed_and_unread()
+    for step in (("damage", "m0#1"), ("repair", "m0#1")):
+        take(world, step)
+    if keeps != "all":
+        take(world, ("compact", ""))
+    if keeps == "nothing":
+        take(world, ("delete tombstones", ""))
+    finish(world)
+    member = world.processes["m0"]
+    assert (member.owner.claim_name, member.owner.phase) == ("m0#2", owner.Phase.RUNNING)
+    assert world.acknowledged == {0, 1, 2, 3}
+
+
+def test_whose_claim_was_deleted_before_it_read_it_takes_nothing_back() -> None:
+    """Another has claimed the same since: who has read neither is fenced."""
+    world = claimed_and_unread()
+    world.start(ALL_HASHES)
+    for step in (("read", "m1"), ("act", "m1"), ("read", "m1"), ("wait", "m1")):
+        take(world, step)
+    world.log.append(Key(0, "claim", T0, ("m0#1",)), None)  # as who runs deletes it
+    take(world, ("compact", ""))
+    take(world, ("delete tombstones", ""))
     take(world, ("read", "m0"))
-    assert [*phases, member.owner.phase] == [owner.Phase.CLAIMING, owner.Phase.FENCED]
+    assert world.processes["m0"].owner.phase is owner.Phase.FENCED
+    finish(world)
+    assert world.processes["m1"].owner.phase is owner.Phase.RUNNING
+
+
+def test_a_claim_that_went_into_the_next_log_says_nothing_of_this_one() -> None:
+    """The log was deleted and made again, which the member has not noticed yet."""
+    world = claimed_and_unread()
+    member = world.processes["m0"]
+    member.log.end = 10
+    member.owner.actions(member.part(), 10)
+    member.owner.failed()
+    member.owner.actions(member.part(), 10)
+    member.owner.written(3)
+    assert not member.owner.has_missed_records(10)
+    member.owner.written(10)
+    assert member.owner.has_missed_records(11)
+
+
+@pytest.mark.parametrize("kind", ["claim", "reset", "block", "stable"])
+def test_what_was_deleted_before_its_author_read_it_is_written_again(kind: str) -> None:
+    """Each record of a start and of a commit: damaged, deleted, and compacted away at once."""
+    world = claimed_and_unread()
+    finish(world, until=0)
+    if kind in {"claim", "reset"}:
+        world = claimed_and_unread()
+    else:
+        take(world, ("deliver", "m0"))
+        take(world, ("acknowledge 0", "m0"))
+        take(world, ("commit", "m0"))
+    for _ in range(20):
+        found = [at for at, key, _ in world.log.records if key.kind == kind]
+        steps = [step for step in vanish_steps(world, 1) if step[0].split()[1] in map(str, found)]
+        if steps:
+            break
+        take(world, ("act" if world.processes["m0"].inbox else "read", "m0"))
+    take(world, steps[-1])
+    assert not {key.kind for _, key, _ in world.log.records} & {kind}
+    finish(world)
+    check_that_nobody_waits(world)
+    assert world.acknowledged == {0, 1, 2, 3}
+    assert world.processes["m0"].asked is None
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_random_walks_with_records_that_are_deleted_unread(running: bool) -> None:
+    """Of claims, resets, facts and stable offsets: nobody waits for ever for one to come back."""
+    run, events = first_world(running=running), Counter[str]()
+    for limits in (VANISHED, replace(PARTS, vanishes=2), replace(LOST, vanishes=2, damages=2)):
+        no_law_is_broken(
+            lambda seed, limits=limits: walk(  # type: ignore[misc]
+                limits, LENGTH, seed, run, slow="m0" if running else None, events=events, ends=True
+            ),
+            walks(WALKS // 4),
+        )
+    assert events["vanish"] > least(50)
 
 
 def test_every_interleaving_with_a_lost_log() -> None:
@@ -506,6 +592,15 @@ def test_a_fault_of_running_members_is_found(fault: Patch, monkeypatch: pytest.M
     fault(monkeypatch)
     (limits, known), start = FAULTS_OF_RUNNING_MEMBERS[fault], first_world(running=True)
     ways = (walk(limits, 60, seed, start, slow="m0") for seed in seeds(6_000, known))
+    assert is_found(any(isinstance(found, Broken) for found in ways))
+
+
+def test_that_who_waits_for_what_was_deleted_waits_for_ever_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Placement, "is_passed", lambda *_: False)
+    start = first_world(running=True)
+    ways = (walk(VANISHED, LENGTH, seed, start, ends=True) for seed in seeds(200, 3))
     assert is_found(any(isinstance(found, Broken) for found in ways))
 
 

@@ -18,6 +18,7 @@ from kshare.group.protocol.actions import Append
 from kshare.group.protocol.cooperator import Cooperator, counts
 from kshare.group.protocol.log import LeaseKey, PartitionLog
 from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.placement import Placement
 from kshare.group.protocol.records import Key, Record, Stable, key_of
 from tests.group.protocol import lease_world, world
 from tests.group.protocol.interleavings import seeds
@@ -39,7 +40,7 @@ from tests.group.protocol.lease_world import (
     take_lease,
 )
 from tests.group.protocol.process import T0
-from tests.group.protocol.world import LawBrokenError, Step
+from tests.group.protocol.world import LawBrokenError, Step, vanish_steps
 from tests.support.effort import depth, least, walks
 from tests.support.shown import explored, is_found, no_law_is_broken
 
@@ -89,6 +90,69 @@ def test_every_interleaving_with_a_claim_that_cannot_be_read(by_epochs: bool) ->
     explored(states, broken)
     assert not broken
     assert states > least(1_000)
+
+
+@pytest.mark.parametrize("by_epochs", [True, False])
+@pytest.mark.parametrize("keeps", ["all", "the tombstone", "nothing"])
+def test_whose_claim_was_deleted_before_it_read_it_goes_on_under_another_name(
+    keeps: str, by_epochs: bool
+) -> None:
+    """Others share the partition: that takes nothing from it."""
+    world = new_leased_world(by_epochs=by_epochs)
+    for step in (("start", ""), ("act", "m2"), ("damage", "m2#1")):
+        take_lease(world, step)
+    for name in ("m0", "m1"):  # who reads it ends
+        take_lease(world, ("read", name))
+    for step in (("start", ""), ("repair", "m2#1")):
+        take_lease(world, step)
+    if keeps != "all":
+        world.log.compact()
+    if keeps == "nothing":
+        world.log.delete_tombstones()
+    member = world.processes["m2"]
+    assert member.owner.phase is Phase.CLAIMING
+    take_lease(world, ("read", "m2"))
+    finish(world)
+    assert member.ownerships.fenced() is None
+    assert (member.owner.claim_name, member.owner.phase) == ("m2#2", Phase.RUNNING)
+
+
+def test_a_claim_that_was_deleted_unread_is_no_reason_to_wait_for_ever() -> None:
+    """Damaged, deleted and compacted away beside another member's; this walk found it."""
+    limits = replace(LATE, processes=6, damages=2)
+    start = new_late_world(by_epochs=False)
+    no_law_is_broken(lambda seed: walk(limits, LENGTH, seed, start), [667_091_012])
+
+
+@pytest.mark.parametrize(("by_epochs", "seed"), [(True, 695_035_198), (False, 521_176_627)])
+def test_who_reads_last_that_its_claim_was_deleted_goes_on_at_once(
+    by_epochs: bool, seed: int
+) -> None:
+    """No further record comes that would wake it. Those that a coordinator lists, too."""
+    limits = replace(DEEP, lost_logs=1, damages=2, vanishes=2)
+    start = new_leased_world(by_epochs=by_epochs)
+    no_law_is_broken(lambda seed: walk(limits, LENGTH, seed, start), [seed])
+
+
+def test_a_lease_that_was_deleted_unread_is_asked_for_again() -> None:
+    world = new_world(by_epochs=True, members=1)
+    for step in (("want", "m0"), ("act", "m0")):
+        take_lease(world, step)
+    (vanish,) = vanish_steps(world, 1)
+    take_lease(world, vanish)
+    assert not world.log.said().of(T0).leases
+    finish(world)
+    assert len(world.delivered) == 4
+
+
+@pytest.mark.parametrize("lost_logs", [0, 1])
+@pytest.mark.parametrize("by_epochs", [True, False])
+def test_random_walks_with_records_that_are_deleted_unread(by_epochs: bool, lost_logs: int) -> None:
+    """Claims, leases, facts: damaged, deleted and compacted away before their authors read them."""
+    limits, events = replace(LATE, vanishes=3, damages=1, lost_logs=lost_logs), Counter[str]()
+    start = new_late_world(by_epochs=by_epochs)
+    no_law_is_broken(lambda seed: walk(limits, LENGTH, seed, start, events), walks(20))
+    assert events["vanish"] > least(10)
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -144,6 +208,26 @@ def test_members_share_all_there_is(members: int) -> None:
 # -- seeded faults ---------------------------------------------------------------------------------
 
 
+def go_the_way(way: str, world: LeaseWorld, limits: LeaseLimits) -> str:
+    """The law that is broken on a way, or at its end; empty if all hold.
+
+    Args:
+        way: Its steps; those that are not possible are left out.
+        world: Where it begins.
+        limits: How much may happen.
+    """
+    try:
+        for each in " ".join(way.split()).split(", "):
+            what, _, name = each.rpartition(" ")
+            step = what, name.strip("-")
+            if step in lease_steps(world, limits):
+                take_lease(world, step)
+        finish(world)
+    except LawBrokenError as error:
+        return str(error)
+    return ""
+
+
 def _all_that_is_named(log: PartitionLog) -> dict[LeaseKey, Bounds]:
     return {
         key: (lease.offsets.start, lease.offsets.end)
@@ -182,8 +266,8 @@ def trust_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
         def progress(self, stable: int) -> object:
             return self._owner.done if self._owner.done.stable else self._log.progress(stable)
 
-    def broken(self: Cooperator, log: PartitionLog) -> Iterator[Append]:
-        yield from cooperate(self, Mine(log, self))  # type: ignore[arg-type]
+    def broken(self: Cooperator, log: PartitionLog, end: int) -> Iterator[Append]:
+        yield from cooperate(self, Mine(log, self), end)  # type: ignore[arg-type]
 
     patch.setattr(Cooperator, "_cooperate", broken)
 
@@ -263,21 +347,40 @@ def deletes_such_a_claim_before_all_have_read_it(patch: pytest.MonkeyPatch) -> N
     patch.setattr(world, "damage_steps", steps)
 
 
-FAULTS_WITH_DAMAGE: dict[Patch, int] = {
-    goes_on_though_a_claim_cannot_be_read: 3,
-    deletes_such_a_claim_before_all_have_read_it: 17,
-}
-"""With the first seed that finds them; else others are tried."""
+def waits_for_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Placement, "is_passed", lambda *_: False)
 
 
+def test_that_who_waits_for_what_was_deleted_waits_for_ever_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits_for_what_was_deleted(monkeypatch)
+    limits, start = replace(DEEP, vanishes=3), new_leased_world(by_epochs=True)
+    assert is_found(any(walk(limits, LENGTH, seed, start) for seed in seeds(200, 0)))
+
+
+FAULTS_WITH_DAMAGE: tuple[Patch, ...] = (
+    goes_on_though_a_claim_cannot_be_read,
+    deletes_such_a_claim_before_all_have_read_it,
+)
+DAMAGED_CLAIM = """
+damage m0#1, repair m0#1, read m1, want m1, act m1, act m1, read m1, acknowledge 2 m1, deliver m1,
+deliver m1
+"""
+"""A way on which a member leases what another has in work, as that one's claim is gone."""
+
+
+@pytest.mark.parametrize("by_epochs", [True, False])
 @pytest.mark.parametrize("fault", FAULTS_WITH_DAMAGE, ids=lambda fault: fault.__name__)
 def test_faults_with_claims_that_cannot_be_read_are_found(
-    fault: Patch, monkeypatch: pytest.MonkeyPatch
+    fault: Patch, by_epochs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One walk of many thousands finds them: members go on under other names, and drop theirs."""
+    limits = replace(DEEP, processes=6, damages=2)
+    assert not go_the_way(DAMAGED_CLAIM, new_leased_world(by_epochs=by_epochs), limits)
     fault(monkeypatch)
-    limits, tried = replace(DEEP, processes=6, damages=2), seeds(1_000, FAULTS_WITH_DAMAGE[fault])
-    start = new_leased_world(by_epochs=True)
-    assert is_found(any(walk(limits, LENGTH, seed, start) for seed in tried))
+    broken = go_the_way(DAMAGED_CLAIM, new_leased_world(by_epochs=by_epochs), limits)
+    assert is_found("offset 0 is with m0#1 and m1" in broken)
 
 
 def test_who_has_read_that_its_claim_cannot_be_leases_nothing(
@@ -379,22 +482,8 @@ commit m3, act m3, read m1, act m1, commit m1, act m1, act m1
 """A way without epochs on which a former lead writes a stable offset late."""
 
 
-def go_the_way() -> str:
-    """The law that is broken on that way, or at its end; empty if all hold."""
-    world = new_world(by_epochs=False, records=8)
-    try:
-        for each in " ".join(FORMER_LEAD.split()).split(", "):
-            what, _, name = each.rpartition(" ")
-            step = what, name.strip("-")
-            if step in lease_steps(world, DEEP):
-                take_lease(world, step)
-        finish(world)
-    except LawBrokenError as error:
-        return str(error)
-    return ""
-
-
 def test_a_former_lead_that_writes_late_is_found_on_a_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not go_the_way()
+    start = new_world(by_epochs=False, records=8)
+    assert not go_the_way(FORMER_LEAD, start.clone(), DEEP)
     one_stable_offset_for_all(monkeypatch)
-    assert "compaction changes who has an offset" in go_the_way()
+    assert "compaction changes who has an offset" in go_the_way(FORMER_LEAD, start, DEEP)

@@ -105,12 +105,13 @@ def test_random_walks_with_a_lost_log() -> None:
 
 def test_random_walks_with_claims_that_cannot_be_read() -> None:
     """Members claim anew, while others join and leave, and operators delete such claims."""
-    limits, events = replace(MOVED, damages=2), Counter[str]()
+    limits, events = replace(MOVED, damages=2, vanishes=2), Counter[str]()
     no_law_is_broken(
         lambda seed: walk_group(limits, LENGTH, seed, first_group(), events), walks(40)
     )
     assert events["damage"] > least(20)
     assert events["repair"] > least(10)
+    assert events["vanish"] > least(10)
 
 
 @pytest.mark.parametrize("is_repaired", [False, True])

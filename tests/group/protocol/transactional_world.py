@@ -23,7 +23,7 @@ from kshare.group.protocol.actions import (
     WritePrimary,
 )
 from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.records import Key, key_of
+from kshare.group.protocol.records import Key, Record, key_of
 from kshare.group.protocol.start import Primary
 from tests.group.protocol import transactional_member
 from tests.group.protocol.owning import new_ownerships, shallow
@@ -527,8 +527,9 @@ def act(world: TransactionalWorld, member: Member) -> None:
         case Unblock(names):
             fence(world, names)
         case Write(records):
-            for record in records:
-                world.log.append(key_of(record), record)
+            append_all(world, records)
+            if is_awaited:
+                member.owner.written(world.log.end - 1)
         case Delete(keys):
             delete(world, keys)
         case FetchPrimary() if is_awaited:
@@ -539,6 +540,11 @@ def act(world: TransactionalWorld, member: Member) -> None:
             world.primary = Primary(offset, anchor)
             if is_awaited:
                 member.owner.primary_written()
+
+
+def append_all(world: TransactionalWorld, records: tuple[Record, ...]) -> None:
+    for record in records:
+        world.log.append(key_of(record), record)
 
 
 def delete(world: TransactionalWorld, keys: tuple[Key, ...]) -> None:

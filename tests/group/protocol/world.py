@@ -84,6 +84,7 @@ class World:
     failures: int = 0
     left: int = 0
     damaged: int = 0  # how many claims were made unreadable
+    vanished: int = 0  # how many records were deleted that nobody has read
     cleaned_after: int = 0  # how many had left when records were last deleted
     per_call: int = 1  # records that a call returns, if there are as many
     _checked: tuple[object, ...] = ()  # what held at the last check
@@ -230,6 +231,7 @@ class World:
             self.failures,
             self.left,
             self.damaged,
+            self.vanished,
             self.started,
         )
 
@@ -296,6 +298,7 @@ class Limits:
     lost_logs: int = 0
     failures: int = 0
     damages: int = 0  # claims that others overwrite with what cannot be read
+    vanishes: int = 0  # records that are deleted before anybody, their author too, reads them
     leaves: int = 0  # members that give up what they claim; others take a part of what one has
 
 
@@ -316,6 +319,7 @@ def steps(world: World, limits: Limits) -> list[Step]:
             possible.append(("leave", name))
     possible += cleaner_steps(world, limits)
     possible += damage_steps(world, limits.damages)
+    possible += vanish_steps(world, limits.vanishes)
     if world.lost_logs < limits.lost_logs and world.log.records:
         possible.append(("lose the log", ""))
     return possible
@@ -351,6 +355,36 @@ def repair_steps(said: PartitionLog, processes: Iterable[Process]) -> list[Step]
     """Claims that cannot be read, of which all know who may go on."""
     seen = min((each.log.end for each in processes if each.is_current), default=math.inf)
     return [("repair", name) for name, damage in said.damaged.items() if damage.position < seen]
+
+
+def vanish_steps(world: World, vanishes: int) -> list[Step]:
+    """Records that their authors have written and nobody has read, which can be deleted.
+
+    Args:
+        world: The world.
+        vanishes: How many, ever.
+    """
+    if world.vanished >= vanishes:
+        return []
+    processes, log = world.processes.values(), world.log
+    read = max((each.log.end for each in processes if each.topic_id == log.topic_id), default=0)
+    unread = {key: at for at, key, _ in log.records if at >= read}
+    return [
+        (f"vanish {unread[key]}", each.name)
+        for each in processes
+        for key in each.awaited
+        if key in unread
+    ]
+
+
+def vanish(world: World, offset: int) -> None:
+    """A record that nobody has read is there no more, nor what it had replaced: it comes again."""
+    before = world._pending()
+    world.vanished += 1
+    world.log.lose(offset)
+    forgotten = world._pending() - before
+    world.late_facts |= forgotten
+    world.promised -= forgotten
 
 
 def log_steps(world: World, process: Process, limits: Limits) -> list[Step]:
@@ -395,6 +429,8 @@ def take(world: World, step: Step) -> None:
         is_damage = what == "damage"
         world.damaged += is_damage
         world.log.append(Key(0, "claim", T0, (name,)), DAMAGED if is_damage else None)
+    elif what.startswith("vanish"):
+        vanish(world, int(what.split()[1]))
     elif what == "leave":
         world.leave(name)
     elif what == "lose the log":
@@ -489,6 +525,8 @@ def _act(world: World, process: Process) -> None:
             world.write(process, first)
             if others:
                 process.rest(Write(tuple(others)), is_awaited=is_awaited)
+            elif is_awaited:
+                process.owner.written(world.log.end - 1)
         case Delete(keys):
             first_key, *other_keys = keys
             world.delete(process, first_key)
