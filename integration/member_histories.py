@@ -2,8 +2,8 @@
 
 Four members share a partition. Every second or two one of them is killed, ended, or suspended, also
 for longer than every time-out; brokers are killed and frozen as well, and leaders are moved. In a
-standalone group, processes take key ranges over from those that live. :mod:`integration.histories`
-runs them.
+standalone group, processes take key ranges over from those that live. In a group that keeps no log
+(`plain`), they have whole partitions of several. :mod:`integration.histories` runs them.
 """
 
 import random
@@ -46,10 +46,13 @@ MODES: Final[Mapping[str, Mapping[str, Any]]] = {
         "cooperative.lease.timeout.ms": 8_000,
     },
     "transactions": {"transaction.timeout.ms": 10_000},
+    "plain": {"allow.individual.commit": False},
 }
 _MEMBERS: Final = 4
+_PARTITIONS: Final[Mapping[str, int]] = {"plain": 4}
+"""Of the topic; one, where members share it."""
 _RECORDS: Final = 60
-"""So many are written each second."""
+"""So many are written each second, the same number to each partition."""
 _VISIT_SECONDS: Final = 7.0
 _BYTES: Final = 300
 """So large that members who read what they have missed meet their quota."""
@@ -80,6 +83,11 @@ class Crew:
     def living(self) -> list[Member]:
         """Those that were not killed or ended; who is fenced, or about to be, is among them."""
         return [each for each in self.group.members if each.process.poll() is None]
+
+    @property
+    def partitions(self) -> range:
+        """The partitions of the topic."""
+        return range(_PARTITIONS.get(self.mode, 1))
 
     def keep(self) -> None:
         """Start members in the places of those that have ended."""
@@ -150,7 +158,7 @@ def _was_replaced(member: Member) -> bool:
 
 
 def chaos(crew: Crew, seconds: float, cluster: Any = None) -> int:
-    """Kill and suspend members, and write records; return their number.
+    """Kill and suspend members, and write records; return their number in each partition.
 
     Args:
         crew: The members.
@@ -162,9 +170,11 @@ def chaos(crew: Crew, seconds: float, cluster: Any = None) -> int:
     while time.monotonic() < until:
         crew.keep()
         began = time.monotonic()
-        rows = [(key_at(i), f"{i}".ljust(_BYTES)) for i in range(total, total + _RECORDS)]
-        group.broker.produce(group.topic, rows)
-        total += _RECORDS
+        count = _RECORDS // len(crew.partitions)
+        rows = [(key_at(i), f"{i}".ljust(_BYTES)) for i in range(total, total + count)]
+        for partition in crew.partitions:
+            group.broker.produce(group.topic, rows, partition=partition)
+        total += count
         time.sleep(0.6 * chance.random())  # so that some are in a call, and some are in hand
         if chance.random() < 0.6 and (living := crew.living()):
             disturb(chance.choice(living), chance)
@@ -177,10 +187,15 @@ def chaos(crew: Crew, seconds: float, cluster: Any = None) -> int:
 
 
 def await_all(crew: Crew, total: int) -> None:
-    """Let all members go on, and wait until all records have come; who is fenced is replaced."""
+    """Let all members go on, and wait until all records have come; who is fenced is replaced.
+
+    Args:
+        crew: The members.
+        total: The number of records in each partition.
+    """
     group = crew.group
     group.wake()
-    wanted = {(0, offset) for offset in range(total)}
+    wanted = {(partition, offset) for partition in crew.partitions for offset in range(total)}
 
     def come() -> set[tuple[int, int]]:
         if not group.output:
@@ -196,7 +211,7 @@ def await_all(crew: Crew, total: int) -> None:
             if member.process.poll() is None:
                 member.process.send_signal(signal.SIGUSR1)
         left = sorted(wanted - come())
-        text = f"{len(left)} of {total} records did not come: {left[:20]} ... {left[-20:]}"
+        text = f"{len(left)} of {len(wanted)} records did not come: {left[:20]} ... {left[-20:]}"
         print(text)
         print(f"the log ends at {group.broker.latest(group.topic)}")
         where = {"bootstrap.servers": group.broker.bootstrap_servers}
@@ -219,7 +234,8 @@ def members_round(
     """
     copies = {} if cluster is None else {"replication": len(cluster.brokers)}
     with ExitStack() as stack:
-        group = stack.enter_context(closing(Group(where, where.create_topic(**copies), folder)))
+        topic = where.create_topic(None, _PARTITIONS.get(mode, 1), **copies)
+        group = stack.enter_context(closing(Group(where, topic, folder)))
         if mode == "transactions":
             group.output = where.create_topic(**copies)
         observer = stack.enter_context(Observer(where, group.topic, group.topic, key_at))
@@ -242,5 +258,6 @@ def members_round(
         if group.output:
             found += faults_of_outputs(outputs(where, group.output), range(total))
         fenced = sum("FencedError" in member.errors() for member in group.members)
-        text = f"{total} records; {group.history()}; {fenced} fenced; {len(observer.looks)} looks"
+        written = total * len(crew.partitions)
+        text = f"{written} records; {group.history()}; {fenced} fenced; {len(observer.looks)} looks"
         return Verdict(text, found)
