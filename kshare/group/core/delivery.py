@@ -24,7 +24,8 @@ acknowledged. Cost: a byte a record until all of its chunk are acknowledged.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -38,6 +39,38 @@ from kshare.group.core.work import DeliveryStart
 from kshare.group.message import Chunk, Rows
 
 __all__ = ["Delivery"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The offsets and key hashes that are to be handed out.
+
+    Attributes:
+        hashes: The key hashes that are read.
+        gone: Of these, what is not: it was processed, handed out, or passed over by a seek.
+        gone_end: The offset from which on all of the hashes are wanted.
+    """
+
+    hashes: KeyRanges
+    gone: Region
+    gone_end: int
+
+    @classmethod
+    def of(cls, hashes: KeyRanges, start: DeliveryStart, before: Position) -> Self:
+        """Those from a start on, apart from what was handed out before."""
+        done = start.done.region - before.again
+        gone = (done | before.skip | before.out) & Region.product(hashes, ALL_OFFSETS)
+        return cls(hashes, gone, gone.end)
+
+    def within(self, position: int, end: int) -> tuple[Stripe, ...]:
+        """Those from a position up to an end."""
+        if position >= self.gone_end:  # with many keys left out, a region takes four times as long
+            return tuple(Stripe(part, (position, end)) for part in self.hashes)
+        return (Region.product(self.hashes, (position, end)) - self.gone).stripes
+
+    def first_from(self, offset: int) -> int | None:
+        """The first offset from one on; None if no key hashes are read."""
+        return self.gone.first_missing(self.hashes, offset)
 
 
 class Delivery:
@@ -79,20 +112,13 @@ class Delivery:
         self.start = start
         self.owned = owned
         self.left_out = left_out
-        self._read = owned - left_out
         self._before = before or Position()
         self._open = OpenChunks(self._before.chunks)  # explicit mode
-        self._gone = self._not_wanted(self._before)
-        self._gone_end = self._gone.end
-        first = self._gone.first_missing(self._read, 0)
+        self._wanted = _Wanted.of(owned - left_out, start, self._before)
+        first = self._wanted.first_from(0)
         self._settled = start.done.stable if first is None else first
         self._handed_out = HandedOut(self._settled)
         self._looked = -1  # the position for which it is known what is beyond it
-
-    def _not_wanted(self, before: Position) -> Region:
-        """What is not to be handed out from now on, of the key hashes that are read."""
-        done = self.start.done.region - before.again
-        return (done | before.skip | before.out) & Region.product(self._read, ALL_OFFSETS)
 
     # -- what to read -----------------------------------------------------------------------
 
@@ -114,15 +140,11 @@ class Delivery:
     def wanted(self, end: int) -> tuple[Stripe, ...]:
         """What is still to be read of the offsets below ``end``; empty if all keys are left out."""
         position = self.position
-        if position >= end:
-            return ()
-        if position >= self._gone_end:  # with many keys left out, a region takes four times as long
-            return tuple(Stripe(part, (position, end)) for part in self._read)
-        return (Region.product(self._read, (position, end)) - self._gone).stripes
+        return self._wanted.within(position, end) if position < end else ()
 
     def _out(self, bounds: Bounds) -> Region:
         """What it hands out itself, if these are the offsets."""
-        return Region.product(self._read, bounds) - self._before.skip
+        return Region.product(self._wanted.hashes, bounds) - self._before.skip
 
     def _now(self) -> Position:
         """What is handed out by now, for the delivery that goes on; hand out no more."""
@@ -176,12 +198,11 @@ class Delivery:
             counted = self._out(self._processed(is_batch=is_batch))
             waiting |= returned - counted - self._before.out
             now = replace(now, open=waiting)
-        now = now.seek(offset, self._read, waiting)
-        gone = self._not_wanted(now)
-        gone_end = gone.end
+        now = now.seek(offset, self._wanted.hashes, waiting)
+        wanted = _Wanted.of(self._wanted.hashes, self.start, now)
         self.stop()
         # In this order, an interrupt lets nothing count that is not processed.
-        self._before, self._gone, self._gone_end = now, gone, gone_end
+        self._before, self._wanted = now, wanted
         self._settled, self._looked = offset, -1
         self._handed_out.seek(offset)
         # What is handed out again counts then; what is left out now is not.
@@ -199,7 +220,7 @@ class Delivery:
         """
         rows = self._handed_out.begin(chunk, end)
         if self.explicit:
-            self._open.add(chunk, self._gone_end)
+            self._open.add(chunk, self._wanted.gone_end)
         return rows
 
     def hand_out(self, chunk: Chunk, end: int) -> None:
@@ -209,7 +230,7 @@ class Delivery:
         """
         self._handed_out.will_add(chunk)
         if self.explicit:
-            self._open.add(chunk, self._gone_end)
+            self._open.add(chunk, self._wanted.gone_end)
         self._handed_out.add(chunk, end)
 
     def pass_to(self, offset: int) -> None:
@@ -221,8 +242,8 @@ class Delivery:
         offset = max(offset, self.position)
         if offset != self._looked:
             self._looked = offset
-            if offset < self._gone_end:
-                offset = self._gone.first_missing(self._read, offset) or offset
+            if offset < self._wanted.gone_end:
+                offset = self._wanted.first_from(offset) or offset
         if self._settled == self.position < offset:
             self._settled = offset
         self._handed_out.pass_to(offset)
