@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
-from kshare.core.tasks import PlannedSlice, Task
+from kshare.core.tasks import OpenTask, PlannedSlice, Task
 
-__all__ = ["SlicePartition", "as_partitions"]
+__all__ = ["OpenPartition", "SlicePartition", "as_partitions"]
 
 
 @dataclass
@@ -21,6 +21,20 @@ class SlicePartition(InputPartition):
     slices: tuple[PlannedSlice, ...]
 
 
-def as_partitions(tasks: Iterable[Task]) -> list[InputPartition]:
+@dataclass
+class OpenPartition(InputPartition):
+    """A task of a batch that reads for a while, as Spark sends it.
+
+    Attributes:
+        task: The task.
+    """
+
+    task: OpenTask
+
+
+def as_partitions(tasks: Iterable[Task | OpenTask]) -> list[InputPartition]:
     """Convert tasks into Spark's input partitions, in the order of the plan."""
-    return [SlicePartition(task.slices) for task in tasks]
+    return [
+        OpenPartition(task) if isinstance(task, OpenTask) else SlicePartition(task.slices)
+        for task in tasks
+    ]

@@ -17,6 +17,8 @@ A partition whose key hashes all stand at one offset is written as Spark's kafka
 
 ``schemas``: the reader schemas of typed rows, by column: ``{"value": "avro id:7"}``. A dict with
 these has version 2: an older kshare would deliver bytes where the query wants columns.
+``open``: the batch has no end yet (:mod:`kshare.core.open_entry`). A dict with it has version 3: an
+older kshare would take where its partitions begin for where they end.
 ``ic``: individual commits, a stripe for each ``h``; ``o`` holds the bounds of its offsets, each as
 the difference to the one before (the first one's to the stable offset), as LEB128 in base64.
 ``limits``: see :class:`RangeLimit`. ``committed``, ``start``: see :class:`BatchOffsets`. What is
@@ -34,11 +36,13 @@ from typing import Any, Final, NoReturn, TypeVar
 from kshare.core.bounded_json import JsonBounds, is_partition_name, read_json, read_without
 from kshare.core.hashing import HashRange, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, Bounds, pack, unpack
+from kshare.core.open_entry import OpenBatch, decode_open, encode_open
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
 
 __all__ = [
     "EXTRA_KEY",
+    "OPEN_VERSION",
     "TYPED_VERSION",
     "VERSION",
     "BatchOffsets",
@@ -56,6 +60,8 @@ VERSION: Final = 1
 """The version of what is under :data:`EXTRA_KEY`."""
 TYPED_VERSION: Final = 2
 """The version where reader schemas are under it, too."""
+OPEN_VERSION: Final = 3
+"""The version where an open batch is under it, too."""
 
 # A dict that no planner writes is refused before it costs memory.
 _TEXT_MAX: Final = 256 << 20
@@ -63,6 +69,7 @@ _BOUNDS: Final = JsonBounds(size=_TEXT_MAX, depth=16, containers=1 << 22)
 _PACKED_MAX: Final = 64 << 20
 _RANGES_MAX: Final = 1 << 20
 _PARTS: Final = {"v", "ic", "limits", "committed", "start"}
+_ADDED: Final = {VERSION: set[str](), TYPED_VERSION: {"schemas"}, OPEN_VERSION: {"schemas", "open"}}
 _SCHEMA_MAX: Final = 1_000
 
 _REPAIR: Final = (
@@ -103,8 +110,8 @@ class BatchOffsets:
     """The content of one offset dict.
 
     Attributes:
-        progress: How far each partition is: where its batch begins if it has limits, otherwise
-            where its batch ends.
+        progress: How far each partition is: where its batch begins if it has limits or is open,
+            otherwise where its batch ends.
         started: Where partitions start that have no entry in the dict before this one: all of them
             in batch 0, later those that are new.
         limits: What the batch reads of partitions with record limits, ascending by the first hash.
@@ -112,6 +119,7 @@ class BatchOffsets:
         read_committed: Whether the records of the limits were counted with ``read_committed``. A
             query that is started again may have another level, and would count other records.
         schemas: The reader schema of each column that is typed, as a short text.
+        open: What the batch reads if it has no end yet; it has no limits then. None if it has one.
     """
 
     progress: Mapping[TopicPartition, Progress]
@@ -119,6 +127,7 @@ class BatchOffsets:
     limits: Mapping[TopicPartition, tuple[RangeLimit, ...]] = field(default_factory=dict)
     read_committed: bool = False
     schemas: Mapping[str, str] = field(default_factory=dict)
+    open: OpenBatch | None = None
 
 
 def encode(offsets: BatchOffsets) -> dict[str, Any]:
@@ -126,7 +135,7 @@ def encode(offsets: BatchOffsets) -> dict[str, Any]:
 
     Returns:
         Topics sorted by name, partitions by number. Just ``{"topic": {"0": 123}}`` if every
-        partition is level, none has just started and none has limits.
+        partition is level, none has just started, none has limits, and the batch has an end.
     """
     encoded: dict[str, Any] = by_topic(
         {tp: reached.stable for tp, reached in offsets.progress.items()}
@@ -145,11 +154,19 @@ def encode(offsets: BatchOffsets) -> dict[str, Any]:
         "committed": offsets.read_committed,
         "start": by_topic(offsets.started),
         "schemas": dict(sorted(offsets.schemas.items())),
+        "open": None if offsets.open is None else encode_open(offsets.open),
     }
     extra = {name: part for name, part in parts.items() if part}
     if extra:
-        encoded[EXTRA_KEY] = {"v": TYPED_VERSION if offsets.schemas else VERSION, **extra}
+        encoded[EXTRA_KEY] = {"v": _version_of(offsets), **extra}
     return encoded
+
+
+def _version_of(offsets: BatchOffsets) -> int:
+    """The lowest version that says all of it."""
+    if offsets.open is not None:
+        return OPEN_VERSION
+    return TYPED_VERSION if offsets.schemas else VERSION
 
 
 def decode(value: Mapping[str, Any] | str) -> BatchOffsets:
@@ -178,12 +195,17 @@ def decode(value: Mapping[str, Any] | str) -> BatchOffsets:
         progress[tp] = _progress(tp, stable[tp], layers)
     for tp in limits:
         _expect_known(tp, stable, "limits")
+    batch = _decode_open(extra["open"]) if "open" in extra else None
+    for tp in batch.ranges if batch else ():
+        _expect_known(tp, stable, "open")
+    _expect(not (batch and limits), f"{EXTRA_KEY}.open", "no limits beside it", sorted(limits))
     return BatchOffsets(
         progress=progress,
         started=started,
         limits=limits,
         read_committed=committed,
         schemas=_decode_schemas(extra.get("schemas", {})),
+        open=batch,
     )
 
 
@@ -253,19 +275,26 @@ def _is_plain_sound(text: str) -> bool:
 def _checked_extra(extra: Any) -> Mapping[str, Any]:
     _expect(isinstance(extra, Mapping), EXTRA_KEY, "an object", extra)
     version = extra.get("v")
-    if type(version) is int and version > TYPED_VERSION:
+    if type(version) is int and version > OPEN_VERSION:
         raise CheckpointVersionError(
             f"this checkpoint was written by a later kshare: version {version} of {EXTRA_KEY!r}, "
-            f"and this one reads up to version {TYPED_VERSION}. Install that version of kshare or "
+            f"and this one reads up to version {OPEN_VERSION}. Install that version of kshare or "
             "a later one, or start the query with a new checkpoint.",
             version=version,
         )
-    known = type(version) is int and version >= VERSION
-    _expect(known, f"{EXTRA_KEY}.v", f"{VERSION} or {TYPED_VERSION}", version)
-    parts = _PARTS | {"schemas"} if version == TYPED_VERSION else _PARTS
+    known = type(version) is int and version in _ADDED
+    _expect(known, f"{EXTRA_KEY}.v", f"{VERSION} to {OPEN_VERSION}", version)
+    parts = _PARTS | _ADDED[version]
     unknown = sorted(map(str, extra.keys() - parts))
     _expect(not unknown, EXTRA_KEY, f"only {', '.join(sorted(parts))}", unknown)
     return extra  # type: ignore[no-any-return]
+
+
+def _decode_open(value: Any) -> OpenBatch:
+    try:
+        return decode_open(value)
+    except ValueError as error:
+        raise CheckpointError(_fault(f"{EXTRA_KEY}.open", str(error))) from None
 
 
 def _decode_schemas(value: Any) -> dict[str, str]:

@@ -28,33 +28,19 @@ anew in each batch; what is read of them is a :class:`~kshare.core.progress.Prog
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, Final
 
 from kshare.core.batch import progress_after
-from kshare.core.bounded_json import (
-    DAMAGE,
-    PARTITION_MAX,
-    count_of,
-    is_partition_name,
-    list_of,
-    text_of,
-)
 from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, within
+from kshare.core.open_entry import OpenBatch, OpenRange
 from kshare.core.progress import Progress, Slice, TopicPartition
-from kshare.core.range_end import RANGES_MAX, EndKey, RangeEnd, RangeEnds, RangeId, hashes_of
+from kshare.core.range_end import EndKey, RangeEnd, RangeEnds, RangeId
 from kshare.core.region import Stripe
-from kshare.errors import CheckpointError
 
 __all__ = [
-    "LogPosition",
-    "OpenBatch",
-    "OpenRange",
     "RangeReader",
     "Step",
-    "decode_open",
     "done_slices",
-    "encode_open",
     "is_lost",
     "missing",
     "no_ends",
@@ -62,65 +48,6 @@ __all__ = [
     "reached",
     "seals",
 ]
-
-MILLISECONDS_MAX: Final = 24 * 3_600_000
-_NAME_MAX: Final = 100
-_FIELDS: Final = {"name", "ms", "log", "ranges"}
-
-
-@dataclass(frozen=True, slots=True)
-class LogPosition:
-    """The place in the log of ends behind which those of a batch are.
-
-    Attributes:
-        partition: Partition of the log's topic.
-        offset: The end of that partition when the batch was planned.
-    """
-
-    partition: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenBatch:
-    """The part of an open batch's dict beside the begin of its partitions.
-
-    Attributes:
-        name: A name that no other batch has. A planner draws it; if two planners plan the same
-            batch, it counts whose dict is in Spark's offset log.
-        milliseconds: How long each task reads.
-        log: Where the ends are.
-        ranges: The key hashes of each range, by partition; disjoint. What is in none is not read:
-            parked keys, and what the query never reads.
-    """
-
-    name: str
-    milliseconds: int
-    log: LogPosition
-    ranges: Mapping[TopicPartition, tuple[KeyRanges, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRange:
-    """A range of an open batch: what one reader reads.
-
-    Attributes:
-        id: Which one it is.
-        slice: What is pending of it, up to the highest offset there is.
-    """
-
-    id: RangeId
-    slice: Slice
-
-    @property
-    def hashes(self) -> KeyRanges:
-        """Its key hashes."""
-        return KeyRanges(stripe.hashes for stripe in self.slice.stripes)
-
-    @property
-    def begin(self) -> RangeEnd:
-        """The end of a range of which nothing is read."""
-        return RangeEnd.at(self.hashes, self.slice.offsets.start)
 
 
 def open_ranges(batch: OpenBatch, progress: Mapping[TopicPartition, Progress]) -> list[OpenRange]:
@@ -291,57 +218,3 @@ class RangeReader:
     def proposed(self) -> "RangeReader":
         """An end was appended, or perhaps not: the log knows."""
         return replace(self, has_looked=False, proposals=self.proposals + 1)
-
-
-# -- the dict ------------------------------------------------------------------------------------
-
-
-def encode_open(batch: OpenBatch) -> dict[str, Any]:
-    """The entry ``open`` of a batch's dict, ready for ``json.dumps``."""
-    ranges: dict[str, dict[str, Any]] = {}
-    for (topic, partition), parts in sorted(batch.ranges.items()):
-        ranges.setdefault(topic, {})[str(partition)] = [hashes.pairs for hashes in parts]
-    log = [batch.log.partition, batch.log.offset]
-    return {"name": batch.name, "ms": batch.milliseconds, "log": log, "ranges": ranges}
-
-
-def decode_open(value: Any) -> OpenBatch:
-    """Read that entry.
-
-    Raises:
-        CheckpointError: It is none; the text says what is wrong.
-    """
-    try:
-        if set(value) != _FIELDS:
-            raise ValueError(f"wanted {', '.join(sorted(_FIELDS))}; found {sorted(value)!r:.100}")
-        name = text_of(value["name"])
-        if not 0 < len(name) <= _NAME_MAX:
-            raise ValueError(f"a name of {len(name)} characters; wanted 1 to {_NAME_MAX}")
-        partition, offset = map(count_of, list_of(value["log"]), (PARTITION_MAX, OFFSET_MAX))
-        ranges = {
-            TopicPartition(text_of(topic), _number_of(number)): _ranges_of(parts)
-            for topic, partitions in value["ranges"].items()
-            for number, parts in partitions.items()
-        }
-        milliseconds = count_of(value["ms"], MILLISECONDS_MAX)
-        return OpenBatch(name, milliseconds, LogPosition(partition, offset), ranges)
-    except (*DAMAGE, AttributeError) as error:
-        raise CheckpointError(
-            f"the checkpoint's offsets cannot be read: @kshare.open: {error}"
-        ) from None
-
-
-def _number_of(text: str) -> int:
-    if not is_partition_name(text):
-        raise ValueError(f"found {text!r:.20}; wanted a partition number")
-    return int(text)
-
-
-def _ranges_of(value: Any) -> tuple[KeyRanges, ...]:
-    parts = tuple(map(hashes_of, list_of(value)))
-    hashes = [part for ranges in parts for part in ranges]
-    if not 0 < len(parts) <= RANGES_MAX:
-        raise ValueError(f"found {len(parts)} ranges; wanted 1 to {RANGES_MAX}")
-    if sum(part.width for part in hashes) != KeyRanges(hashes).width:
-        raise ValueError("two ranges have the same hash")
-    return parts

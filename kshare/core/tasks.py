@@ -25,12 +25,14 @@ from typing import Final, NamedTuple
 
 from kshare.core.hashing import HASH_SPACE
 from kshare.core.offsets import OffsetRange, length
+from kshare.core.open_entry import LogPosition, OpenRange
 from kshare.core.progress import Slice
 
 __all__ = [
     "GROUP_MAX",
     "SMALL_SECONDS",
     "FetchGroup",
+    "OpenTask",
     "PlannedSlice",
     "SharedRange",
     "Task",
@@ -135,6 +137,23 @@ class Task:
     """
 
     slices: tuple[PlannedSlice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTask:
+    """A task of an open batch: it reads for a while, and then agrees on where its ranges ended.
+
+    Attributes:
+        ranges: What it reads, of one or several partitions; at least one.
+        milliseconds: How long it reads.
+        topic: The topic of the log of ends.
+        log: Where in it the ends of the batch are.
+    """
+
+    ranges: tuple[OpenRange, ...]
+    milliseconds: int
+    topic: str
+    log: LogPosition
 
 
 def fetch_groups(query: str, batch: str, offsets: Iterable[OffsetRange]) -> list[FetchGroup | None]:

@@ -17,9 +17,6 @@ from typing import Self
 
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, WHOLE, KeyRanges, split
 from kshare.core.open_batch import (
-    LogPosition,
-    OpenBatch,
-    OpenRange,
     RangeReader,
     Step,
     done_slices,
@@ -29,6 +26,7 @@ from kshare.core.open_batch import (
     reached,
     seals,
 )
+from kshare.core.open_entry import LogPosition, OpenBatch, OpenRange
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.range_end import EndKey, RangeEnd, RangeEnds, RangeId
 from tests.group.protocol.world import LawBrokenError
@@ -401,7 +399,8 @@ def _plan(world: OpenWorld, name: str, driver: Driver) -> Planned:
             raise LawBrokenError(f"batch {driver.number} does not begin where the last one ended")
     ranges = {T0: CUTS[driver.number % len(CUTS)]}
     return Planned(
-        OpenBatch(f"{name}-{driver.number}", 1, LogPosition(0, world.log_end), ranges), begin
+        OpenBatch(f"{name}-{driver.number}", 1, "ends", LogPosition(0, world.log_end), ranges),
+        begin,
     )
 
 

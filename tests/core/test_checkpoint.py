@@ -252,7 +252,7 @@ def test_the_future_is_refused_with_what_to_do() -> None:
     assert caught.value.version == 999
     assert str(caught.value) == (
         "this checkpoint was written by a later kshare: version 999 of '@kshare', and this one "
-        "reads up to version 2. Install that version of kshare or a later one, or start the query "
+        "reads up to version 3. Install that version of kshare or a later one, or start the query "
         "with a new checkpoint."
     )
 
@@ -383,7 +383,7 @@ LIMITS = (EXTRA_KEY, "limits", "t", "0")
             EXTRA_KEY,
             "only committed, ic, limits, start, v",
         ),
-        ({EXTRA_KEY: {"v": 0}}, f"{EXTRA_KEY}.v", "1 or 2"),
+        ({EXTRA_KEY: {"v": 0}}, f"{EXTRA_KEY}.v", "1 to 3"),
         ({EXTRA_KEY: {"v": 2, "schemas": []}}, f"{EXTRA_KEY}.schemas", "an object with columns"),
         ({EXTRA_KEY: {"v": 2, "schemas": {"x": "y"}}}, f"{EXTRA_KEY}.schemas", "key and value"),
         (

@@ -7,15 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kshare.core.checkpoint import BatchOffsets, RangeLimit, decode, encode
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, NO_HASHES, WHOLE, KeyRanges, split
 from kshare.core.open_batch import (
-    LogPosition,
-    OpenBatch,
     RangeReader,
     Step,
-    decode_open,
     done_slices,
-    encode_open,
     is_lost,
     missing,
     no_ends,
@@ -23,6 +20,7 @@ from kshare.core.open_batch import (
     reached,
     seals,
 )
+from kshare.core.open_entry import LogPosition, OpenBatch, decode_open, encode_open
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.range_end import (
     PARTS_MAX,
@@ -40,7 +38,7 @@ from tests.support.mutation import mutated
 T0 = TopicPartition("t", 0)
 LEFT, RIGHT = (KeyRanges([half]) for half in split(WHOLE, 2))
 QUARTERS = split(WHOLE, 4)
-BATCH = OpenBatch("b", 60_000, LogPosition(3, 7), {T0: (LEFT, RIGHT)})
+BATCH = OpenBatch("b", 60_000, "ends", LogPosition(3, 7), {T0: (LEFT, RIGHT)})
 KEY = EndKey(RangeId("b", T0, 1), "a-0")
 
 
@@ -109,9 +107,9 @@ def test_what_is_no_key_is_refused() -> None:
 
 @given(mutated([encode_end(RangeEnd(((LEFT, 5), (RIGHT, 7)))), encode_key(KEY)]))
 def test_damaged_records_are_refused(data: bytes) -> None:
-    for decode in (decode_end, decode_key):
+    for read in (decode_end, decode_key):
         try:
-            decode(data)
+            read(data)
         except ValueError:
             continue
 
@@ -188,6 +186,8 @@ HALF = LEFT.pairs
         ("name", ""),
         ("ms", -1),
         ("log", [1]),
+        ("log", ["", 1, 2]),
+        ("log", ["ends", 1, -2]),
         ("ranges", []),
         ("ranges", {"t": {"01": [HALF]}}),
         ("ranges", {"t": {"0": []}}),
@@ -197,5 +197,27 @@ HALF = LEFT.pairs
     ],
 )
 def test_what_is_no_entry_is_refused(field: str, value: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"@kshare\.open: "):
-        decode_open({**encode_open(BATCH), field: value})
+    entry = {**encode_open(BATCH), field: value}
+    offsets = {"t": {"0": 5}, "@kshare": {"v": 3, "open": entry}}
+    with pytest.raises(CheckpointError, match=r"@kshare\.open: .*checkpoint drop-ranges"):
+        decode(offsets)
+
+
+def test_an_open_batch_is_in_the_dict() -> None:
+    offsets = BatchOffsets({T0: Progress.at(5)}, open=BATCH, schemas={"value": "avro id:7"})
+    encoded = encode(offsets)
+    assert encoded["@kshare"]["v"] == 3
+    assert decode(json.dumps(encoded)) == offsets
+    for version in (1, 2):  # what an older kshare would take for a dict of its own
+        encoded["@kshare"]["v"] = version
+        with pytest.raises(CheckpointError, match="only committed"):
+            decode(encoded)
+
+
+def test_an_open_batch_has_no_limits_and_knows_where_its_partitions_begin() -> None:
+    limit = RangeLimit(LEFT, 9, 1)
+    both = encode(BatchOffsets({T0: Progress.at(5)}, limits={T0: (limit,)}, open=BATCH))
+    with pytest.raises(CheckpointError, match="no limits beside it"):
+        decode(both)
+    with pytest.raises(CheckpointError, match=r"@kshare\.open\.t\.0: wanted the stable offset"):
+        decode(encode(BatchOffsets({}, open=BATCH)))

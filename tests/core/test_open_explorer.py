@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import NO_HASHES
-from kshare.core.open_batch import (
-    OpenRange,
-    RangeReader,
-    Step,
-    no_ends,
-    open_ranges,
-    reached,
-)
+from kshare.core.open_batch import RangeReader, Step, no_ends, open_ranges, reached
+from kshare.core.open_entry import OpenRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.range_end import EndKey, RangeEnd, RangeEnds, RangeId
 from tests.core import open_world
