@@ -136,6 +136,29 @@ class CompactedTopic:
             self._positions = dict.fromkeys(self._listed(), 0)
         return tuple(self._positions)
 
+    def seek(self, partition: int | None, offset: int = 0) -> None:
+        """Read one partition from an offset on, whatever was read before.
+
+        A topic that ends before it counts as made again, as for any other read.
+
+        Args:
+            partition: Its number; None: those that ``choose`` chooses, from their begin on.
+            offset: The offset.
+        """
+        if partition is None:
+            self._positions = {}
+        else:
+            self._positions = {TopicPartition(self.name, partition): offset}
+
+    def end(self, partition: int) -> int:
+        """The end of a partition.
+
+        Raises:
+            UnknownTopicError: The topic does not exist, or has no such partition.
+        """
+        (offset,) = self._cluster.latest([TopicPartition(self.name, partition)]).values()
+        return offset
+
     def config(self) -> TopicConfig | None:
         """The configuration of the topic; None if this client is not authorized to know."""
         return self._cluster.topic_configs([self.name]).get(self.name)

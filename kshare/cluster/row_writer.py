@@ -7,7 +7,8 @@ first is given up with it.
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from confluent_kafka import KafkaError as RdKafkaError
@@ -30,10 +31,17 @@ class RowWriter:
     Args:
         kafka: How to reach the cluster.
         producer: Makes the producer.
+        settings: Of the producer, in place of the usual ones, by librdkafka's names.
     """
 
-    def __init__(self, kafka: KafkaConfig, producer: Callable[..., Producer] = Producer) -> None:
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        producer: Callable[..., Producer] = Producer,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._kafka = kafka
+        self._settings = settings
         self._make = producer
         self._open = ProcessLocal(_Open, keeps_copy=True)
 
@@ -73,7 +81,10 @@ class RowWriter:
         with here.lock:
             if here.client is None:
                 here.client = Client(
-                    self._make, self._kafka, lambda: _config(self._kafka), making="make a producer"
+                    self._make,
+                    self._kafka,
+                    lambda: {**_config(self._kafka), **self._settings},
+                    making="make a producer",
                 )
             return here.client, here.client.handle  # opened by one thread
 

@@ -10,6 +10,7 @@ __all__ = [
     "LEDGER_TOPIC",
     "PARKED_TOPIC",
     "POLICIES_TOPIC",
+    "RANGE_ENDS_TOPIC",
     "TopicSpec",
     "is_internal",
 ]
@@ -18,6 +19,7 @@ PARKED_TOPIC: Final = "__kshare_parked_keys"
 LEDGER_TOPIC: Final = "__kshare_sink_ledger"
 INDIVIDUAL_COMMITS_TOPIC: Final = "__individual_commit_offsets"
 POLICIES_TOPIC: Final = "__kshare_policies"
+RANGE_ENDS_TOPIC: Final = "__kshare_range_ends"
 
 INTERNAL_TOPICS: Final = frozenset(
     {
@@ -25,6 +27,7 @@ INTERNAL_TOPICS: Final = frozenset(
         LEDGER_TOPIC,
         INDIVIDUAL_COMMITS_TOPIC,
         POLICIES_TOPIC,
+        RANGE_ENDS_TOPIC,
         "__consumer_offsets",
         "__share_group_state",
         "__transaction_state",
@@ -36,10 +39,11 @@ INTERNAL_TOPICS: Final = frozenset(
 def is_internal(topic: str) -> bool:
     """True if no ``subscribePattern`` matches a topic.
 
-    Logs of individual commits that ``individual.commit.topic`` names, and ledgers that
-    ``ledgerTopic`` names, are known by how their names begin.
+    Logs of individual commits that ``individual.commit.topic`` names, ledgers that ``ledgerTopic``
+    names, and logs of ends that ``realTime.topic`` names are known by how their names begin.
     """
-    return topic in INTERNAL_TOPICS or topic.startswith((INDIVIDUAL_COMMITS_TOPIC, LEDGER_TOPIC))
+    named = (INDIVIDUAL_COMMITS_TOPIC, LEDGER_TOPIC, RANGE_ENDS_TOPIC)
+    return topic in INTERNAL_TOPICS or topic.startswith(named)
 
 
 @dataclass(frozen=True, slots=True)
