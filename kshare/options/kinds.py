@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from kshare.core.open_entry import MILLISECONDS_MAX
 from kshare.options.allowed import function_fault
 from kshare.options.model import SOURCE_COLUMNS
 from kshare.options.typed_rows import (
@@ -38,6 +39,7 @@ __all__ = [
     "KEYS",
     "LONG_MAX",
     "RANGE_ASSIGNOR",
+    "REAL_TIME",
     "ROW_COLUMNS",
     "SCHEMA",
     "SOME_KEYS",
@@ -67,6 +69,7 @@ _ADDRESS = re.compile(
     r"(?:[A-Za-z_]+://)?(?:\[([0-9A-Fa-f:.%]+)\]|([0-9A-Za-z._-]+)):([0-9]{1,5})", re.ASCII
 )
 _MAX_US = 2**63 // 1000
+_REAL_TIME_SECONDS: Final = (0.1, MILLISECONDS_MAX / 1000)
 DURATION_MAX: Final = _MAX_US / 1e6
 """The longest time in seconds, 292 years: what is longer, no wait takes."""
 # JavaUtils.timeStringAs of Spark: the suffixes that it knows, in microseconds.
@@ -377,6 +380,13 @@ def _parse_duration_or_off(text: str) -> float:
         raise ValueError(f"{error}, or off") from None
 
 
+def _parse_real_time(text: str) -> float:
+    seconds = parse_duration(text)
+    if not _REAL_TIME_SECONDS[0] <= seconds <= _REAL_TIME_SECONDS[1]:
+        raise BadValueError("is too short or too long", "wanted 100ms to 24h")
+    return seconds
+
+
 _OF_REGISTRY: Final = re.compile(
     r"(?:(\.?[a-z_][a-z_0-9.]*)[ \t]+)?(?:(latest)|(version|id)\s*[:=]\s*([0-9]{1,10}))",
     re.ASCII | re.IGNORECASE,
@@ -454,3 +464,5 @@ COMMITS: Final = Kind(
 """The way in which offsets are committed, if at all."""
 DURATION_OR_OFF: Final = Kind("time such as `10m`, or `off`", _parse_duration_or_off)
 """Seconds, infinite for ``off``."""
+REAL_TIME: Final = Kind("time such as `60s`, from `100ms` to `24h`", _parse_real_time)
+"""The time in seconds that a micro-batch reads."""

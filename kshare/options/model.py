@@ -316,6 +316,10 @@ class SourceOptions:
             limit.
         max_time_ahead_seconds: Maximum time that a batch reads ahead of what it leaves, in event
             time; infinite for ``off``, None if not given (streams only).
+        real_time_seconds: How long a micro-batch reads, which then has no end when it is planned
+            (``realTime``); None: it reads up to an end (streams only).
+        real_time_topic: The topic of the ends of such batches (``realTime.topic``); None: the
+            default.
         commit_offsets: Whether stable offsets are committed to the group, or all that the query
             has processed, as a member of a key-shared group (streams only).
         individual_commit_topic: The log of the group's individual commits; None: the default.
@@ -353,6 +357,8 @@ class SourceOptions:
     max_ranges_in_checkpoint: int = 10_000
     max_offsets_ahead: int | None = None
     max_time_ahead_seconds: float | None = None
+    real_time_seconds: float | None = None
+    real_time_topic: str | None = None
     commit_offsets: bool | Literal["individual"] = False
     individual_commit_topic: str | None = None
     max_bytes_key_range_results: int = 200 << 20

@@ -70,6 +70,7 @@ _UNCUT: Final = "has no effect without keyRanges or minPartitions: nothing is cu
 _ASSIGNED: Final = "has no effect on partitions whose key ranges are given in assign"
 _PART: Final = "reads some of the records, which contradicts commitOffsets=individual"
 _NO_PART: Final = "commit no offsets, or give assign the ranges of key hashes to read"
+_FOR_A_WHILE: Final = "bounds a micro-batch, and with realTime it reads for that time"
 _OF_BATCH: Final = "is for streams: a batch query has no checkpoint that knows what was written"
 
 SOURCE_RULES: Final = (
@@ -94,12 +95,28 @@ SOURCE_RULES: Final = (
     Rule("keys", "maxRecordsPerTask", f"{_BATCHES} maxRecordsPerTask", _LIMIT),
     Rule("keys", "targetTaskDuration", f"{_BATCHES} targetTaskDuration", _LIMIT),
     Rule("keys", "commitOffsets=individual", _PART, _NO_PART),
+    Rule(
+        "targetTaskDuration maxRecordsPerTask maxOffsetsPerTrigger minOffsetsPerTrigger "
+        "maxTriggerDelay maxOffsetsAhead maxRecordsPerPartition",
+        "realTime",
+        _FOR_A_WHILE,
+        "leave it out",
+    ),
+    Rule("maxTimeAhead", "realTime !maxTimeAhead=inf", _FOR_A_WHILE, "leave it out, or set off"),
+    Rule("splitBy=offset", "realTime", "has no effect with realTime", "cut by key hash"),
+    Rule(
+        "minPartitions=auto maxTasks=auto",
+        "realTime",
+        "goes by how long tasks take, and with realTime they take that time",
+        "give a number",
+    ),
     Rule("minPartitions=auto", "!stream", "is for streams", "give a number in batch queries"),
     Rule("commitOffsets=true commitOffsets=individual", "!kafka.group.id", _NO_GROUP),
     Rule(
         "startingOffsets=group", "!kafka.group.id", "needs kafka.group.id, the group to start from"
     ),
     idle("kafka.group.id", "commitOffsets or startingOffsets=group"),
+    idle("realTime.topic", "realTime"),
     idle("individual.commit.topic", "commitOffsets=individual or startingOffsets=group"),
 )
 """Of the source. ``stream``: it is a streaming query. ``assign.ranges``: ``assign`` has some."""

@@ -20,6 +20,7 @@ from kshare.options.kinds import (
     INT_MAX,
     KEYS,
     RANGE_ASSIGNOR,
+    REAL_TIME,
     ROW_COLUMNS,
     SCHEMA,
     SOME_KEYS,
@@ -344,6 +345,23 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             DURATION_OR_OFF,
             "max_time_ahead_seconds",
             default="no bound, and a warning with `maxRecordsPerTask` or `targetTaskDuration`",
+        ),
+        Option(
+            "realTime",
+            "Read for this long in each micro-batch, and hand records over as they come "
+            "([real-time.md](real-time.md)).",
+            _STREAM,
+            REAL_TIME,
+            "real_time_seconds",
+            default="a micro-batch reads what is there, and ends",
+        ),
+        Option(
+            "realTime.topic",
+            "With `realTime`: the log of where ranges ended.",
+            _STREAM,
+            TOPIC,
+            "real_time_topic",
+            default="`__kshare_range_ends`",
         ),
         Option(
             "maxRangesInCheckpoint",

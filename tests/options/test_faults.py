@@ -516,3 +516,39 @@ def test_a_range_assignor_that_is_not_there_is_a_fault() -> None:
     found = problem({"rangeAssignor": "no.such.module"})
     assert found.startswith("rangeAssignor: no range assignor 'no.such.module': ")
     assert "built in are: round-robin, lag-weighted, adaptive" in found
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("targetTaskDuration", "5s"),
+        ("maxRecordsPerTask", "5"),
+        ("maxOffsetsPerTrigger", "5"),
+        ("minOffsetsPerTrigger", "5"),
+        ("maxTriggerDelay", "5s"),
+        ("maxOffsetsAhead", "5"),
+        ("maxTimeAhead", "5s"),
+        ("maxRecordsPerPartition", "5"),
+        ("splitBy", "offset"),
+        ("minPartitions", "auto"),
+        ("maxTasks", "auto"),
+    ],
+)
+def test_what_gives_a_batch_an_end_contradicts_real_time(name: str, value: str) -> None:
+    assert options({name: value}) != options()
+    found = problem({"realTime": "60s", name: value})
+    assert found.startswith(f"{name}: ")
+    assert "realTime" in found
+
+
+def test_real_time() -> None:
+    found = options({"realTime": "1.5 min", "realTime.topic": "ends", "maxTimeAhead": "off"})
+    assert found.real_time_seconds == pytest.approx(90)
+    assert found.real_time_topic == "ends"
+    beside = {"keyRanges": "4", "minPartitions": "8", "maxTasks": "4", "keys": '["k"]'}
+    assert options({"realTime": "100ms", **beside}).real_time_seconds == pytest.approx(0.1)
+    for value in ("99ms", "25h"):
+        assert problem({"realTime": value}).endswith("wanted 100ms to 24h")
+    assert problem({"realTime": "60"}).startswith("realTime: is not a time above 0 with a unit")
+    (warning,) = warnings({"realTime.topic": "ends"})
+    assert warning == "option realTime.topic has no effect without realTime"

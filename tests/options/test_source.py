@@ -61,6 +61,8 @@ def test_defaults_of_a_stream() -> None:
         "range_assignor": "round-robin",
         "max_records_per_task": None,
         "target_task_seconds": None,
+        "real_time_seconds": None,
+        "real_time_topic": None,
         "parked_keys": (),
         "max_ranges_in_checkpoint": 10_000,
         "max_offsets_ahead": None,
