@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from kshare.edge import edge
-from kshare.errors import KshareError
+from kshare.errors import KshareError, OptionsError
 from kshare.options import SourceOptions
 from spark_plugin.partitions import SlicePartition, as_partitions
 from spark_plugin.spark_api import (
@@ -126,12 +126,15 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.real_time_seconds is not None:
+            return ReadMinRows(1)  # so that it is seen who asks for all there is
         least = options.min_offsets_per_trigger
         return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     @edge
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Take the log as it is now; records produced later are not read."""
+        self._refuse_end("availableNow")
         self._planner.pin_latest()
 
     def follow_latest(self) -> None:
@@ -144,7 +147,15 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         # Trigger.Once asks for all there is: no limit applies, nor does the minimum.
         is_bounded = not isinstance(limit, ReadAllAvailable)
+        if not is_bounded:
+            self._refuse_end("once")
         return self._planner.latest_offsets(start, max_offsets, may_wait=is_bounded)
+
+    def _refuse_end(self, trigger: str) -> None:
+        """Refuse a trigger that reads what is there beside ``realTime``, which reads what comes."""
+        if self._options.real_time_seconds is not None:
+            wrong = f"realTime: reads what comes, and trigger({trigger}=True) reads what is there"
+            raise OptionsError([f"{wrong}; leave out realTime, or the trigger"])
 
     @edge
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -154,7 +165,9 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     @edge
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch."""
-        return as_partitions(self._planner.tasks(start, end))
+        planner = self._planner
+        opened = planner.open_tasks(start, end)
+        return as_partitions(planner.tasks(start, end) if opened is None else opened)
 
     @edge
     def stop(self) -> None:

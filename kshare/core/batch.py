@@ -284,13 +284,15 @@ def is_idle(
     batch (where partitions start) leaves with the next records. What has changed without a record
     to read is written: partitions that came or went, what is lost, and the ends of a batch whose
     limits may have left something. Those are found in the log, which may not hold them for long.
+    An open batch may read something that is not there yet.
 
     Args:
         reached: How far each partition is.
         limited: The slices of the last batch that had limits.
         after: What the dict of the next batch would say.
     """
-    return not limited and not after.limits and after.progress == reached
+    is_open = after.open is not None
+    return not is_open and not limited and not after.limits and after.progress == reached
 
 
 def batch_ends(

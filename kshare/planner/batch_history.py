@@ -129,6 +129,7 @@ class BatchHistory:
         ends: Finds how far partitions are when a batch is done.
         reports: Waits for the reports of a batch's tasks, and learns from them; returns the ends
             of the slices that reported. Called once for a batch.
+        finish_open: Finds how far partitions are when an open batch is done.
 
     Attributes:
         ends: As above.
@@ -141,10 +142,12 @@ class BatchHistory:
         keys: KeySelection,
         ends: EndOffsetResolver,
         reports: Callable[[RecentBatch], Mapping[Slice, SliceEnd]],
+        finish_open: Callable[[BatchOffsets], Mapping[TopicPartition, Progress]],
     ) -> None:
         self._options = options
         self._keys = keys
         self._reports = reports
+        self._finish_open = finish_open
         self.ends = ends
         self.recent = RecentBatches()
 
@@ -182,7 +185,9 @@ class BatchHistory:
             DataLossError: An end can no longer be found, and ``failOnDataLoss`` is true.
         """
         batch = self.batch(value)
-        if batch.reached is None:
+        if batch.reached is None and batch.offsets.open is not None:
+            batch.reached = self._finish_open(batch.offsets)
+        elif batch.reached is None:
             if batch.reported is None:  # once, also if the log does not answer at first
                 batch.reported = self._reports(batch)
             batch.reached = self.ends.resolve(

@@ -57,7 +57,7 @@ from kshare.core.listing import join_names
 from kshare.core.losses import new_partitions
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.rate import PlannedLimits
-from kshare.core.tasks import PlannedSlice, Task
+from kshare.core.tasks import OpenTask, PlannedSlice, Task
 from kshare.errors import DataLossError, OptionsError
 from kshare.feedback.server import FeedbackServer
 from kshare.options import SourceOptions
@@ -67,6 +67,7 @@ from kshare.planner.cluster_view import ClusterLike, ClusterView
 from kshare.planner.end_offsets import EndOffsetResolver, Scan, scan_log
 from kshare.planner.key_selection import KeySelection
 from kshare.planner.offset_options import is_certain_start
+from kshare.planner.open_batches import EndLogLike, OpenBatches
 from kshare.planner.query_group import QueryGroup, QueryMemberLike
 from kshare.planner.rate_controller import RateController
 from kshare.planner.schema_pins import SchemaPins
@@ -99,6 +100,7 @@ class StreamPlanner:
         times: Timestamps in the log; None for Kafka's.
         wall_clock: Seconds since 1970, for timestamps in the future.
         schemas: The reader schemas of typed rows; None: keys and values are bytes.
+        end_log: Makes the log of ends of a topic, for ``realTime``; None: Kafka's.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class StreamPlanner:
         times: LogTimes | None = None,
         wall_clock: Callable[[], float] = time.time,
         schemas: SchemaPins | None = None,
+        end_log: Callable[[str], EndLogLike] | None = None,
     ) -> None:
         self._options = options
         self._schemas = schemas or SchemaPins()
@@ -124,13 +127,15 @@ class StreamPlanner:
             cluster, options.topics, parking or ParkWatch(options.kafka), policies, clock=clock
         )
         rates = RateController(options, feedback, clock=clock)
+        self._tasks = TaskPlan(options, self._keys, rates, clock=clock)
+        self._open = OpenBatches(options, self._keys, self._tasks.cut, end_log, clock=clock)
         self._history = BatchHistory(
             options,
             self._keys,
             EndOffsetResolver(options, self._keys, scan, self._view.compaction.now),
             rates.finish_batch,
+            self._open.finish,
         )
-        self._tasks = TaskPlan(options, self._keys, rates, clock=clock)
         self._report = StreamReport(
             self._view.retention, rates.shown, options.max_ranges_in_checkpoint
         )
@@ -192,6 +197,7 @@ class StreamPlanner:
         self._tasks.observe(last)
         before, reached = last.offsets, last.progress
         self._schemas.compare(before)
+        self._open.forget(before)
         self._group.commit(reached)
         available = self._view.ends({tp: progress.front for tp, progress in reached.items()})
         self._view.check_policies(self._options, available)
@@ -218,29 +224,39 @@ class StreamPlanner:
         available = {tp: available[tp] for tp in batch.progress}
         starting = unrecorded_starts(before, batch.progress)
         starting |= {tp: batch.progress[tp] for tp in moved if tp in batch.progress}  # read next
-        batch_end = self._bounds.of(
-            batch,
-            available,
-            starting,
-            keys,
-            max_offsets,
-            lambda ends: self._plan_limits(batch, ends, keys),
+        after, limited, limits = self._planned(
+            batch, available, starting, keys, reached, max_offsets
         )
-        after, limited = self._after(batch, batch_end, keys, reached, starting)
         self._view.retention.look(batch.progress, available, batch.started)
         self._report.batch(available, after, self._view.parked_counts(), keys)
         if is_idle(last.progress, last.limited, after):
             return self._idle(start)
         written = encode(after)
-        self._history.recent.add(RecentBatch(batch_name(written), after, limited, batch_end.limits))
+        self._history.recent.add(RecentBatch(batch_name(written), after, limited, limits))
         return written
 
     def seen_offsets(self) -> dict[str, Any] | None:
         """The offsets in Spark's progress report: see :class:`StreamReport`."""
         return self._report.encoded()
 
+    def open_tasks(
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
+    ) -> tuple[OpenTask, ...] | None:
+        """The tasks of the batch between two dicts, if it is open; None if not: see :meth:`tasks`.
+
+        Raises:
+            CheckpointError: A dict cannot be read.
+        """
+        if start == end:  # of a query that goes on without this source
+            return ()
+        batch = self._history.batch(end)
+        if batch.offsets.open is None:
+            return None
+        self._schemas.compare(batch.offsets)
+        return self._open.tasks(batch.offsets)  # the dict says all of it
+
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Task, ...]:
-        """The tasks of the batch between two dicts; none if they are the same.
+        """The tasks of the batch between two dicts, which is not open; none if they are the same.
 
         Raises:
             CheckpointError: It is not known where a partition starts.
@@ -261,7 +277,7 @@ class StreamPlanner:
     def close(self) -> None:
         """Close the connections, and drop what tasks have fetched for each other on this host."""
         with ExitStack() as closing:  # all of them, also if one raises
-            for each in (self._view, self._group, self._tasks):
+            for each in (self._view, self._group, self._tasks, self._open):
                 closing.callback(each.close)
 
     # -- the batch before -------------------------------------------------------------------
@@ -287,31 +303,47 @@ class StreamPlanner:
 
     # -- the next batch ---------------------------------------------------------------------
 
-    def _after(
+    def _planned(
         self,
         batch: BatchStart,
-        batch_end: BatchEnd,
+        available: Mapping[TopicPartition, int],
+        starting: Mapping[TopicPartition, Progress],
         keys: KeySelection,
         reached: Mapping[TopicPartition, Progress],
-        starting: Mapping[TopicPartition, Progress],
-    ) -> tuple[BatchOffsets, list[PlannedSlice]]:
-        """What the dict of a batch says, and the slices of its limits.
+        max_offsets: int | None,
+    ) -> tuple[BatchOffsets, list[PlannedSlice], PlannedLimits]:
+        """What the dict of a batch says; the slices of its limits, and the limits.
 
         Args:
             batch: Where the batch begins.
-            batch_end: Where the batch ends.
+            available: The ends of the partitions' logs.
+            starting: Partitions that read nothing: the dict only records where they stand.
             keys: What the query reads.
             reached: How far each partition is when the batch before is done.
-            starting: Partitions that read nothing: the dict only records where they stand.
+            max_offsets: Maximum number of offsets of the batch; None for none.
         """
+        opened = self._open.plan(batch.progress, available, keys)
+        if opened is not None:  # its dict says where all partitions begin
+            after = BatchOffsets(batch.progress, schemas=self._schemas.pins, open=opened)
+            return after, [], PlannedLimits()
+        end = self._bounds.of(
+            batch,
+            available,
+            starting,
+            keys,
+            max_offsets,
+            lambda ends: self._plan_limits(batch, ends, keys),
+        )
         if self._options.limits_records:
-            after, limited = self._limited(batch, batch_end, keys)
+            after, limited = self._limited(batch, end, keys)
         else:
-            after = BatchOffsets(advanced(batch.progress, batch_end.ends, keys), batch.started)
-            limited = []
+            after, limited = (
+                BatchOffsets(advanced(batch.progress, end.ends, keys), batch.started),
+                [],
+            )
         started = said_starts(after.started, reached, after.progress)
         after = replace(after, started=started, schemas=self._schemas.pins)
-        return with_gaps(after, starting) if starting else after, limited
+        return with_gaps(after, starting) if starting else after, limited, end.limits
 
     def _plan_limits(
         self, batch: BatchStart, ends: Mapping[TopicPartition, int], keys: KeySelection

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Final, TypeAlias
 
-from kshare.core.hashing import split
-from kshare.core.progress import Slice, TopicPartition
+from kshare.core.hashing import HashRange, KeyRanges, split
+from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.rate import PlannedLimits
 from kshare.core.region import Rectangle, hull
 from kshare.core.slicing import (
@@ -101,6 +101,31 @@ class TaskPlan:
             key_ranges=self._options.key_ranges,
         )
         return self._rates.limits(ranges)
+
+    def cut(
+        self,
+        read: Mapping[TopicPartition, KeyRanges],
+        progress: Mapping[TopicPartition, Progress],
+        available: Mapping[TopicPartition, int],
+    ) -> Mapping[TopicPartition, Sequence[HashRange]]:
+        """The ranges of partitions that are read for a while, also where nothing is pending.
+
+        Args:
+            read: The key hashes that are read of each.
+            progress: How far each is.
+            available: Where their logs end now. What is pending there is what assignors go by; to a
+                partition that is read to its end, the next record is that.
+        """
+        pending = {
+            tp: progress[tp].pending_of(max(available[tp], progress[tp].front) + 1, hashes)
+            for tp, hashes in read.items()
+        }
+        return plan_ranges(
+            self._loads(pending),
+            load_range_assignor(self._options.range_assignor),
+            min_tasks=self._options.min_partitions,
+            key_ranges=self._options.key_ranges,
+        )
 
     def tasks(
         self,
