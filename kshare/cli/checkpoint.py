@@ -3,6 +3,8 @@
 Guarantees: no record is lost, and a batch that a sink may have written already gets no other
 records: of a batch that is planned and not committed, the partitions with ranges become empty. A
 partition that such a batch adds, and whose start cannot be read, is left for the next batch to add.
+A batch that reads for a while (``realTime``) comes again as a whole, if it was committed: where it
+ended is not in the checkpoint.
 Records that were processed above a stable offset come again. Partitions without ranges, and other
 sources, stay as they are. Where finished batches started is left out, as nothing needs it any more
 and Spark's own source cannot read it; so are the reader schemas of typed rows. The files that are
@@ -41,7 +43,8 @@ class Dropped:
         topic_partition: The partition.
         stable: Offset that it is at now; None if the query takes it for new, and so reads it from
             its earliest offset.
-        again: Maximum number of records that come again; None if the ranges could not be read.
+        again: Maximum number of records that come again; None if the ranges could not be read, or
+            where they ended is not in the checkpoint (``realTime``).
     """
 
     source: int
@@ -83,7 +86,9 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             say(f"  {_text(dropped)}")
         known = [dropped.again for dropped in result.dropped if dropped.again is not None]
         more = (
-            " and those of ranges that cannot be read" if len(known) < len(result.dropped) else ""
+            " and those of which the number is not known"
+            if len(known) < len(result.dropped)
+            else ""
         )
         say(f"at most {_come_again(sum(known))}{more}")
     elif result.replaced:
@@ -132,17 +137,16 @@ class _Entry:
     def has_ranges(self, tp: TopicPartition) -> bool:
         """True if a partition is in more than one state."""
         reached = self.offsets.progress.get(tp)
-        return (
-            self.damaged or tp in self.offsets.limits or not (reached is None or reached.is_level)
-        )
+        is_begin = self.offsets.open is not None or tp in self.offsets.limits
+        return self.damaged or is_begin or not (reached is None or reached.is_level)
 
     def has_started(self, tp: TopicPartition) -> bool:
         """True if the query had the partition by then; true if that cannot be read."""
         return self.damaged or tp in self.offsets.progress or tp in self.offsets.started
 
     def again(self, tp: TopicPartition, *, with_limits: bool) -> int | None:
-        """Maximum number of records processed above the stable offset."""
-        if self.damaged:
+        """Maximum number of records processed above the stable offset; None if not known."""
+        if self.damaged or (with_limits and self.offsets.open is not None):
             return None
         processed = union(stripe.bounds for stripe in self.offsets.progress[tp].stripes)
         limits = self.offsets.limits.get(tp, ()) if with_limits else ()
@@ -281,7 +285,7 @@ def _begin(
     log: OffsetLog, tp: TopicPartition, entry: _Entry, before: _Entry
 ) -> tuple[int, int | None]:
     """The stable offset where a partition's batch begins, and how many records come again."""
-    if tp in entry.offsets.limits:
+    if entry.offsets.open is not None or tp in entry.offsets.limits:
         return entry.offsets.progress[tp].stable, entry.again(tp, with_limits=False)
     if tp in entry.offsets.started:
         return entry.offsets.started[tp], 0

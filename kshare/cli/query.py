@@ -1,17 +1,23 @@
 """A query as commands see it: its checkpoint, beside what the broker has."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 
 from kshare.cluster.cluster import Cluster
+from kshare.cluster.end_log import EndLog
 from kshare.cluster.examination import log_bounds
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
+from kshare.core.open_batch import open_ranges, read_so_far
 from kshare.core.progress import TopicPartition
-from kshare.errors import UnknownTopicError
-from kshare.monitor.status import Checkpoint, Status, describe, read_checkpoint
+from kshare.errors import DataLossError, KafkaError, UnknownTopicError
+from kshare.monitor.status import Checkpoint, Source, Status, describe, read_checkpoint
 from kshare.options import KafkaConfig
 
-__all__ = ["observed_status", "query_status"]
+__all__ = ["observed_status", "query_status", "with_ends"]
+
+_log = logging.getLogger(__name__)
 
 
 def observed_status(
@@ -33,8 +39,36 @@ def observed_status(
     checkpoint = read_checkpoint(directory)
     if kafka is None:
         return describe(checkpoint)
+    checkpoint = with_ends(checkpoint, kafka)
     with closing(ParkedKeys(kafka)) as keys, closing(Cluster(kafka)) as cluster:
         return query_status(checkpoint, cluster, keys.parked(), on_missing)
+
+
+def with_ends(checkpoint: Checkpoint, kafka: KafkaConfig) -> Checkpoint:
+    """A checkpoint whose last batch is done and has read for a while, with where it ended.
+
+    Where that cannot be read, what is said to be processed is what was when the batch began.
+
+    Args:
+        checkpoint: What the checkpoint says.
+        kafka: How to reach the cluster.
+    """
+    if not checkpoint.is_done or not any(source.planned.open for source in checkpoint.sources):
+        return checkpoint
+    return replace(checkpoint, sources=tuple(_ended(each, kafka) for each in checkpoint.sources))
+
+
+def _ended(source: Source, kafka: KafkaConfig) -> Source:
+    batch, begin = source.planned.open, source.planned.progress
+    if batch is None:
+        return source
+    try:
+        with EndLog(kafka, batch.topic) as log:
+            ends = log.read(batch.log, open_ranges(batch, begin))
+    except (KafkaError, DataLossError) as error:
+        _log.info("where the last batch ended is not known: %s", error)
+        return source
+    return replace(source, done=read_so_far(batch, begin, ends))
 
 
 def query_status(

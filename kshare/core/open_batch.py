@@ -46,6 +46,7 @@ __all__ = [
     "no_ends",
     "open_ranges",
     "reached",
+    "read_so_far",
     "seals",
 ]
 
@@ -125,6 +126,21 @@ def reached(
         for slice_ in done_slices(each, ends.ends[each.id])
     ]
     return {**progress, **progress_after(progress, read, unassigned)}
+
+
+def read_so_far(
+    batch: OpenBatch, progress: Mapping[TopicPartition, Progress], ends: RangeEnds
+) -> dict[TopicPartition, Progress]:
+    """The progress of partitions as far as ends say it, for those who only look.
+
+    Args:
+        batch: The batch.
+        progress: Where its partitions begin.
+        ends: The ends of its ranges; a range without one counts as unread.
+    """
+    ranges = open_ranges(batch, progress)
+    known = RangeEnds(ends.wanted, {**seals(ranges, ends), **ends.ends})
+    return reached(ranges, progress, known, lambda _: NO_HASHES)
 
 
 def is_lost(batch: OpenBatch, log_end: int) -> bool:

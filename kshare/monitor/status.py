@@ -2,6 +2,7 @@
 
 Guarantees: reading changes nothing, and needs no query to run. What a table says was processed was:
 of a batch that is not committed, or whose tasks have record limits, only what stood when it began.
+So of one that reads for a while (``realTime``), unless it is known where its ranges ended.
 All hashes of a range stand at the same offsets, so tables and pictures show the same ranges.
 
 Cost: two files of the checkpoint, and the times of three; the arithmetic is linear in the gaps.
@@ -344,7 +345,7 @@ def _done(planned: BatchOffsets, begun: BatchOffsets) -> dict[TopicPartition, Pr
     """
     done = {}
     for tp, reached in planned.progress.items():
-        if tp in planned.limits or begun == planned:
+        if planned.open or tp in planned.limits or begun == planned:
             done[tp] = reached
         elif tp in planned.started:
             done[tp] = Progress.at(planned.started[tp])
@@ -369,6 +370,8 @@ def _partition(
 ) -> PartitionStatus:
     limits = source.planned.limits.get(tp, ())
     planned_to = max([source.planned.progress[tp].front, *(limit.end for limit in limits)])
+    if source.planned.open is not None and log is not None:
+        planned_to = max(planned_to, log[1])  # it reads what there is
     status = partition_status(
         tp,
         source.done[tp],

@@ -17,6 +17,7 @@ from kshare.cli.checkpoint import Dropped, DropResult, drop_ranges
 from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, RangeLimit, decode, encode
 from kshare.core.hashing import HASH_SPACE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
+from kshare.core.open_entry import LogPosition, OpenBatch
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.errors import CheckpointError, CheckpointVersionError
@@ -160,6 +161,41 @@ def test_a_committed_batch_ends_at_the_stable_offset(tmp_path: Path) -> None:
     assert (result.backup / "1").read_text() == text
     assert sorted(file.name for file in result.backup.iterdir()) == [".1.crc", "1"]
     assert not list((tmp_path / "offsets").glob("*kshare*"))
+
+
+def reads_for_a_while(progress: Progress) -> BatchOffsets:
+    batch = OpenBatch("b", 5_000, "ends", LogPosition(0, 7), {T0: (KeyRanges([HIGH]),)})
+    return BatchOffsets({T0: progress, T1: Progress.at(8)}, open=batch)
+
+
+def test_a_batch_that_reads_for_a_while_comes_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(tmp_path, [reads_for_a_while(Progress.at(3)), reads_for_a_while(AHEAD)], 1)
+    assert read_checkpoint(str(tmp_path)).sources[0].done == {T0: AHEAD, T1: Progress.at(8)}
+    assert main(["checkpoint", "drop-ranges", str(tmp_path)]) == 0
+    assert offsets_in(tmp_path, 1) == BatchOffsets({T0: Progress.at(10), T1: Progress.at(8)})
+    said = capsys.readouterr().out
+    assert "t-1: back at 8, an unknown number of records come again" in said
+    assert "at most 0 records come again and those of which the number is not known" in said
+
+
+def test_a_batch_that_reads_for_a_while_and_is_not_committed_becomes_empty(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, [reads_for_a_while(Progress.at(3)), reads_for_a_while(AHEAD)], 0)
+    assert read_checkpoint(str(tmp_path)).sources[0].done == {T0: AHEAD, T1: Progress.at(8)}
+    result = drop(tmp_path)
+    assert result.dropped == (Dropped(0, T0, 10, 10), Dropped(0, T1, 8, 0))
+    level = BatchOffsets({T0: Progress.at(10), T1: Progress.at(8)})
+    assert offsets_in(tmp_path, 0) == offsets_in(tmp_path, 1) == level
+
+
+def test_a_batch_with_an_end_behind_one_without_becomes_empty(tmp_path: Path) -> None:
+    later = BatchOffsets({T0: Progress.at(50), T1: Progress.at(60)})
+    write_checkpoint(tmp_path, [reads_for_a_while(AHEAD), later], 0)
+    assert read_checkpoint(str(tmp_path)).sources[0].done == {T0: AHEAD, T1: Progress.at(8)}
+    assert drop(tmp_path).dropped == (Dropped(0, T0, 10, None), Dropped(0, T1, 8, None))
+    level = BatchOffsets({T0: Progress.at(10), T1: Progress.at(8)})
+    assert offsets_in(tmp_path, 0) == offsets_in(tmp_path, 1) == level
 
 
 def test_a_planned_batch_becomes_empty(tmp_path: Path) -> None:
@@ -382,7 +418,7 @@ def test_the_command_says_what_it_cannot_count(
     assert main(["checkpoint", "drop-ranges", folder]) == 0
     assert capsys.readouterr().out.splitlines()[1:3] == [
         "  t-0: back at 10, an unknown number of records come again",
-        "at most 0 records come again and those of ranges that cannot be read",
+        "at most 0 records come again and those of which the number is not known",
     ]
 
 

@@ -18,6 +18,7 @@ from kshare.core.open_batch import (
     no_ends,
     open_ranges,
     reached,
+    read_so_far,
     seals,
 )
 from kshare.core.open_entry import LogPosition, OpenBatch, decode_open, encode_open
@@ -221,3 +222,12 @@ def test_an_open_batch_has_no_limits_and_knows_where_its_partitions_begin() -> N
         decode(both)
     with pytest.raises(CheckpointError, match=r"@kshare\.open\.t\.0: wanted the stable offset"):
         decode(encode(BatchOffsets({}, open=BATCH)))
+
+
+def test_who_only_looks_sees_what_ends_say() -> None:
+    begin = {T0: Progress.at(5)}
+    ranges = open_ranges(BATCH, begin)
+    assert read_so_far(BATCH, begin, no_ends(ranges)) == begin
+    ends = no_ends(ranges).read([(EndKey(ranges[0].id, "a"), RangeEnd.at(LEFT, 9))])
+    seen = read_so_far(BATCH, begin, ends)[T0]
+    assert (seen.position_of(LEFT), seen.position_of(RIGHT)) == (9, 5)

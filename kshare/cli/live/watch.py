@@ -21,7 +21,7 @@ from typing import Final, Protocol, TypeAlias
 
 from kshare.cli.connection import is_given, kafka_config, log_topic, needed_kafka_config
 from kshare.cli.live.snapshot import RangeLine, Snapshot, of_group, of_query
-from kshare.cli.query import query_status
+from kshare.cli.query import query_status, with_ends
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
 from kshare.core.progress import Progress, TopicPartition
@@ -83,6 +83,7 @@ class QueryLooker:
 
     def __init__(self, directory: str, kafka: KafkaConfig | None) -> None:
         self._directory = directory
+        self._kafka = kafka
         self._cluster = None if kafka is None else Cluster(kafka)
         self._parked = None if kafka is None else ParkedKeys(kafka)
 
@@ -95,9 +96,10 @@ class QueryLooker:
         """
         at, read_at, warnings = time.time(), time.monotonic(), list[str]()
         checkpoint = read_checkpoint(self._directory)
-        if self._cluster is None or self._parked is None:
+        if self._kafka is None or self._cluster is None or self._parked is None:
             status = describe(checkpoint)
         else:
+            checkpoint = with_ends(checkpoint, self._kafka)
             parked = _parked(self._parked, warnings)
             status = query_status(
                 checkpoint, self._cluster, parked, lambda error: warnings.append(str(error))
