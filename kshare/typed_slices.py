@@ -3,7 +3,7 @@
 Without ``valueFormat`` or ``keyFormat``, slices have bytes, and nothing of formats is imported.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from secrets import token_hex
@@ -20,7 +20,7 @@ from kshare.wire.reader.read_slice import OnEnd, read_slices, reader_options
 if TYPE_CHECKING:
     from kshare.formats.schemas import ReaderSchemas
 
-__all__ = ["read_slice", "typed_slices"]
+__all__ = ["read_slice", "typed_batches", "typed_slices"]
 
 
 def read_slice(
@@ -86,13 +86,30 @@ def typed_slices(
         schemas: The reader schemas.
         on_end: As for :func:`kshare.wire.reader.read_slice.read_slices`.
     """
+    places = {each.slice.topic_partition for each in slices}
+    return typed_batches(lambda raw: read_slices(slices, raw, on_end), places, options, schemas)
+
+
+def typed_batches(
+    read: Callable[[SourceOptions], Iterator[pa.RecordBatch]],
+    places: Collection[tuple[str, int]],
+    options: SourceOptions,
+    schemas: "ReaderSchemas",
+) -> Generator[pa.RecordBatch, None, None]:
+    """Type the rows that a reader brings.
+
+    Args:
+        read: Reads as bytes, by the options that it gets.
+        places: Topics and partitions that it reads.
+        options: The options of the typed rows.
+        schemas: The reader schemas.
+    """
     from kshare.formats.typed_columns import raw_columns  # noqa: PLC0415 - others do without
 
-    places = {(each.slice.topic, each.slice.partition) for each in slices}
     place = next(iter(places)) if len(places) == 1 else None
     raw = raw_columns(schemas.rows, options.column_names, one_partition=place is not None)
     reading = replace(options, columns=raw, include_headers="headers" in raw)
-    return _typed(read_slices(slices, reading, on_end), options, schemas, place)
+    return _typed(read(reading), options, schemas, place)
 
 
 def _typed(
@@ -100,7 +117,7 @@ def _typed(
     options: SourceOptions,
     schemas: "ReaderSchemas",
     place: tuple[str, int] | None,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     from kshare.formats.typed_columns import RowTyper  # noqa: PLC0415 - others do without
 
     with ExitStack() as stack:

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from kshare.edge import edge
 from kshare.errors import KshareError, OptionsError
 from kshare.options import SourceOptions
-from spark_plugin.partitions import SlicePartition, as_partitions
+from spark_plugin.partitions import OpenPartition, SlicePartition, as_partitions
 from spark_plugin.spark_api import (
     ReadAllAvailable,
     ReadLimit,
@@ -53,12 +53,15 @@ class _TaskReader:
     @edge
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Read a task's slices, as Arrow batches."""
-        if not isinstance(partition, SlicePartition):
+        if not isinstance(partition, SlicePartition | OpenPartition):
             return  # Spark makes one bare partition of an empty plan
         # The compiled kernels and what reads with them: 0.6 s and 88 MiB, which no planner needs.
-        from spark_plugin.task_side import read_partition  # noqa: PLC0415
+        from spark_plugin.task_side import read_open_partition, read_partition  # noqa: PLC0415
 
-        yield from read_partition(partition, self._options, self._schemas)
+        if isinstance(partition, OpenPartition):
+            yield from read_open_partition(partition, self._options, self._schemas)
+        else:
+            yield from read_partition(partition, self._options, self._schemas)
 
 
 class BatchReader(_TaskReader, DataSourceReader):

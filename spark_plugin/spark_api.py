@@ -11,6 +11,7 @@ several batches for AvailableNow     4.2     :mod:`spark_plugin.triggers` runs t
                                              trigger is one batch, which the options' limits bound
 Once without limits                  4.2     the limits hold: a warning
 ``reportLatestOffset``               4.2     events do not tell the lag: a warning of the listener
+rows leave a worker at once          4.3     by a setting; :func:`worker_flush` does it on all
 Arrow batches for a stream's sink    4.1     the Arrow writer of batch queries, which 4.0 asks too
 filters                              4.1     Spark filters (:mod:`spark_plugin.read_info`)
 ===================================  ======  ====================================================
@@ -91,11 +92,15 @@ __all__ = [
     "new_folder",
     "refuse_reuse",
     "shown_offsets",
+    "worker_flush",
 ]
 
 _RECEIVER: Final = "SparkSocketMessageReceiver"
 _FINISH: Final = "get_finish_signal_from_stream"
 _READ: Final = "read_int"
+_MAIN: Final = "main"
+_WORKERS: Final = ("pyspark.worker", "__main__")  # the latter without a daemon
+_OUTPUT: Final = "outfile"
 
 
 def new_folder() -> str | None:
@@ -146,6 +151,26 @@ def refuse_reuse() -> bool:
     end, read = worker.SpecialLengths.END_OF_STREAM, worker.read_int
     worker.read_int = lambda stream: 0 if (number := read(stream)) == end else number
     return True
+
+
+def worker_flush() -> Callable[[], None] | None:
+    """Return what sends the rows that this Python worker has written so far to Spark.
+
+    A worker keeps 64 KiB of rows back (``spark.buffer.size``), which in a batch that reads for a
+    while may be all of them. What it writes to is in a local variable of its main function, so this
+    looks there: it is to be called in the generator that the worker takes rows from. Seen on Spark
+    4.0.2 and 4.3.0, with any Python.
+
+    Returns:
+        None outside of a worker, and in one of an unknown version of Spark.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == _MAIN and frame.f_globals.get("__name__") in _WORKERS:
+            flush: Callable[[], None] | None = getattr(frame.f_locals.get(_OUTPUT), "flush", None)
+            return flush
+        frame = frame.f_back
+    return None
 
 
 def _failing(finish: Callable[[Any], None]) -> Callable[[Any], NoReturn]:

@@ -29,7 +29,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import cache, partial
 from itertools import pairwise
@@ -46,13 +46,19 @@ from kshare.operating_system import OperatingSystem, this_system
 from kshare.options import SourceOptions
 from kshare.wire.reader.read_slice import OnEnd, read_slices
 from spark_plugin.logs import show_log
-from spark_plugin.partitions import SlicePartition
-from spark_plugin.spark_api import SPARK, refuse_reuse
+from spark_plugin.partitions import OpenPartition, SlicePartition
+from spark_plugin.spark_api import SPARK, refuse_reuse, worker_flush
 
 if TYPE_CHECKING:
     from kshare.formats.schemas import ReaderSchemas
 
-__all__ = ["end_worker_with_task", "executor_above", "read_partition", "this_executor"]
+__all__ = [
+    "end_worker_with_task",
+    "executor_above",
+    "read_open_partition",
+    "read_partition",
+    "this_executor",
+]
 
 _log = logging.getLogger("kshare")
 _DAEMONS = {"pyspark.daemon", "spark_plugin.daemon"}
@@ -86,6 +92,50 @@ def read_partition(
         from kshare.typed_slices import typed_slices  # noqa: PLC0415
 
         yield from typed_slices(partition.slices, options, schemas, on_end)
+
+
+def read_open_partition(
+    partition: OpenPartition, options: SourceOptions, schemas: "ReaderSchemas | None" = None
+) -> Iterator[pa.RecordBatch]:
+    """Read a task of a batch that reads for a while; rows leave the worker as they come.
+
+    Args:
+        partition: The task.
+        options: The query's options.
+        schemas: As of :func:`read_partition`.
+    """
+    _prepare_process()
+    # Other queries need neither these nor librdkafka's clients.
+    from kshare.cluster.end_log import EndLog  # noqa: PLC0415
+    from kshare.wire.reader.open_reader import OpenReader  # noqa: PLC0415
+
+    task, fails = partition.task, options.fail_on_data_loss
+    flush = worker_flush()
+    if flush is None:
+        _log.warning(
+            "%s keeps rows back until there are 64 KiB of them, as its Python worker is not known; "
+            "set spark.python.udf.pipelined.enabled=true (from Spark 4.3 on) or a small "
+            "spark.buffer.size for rows that leave at once",
+            SPARK,
+        )
+    with ExitStack() as stack:
+        stack.callback(forget_finders)
+        ends = stack.enter_context(EndLog(options.kafka, task.topic, fail_on_data_loss=fails))
+
+        def read(raw: SourceOptions) -> Generator[pa.RecordBatch, None, None]:
+            return OpenReader(task, raw, ends).batches()
+
+        rows = read(options)
+        if schemas is not None:
+            from kshare.typed_slices import typed_batches  # noqa: PLC0415
+
+            places = {each.id.partition for each in task.ranges}
+            rows = typed_batches(read, places, options, schemas)
+        stack.enter_context(closing(rows))
+        for batch in rows:
+            yield batch
+            if flush is not None:
+                flush()  # that batch: the worker has written it, and asks for the next one
 
 
 def _report(report: TaskReport, ticket: Ticket, end: SliceEnd) -> None:

@@ -90,15 +90,20 @@ def seals(ranges: Sequence[OpenRange], ends: RangeEnds) -> dict[RangeId, RangeEn
 
 def done_slices(each: OpenRange, end: RangeEnd) -> list[Slice]:
     """The records of a range that has an end, as slices; nothing where it ends before it begins."""
-    tp = each.id.partition
-    below = [
-        Stripe(both, bounds)
-        for hashes, offset in end.parts
+    return _between(each, RangeEnd.at(each.hashes, 0), end)
+
+
+def _between(each: OpenRange, begin: RangeEnd, end: RangeEnd) -> list[Slice]:
+    """The records of a range from one end to another; of hashes that both have."""
+    stripes = [
+        Stripe(part, bounds)
+        for ours, low in begin.parts
+        for theirs, high in end.parts
         for stripe in each.slice.stripes
-        if (bounds := within(stripe.bounds, 0, offset))
-        for both in hashes & (stripe.hashes,)
+        if (bounds := within(stripe.bounds, low, high))
+        for part in ours & theirs & (stripe.hashes,)
     ]
-    return [Slice(*tp, stripes=below)] if below else []
+    return [Slice(*each.id.partition, stripes=stripes)] if stripes else []
 
 
 def reached(
@@ -203,6 +208,15 @@ class RangeReader:
         if not self.delivered.is_within(self.bound):
             return Step.FAIL
         return Step.END if self.bound.is_within(self.delivered) else Step.READ
+
+    @property
+    def rest(self) -> list[Slice]:
+        """What is still to be handed over: up to the bound; without one, of keys not parked."""
+        if self.bound is not None:
+            return _between(self.range, self.delivered, self.bound)
+        hashes = self.range.hashes - self.parked
+        goes_on = RangeEnd.at(hashes, OFFSET_MAX) if hashes else None
+        return [] if goes_on is None else _between(self.range, self.delivered, goes_on)
 
     def look(self, ends: RangeEnds) -> "RangeReader":
         """The log of ends was read, to its end."""

@@ -143,7 +143,7 @@ class RowTyper:
         self._advice = f". {spelled(_ADVICE)}" if self._policy == "fail" else ""
 
     def batches(self, raw: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Type record batches, one after another.
+        """Type record batches, one after another; of those with rows, what has none is left out.
 
         Raises:
             BadRecordError: A record cannot be decoded, with ``badRecords=fail``.
@@ -151,7 +151,8 @@ class RowTyper:
         """
         for batch in raw:
             typed = self.typed(batch)
-            if typed.num_rows:
+            # A batch that was read without rows says that the reader is there.
+            if typed.num_rows or not batch.num_rows:
                 yield typed
 
     def typed(self, raw: pa.RecordBatch, place: tuple[str, int] | None = None) -> pa.RecordBatch:

@@ -1,6 +1,7 @@
 """Open batches: ends, their records, what is read of a range, the entry of the dict."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -135,6 +136,38 @@ def test_what_is_read_is_what_lies_below_the_ends(
     for each, end in zip(ranges, (left, right), strict=True):
         for slice_ in done_slices(each, end):
             assert slice_.offsets.start >= stable
+
+
+@given(st.integers(0, 5), st.integers(0, 9), st.integers(0, 3), ends_of(LEFT))
+def test_the_rest_of_a_reader_is_what_it_has_not_handed_over(
+    stable: int, delivered: int, parked: int, bound: RangeEnd
+) -> None:
+    """Without an end, all that comes of keys that are not parked; with one, up to this."""
+    each, _ = open_ranges(BATCH, {T0: Progress.at(stable)})
+    held = KeyRanges(QUARTERS[:parked])
+    reader = RangeReader.of(each).park(held).deliver_to(delivered)
+    (following,) = reader.rest or [None]
+    assert (following is None) == (LEFT - held == NO_HASHES)
+    if following is not None:
+        assert KeyRanges(stripe.hashes for stripe in following.stripes) == LEFT - held
+        assert following.offsets.start == max(stable, delivered)
+    bounded = replace(reader, bound=bound)
+    wanted = {
+        (quarter, offset)
+        for quarter in (0, 1)
+        for offset in range(stable, 10)
+        if at(reader.delivered, quarter) <= offset < at(bound, quarter)
+    }
+    found = [
+        (quarter, offset)
+        for slice_ in bounded.rest
+        for each_ in slice_.rectangles
+        for quarter in (0, 1)
+        for offset in range(each_.offsets.start, each_.offsets.end)
+        if each_.hashes.lo <= QUARTERS[quarter].lo < each_.hashes.hi
+    ]
+    assert len(found) == len(wanted)
+    assert set(found) == wanted
 
 
 def test_what_has_no_end_is_sealed_where_it_begins() -> None:

@@ -1,6 +1,7 @@
 """What Spark has, and what is done without it. ``make test-spark`` runs on each version."""
 
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,3 +87,24 @@ def test_an_unknown_worker_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, worke
     before = None if worker is None else dict(worker.__dict__)
     assert not spark_api.refuse_reuse()
     assert worker is None or worker.__dict__ == before
+
+
+@pytest.mark.parametrize("name", ["pyspark.worker", "__main__"])
+def test_what_a_worker_has_written_can_be_sent(name: str) -> None:
+    """What it writes to is found from within the generator that it takes rows from."""
+    sent: list[str] = []
+    outfile = SimpleNamespace(flush=lambda: sent.append("rows"))
+    module: dict[str, Any] = {"__name__": name}
+    exec("def main(infile, outfile):\n    return next(infile)", module)
+
+    def rows() -> Iterator[object]:
+        yield spark_api.worker_flush()
+
+    flush = module["main"](rows(), outfile)
+    assert sent == []
+    flush()
+    assert sent == ["rows"]
+    assert module["main"](rows(), None) is None
+    assert spark_api.worker_flush() is None
+    module["__name__"] = "a_users_module"
+    assert module["main"](rows(), outfile) is None

@@ -20,7 +20,7 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -40,7 +40,7 @@ from kshare.wire.reader.fetcher import Fetcher
 from kshare.wire.reader.partition_reader import PartitionReader
 from kshare.wire.reader.slice_records import SliceRecords
 
-__all__ = ["NO_END", "NamedReset", "TailReader", "TailRecords"]
+__all__ = ["NO_END", "LossTexts", "NamedReset", "TailReader", "TailRecords"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +52,34 @@ _DECODERS_MAX = 8  # partitions that keep their buffers; others give them up aft
 _ALTERNATING = 8  # partitions
 _ROWS_MAX = 16_384  # a fourth takes 20 MB less, and no more time
 _TURN_ROWS_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class LossTexts:
+    """How the owner of a reader is to be named what it can do about lost offsets.
+
+    Attributes:
+        option: The option that says whether reading goes on, as it is set for that.
+        to_go_on: What to do if deleted offsets are an error.
+        to_repair: What to do if the log ends before a wanted offset.
+        to_read_anew: What to do to read a topic that was made again.
+        to_warn: With what setting that is a warning.
+    """
+
+    option: str
+    to_go_on: str
+    to_repair: str
+    to_read_anew: str
+    to_warn: str
+
+
+GROUP_TEXTS: Final = LossTexts(
+    "auto.offset.reset={reset}",
+    "set auto.offset.reset to go on",
+    "seek to an offset that it holds, or reset the group's offsets",
+    "seek to offset {first} to read it",
+    "with another auto.offset.reset, this is a warning",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +134,7 @@ class _Tail:
         brokers: Knows the topic of now.
         topic_partition: The partition.
         end: The end of what is read of it.
+        texts: What its owner can do about lost offsets.
 
     Attributes:
         end: As given.
@@ -125,8 +154,10 @@ class _Tail:
         brokers: BackgroundBrokers,
         topic_partition: TopicPartition,
         end: int,
+        texts: LossTexts,
     ) -> None:
         self.end = end
+        self._texts = texts
         self.bounds: tuple[int, int] | None = None
         self.reader: PartitionReader | None = None
         self.epochs: tuple[tuple[int, int], ...] = ()
@@ -165,21 +196,15 @@ class _Tail:
             f"({ids}); the log holds offsets {first} to {end} now (end not included), and what is "
             f"below offset {offset}, up to which the former one was read, is not read"
         )
+        read_anew = self._texts.to_read_anew.format(first=first)
         if self._reset == "error":
             raise DataLossError(
-                f"{what}; seek to offset {first} to read it; with another auto.offset.reset, this "
-                "is a warning",
+                f"{what}; {read_anew}; {self._texts.to_warn}",
                 wanted=(first, offset),
                 available=(first, end),
                 **position.facts,
             )
-        _log.warning(
-            "%s (seek to offset %d to read it). Going on at %d (auto.offset.reset=%s)",
-            what,
-            first,
-            offset,
-            self._reset,
-        )
+        _log.warning("%s (%s). Going on at %d (%s)", what, read_anew, offset, self._going_on)
 
     def lost(self, lost: LostOffsets) -> int:
         offset, earliest = lost.wanted[0], lost.earliest
@@ -189,11 +214,7 @@ class _Tail:
             f"{why_missing(is_deleted=lost.is_deleted)}"
         )
         if self._reset == "error" or not lost.is_deleted:
-            hint = (
-                "set auto.offset.reset to go on"
-                if lost.is_deleted
-                else "seek to an offset that it holds, or reset the group's offsets"
-            )
+            hint = self._texts.to_go_on if lost.is_deleted else self._texts.to_repair
             raise DataLossError(
                 f"{what}; {hint}",
                 wanted=(offset, earliest if lost.is_deleted else offset + 1),
@@ -201,8 +222,12 @@ class _Tail:
                 **lost.position.facts,
             )
         # Java's consumer with "latest" goes on at the end; what the log still has is pending.
-        _log.warning("%s. Going on at %d (auto.offset.reset=%s)", what, earliest, self._reset)
+        _log.warning("%s. Going on at %d (%s)", what, earliest, self._going_on)
         return earliest
+
+    @property
+    def _going_on(self) -> str:
+        return self._texts.option.format(reset=self._reset)
 
 
 def _hidden(partition: TopicPartition, stable: int, end: int) -> Wait:
@@ -224,10 +249,22 @@ class TailReader:
         options: Options of the source; columns, and how to reach Kafka.
         reset: Whether to go on if wanted offsets were deleted: `error` says no.
         waker: What ends waiting.
+        texts: What its owner can do about lost offsets.
+        drops_times: As for :class:`.Decoder`.
     """
 
-    def __init__(self, options: SourceOptions, reset: NamedReset, waker: Waker) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        reset: NamedReset,
+        waker: Waker,
+        *,
+        texts: LossTexts = GROUP_TEXTS,
+        drops_times: bool = True,  # a message can say that it has none
+    ) -> None:
         self._options = options
+        self._texts = texts
+        self._drops_times = drops_times
         self._reset: NamedReset = reset
         self._waker = waker
         self._brokers = BackgroundBrokers(options.kafka, waker.wake)
@@ -262,7 +299,7 @@ class TailReader:
             arena=None if takes_turns else self._arena,
             is_one_of_many=len(self._tails) >= _DECODERS_MAX,
             max_rows=_TURN_ROWS_MAX if takes_turns and not is_alone else _ROWS_MAX,
-            drops_times=True,  # a message can say that it has none
+            drops_times=self._drops_times,
         )
         if not self._topic_ids.is_known(topic_partition):
             self._brokers.forget(topic_partition)  # the id that is remembered may be a former one
@@ -273,6 +310,7 @@ class TailReader:
             self._brokers,
             topic_partition,
             slice_.offsets.end,
+            self._texts,
         )
         self._tails[topic_partition] = tail
         tail.reader = self._loop.read([records], tail)
