@@ -235,22 +235,8 @@ def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
             enough.set()
         if history := job.get("history"):
             note_batch(history, rows, batch)
-            return
-        columns = rows.select("topic", "partition", "offset", "key", "value")
-        placed = columns.withColumn("task", F.spark_partition_id())
-        if where == "in-tasks" and is_time:
-            seen: list[int] = []  # a copy for each task
-
-            def pass_some_rows(_: int) -> bool:
-                seen.append(1)
-                if len(seen) >= kill["rows"]:
-                    strike(kill)
-                return True
-
-            placed = placed.where(F.udf(pass_some_rows, "boolean")("offset"))
-        if seconds := job.get("record_seconds"):
-            placed = worked_on(placed, seconds)
-        placed.write.mode("overwrite").parquet(f"{job['out']}/batch={batch}")
+        else:
+            write_batch(job, rows, batch, kills=where == "in-tasks" and is_time)
         if where == "before-commit-log" and is_time:
             strike(kill)
             raise SinkDiesError(f"batch {batch} is written, and not noted as done")
@@ -267,6 +253,33 @@ def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
             _read_all(writer, ran, enough)
     finally:
         timer.cancel()
+
+
+def write_batch(job: Mapping[str, Any], rows: DataFrame, batch: int, *, kills: bool) -> None:
+    """Process a batch: write its rows over what an earlier try has left.
+
+    Args:
+        job: The job.
+        rows: Its rows.
+        batch: Its id.
+        kills: Whether the job's kill is due when a task has seen some rows.
+    """
+    columns = rows.select("topic", "partition", "offset", "key", "value")
+    placed = columns.withColumn("task", F.spark_partition_id())
+    if kills:
+        kill: Kill = job["kill"]
+        seen: list[int] = []  # a copy for each task
+
+        def pass_some_rows(_: int) -> bool:
+            seen.append(1)
+            if len(seen) >= kill["rows"]:
+                strike(kill)
+            return True
+
+        placed = placed.where(F.udf(pass_some_rows, "boolean")("offset"))
+    if seconds := job.get("record_seconds"):
+        placed = worked_on(placed, seconds)
+    placed.write.mode("overwrite").parquet(f"{job['out']}/batch={batch}")
 
 
 def worked_on(rows: DataFrame, seconds: float) -> DataFrame:

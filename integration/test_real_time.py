@@ -1,0 +1,175 @@
+"""``realTime`` through kills: of driver, planner and workers, and of the broker.
+
+The judge is the one of query histories: a batch that runs again has the same records, and each
+key's come in order. Besides, each record comes once with its batch's first run, and none is lost.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.kafka import KafkaBroker
+from integration.query_histories import Batch, batches_of, faults_of_batches
+from integration.runs import Driver, StreamingRun, was_killed
+from integration.streaming_job import Kill
+from kshare.core.checkpoint import decode
+from kshare.testing import Record
+from tests.support.clock import until
+
+WAIT_S = 240.0
+PARTITIONS = 2
+KEYS = 20
+
+
+@dataclass
+class RealTime:
+    """A query with ``realTime``, through any number of starts, while records are produced.
+
+    Attributes:
+        broker: Of the topic, and of the log of ends.
+        folder: Where the checkpoint is, and the history.
+        options: Of the source, beside those that all have.
+        ends: How its starts have ended.
+    """
+
+    broker: KafkaBroker
+    driver: Driver
+    folder: Path
+    options: dict[str, str] = field(default_factory=dict)
+    ends: list[str | None] = field(default_factory=list)
+    produced: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.topic = self.broker.create_topic(partitions=PARTITIONS)
+        self.run = StreamingRun(self.broker.bootstrap_servers, self.topic, self.folder, self.driver)
+        self.history = self.folder / "history"
+        self.run.more = {"history": str(self.history), "trigger": "0 seconds"}
+        self._is_over = threading.Event()
+
+    @contextmanager
+    def producing(self) -> Iterator[None]:
+        """Write some records now and then."""
+        thread = threading.Thread(target=self._produce_on, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._is_over.set()
+            thread.join(WAIT_S)
+
+    def _produce_on(self) -> None:
+        while not self._is_over.wait(0.3):
+            for partition in range(PARTITIONS):
+                first = self.produced[partition]
+                keys = [b"%d-%d" % (partition, n % KEYS) for n in range(first, first + KEYS)]
+                records = [Record(key, b"v") for key in keys]
+                self.broker.produce(self.topic, records, partition=partition)
+                self.produced[partition] += KEYS
+
+    def kill(self, what: str, where: str, batch: int = 1, **more: Any) -> None:
+        """Start it, and kill something there; a worker is started again, and the query goes on."""
+        kill: Kill = {"what": what, "where": where, "batch": batch, "rows": 20, **more}
+        with self._started(kill) as thread:
+            until(lambda: is_reached(kill) or not thread.is_alive(), WAIT_S)
+            assert is_reached(kill), self.driver.log()
+            if what == "worker":
+                self.go_on(2)
+            else:
+                thread.join(WAIT_S)
+        assert what == "worker" or self.ends[-1] is not None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Start it, and stop it at the end."""
+        with self._started(None):
+            yield
+        assert self.ends[-1] is None, f"{self.ends[-1]}\n{self.driver.log()}"
+
+    @contextmanager
+    def _started(self, kill: Kill | None) -> Iterator[threading.Thread]:
+        def start() -> None:
+            given = {"realTime": "2s", "minPartitions": "3", "maxTasks": "3", **self.options}
+            self.ends.append(self.run.try_to_start("kshare", kill, None, **given))
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        try:
+            yield thread
+        finally:
+            while thread.is_alive():  # a start removes the file that an earlier one has left
+                self.run.stop_file.touch()
+                thread.join(1)
+
+    @property
+    def batches(self) -> list[Batch]:
+        """What was processed."""
+        if not self.history.exists():
+            return []
+        return batches_of([line.split() for line in self.history.read_text().splitlines()])
+
+    def go_on(self, more: int) -> None:
+        """Wait for more batches."""
+        done = len(self.batches)
+        until(lambda: len(self.batches) >= done + more, WAIT_S)
+
+    def received(self) -> Counter[tuple[int, int]]:
+        """How often a partition's offsets came, not counting what a batch has had before."""
+        by_number = {batch.number: batch for batch in reversed(self.batches)}
+        return Counter(
+            (int(key.split(b"-")[0]), offset)
+            for batch in by_number.values()
+            for offset, key in batch.records
+        )
+
+    def is_all_there(self) -> bool:
+        """Whether all that was produced so far has come."""
+        return sum(self.produced.values()) <= len(self.received())
+
+    def judge(self) -> list[str]:
+        """What is wrong with all that was received."""
+        wanted = {(tp, offset) for tp in self.produced for offset in range(self.produced[tp])}
+        received = self.received()
+        faults = faults_of_batches(self.batches, [])
+        faults += [f"lost: {place}" for place in sorted(wanted - received.keys())]
+        faults += [f"{count} times: {place}" for place, count in received.items() if count > 1]
+        return faults
+
+
+def is_reached(kill: Kill) -> bool:
+    """Whether something was killed."""
+    return "marker" in kill and was_killed(kill)  # which the start gives it
+
+
+def in_all(is_so: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    until(is_so, WAIT_S)
+
+
+@pytest.mark.timeout(900)  # five Spark processes
+def test_nothing_is_lost_doubled_or_out_of_order_through_kills(tmp_path: Path) -> None:
+    with KafkaBroker() as broker, Driver(tmp_path, master="local[3,4]") as driver:
+        query = RealTime(broker, driver, tmp_path)
+        with query.producing():
+            query.kill("driver", "in-reader", batch=1)
+            query.kill("driver", "before-commit-log", batch=1)
+            query.kill("planner", "after-offset-log", batch=1)
+            query.kill("worker", "in-reader", batch=1)
+            query.kill("driver", "any-time", seconds=5.0)
+            with query.running():
+                query.go_on(2)
+                broker.kill9()
+                broker.restart()
+                query.go_on(2)
+        with query.running():
+            in_all(query.is_all_there)
+    assert not query.judge(), driver.log()
+    again = Counter(batch.number for batch in query.batches)
+    assert max(again.values()) > 1  # one was written, and not committed
+    last = max(query.run.offsets().items())[1]
+    assert decode(last).open is not None
