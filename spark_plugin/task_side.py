@@ -96,7 +96,7 @@ def read_partition(
 
 def read_open_partition(
     partition: OpenPartition, options: SourceOptions, schemas: "ReaderSchemas | None" = None
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """Read a task of a batch that reads for a while; rows leave the worker as they come.
 
     Args:
@@ -107,7 +107,9 @@ def read_open_partition(
     _prepare_process()
     # Other queries need neither these nor librdkafka's clients.
     from kshare.cluster.end_log import EndLog  # noqa: PLC0415
-    from kshare.wire.reader.open_reader import OpenReader  # noqa: PLC0415
+    from kshare.cluster.parked_keys import ParkWatch  # noqa: PLC0415
+    from kshare.cluster.parking import Parking  # noqa: PLC0415
+    from kshare.wire.reader.open_reader import LOOK_SECONDS, OpenReader  # noqa: PLC0415
 
     task, fails = partition.task, options.fail_on_data_loss
     flush = worker_flush()
@@ -121,9 +123,20 @@ def read_open_partition(
     with ExitStack() as stack:
         stack.callback(forget_finders)
         ends = stack.enter_context(EndLog(options.kafka, task.topic, fail_on_data_loss=fails))
+        parking = stack.enter_context(
+            closing(
+                Parking(
+                    ParkWatch(options.kafka, every_seconds=LOOK_SECONDS),
+                    lambda: None,  # the reader looks by itself
+                    unknown="keys that are parked from now on are read until this batch ends",
+                    every_seconds=LOOK_SECONDS,
+                )
+            )
+        )
+        parking.start()
 
         def read(raw: SourceOptions) -> Generator[pa.RecordBatch, None, None]:
-            return OpenReader(task, raw, ends).batches()
+            return OpenReader(task, raw, ends, parked=lambda: parking.hashes or {}).batches()
 
         rows = read(options)
         if schemas is not None:

@@ -123,12 +123,20 @@ class ParkWatch:
         kafka: How to reach the cluster.
         look_seconds: Maximum time that a look may take once the query runs.
         clock: Source of time.
+        every_seconds: Age from which on the list is read again.
     """
 
     def __init__(
-        self, kafka: KafkaConfig, *, look_seconds: float = 5.0, clock: Clock = time
+        self,
+        kafka: KafkaConfig,
+        *,
+        look_seconds: float = 5.0,
+        clock: Clock = time,
+        every_seconds: float = EVERY_SECONDS,
     ) -> None:
-        self._watch = TopicWatch(ParkedKeys, kafka, look_seconds=look_seconds, clock=clock)
+        self._watch = TopicWatch(
+            ParkedKeys, kafka, look_seconds=look_seconds, clock=clock, every_seconds=every_seconds
+        )
         self._known: Mapping[ParkedKey, ParkedInfo] = {}
 
     def current(self, topics: Collection[str]) -> list[ParkedKey]:

@@ -223,13 +223,14 @@ def texts_of(data: bytes | None, *names: str) -> list[str]:
 
 
 class TopicWatch(Generic[KeyT, ValueT]):
-    """A table, read again every :data:`EVERY_SECONDS`.
+    """A table, read again every :data:`EVERY_SECONDS`, unless that is said otherwise.
 
     Args:
         table: Makes the table. It is taken to be empty while this client may not read it.
         kafka: How to reach the cluster; for how long, and at which pauses, a start is tried again.
         look_seconds: Maximum time that a later read may take: a trigger waits for it.
         clock: Source of time.
+        every_seconds: Age from which on the table is read again.
     """
 
     def __init__(
@@ -239,7 +240,9 @@ class TopicWatch(Generic[KeyT, ValueT]):
         *,
         look_seconds: float,
         clock: Clock,
+        every_seconds: float = EVERY_SECONDS,
     ) -> None:
+        self._every_seconds = every_seconds
         self._table = table(replace(kafka, offset_attempts=1))
         self._rows: Mapping[KeyT, ValueT] = {}
         self._start_deadline = RetryDeadline.for_requests(kafka, clock)
@@ -249,7 +252,7 @@ class TopicWatch(Generic[KeyT, ValueT]):
         self._warned = False
 
     def current(self) -> Mapping[KeyT, ValueT]:
-        """The table, at most :data:`EVERY_SECONDS` old or as last read.
+        """The table, at most that old or as last read.
 
         Raises:
             KafkaError: The table has never been read, and cannot be within
@@ -262,7 +265,7 @@ class TopicWatch(Generic[KeyT, ValueT]):
         else:
             return self._rows
         # Counted from the end: reading may have taken a while.
-        self._next = self._clock.monotonic() + EVERY_SECONDS
+        self._next = self._clock.monotonic() + self._every_seconds
         return self._rows
 
     def close(self) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import count
 
 import pyarrow as pa
 import pytest
 
 from kshare.cluster.end_log import EndLog
-from kshare.cluster.topics import RANGE_ENDS_TOPIC
+from kshare.cluster.parked_keys import ParkedKeys
+from kshare.cluster.topics import PARKED_TOPIC, RANGE_ENDS_TOPIC
 from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.open_batch import open_ranges
@@ -19,7 +21,7 @@ from kshare.core.tasks import OpenTask, PlannedSlice
 from kshare.feedback import server as server_module
 from kshare.feedback.server import FeedbackServer
 from kshare.formats.schemas import found_schemas
-from kshare.options import parse_options
+from kshare.options import SourceOptions, parse_options
 from kshare.testing import FakeCluster
 from kshare.wire.reader.open_reader import OpenReader
 from kshare.wire.reader.read_slice import OnEnd
@@ -28,6 +30,7 @@ from spark_plugin.partitions import OpenPartition, SlicePartition
 from tests.support.clock import WAIT_S
 from tests.support.fake_logs import stream
 from tests.support.feedback import HERE
+from tests.support.groups import eventually
 
 
 def test_a_task_of_many_slices_needs_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,40 +63,67 @@ def test_a_task_of_many_slices_needs_one_connection(monkeypatch: pytest.MonkeyPa
         assert server.rejected == 0
 
 
+def open_task(cluster: FakeCluster, **more: str) -> tuple[OpenTask, SourceOptions]:
+    """A task that reads all of topic orders for a minute, and its options."""
+    tp, at = TopicPartition("orders", 0), LogPosition(0, 0)
+    batch = OpenBatch("b", 60_000, RANGE_ENDS_TOPIC, at, {tp: (ALL_HASHES,)})
+    ranges = tuple(open_ranges(batch, {tp: Progress.at(0)}))
+    given = {
+        "kafka.bootstrap.servers": cluster.bootstrap_servers,
+        "subscribe": "orders",
+        "columns": "value,offset",
+        **more,
+    }
+    task = OpenTask(ranges, batch.milliseconds, RANGE_ENDS_TOPIC, at)
+    return task, parse_options(given, streaming=True).options
+
+
 @pytest.mark.parametrize("is_typed", [False, True])
-def test_rows_of_an_open_batch_leave_the_worker_one_by_one(
+def test_rows_of_an_open_batch_leave_the_worker_at_once(
     monkeypatch: pytest.MonkeyPatch, is_typed: bool
 ) -> None:
     """A batch is sent before the next one is waited for."""
     monkeypatch.setattr(task_side, "_prepare_process", lambda: None)
     seen: list[int] = []
     monkeypatch.setattr(task_side, "worker_flush", lambda: lambda: seen.append(-1))
-    tp = TopicPartition("orders", 0)
     with FakeCluster(topics={"orders": 1, RANGE_ENDS_TOPIC: 1}) as cluster:
         cluster.produce("orders", [("k", "1")] * 30, partition=0)
-        at = LogPosition(0, 0)
-        batch = OpenBatch("b", 60_000, RANGE_ENDS_TOPIC, at, {tp: (ALL_HASHES,)})
-        ranges = tuple(open_ranges(batch, {tp: Progress.at(0)}))
-        task = OpenTask(ranges, batch.milliseconds, RANGE_ENDS_TOPIC, at)
-        given = {
-            "kafka.bootstrap.servers": cluster.bootstrap_servers,
-            "subscribe": "orders",
-            "columns": "value,offset",
-            **({"valueFormat": "string"} if is_typed else {}),
-        }
-        options = parse_options(given, streaming=True).options
+        task, options = open_task(cluster, **({"valueFormat": "string"} if is_typed else {}))
         schemas = None
         if options.typed_rows is not None:
             schemas = found_schemas(options.typed_rows, options.kafka, "here")
         with EndLog(options.kafka) as ends:  # an earlier attempt has ended at 20
-            assert not ends.read(at, ranges).ends
-            ends.append({EndKey(ranges[0].id, "earlier-0"): RangeEnd.at(ALL_HASHES, 20)})
+            assert not ends.read(task.log, task.ranges).ends
+            ends.append({EndKey(task.ranges[0].id, "earlier-0"): RangeEnd.at(ALL_HASHES, 20)})
         rows = task_side.read_open_partition(OpenPartition(task), options, schemas)
         for each in rows:
             seen.append(each.num_rows)
             kind = pa.string() if is_typed else pa.binary()
             assert each.schema.field("value").type == kind
     assert seen == [20, -1]
+
+
+def test_keys_that_are_parked_while_a_task_reads_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_side, "_prepare_process", lambda: None)
+    with FakeCluster(topics={"orders": 1, RANGE_ENDS_TOPIC: 1, PARKED_TOPIC: 1}) as cluster:
+        task, options = open_task(cluster)
+        rows = task_side.read_open_partition(OpenPartition(task), options)
+
+        def read_on(what: str) -> set[str]:
+            """The values that come, up to that of a key that is not parked."""
+            cluster.produce("orders", [("waits", f"waits {what}"), ("goes", what)], partition=0)
+            found: set[str] = set()
+            while what not in found:
+                found |= {value.decode() for value in next(rows).column("value").to_pylist()}
+            return found
+
+        with closing(rows):
+            assert read_on("0") == {"0", "waits 0"}
+            with closing(ParkedKeys(options.kafka)) as parked:
+                parked.park("orders", [b"waits"])
+            numbers = count(1)
+            eventually(lambda: len(read_on(f"{next(numbers)}")) == 1)
+            assert read_on("last") == {"last"}
 
 
 def iter_nothing() -> Generator[pa.RecordBatch, None, None]:

@@ -11,6 +11,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from kshare.cluster.parked_keys import ParkWatch
+from kshare.cluster.parking import ParkView
 from kshare.cluster.policies import PolicyWatch
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
@@ -32,7 +33,6 @@ from kshare.group.consumer.receiver import Receiver, wall_time
 from kshare.group.consumer.subscriber import Callbacks, Listener
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.core.work import CommitRequest
-from kshare.group.delivery.looks import ParkView
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.message import ACKNOWLEDGED, Message
 from kshare.group.metrics import ConsumerHealth, ConsumerMetrics, Latencies

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from kshare.cluster.parking import Parking, ParkView
 from kshare.cluster.policies import PolicyWatch
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
@@ -23,7 +24,6 @@ from kshare.group.consumer.subscriber import Callbacks
 from kshare.group.consumer.transaction import Transactions
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.delivery.load_meter import meter_of
-from kshare.group.delivery.looks import Parking, ParkView
 from kshare.group.delivery.shared_dispatcher import SharedDispatcher
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig

@@ -16,6 +16,7 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
+from kshare.cluster.parking import Parking
 from kshare.core.hashing import KeyRanges
 from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Slice, Stripe, TopicPartition
@@ -25,7 +26,7 @@ from kshare.group.core.delivery import Delivery
 from kshare.group.core.handing_out import HandingOut
 from kshare.group.core.left_out import LeftOut, ParkedHashes, Released
 from kshare.group.delivery.load_meter import LoadMeter
-from kshare.group.delivery.looks import Looks, Parking
+from kshare.group.delivery.looks import Looks
 from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, chunks, marked
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.protocol.subscription import Assigned

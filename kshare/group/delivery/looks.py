@@ -2,7 +2,6 @@
 
 ::
 
-    parked:     not known --read--> known: every 2 s, read again --> another set: the consumer looks
     retention:  once a minute: what was in the logs at the look before, and is pending still
                     +--> a thread asks the cluster: RetentionWatch warns
     paused:     every 5 s, a thread asks where the logs begin and end, as nothing is fetched of them
@@ -13,112 +12,29 @@ two.
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from kshare.cluster.cluster import Cluster
 from kshare.cluster.examination import log_bounds
-from kshare.cluster.parked_keys import EVERY_SECONDS, ParkedKey
-from kshare.core.hashing import KeyRanges, key_hash
-from kshare.core.listing import ParkedCount
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
-from kshare.group.core.left_out import ParkedHashes
 from kshare.group.metrics import PartitionMetrics
 from kshare.monitor.retention import RetentionWatch
 from kshare.options.model import KafkaConfig
 from kshare.wire.protocol.background import begin
 
-__all__ = ["Looks", "ParkView", "Parking"]
+__all__ = ["Looks"]
 
 _log = logging.getLogger("kshare.group")
 
 _SOON_SECONDS: Final = 0.5
 _PAUSED_SECONDS: Final = 5.0
-
-
-class ParkView(Protocol):
-    """The parked keys of a cluster: see :class:`~kshare.cluster.parked_keys.ParkWatch`."""
-
-    def everywhere(self) -> Collection[ParkedKey]:
-        """The parked keys of all topics, as they are now or are last known."""
-
-    def counts(self) -> Mapping[str, ParkedCount]:
-        """The parked keys of each topic that has some, as of the last look."""
-
-    def close(self) -> None:
-        """Close the connections."""
-
-
-class Parking:
-    """Reads the parked keys in a thread of its own.
-
-    Args:
-        view: The parked keys.
-        on_change: Called from that thread when :attr:`hashes` has changed.
-
-    Attributes:
-        hashes: The hashes of parked keys; None until they are known. The object stays the same
-            while nothing changes.
-        counts: The parked keys of each topic that has some, as of the last look.
-    """
-
-    def __init__(self, view: ParkView, on_change: Callable[[], None]) -> None:
-        self.hashes: ParkedHashes | None = None
-        self.counts: Mapping[str, ParkedCount] = {}
-        self._view = view
-        self._on_change = on_change
-        self._closed = threading.Event()
-        self._logged = ""
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Begin to read, unless that has begun."""
-        if self._thread is None and not self._closed.is_set():
-            self._thread = threading.Thread(target=self._run, name="kshare parked", daemon=True)
-            self._thread.start()
-
-    def close(self) -> None:
-        """Read no more; waits for nothing."""
-        self._closed.set()
-
-    def _run(self) -> None:
-        try:
-            while not self._closed.is_set():
-                try:
-                    self._look()
-                except Exception as error:  # without this thread, nothing would ever be delivered
-                    self._log_once(error)
-                self._closed.wait(_SOON_SECONDS if self.hashes is None else EVERY_SECONDS)
-        finally:
-            self._view.close()
-
-    def _log_once(self, error: Exception) -> None:
-        if repr(error) != self._logged:
-            self._logged = repr(error)
-            what = "nothing is delivered" if self.hashes is None else "parked keys stay so"
-            _log.error("cannot look which keys are parked; %s: %r", what, error, exc_info=error)
-
-    def _look(self) -> None:
-        try:
-            keys = self._view.everywhere()
-        except KafkaError as error:
-            _log.warning("nothing is delivered before it is known which keys are parked: %s", error)
-            return
-        self.counts = self._view.counts()
-        by_topic: dict[str, set[int]] = {}
-        for topic, key in keys:
-            by_topic.setdefault(topic, set()).add(key_hash(key, 0))
-        hashes = {topic: KeyRanges.of_hashes(points) for topic, points in sorted(by_topic.items())}
-        if hashes != self.hashes:
-            self.hashes = hashes
-            self._on_change()
 
 
 class _Asker:

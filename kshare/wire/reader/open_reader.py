@@ -41,10 +41,12 @@ from kshare.wire.protocol.background import Waker
 from kshare.wire.reader.read_slice import read_slices
 from kshare.wire.reader.tail_reader import LossTexts, NamedReset, TailReader
 
-__all__ = ["Ends", "OpenReader", "no_parked"]
+__all__ = ["LOOK_SECONDS", "Ends", "OpenReader", "no_parked"]
 
 IDLE_SECONDS: Final = 1.0
 """Longest time between two batches of rows, empty ones among them."""
+LOOK_SECONDS: Final = 0.5
+"""Longest time between two looks whether keys were parked."""
 _PROPOSALS_MAX: Final = 100
 _TEXTS: Final = LossTexts(
     option="failOnDataLoss is false",
@@ -186,10 +188,10 @@ class OpenReader:
             idle_from = self._seconds()
             while (left := self._until - self._seconds()) > 0:
                 parked = self._parked()
-                if parked is not followed:
+                if parked != followed:
                     followed = parked
                     self._leave_out(tail, following, parked)
-                records = tail.next_records(min(left, IDLE_SECONDS))
+                records = tail.next_records(min(left, LOOK_SECONDS))
                 if records is not None:
                     yield records.batch
                 elif self._seconds() - idle_from < IDLE_SECONDS:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kshare.cluster import parking
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.delivery import looks
 from kshare.group.message import Message
 from kshare.testing import FakeCluster
 from tests.support.clock import until
@@ -26,7 +26,7 @@ Way = Callable[[KeySharedConsumer], list[int]]
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(parking, "EVERY_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def test_no_fault_ends_the_look_for_parked_keys(
     make: Make, parked: FakeParked, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """Nothing would ever be delivered, and nobody would know why. It is logged once."""
-    monkeypatch.setattr(looks, "_SOON_SECONDS", 0.01)
+    monkeypatch.setattr(parking, "_SOON_SECONDS", 0.01)
     everywhere, faults = parked.everywhere, [1, 2]
 
     def fails_twice() -> Any:
