@@ -117,6 +117,12 @@ SOURCE_RULES: Final = (
     ),
     idle("kafka.group.id", "commitOffsets or startingOffsets=group"),
     idle("realTime.topic", "realTime"),
+    Rule(
+        "taskAssignor maxRangesInCheckpoint",
+        "realTime",
+        "has no effect with realTime: each task reads its ranges for that time",
+        is_warning=True,
+    ),
     idle("individual.commit.topic", "commitOffsets=individual or startingOffsets=group"),
 )
 """Of the source. ``stream``: it is a streaming query. ``assign.ranges``: ``assign`` has some."""

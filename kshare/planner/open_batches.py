@@ -59,7 +59,7 @@ class EndLogLike(Protocol):
         """Make it, unless it exists."""
 
     def position(self) -> LogPosition:
-        """Where it ends."""
+        """Its end."""
 
     def read(self, position: LogPosition, ranges: Sequence[OpenRange], /) -> RangeEnds:
         """The ends of a batch's ranges."""
@@ -161,7 +161,7 @@ class OpenBatches:
         )
 
     def finish(self, offsets: BatchOffsets) -> dict[TopicPartition, Progress]:
-        """How far the partitions of a batch are, which Spark has committed.
+        """The progress of partitions when a batch is done, which Spark has committed.
 
         Raises:
             KafkaError: The log of ends does not answer, or takes no write.

@@ -312,7 +312,7 @@ class StreamPlanner:
         reached: Mapping[TopicPartition, Progress],
         max_offsets: int | None,
     ) -> tuple[BatchOffsets, list[PlannedSlice], PlannedLimits]:
-        """What the dict of a batch says; the slices of its limits, and the limits.
+        """The content of a batch's dict; the slices of its limits, and the limits.
 
         Args:
             batch: Where the batch begins.

@@ -29,6 +29,7 @@ SERVERS = {"kafka.bootstrap.servers": "broker:9092"}
 OF_BROKERS = {
     "cleanup.policy",
     "compression.type",
+    "delete.retention.ms",
     "max.compaction.lag.ms",
     "max.message.bytes",
     "message.timestamp.type",

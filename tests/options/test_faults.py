@@ -552,3 +552,5 @@ def test_real_time() -> None:
     assert problem({"realTime": "60"}).startswith("realTime: is not a time above 0 with a unit")
     (warning,) = warnings({"realTime.topic": "ends"})
     assert warning == "option realTime.topic has no effect without realTime"
+    (warning,) = warnings({"realTime": "5s", "maxRangesInCheckpoint": "7"})
+    assert warning.startswith("option maxRangesInCheckpoint has no effect with realTime")
