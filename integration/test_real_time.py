@@ -2,8 +2,15 @@
 
 The judge is the one of query histories: a batch that runs again has the same records, and each
 key's come in order. Besides, each record comes once with its batch's first run, and none is lost.
+
+``python -m integration.test_real_time --kills 20`` kills so often, at random points, and prints the
+verdict.
 """
 
+import argparse
+import random
+import sys
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,6 +32,18 @@ from tests.support.clock import until
 WAIT_S = 240.0
 PARTITIONS = 2
 KEYS = 20
+SOAKED = [
+    ("driver", "before-offset-log"),
+    ("driver", "after-offset-log"),
+    ("driver", "in-reader"),
+    ("driver", "before-commit-log"),
+    ("driver", "any-time"),
+    ("planner", "before-offset-log"),
+    ("planner", "after-offset-log"),
+    ("planner", "any-time"),
+    ("worker", "in-reader"),
+    ("broker", "any-time"),
+]
 
 
 @dataclass
@@ -173,3 +192,48 @@ def test_nothing_is_lost_doubled_or_out_of_order_through_kills(tmp_path: Path) -
     assert max(again.values()) > 1  # one was written, and not committed
     last = max(query.run.offsets().items())[1]
     assert decode(last).open is not None
+
+
+def soak(kills: int, seed: int) -> int:
+    """Kill a query so often, with other options at each start, and print the verdict."""
+    chance, done = random.Random(seed), Counter[str]()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        KafkaBroker() as broker,
+        Driver(Path(folder), master="local[3,4]") as driver,
+    ):
+        query = RealTime(broker, driver, Path(folder))
+        with query.producing():
+            for _ in range(kills):
+                tasks = str(chance.randint(1, 3))
+                query.options = {"keyRanges": str(chance.randint(1, 5)), "maxTasks": tasks}
+                query.options["realTime"] = chance.choice(["1s", "2s", "3s"])
+                what, where = chance.choice(SOAKED)
+                done[f"{what} {where}"] += 1
+                if what == "broker":
+                    with query.running():
+                        query.go_on(1)
+                        broker.kill9()
+                        broker.restart()
+                        query.go_on(1)
+                else:
+                    batch, seconds = chance.randrange(3), chance.uniform(1, 6)
+                    query.kill(what, where, batch=batch, seconds=seconds)
+        with query.running():
+            in_all(query.is_all_there)
+        faults = query.judge()
+    again = Counter(batch.number for batch in query.batches)
+    print(
+        f"{done.total()} kills {dict(done)}; {sum(query.produced.values())} records in "
+        f"{len(again)} batches, {sum(count > 1 for count in again.values())} of them again; "
+        f"faults: {faults or 'none'}"
+    )
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=11)
+    arguments = parser.parse_args()
+    sys.exit(soak(arguments.kills, arguments.seed))
