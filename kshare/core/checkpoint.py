@@ -26,16 +26,28 @@ empty or false is left out.
 A later version may say more: then ``v`` is greater, and this code refuses to guess.
 """
 
-import binascii
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
-from kshare.core.bounded_json import JsonBounds, is_partition_name, read_json, read_without
+from kshare.core.bounded_json import JsonBounds, read_json, read_without
+from kshare.core.checkpoint_fields import (
+    EXTRA_KEY,
+    decode_base64,
+    decode_fields,
+    decode_integer,
+    decode_list,
+    decode_nested,
+    decode_offset,
+    decode_range,
+    expect,
+    fault,
+    refuse,
+)
 from kshare.core.hashing import HashRange, KeyRanges
-from kshare.core.offsets import OFFSET_MAX, Bounds, pack, unpack
+from kshare.core.offsets import Bounds, pack, unpack
 from kshare.core.open_entry import OpenBatch, decode_open, encode_open
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
@@ -53,9 +65,6 @@ __all__ = [
     "encode",
 ]
 
-EXTRA_KEY: Final = "@kshare"
-"""The key for all that Spark's dict does not have. No topic can have this name."""
-
 VERSION: Final = 1
 """The version of what is under :data:`EXTRA_KEY`."""
 TYPED_VERSION: Final = 2
@@ -66,16 +75,9 @@ OPEN_VERSION: Final = 3
 # A dict that no planner writes is refused before it costs memory.
 _TEXT_MAX: Final = 256 << 20
 _BOUNDS: Final = JsonBounds(size=_TEXT_MAX, depth=16, containers=1 << 22)
-_PACKED_MAX: Final = 64 << 20
-_RANGES_MAX: Final = 1 << 20
 _PARTS: Final = {"v", "ic", "limits", "committed", "start"}
 _ADDED: Final = {VERSION: set[str](), TYPED_VERSION: {"schemas"}, OPEN_VERSION: {"schemas", "open"}}
 _SCHEMA_MAX: Final = 1_000
-
-_REPAIR: Final = (
-    ". 'kshare checkpoint drop-ranges DIR' sets a stopped query back to its stable offsets: "
-    "records above them come again"
-)
 
 _Value = TypeVar("_Value")
 
@@ -180,15 +182,15 @@ def decode(value: Mapping[str, Any] | str) -> BatchOffsets:
         CheckpointError: It has another shape; the text names the field.
     """
     parsed = _parsed(value) if isinstance(value, str) else value
-    _expect(isinstance(parsed, Mapping), "", "an object with topics", parsed)
+    expect(isinstance(parsed, Mapping), "", "an object with topics", parsed)
     extra = _checked_extra(parsed[EXTRA_KEY]) if EXTRA_KEY in parsed else {}
     plain = {topic: part for topic, part in parsed.items() if topic != EXTRA_KEY}
-    stable = _decode_nested(plain, "", _decode_offset)
-    uneven = _decode_nested(extra.get("ic", {}), f"{EXTRA_KEY}.ic", _decode_stripes)
-    limits = _decode_nested(extra.get("limits", {}), f"{EXTRA_KEY}.limits", _decode_limits)
-    started = _decode_nested(extra.get("start", {}), f"{EXTRA_KEY}.start", _decode_offset)
+    stable = decode_nested(plain, "", decode_offset)
+    uneven = decode_nested(extra.get("ic", {}), f"{EXTRA_KEY}.ic", _decode_stripes)
+    limits = decode_nested(extra.get("limits", {}), f"{EXTRA_KEY}.limits", _decode_limits)
+    started = decode_nested(extra.get("start", {}), f"{EXTRA_KEY}.start", decode_offset)
     committed = extra.get("committed", False)
-    _expect(isinstance(committed, bool), f"{EXTRA_KEY}.committed", "true or false", committed)
+    expect(isinstance(committed, bool), f"{EXTRA_KEY}.committed", "true or false", committed)
     progress = {tp: Progress(offset) for tp, offset in stable.items()}
     for tp, layers in uneven.items():
         _expect_known(tp, stable, "ic")
@@ -198,7 +200,7 @@ def decode(value: Mapping[str, Any] | str) -> BatchOffsets:
     batch = _decode_open(extra["open"]) if "open" in extra else None
     for tp in batch.ranges if batch else ():
         _expect_known(tp, stable, "open")
-    _expect(not (batch and limits), f"{EXTRA_KEY}.open", "no limits beside it", sorted(limits))
+    expect(not (batch and limits), f"{EXTRA_KEY}.open", "no limits beside it", sorted(limits))
     return BatchOffsets(
         progress=progress,
         started=started,
@@ -218,7 +220,7 @@ def decode_stable(text: str) -> BatchOffsets:
     try:
         plain = read_without(text, EXTRA_KEY, _BOUNDS)
     except ValueError as error:
-        raise CheckpointError(_fault("", f"wanted JSON: {error}")) from None
+        raise CheckpointError(fault("", f"wanted JSON: {error}")) from None
     return decode(plain)
 
 
@@ -253,14 +255,12 @@ def _encode_limit(limit: RangeLimit) -> dict[str, Any]:
 
 def _parsed(text: str) -> Any:
     if len(text) > _TEXT_MAX:
-        _refuse("", f"at most {_TEXT_MAX} characters", len(text))
+        refuse("", f"at most {_TEXT_MAX} characters", len(text))
     try:
         return read_json(text, _BOUNDS)
     except ValueError as error:
         where = EXTRA_KEY if _is_plain_sound(text) else ""
-        raise CheckpointError(
-            _fault(where, f"wanted JSON, found {text[:100]!r}: {error}")
-        ) from None
+        raise CheckpointError(fault(where, f"wanted JSON, found {text[:100]!r}: {error}")) from None
 
 
 def _is_plain_sound(text: str) -> bool:
@@ -273,7 +273,7 @@ def _is_plain_sound(text: str) -> bool:
 
 
 def _checked_extra(extra: Any) -> Mapping[str, Any]:
-    _expect(isinstance(extra, Mapping), EXTRA_KEY, "an object", extra)
+    expect(isinstance(extra, Mapping), EXTRA_KEY, "an object", extra)
     version = extra.get("v")
     if type(version) is int and version > OPEN_VERSION:
         raise CheckpointVersionError(
@@ -283,10 +283,10 @@ def _checked_extra(extra: Any) -> Mapping[str, Any]:
             version=version,
         )
     known = type(version) is int and version in _ADDED
-    _expect(known, f"{EXTRA_KEY}.v", f"{VERSION} to {OPEN_VERSION}", version)
+    expect(known, f"{EXTRA_KEY}.v", f"{VERSION} to {OPEN_VERSION}", version)
     parts = _PARTS | _ADDED[version]
     unknown = sorted(map(str, extra.keys() - parts))
-    _expect(not unknown, EXTRA_KEY, f"only {', '.join(sorted(parts))}", unknown)
+    expect(not unknown, EXTRA_KEY, f"only {', '.join(sorted(parts))}", unknown)
     return extra  # type: ignore[no-any-return]
 
 
@@ -294,115 +294,53 @@ def _decode_open(value: Any) -> OpenBatch:
     try:
         return decode_open(value)
     except ValueError as error:
-        raise CheckpointError(_fault(f"{EXTRA_KEY}.open", str(error))) from None
+        raise CheckpointError(fault(f"{EXTRA_KEY}.open", str(error))) from None
 
 
 def _decode_schemas(value: Any) -> dict[str, str]:
     where = f"{EXTRA_KEY}.schemas"
-    _expect(isinstance(value, Mapping), where, "an object with columns", value)
+    expect(isinstance(value, Mapping), where, "an object with columns", value)
     for column, schema in value.items():
         here = f"{where}.{column}"
-        _expect(column in {"key", "value"}, where, "key and value", column)
+        expect(column in {"key", "value"}, where, "key and value", column)
         fits = isinstance(schema, str) and 0 < len(schema) <= _SCHEMA_MAX
-        _expect(fits, here, "the name of a schema", schema)
+        expect(fits, here, "the name of a schema", schema)
     return dict(value)
-
-
-def _decode_nested(
-    value: Any, where: str, entry: Callable[[Any, str], _Value]
-) -> dict[TopicPartition, _Value]:
-    """Entries by topic and partition."""
-    _expect(isinstance(value, Mapping), where, "an object with topics", value)
-    decoded = {}
-    for topic, partitions in value.items():
-        here = f"{where}.{topic}" if where else str(topic)
-        _expect(isinstance(topic, str), here, "the name of a topic", topic)
-        _expect(isinstance(partitions, Mapping), here, "an object with partitions", partitions)
-        for name, part in partitions.items():
-            field_name = f"{here}.{name}"
-            number = _decode_partition(name, field_name)
-            decoded[TopicPartition(topic, number)] = entry(part, field_name)
-    return decoded
-
-
-def _decode_partition(name: Any, where: str) -> int:
-    _expect(is_partition_name(name), where, "a partition number", name)
-    return int(name)
-
-
-def _decode_offset(value: Any, where: str) -> int:
-    return _decode_integer(value, where, "an offset", 0)
-
-
-def _decode_integer(value: Any, where: str, wanted: str, minimum: int) -> int:
-    _expect(type(value) is int and minimum <= value <= OFFSET_MAX, where, wanted, value)
-    return int(value)
-
-
-def _decode_list(value: Any, where: str, wanted: str) -> list[Any]:
-    _expect(isinstance(value, list) and bool(value), where, wanted, value)
-    _expect(len(value) <= _RANGES_MAX, where, f"at most {_RANGES_MAX} entries", len(value))
-    return list(value)
-
-
-def _decode_fields(value: Any, where: str, names: Sequence[str]) -> list[Any]:
-    wanted = f"an object with {', '.join(names)}"
-    _expect(isinstance(value, Mapping) and value.keys() == set(names), where, wanted, value)
-    return [value[name] for name in names]
 
 
 def _decode_stripes(value: Any, where: str) -> list[tuple[HashRange, bytes]]:
     """Hash ranges, each with its packed offsets: unpacking takes the stable offset."""
     layers = []
-    for i, entry in enumerate(_decode_list(value, where, "a list of individual commits")):
+    for i, entry in enumerate(decode_list(value, where, "a list of individual commits")):
         here = f"{where}[{i}]"
-        hashes, packed = _decode_fields(entry, here, ("h", "o"))
-        layers.append((_decode_range(hashes, f"{here}.h"), _decode_base64(packed, f"{here}.o")))
+        hashes, packed = decode_fields(entry, here, ("h", "o"))
+        layers.append((decode_range(hashes, f"{here}.h"), decode_base64(packed, f"{here}.o")))
     _expect_ascending([hashes for hashes, _ in layers], where)
     return layers
 
 
 def _decode_limits(value: Any, where: str) -> tuple[RangeLimit, ...]:
     limits = []
-    for i, entry in enumerate(_decode_list(value, where, "a list of limits")):
+    for i, entry in enumerate(decode_list(value, where, "a list of limits")):
         here = f"{where}[{i}]"
-        hashes, end, records = _decode_fields(entry, here, ("h", "e", "n"))
-        parts = _decode_list(hashes, f"{here}.h", "a list of [lo, hi]")
+        hashes, end, records = decode_fields(entry, here, ("h", "e", "n"))
+        parts = decode_list(hashes, f"{here}.h", "a list of [lo, hi]")
         try:
             limit = RangeLimit(
                 KeyRanges.checked(
-                    _decode_range(part, f"{here}.h[{k}]") for k, part in enumerate(parts)
+                    decode_range(part, f"{here}.h[{k}]") for k, part in enumerate(parts)
                 ),
-                _decode_offset(end, f"{here}.e"),
-                _decode_integer(records, f"{here}.n", "a number of records, at least 1", 1),
+                decode_offset(end, f"{here}.e"),
+                decode_integer(records, f"{here}.n", "a number of records, at least 1", 1),
             )
         except ValueError as error:
-            raise CheckpointError(_fault(f"{here}.h", str(error))) from error
+            raise CheckpointError(fault(f"{here}.h", str(error))) from error
         limits.append(limit)
     firsts = [limit.hashes[0] for limit in limits]
     ascend = all(one <= two for one, two in pairwise(firsts))
-    _expect(ascend, where, "limits ascending by their first hash", list(map(str, firsts)))
+    expect(ascend, where, "limits ascending by their first hash", list(map(str, firsts)))
     _expect_ascending(sorted(part for limit in limits for part in limit.hashes), where)
     return tuple(limits)
-
-
-def _decode_range(value: Any, where: str) -> HashRange:
-    pair = isinstance(value, list) and len(value) == 2 and all(type(h) is int for h in value)
-    _expect(pair, where, "[lo, hi]", value)
-    try:
-        return HashRange(*value)
-    except ValueError as error:
-        raise CheckpointError(_fault(where, str(error))) from error
-
-
-def _decode_base64(value: Any, where: str) -> bytes:
-    _expect(isinstance(value, str), where, "text in base64", value)
-    _expect(len(value) <= _PACKED_MAX, where, f"at most {_PACKED_MAX} characters", len(value))
-    try:
-        packed = b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        _refuse(where, "text in base64", value)
-    return packed
 
 
 def _progress(
@@ -419,29 +357,15 @@ def _unpack(packed: bytes, stable: int, where: str) -> Bounds:
     try:
         return unpack(packed, stable)
     except ValueError as error:
-        raise CheckpointError(_fault(where, str(error))) from error
+        raise CheckpointError(fault(where, str(error))) from error
 
 
 def _expect_ascending(hashes: Sequence[HashRange], where: str) -> None:
     for one, two in pairwise(hashes):
         if one.hi > two.lo:
-            _refuse(where, "ascending hash ranges that do not overlap", f"{one}, {two}")
+            refuse(where, "ascending hash ranges that do not overlap", f"{one}, {two}")
 
 
 def _expect_known(tp: TopicPartition, stable: Mapping[TopicPartition, int], part: str) -> None:
     where = f"{EXTRA_KEY}.{part}.{tp.topic}.{tp.partition}"
-    _expect(tp in stable, where, f"the stable offset of {tp} beside it", None)
-
-
-def _expect(fits: bool, where: str, wanted: str, found: Any) -> None:
-    if not fits:
-        _refuse(where, wanted, found)
-
-
-def _refuse(where: str, wanted: str, found: Any) -> NoReturn:
-    raise CheckpointError(_fault(where, f"wanted {wanted}, found {repr(found)[:100]}"))
-
-
-def _fault(where: str, what: str) -> str:
-    repair = _REPAIR if where.startswith(EXTRA_KEY) else ""
-    return f"the checkpoint's offsets cannot be read: {where or 'the offsets'}: {what}{repair}"
+    expect(tp in stable, where, f"the stable offset of {tp} beside it", None)

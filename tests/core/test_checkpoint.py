@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.core import checkpoint
+from kshare.core import checkpoint, checkpoint_fields
 from kshare.core.checkpoint import (
     EXTRA_KEY,
     BatchOffsets,
@@ -459,15 +460,19 @@ def test_what_is_refused(value: Any, place: str, wanted: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("_TEXT_MAX", json.dumps(everything())), ("_PACKED_MAX", None), ("_RANGES_MAX", None)],
+    ("module", "name", "value"),
+    [
+        (checkpoint, "_TEXT_MAX", json.dumps(everything())),
+        (checkpoint_fields, "_PACKED_MAX", None),
+        (checkpoint_fields, "_RANGES_MAX", None),
+    ],
 )
 def test_what_is_too_large_is_refused(
-    name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = everything() if value is None else value
     decode(told)
-    monkeypatch.setattr(checkpoint, name, 1)
+    monkeypatch.setattr(module, name, 1)
     with pytest.raises(CheckpointError, match="wanted at most 1 "):
         decode(told)
 
