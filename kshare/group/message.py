@@ -64,6 +64,7 @@ def _integers(array: pa.Array) -> list[int]:
 
 
 _CONVERSIONS: Final = {"timestamp": _milliseconds, "offset": _integers}
+_COLUMNS: Final = frozenset(("headers", "key", "offset", "timestamp", "timestampType", "value"))
 
 
 _numbers = count()
@@ -87,21 +88,35 @@ class Chunk:
         offsets: The offset of each row.
         release_count: How often a record was released, by partition and offset; None: none was.
         overtaken: Whether later records may have been handed out before, also between its rows.
+        headers, key, offset, timestamp, timestampType, value: As :meth:`column`.
     """
 
+    # Columns have slots, as `Message.key` is called for each record: with a method and a dict, it
+    # takes a third more.
     __slots__ = (
-        "_columns",
         "_slim",
         "acknowledged",
         "batch",
         "epochs",
+        "headers",
+        "key",
         "number",
+        "offset",
         "offsets",
         "overtaken",
         "release_count",
         "released",
+        "timestamp",
+        "timestampType",
         "topic_partition",
+        "value",
     )
+    headers: list[list[dict[str, Any]] | None]
+    key: list[bytes | None]
+    offset: list[int]
+    timestamp: list[int]
+    timestampType: list[int]  # noqa: N815 - the column's name
+    value: list[bytes | None]
 
     def __init__(
         self,
@@ -118,7 +133,6 @@ class Chunk:
         self.offsets: npt.NDArray[np.int64] = int64_numbers(batch.column("offset"))
         self.release_count: Callable[[TopicPartition, int], int] | None = None
         self.overtaken = False
-        self._columns: dict[str, list[Any]] = {}
         self._slim: Chunk | Literal[True] | None = None  # its copy, or True if it is one
 
     @property
@@ -203,20 +217,28 @@ class Chunk:
         Raises:
             ValueError: It is not read (``columns``).
         """
-        values = self._columns.get(name)
-        if values is None:
-            if name not in self.batch.schema.names:
-                raise ValueError(f"{name} is not read: add it to the configuration 'columns'")
-            array = self.batch.column(name)
-            convert = _CONVERSIONS.get(name)
-            values = self._columns[name] = convert(array) if convert else array.to_pylist()
+        if name not in _COLUMNS:
+            raise ValueError(f"{name} is no column of a record")
+        values: list[Any] = getattr(self, name)
+        return values
+
+    def __getattr__(self, name: str) -> list[Any]:
+        """Convert a column, once: Python asks here for a slot that has no value yet."""
+        if name not in _COLUMNS:
+            raise AttributeError(f"a chunk has no attribute {name!r}", name=name, obj=self)
+        if name not in self.batch.schema.names:
+            raise ValueError(f"{name} is not read: add it to the configuration 'columns'")
+        array = self.batch.column(name)
+        convert = _CONVERSIONS.get(name)
+        values: list[Any] = convert(array) if convert else array.to_pylist()
+        setattr(self, name, values)
         return values
 
     def messages(self) -> "Rows":
         """A message for each row, made when it is taken."""
         rows = iter(range(self.batch.num_rows))
         if "value" in self.batch.schema.names:
-            return Rows(map(Message, zip(repeat(self), rows, self.column("value"))), rows)
+            return Rows(map(Message, zip(repeat(self), rows, self.value)), rows)
         return Rows(map(_WithoutValue, zip(repeat(self), rows)), rows)
 
 
@@ -275,7 +297,7 @@ class Message(tuple[Any, ...]):
 
     def key(self) -> bytes | None:
         """The key; None if there is none."""
-        key: bytes | None = self[0].column("key")[self[1]]
+        key: bytes | None = self[0].key[self[1]]
         return key
 
     def topic(self) -> str:
@@ -290,7 +312,7 @@ class Message(tuple[Any, ...]):
 
     def offset(self) -> int:
         """The offset."""
-        offset: int = self[0].column("offset")[self[1]]
+        offset: int = self[0].offset[self[1]]
         return offset
 
     def timestamp(self) -> tuple[int, int]:
@@ -298,14 +320,14 @@ class Message(tuple[Any, ...]):
 
         (0, -1) if there is none.
         """
-        milliseconds = self[0].column("timestamp")[self[1]]
+        milliseconds = self[0].timestamp[self[1]]
         if milliseconds < 0:
             return 0, -1
-        return self[0].column("timestampType")[self[1]] + 1, milliseconds
+        return self[0].timestampType[self[1]] + 1, milliseconds
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         """The headers in their order; None if there are none."""
-        headers = self[0].column("headers")[self[1]]
+        headers = self[0].headers[self[1]]
         return headers and [(header["key"], header["value"]) for header in headers]
 
     def error(self) -> KshareError | None:
@@ -375,7 +397,7 @@ class _WithoutValue(Message):
         Raises:
             ValueError: Values are not read (``columns``).
         """
-        value: bytes | None = self[0].column("value")[self[1]]
+        value: bytes | None = self[0].value[self[1]]
         return value
 
     def __len__(self) -> int:

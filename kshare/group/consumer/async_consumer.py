@@ -22,6 +22,7 @@ from kshare.errors import ConsumerClosedError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.calls import deadline_of
 from kshare.group.consumer.consumer import KeySharedConsumer, check_number
+from kshare.group.consumer.receiver import wall_time
 from kshare.group.consumer.subscriber import Listener
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.core.handing_out import Call
@@ -101,14 +102,28 @@ class AsyncKeySharedConsumer:
         return None
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """The records, until the consumer is closed."""
-        while not self._consumer.is_closed:
+        """The records, until the consumer is closed.
+
+        Other tasks of the event loop run while it waits. While records are there they run each
+        10 ms, and each 2,048 records, as then it waits for a look at the session. A body that
+        never awaits, and takes long, keeps them waiting for as long.
+        """
+        consumer, fresh = self._consumer, self._consumer.receiver.fresh
+        while not consumer.is_closed:
             try:
-                message = await self.poll()
+                first = await self.poll()
             except ConsumerClosedError:
                 return
-            if message is not None:
+            if first is not None:
+                yield first
+            # What is there is yielded here: to await `poll` for each costs as much as all else.
+            # After a call that was cancelled, a thread may still be at the rows: `poll` waits.
+            if self._left is not None or not fresh.since <= wall_time() < fresh.until:
+                continue
+            for message in fresh.rows:
                 yield message
+                if self._left is not None or not fresh.since <= wall_time() < fresh.until:
+                    break
 
     def acknowledge(self, message: Message) -> None:
         """A record is processed (``acknowledgement.mode=explicit``)."""

@@ -117,14 +117,17 @@ class KeySharedConsumer:
                 it, and the member has left its group. Close the consumer, and make another one.
             RuntimeError: The consumer is closed.
         """
-        message = self.poll_fresh()  # no lock; what needs a look at the session: `take`, below
-        if message is not None:
-            return message
+        fresh = self._fresh
+        # No lock; what needs a look at the session: `take`, below. As `poll_fresh`, whose call
+        # would be a tenth of what this takes.
+        if fresh.since <= wall_time() < fresh.until:
+            for message in fresh.rows:
+                return message
         deadline = deadline_of(timeout)
         while self._calls.next_rows(deadline):
-            message = self.poll_fresh() or self._calls.take()
-            if message is not None or time.monotonic() >= deadline or self.is_closed:
-                return message
+            found = self.poll_fresh() or self._calls.take()
+            if found is not None or time.monotonic() >= deadline or self.is_closed:
+                return found
         return None
 
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Message]:
@@ -560,7 +563,7 @@ class KeySharedConsumer:
 
     @property
     def receiver(self) -> Receiver:
-        """What waits for records, for :class:`~kshare.processing.Processor`."""
+        """What waits for records, for asyncio and :class:`~kshare.processing.Processor`."""
         return self._receiver
 
     @property

@@ -2,17 +2,26 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
 
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import ConsumerClosedError
+from kshare.group.consumer import async_consumer as async_module
+from kshare.group.consumer import calls as calls_module
+from kshare.group.consumer import consumer as consumer_module
+from kshare.group.consumer import receiver as receiver_module
 from kshare.group.consumer.async_consumer import AsyncKeySharedConsumer
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.message import CHUNK_ROWS
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S
 from tests.support.fake_session import FakeSessions
@@ -138,6 +147,142 @@ def test_other_tasks_control_a_consumer_that_waits(
     run(test, group)
     # 0: the seek left 0 and 1 out; 4: the last record was returned, and no later call had begun.
     assert group.done.get(ORDERS, Progress.at(0)).stable in {0, 4, 5}
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "most"), [(3, 5), (0, CHUNK_ROWS)], ids=["each 10 ms", "each chunk"]
+)
+def test_other_tasks_run_while_an_iteration_has_records(
+    cluster: FakeCluster,
+    run: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    milliseconds: int,
+    most: int,
+) -> None:
+    """A body that awaits nothing: tasks wait for a look at the session, however many records."""
+    fill(cluster, 5_000)
+    now, seen, seen_at_turns = [time.time()], list[int](), list[int]()
+
+    def clock() -> float:
+        now[0] += milliseconds / 1000
+        return now[0]
+
+    for module in (async_module, calls_module, consumer_module, receiver_module):
+        monkeypatch.setattr(module, "wall_time", clock)
+
+    async def take_turns() -> None:
+        while True:
+            seen_at_turns.append(len(seen))
+            await asyncio.sleep(0)
+
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        turns = asyncio.create_task(take_turns())
+        async for message in consumer:
+            seen.append(message.offset())
+            if len(seen) == 4_500:
+                break
+        turns.cancel()
+
+    run(test, FakeSessions())
+    assert seen == list(range(4_500))
+    assert max(b - a for a, b in pairwise([*seen_at_turns, 4_500])) <= most
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_an_iteration_goes_on_after_what_was_cancelled_amid_it(
+    cluster: FakeCluster, run: Callable[..., None], mode: str
+) -> None:
+    """Calls within its body, and the task that iterates."""
+    fill(cluster, 3_000)
+    random = Random(7)
+
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        seen = list[int]()
+
+        async def cancelled_call() -> None:
+            call = asyncio.create_task(consumer.consume(10_000, WAIT_S))
+            for _ in range(random.randrange(1, 4)):
+                await asyncio.sleep(0)
+            call.cancel()
+            with suppress(asyncio.CancelledError):
+                seen.extend(each.offset() for each in await call)
+
+        async def iterate() -> None:
+            this = asyncio.current_task()
+            assert this is not None
+            async for message in consumer:
+                seen.append(message.offset())
+                if mode == "explicit":
+                    consumer.acknowledge(message)
+                if len(seen) == 3_000:
+                    return
+                if this.cancelling():  # it ends when the iteration awaits next
+                    continue
+                if random.random() < 0.01:
+                    await cancelled_call()
+                if random.random() < 0.01:
+                    this.cancel()
+
+        while len(seen) < 3_000:
+            with suppress(asyncio.CancelledError):
+                await asyncio.create_task(iterate())
+        assert seen == list(range(3_000))
+        assert await consumer.commit() == {ORDERS: 3_000}
+
+    run(test, FakeSessions(), acknowledgement__mode=mode)
+
+
+def test_an_iteration_waits_for_the_thread_of_a_call_that_was_cancelled_amid_it(
+    cluster: FakeCluster, run: Callable[..., None]
+) -> None:
+    """That may still be at the rows, though the last look at the session says they are there."""
+    fill(cluster, 10)
+
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        iteration = aiter(consumer)
+        assert (await anext(iteration)).offset() == 0
+        call = consumer._left = asyncio.get_running_loop().create_future()
+        following = asyncio.ensure_future(anext(iteration))
+        await asyncio.sleep(0)
+        assert not following.done()
+        call.set_result(False)
+        assert (await following).offset() == 1
+
+    run(test, FakeSessions())
+
+
+def test_an_iteration_returns_nothing_after_another_thread_has_closed_the_consumer(
+    cluster: FakeCluster, run: Callable[..., None]
+) -> None:
+    fill(cluster, 100)
+    seen = list[int]()
+
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        async for message in consumer:
+            seen.append(message.offset())
+            if len(seen) == 10:
+                await asyncio.to_thread(consumer._consumer.close)
+
+    run(test, FakeSessions())
+    assert seen == list(range(10))
+
+
+def test_an_iteration_leaves_out_a_key_that_is_released_amid_it(
+    cluster: FakeCluster, run: Callable[..., None]
+) -> None:
+    fill(cluster, 100)  # five keys in turn
+    seen = list[int]()
+
+    async def test(consumer: AsyncKeySharedConsumer) -> None:
+        async for message in consumer:
+            seen.append(message.offset())
+            if seen == [0, 1, 2]:
+                await consumer.release(message, 3_600.0)
+            if message.offset() == 99:
+                break
+
+    run(test, FakeSessions(), acknowledgement__mode="explicit")
+    assert seen == [0, 1, 2, *(at for at in range(3, 100) if at % 5 != 2)]
 
 
 def test_an_iteration_ends_if_the_consumer_is_closed_before_it_polls(

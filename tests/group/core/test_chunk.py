@@ -1,6 +1,7 @@
 """A chunk's rows, acknowledged by any thread and released by another, beside a plain twin."""
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,3 +134,16 @@ def test_a_release_without_a_key_is_of_that_record_alone() -> None:
     OpenChunks((first, *others)).release(None, 1)
     assert first.released_rows() == [1]
     assert [each.released_rows() for each in others] == [[], []]
+
+
+def test_a_column_is_converted_once_and_one_that_is_not_read_is_named() -> None:
+    columns = [pa.array([b"k", None], pa.binary()), pa.array([7, 8], pa.int64())]
+    chunk = Chunk(TopicPartition("t", 0), pa.record_batch(columns, ["key", "offset"]))
+    assert (chunk.key, chunk.offset) == ([b"k", None], [7, 8])
+    assert chunk.column("key") is chunk.key
+    with pytest.raises(ValueError, match=r"headers is not read: add it to .* 'columns'"):
+        chunk.column("headers")
+    with pytest.raises(ValueError, match="partition is no column"):
+        chunk.column("partition")
+    with pytest.raises(AttributeError, match="no attribute 'keys'"):
+        chunk.keys  # noqa: B018
