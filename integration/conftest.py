@@ -84,6 +84,7 @@ OF_SPARK = (
         "test_policies",
         "test_interpreter",
         "test_typed_rows",
+        "test_apicurio",
         "test_typed_versions",
         "test_spark_versions",
     ),

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -34,12 +35,15 @@ class JarSet:
         transitive: with what they depend on.
         without: regular expressions of organisations whose modules are left out.
         holds: the beginnings of names of jars that must be there.
+        archive: None for jars; else the classifier of the one ``tar.gz`` that a module has in
+            their place, whose contents are kept.
     """
 
     modules: tuple[str, ...]
     transitive: bool
     without: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
+    archive: str | None = None
 
 
 def _peer(connector: str, tokens: str) -> JarSet:
@@ -87,6 +91,13 @@ JARS = {
         ),
         transitive=True,
         holds=("parallel-consumer-core-0.5.3.3", "kafka-clients", "slf4j-nop"),
+    ),
+    # A schema registry, with all that it runs on. Confluent's own was not to be had.
+    "registry": JarSet(
+        ("io.apicurio:apicurio-registry-app:2.6.13.Final",),
+        transitive=False,
+        holds=("apicurio-registry-app-2.6.13.Final-runner",),
+        archive="all",
     ),
     "peer-4.0": _peer("4.0.2", "4.0.0"),
     "peer-4.1": _peer("4.1.1", "4.1.1"),
@@ -192,12 +203,17 @@ def _resolve(jars: JarSet, folder: Path, complete: Path) -> str:
     ivy_file = folder / "ivy.xml"
     ivy_file.write_text(_ivy_text(jars))
     resolver = next(jar for jar in of_spark() if jar.name.startswith("ivy-"))
-    command = [java(), "-jar", str(resolver), "-ivy", str(ivy_file), "-types", "jar", "bundle"]
+    types = ["jar", "bundle"] if jars.archive is None else ["tar.gz"]
+    command = [java(), "-jar", str(resolver), "-ivy", str(ivy_file), "-types", *types]
     command += ["-cache", str(CACHE / "ivy"), "-retrieve"]
     command += [str(complete / "[artifact]-[revision](-[classifier]).[ext]")]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S
     )
+    for archive in complete.glob("*.tar.gz"):
+        with tarfile.open(archive) as packed:
+            packed.extractall(complete, filter="data")
+        archive.unlink()
     return done.stdout + done.stderr
 
 
@@ -208,12 +224,18 @@ def _ivy_text(jars: JarSet) -> str:
         wanted.append(
             f'<dependency org="{organisation}" name="{name}" rev="{revision}" '
             f'conf="default->{"default" if jars.transitive else "master"}" '
-            f'transitive="{str(jars.transitive).lower()}"/>'
+            f'transitive="{str(jars.transitive).lower()}">'
         )
+        if jars.archive is not None:
+            wanted.append(
+                f'<artifact name="{name}" type="tar.gz" ext="tar.gz" '
+                f'm:classifier="{jars.archive}"/>'
+            )
+        wanted.append("</dependency>")
     left_out = [f'<exclude org="{name}" matcher="regexp"/>' for name in jars.without]
     return "\n".join(
         [
-            '<ivy-module version="2.0">',
+            '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">',
             '<info organisation="kshare" module="jars"/>',
             '<configurations><conf name="default"/></configurations>',
             "<dependencies>",

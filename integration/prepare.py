@@ -1,4 +1,4 @@
-"""Makes once what integration tests need: jars, archives of classes, browser, Prometheus, frames.
+"""Makes once what integration tests need: jars, archives of classes, a registry, browser, frames.
 
 ``python -m integration.prepare`` makes what is missing; with ``--proof``, what
 :mod:`integration.proof` needs of it. Tests would make it too, but wait for it.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from integration import jars
 from integration.browser import INSTALLED, fetched
 from integration.driver_pandas import frames_folder, pandas_folder
 from integration.kafka import class_archive
@@ -27,6 +28,7 @@ def main() -> None:
     steps: list[Callable[[], object]] = [class_archive, archive_option]
     if sys.argv[1:] != ["--proof"]:
         steps += [_browser, partial(program, "prometheus"), pandas_folder, frames_folder]
+        steps.append(partial(jars.fetched, "registry"))
     with ThreadPoolExecutor() as pool:
         for made in [pool.submit(step) for step in steps]:
             made.result()

@@ -1,34 +1,19 @@
 """Typed rows in real queries: batch, stream, restarts, bad records, and a registry that is down."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroSerializer
-from confluent_kafka.serialization import MessageField, SerializationContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from integration.differential import error_of
 from integration.kafka import KafkaBroker
+from integration.orders import NEWER, NOTE, ORDER, Orders, log_of, row
 from integration.spark import QUERY_S
 from kshare.testing import FakeRegistry, Record
-
-ITEM = {"type": "record", "name": "Item", "fields": [{"name": "sku", "type": "long"}]}
-ORDER: dict[str, Any] = {
-    "type": "record",
-    "name": "Order",
-    "fields": [
-        {"name": "user", "type": ["null", "string"]},
-        {"name": "qty", "type": "int"},
-        {"name": "items", "type": {"type": "array", "items": ITEM}},
-    ],
-}
-NOTE = {"name": "note", "type": "string", "default": "-"}
-NEWER = {**ORDER, "fields": [*ORDER["fields"], NOTE]}
 
 
 @pytest.fixture
@@ -37,83 +22,9 @@ def registry() -> Iterator[FakeRegistry]:
         yield fake
 
 
-class Orders:
-    """Writes orders as Confluent's serializer does, and reads them as rows."""
-
-    def __init__(
-        self, spark: SparkSession, broker: KafkaBroker, topic: str, registry: FakeRegistry
-    ) -> None:
-        self.topic = topic
-        self.options = {
-            "kafka.bootstrap.servers": broker.bootstrap_servers,
-            "subscribe": topic,
-            "startingOffsets": "earliest",
-            "valueFormat": "avro",
-            "keyFormat": "string",
-            "keyFraming": "none",
-            "schemaRegistry.url": registry.url,
-        }
-        self._spark, self._broker, self._registry = spark, broker, registry
-
-    def write(self, schema: object, users: range, **more: object) -> None:
-        """Write an order of each user, with its number."""
-        context = SerializationContext(self.topic, MessageField.VALUE)
-        with SchemaRegistryClient({"url": self._registry.url}) as client:
-            serialize = AvroSerializer(client, json.dumps(schema))
-            records = [
-                Record(
-                    f"k{n}",
-                    serialize({"user": f"u{n}", "qty": n, "items": [{"sku": n}], **more}, context),
-                )
-                for n in users
-            ]
-        self._broker.produce(self.topic, records, partition=0)
-
-    def write_bad(self, value: bytes) -> None:
-        """Write a value that is no order."""
-        self._broker.produce(self.topic, [Record("bad", value)], partition=0)
-
-    def batch(self, **more: str) -> DataFrame:
-        """A batch query."""
-        return self._spark.read.format("kshare").options(**{**self.options, **more}).load()
-
-    def run(
-        self, checkpoint: Path, meanwhile: Callable[[], object] | None = None, **more: str
-    ) -> Any:
-        """Run a stream until it has read all; return its rows as tuples, in offset order.
-
-        Args:
-            checkpoint: The checkpoint.
-            meanwhile: Called once it has read all, and before it reads all there is then.
-            more: More options.
-        """
-        frame = self._spark.readStream.format("kshare").options(**{**self.options, **more}).load()
-        rows: list[Any] = []
-
-        def keep(batch: DataFrame, _: int) -> None:
-            ordered = batch.orderBy("offset") if "offset" in batch.columns else batch
-            rows.extend(ordered.select("value.*").collect())
-
-        writer = frame.writeStream.foreachBatch(keep)
-        writer = writer.option("checkpointLocation", str(checkpoint))
-        query = writer.start()
-        try:
-            query.processAllAvailable()
-            if meanwhile is not None:
-                meanwhile()
-                query.processAllAvailable()
-        finally:
-            query.stop()
-        return [tuple(row) for row in rows]
-
-
 @pytest.fixture
 def orders(spark: SparkSession, broker: KafkaBroker, topic: str, registry: FakeRegistry) -> Orders:
-    return Orders(spark, broker, topic, registry)
-
-
-def row(number: int, *more: object) -> tuple[object, ...]:
-    return (f"u{number}", number, [(number,)], *more)
+    return Orders(spark, broker, topic, registry.url)
 
 
 def test_a_batch(orders: Orders) -> None:
@@ -146,14 +57,6 @@ def test_a_stream_reads_newer_records_and_shows_new_fields_after_a_restart(
         "avro id:100",
         "avro id:101",
     ]
-
-
-def log_of(checkpoint: Path) -> list[Path]:
-    """The files of the offset log, in order."""
-    return sorted(
-        (each for each in (checkpoint / "offsets").iterdir() if each.name.isdecimal()),
-        key=lambda each: int(each.name),
-    )
 
 
 def test_known_ids_go_on_while_the_registry_is_down(

@@ -87,7 +87,7 @@ def inline_faults(asked: RowEncodings, columns: pa.Schema) -> list[str]:
         if not is_known or not is_type(kind):  # that it is none is said by the options
             continue
         try:
-            text = _own_text(form, kind)
+            text = _own_text(form, kind, asked)
             if text or form.format == "json":
                 _encoder(RowEncoding(form.column, form.format, text, b""), kind)
         except OptionsError as error:
@@ -111,19 +111,19 @@ def _fault(form: RowFormat, error: ValueError) -> str:
     return f"{option}: {error}"
 
 
-def _own_text(form: RowFormat, kind: pa.DataType) -> str:
+def _own_text(form: RowFormat, kind: pa.DataType, asked: RowEncodings) -> str:
     """The schema that is given, or that the rows have; empty if the registry says it, or none."""
     if form.schema is None and form.format == "avro":
         from kshare.formats.encode.avro import avro_schema  # noqa: PLC0415 - of this format
 
-        return avro_schema(kind)
+        return avro_schema(kind, evolves=asked.registry is not None)
     return inline_text(form, form.schema.text) if isinstance(form.schema, InlineSchema) else ""
 
 
 def _found(
     form: RowFormat, kind: pa.DataType, asked: RowEncodings, kafka: KafkaConfig
 ) -> RowEncoding:
-    text = _own_text(form, kind)
+    text = _own_text(form, kind, asked)
     if asked.registry is None:
         return RowEncoding(form.column, form.format, text, b"")
     registered = _registered(form, text, asked, registry_of(asked.registry, kafka, ""))

@@ -64,28 +64,39 @@ class AvroEncoder:
         return Cells.of(column).encode(self._encode)
 
 
-def avro_schema(kind: pa.DataType) -> str:
+def avro_schema(kind: pa.DataType, *, evolves: bool = False) -> str:
     """Return the schema that ``to_avro`` gives rows, in JSON.
+
+    Args:
+        kind: The type of the rows.
+        evolves: Whether fields have the default null, which ``to_avro`` gives none: then rows of
+            before can be read by a schema with more fields.
 
     Raises:
         ValueError: A field's type is none of Avro.
     """
-    return json.dumps(_schema(kind, "topLevelRecord", ""))
+    return json.dumps(_schema(kind, "topLevelRecord", "", evolves))
 
 
-def _schema(kind: pa.DataType, name: str, namespace: str) -> Any:
+def _schema(kind: pa.DataType, name: str, namespace: str, evolves: bool) -> Any:
     if types.is_struct(kind):
         inner = f"{namespace}.{name}" if namespace else name
         fields = [
-            {"name": field.name, "type": [_schema(field.type, field.name, inner), "null"]}
-            for field in kind
+            _field(each.name, _schema(each.type, each.name, inner, evolves), evolves)
+            for each in kind
         ]
         named = {"type": "record", "name": name, "fields": fields}
         return {**named, "namespace": namespace} if namespace else named
     if types.is_list(kind):
-        return {"type": "array", "items": [_schema(kind.value_type, name, namespace), "null"]}
+        return {
+            "type": "array",
+            "items": [_schema(kind.value_type, name, namespace, evolves), "null"],
+        }
     if types.is_map(kind):
-        return {"type": "map", "values": [_schema(kind.item_type, name, namespace), "null"]}
+        return {
+            "type": "map",
+            "values": [_schema(kind.item_type, name, namespace, evolves), "null"],
+        }
     if types.is_decimal(kind):
         # What Spark names a fixed, and the bytes that its digits take.
         inner = f"{namespace}.{name}" if namespace else name
@@ -93,6 +104,12 @@ def _schema(kind: pa.DataType, name: str, namespace: str) -> Any:
         number = {"precision": kind.precision, "scale": kind.scale, "logicalType": "decimal"}
         return {"type": "fixed", "name": "fixed", "namespace": inner, "size": size, **number}
     return _leaf_schema(kind, name)
+
+
+def _field(name: str, kind: Any, evolves: bool) -> dict[str, Any]:
+    if evolves:  # a default is of a union's first type
+        return {"name": name, "type": ["null", kind], "default": None}
+    return {"name": name, "type": [kind, "null"]}
 
 
 def _leaf_schema(kind: pa.DataType, name: str) -> Any:

@@ -177,6 +177,21 @@ def test_decimals_are_as_short_as_they_can_be(numbers: list[int]) -> None:
         assert data == varint(2 * size) + number.to_bytes(size, "big", signed=True)
 
 
+def test_a_schema_of_rows_that_evolves_reads_rows_of_before() -> None:
+    before = pa.struct([("user", pa.string()), ("items", pa.list_(pa.struct([("n", pa.int32())])))])
+    more = pa.struct([("n", pa.int32()), ("note", pa.string())])
+    now = pa.struct([*before.fields[:1], ("items", pa.list_(more)), ("qty", pa.int64())])
+    rows = [{"user": "a", "items": [{"n": 1}, None]}, {"user": None, "items": None}]
+    schemas = [avro_schema(kind, evolves=True) for kind in (before, now)]
+    data = AvroEncoder(before, schemas[0]).encode(pa.array(rows, before)).to_pylist()
+    writer, reader = map(fastavro.parse_schema, map(json.loads, schemas))
+    found = [fastavro.schemaless_reader(io.BytesIO(each), writer, reader) for each in data]
+    assert found == [
+        {"user": "a", "items": [{"n": 1, "note": None}, None], "qty": None},
+        {"user": None, "items": None, "qty": None},
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "field_", "reason"),
     [
