@@ -1,11 +1,14 @@
 """Typed rows with a real schema registry: Apicurio, with what Confluent's serializers write."""
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
+import fastavro
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
@@ -18,14 +21,14 @@ from integration.apicurio import ApicurioRegistry
 from integration.differential import error_of
 from integration.kafka import KafkaBroker
 from integration.members import eventually
-from integration.orders import NEWER, ORDER, Orders, log_of, row
+from integration.orders import NEWER, NOTE, ORDER, Orders, log_of, row
 from kshare.group import KeySharedConsumer
 from kshare.testing import Record
 from tests.support import protobuf_messages
 from tests.support.protobuf_messages import message
 
 USERS = {"user": "ada", "qty": 3}
-FLAT = {
+FLAT: dict[str, Any] = {
     "type": "record",
     "name": "Order",
     "fields": [{"name": "user", "type": "string"}, {"name": "qty", "type": "int"}],
@@ -209,3 +212,52 @@ def test_protobuf_of_a_text_is_written_by_its_id(
     frame.write.format("kshare").options(**options, topic=topic).mode("append").save()
     found = spark.read.format("kshare").options(**options, subscribe=topic).load()
     assert [tuple(each) for each in found.select("value.*").collect()] == [("ada", 3)]
+
+
+def test_apicurios_own_framing_names_its_own_ids(
+    orders: Orders, broker: KafkaBroker, registry: ApicurioRegistry, client: SchemaRegistryClient
+) -> None:
+    """Two subjects with one schema: from then on, global ids and Confluent's ids are others."""
+    subject, text = f"{orders.topic}-value", json.dumps(FLAT)
+    for each in (f"{subject}-other", subject):
+        client.register_schema(each, Schema(text, "AVRO"))
+    newer = {**FLAT, "fields": [*FLAT["fields"], NOTE]}
+    client.register_schema(subject, Schema(json.dumps(newer), "AVRO"))
+    own = f"{registry.root}/apis/registry/v2/groups/default/artifacts/{subject}/versions"
+    with urlopen(own) as answer:
+        first, second = json.load(answer)["versions"]
+    assert first["globalId"] != first["contentId"]
+
+    def payload(schema: Any, user: str, **more: str) -> bytes:
+        stream = io.BytesIO()
+        row = {"user": user, "qty": 1, **more}
+        fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), row)
+        return stream.getvalue()
+
+    def number(version: Any, kind: str) -> bytes:
+        return int(version[kind]).to_bytes(8, "big")
+
+    old, new = payload(FLAT, "a"), payload(newer, "b", note="n")
+    name = "apicurio.value."
+    records = [
+        Record("k", b"\0" + number(first, "globalId") + old),
+        Record("k", b"\0" + number(second, "globalId") + new),
+        Record("k", old, headers=[(f"{name}globalId", number(first, "globalId"))]),
+        Record("k", new, headers=[(f"{name}contentId", number(second, "contentId"))]),
+        Record("k", b"\0" + (1 << 40).to_bytes(8, "big") + old),
+    ]
+    broker.produce(orders.topic, records, partition=0)
+    columns = "value,valueError,valueSchemaId,offset"
+    frame = orders.batch(valueFraming="apicurio", badRecords="null", columns=columns)
+    rows = frame.orderBy("offset").collect()
+    assert [each.value and tuple(each.value) for each in rows] == [
+        ("a", 1, "-"),
+        ("b", 1, "n"),
+        ("a", 1, "-"),
+        ("b", 1, "n"),
+        None,
+    ]
+    assert rows[1].valueSchemaId == second["globalId"]
+    assert f"names schema global id {1 << 40}, and schema registry {registry.url} has no" in (
+        rows[4].valueError
+    )

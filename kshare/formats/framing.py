@@ -3,7 +3,7 @@
 ::
 
     confluent      00           id: 4 bytes, big-endian               payload
-    apicurio       00           id: 8 bytes, big-endian               payload
+    apicurio       00           global id: 8 bytes, big-endian        payload
     glue           03 00        uuid: 16 bytes                        payload (03 05: zlib, bad)
     singleObject   C3 01        fingerprint: 8 bytes, little-endian   payload
     none                                                              payload

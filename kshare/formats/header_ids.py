@@ -1,17 +1,21 @@
-"""Ids of schemas in headers, where Confluent's newer serializers put them, of a whole column.
+"""Ids of schemas in headers, where some serializers put them, of a whole column.
 
 ::
 
-    __value_schema_id    00    id: 4 bytes, big-endian    message indexes, of Protobuf
-    __key_schema_id      01    GUID: 16 bytes             message indexes, of Protobuf
+    confluent   __value_schema_id         00    id: 4 bytes, big-endian    indexes, of Protobuf
+                __key_schema_id           01    GUID: 16 bytes             indexes, of Protobuf
+    apicurio    apicurio.value.globalId   global id: 8 bytes, big-endian   (.key. the same)
+                apicurio.value.contentId  id: 8 bytes, big-endian
 
-A record that has such a header has nothing in front of its payload. Of several, the first counts; a
-header without a value is none.
+A record that has such a header has nothing in front of its payload. A header without a value is
+none. Of several, Confluent's first and Apicurio's last counts, and a global id before an id.
 
 Cost: a few passes of numpy over the names of headers; Python for each distinct value alone.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 from uuid import UUID
 
@@ -21,13 +25,19 @@ import pyarrow as pa
 
 from kshare.formats.framing import bytes_of
 from kshare.formats.protobuf.indexes import read_indexes
-from kshare.options.typed_rows import RowFormat
+from kshare.formats.schema_files import GlobalId, SchemaNumber
+from kshare.options.typed_rows import Framing, RowFormat
 
 __all__ = ["HeaderId", "NamedRows", "may_be_named", "rows_by_header"]
 
-_NAMES: Final = {"key": b"__key_schema_id", "value": b"__value_schema_id"}
+_GLOBAL, _CONTENT = "apicurio.{}.globalId", "apicurio.{}.contentId"
+_NAMES: Final[Mapping[Framing, tuple[str, ...]]] = {
+    "confluent": ("__{}_schema_id",),
+    "apicurio": (_GLOBAL, _CONTENT),
+}
 _ID, _GUID = 0, 1
 _ID_END, _GUID_END = 5, 17
+_APICURIOS_BYTES: Final = 8
 _MOST_BYTES: Final = 1_200
 """Of a header: a GUID, and the indexes of 100 messages that are in one another."""
 
@@ -37,11 +47,11 @@ class HeaderId:
     """A schema that a header names.
 
     Attributes:
-        number: The id of a schema, or its GUID as 36 characters.
+        number: The id of a schema, its GUID as 36 characters, or Apicurio's own id.
         path: The message, of Protobuf; None of others.
     """
 
-    number: int | str
+    number: SchemaNumber
     path: tuple[int, ...] | None = None
 
 
@@ -60,21 +70,45 @@ class NamedRows:
 
 def may_be_named(form: RowFormat) -> bool:
     """True if headers may name the schema of a row."""
-    return form.framing == "confluent"
+    return form.framing in _NAMES
 
 
 def rows_by_header(
-    headers: pa.Array, column: Literal["key", "value"], *, indexed: bool
+    headers: pa.Array,
+    column: Literal["key", "value"],
+    framing: Framing = "confluent",
+    *,
+    indexed: bool,
 ) -> list[NamedRows]:
     """The rows whose headers name a schema, by what they name.
 
     Args:
         headers: The column of headers.
         column: Whose schema.
+        framing: Whose headers.
         indexed: Whether message indexes are behind the id.
     """
-    name = _NAMES[column]
-    rows, found = _first_values(headers, name)
+    made: list[NamedRows] = []
+    taken = np.zeros(0, np.int64)
+    for name in _NAMES[framing]:
+        header = name.format(column)
+        rows, found = _values(headers, header.encode(), last=framing == "apicurio")
+        if len(taken):
+            others = ~np.isin(rows, taken)
+            rows, found = rows[others], found.filter(pa.array(others))
+        taken = np.union1d(taken, rows)
+        parse = partial(_apicurios, name) if framing == "apicurio" else partial(_parsed, indexed)
+        made += _grouped(rows, found, header, parse)
+    return made
+
+
+def _grouped(
+    rows: npt.NDArray[np.int64],
+    found: pa.Array,
+    header: str,
+    parse: Callable[[bytes], HeaderId | str],
+) -> list[NamedRows]:
+    """The rows of each value of a header."""
     if not len(rows):
         return []
     encoded = found.dictionary_encode()
@@ -82,19 +116,21 @@ def rows_by_header(
     order = np.argsort(which, kind="stable")
     cuts = np.flatnonzero(np.diff(which[order])) + 1
     made = [
-        NamedRows(rows[part], _parsed(encoded.dictionary[which[part[0]]].as_py(), indexed))
+        NamedRows(rows[part], parse(encoded.dictionary[which[part[0]]].as_py()))
         for part in np.split(order, cuts)
     ]
     return [
         each
         if isinstance(each.named, HeaderId)
-        else NamedRows(each.rows, f"has a header {name.decode()} that {each.named}")
+        else NamedRows(each.rows, f"has a header {header} that {each.named}")
         for each in made
     ]
 
 
-def _first_values(headers: pa.Array, name: bytes) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """The rows that have a header of a name, and the value of the first one of each."""
+def _values(
+    headers: pa.Array, name: bytes, *, last: bool
+) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """The rows that have a header of a name, and the value of the first or last one of each."""
     entries, count = headers.values, len(headers)
     none = np.zeros(0, np.int64), pa.array([], pa.binary())
     if not count or not len(entries):
@@ -108,6 +144,8 @@ def _first_values(headers: pa.Array, name: bytes) -> tuple[npt.NDArray[np.int64]
     bounds = np.frombuffer(headers.buffers()[1], np.int32, count + 1, headers.offset * 4)
     places = places[(places >= bounds[0]) & (places < bounds[-1])]
     rows = np.searchsorted(bounds, places, side="right") - 1
+    if last:
+        rows, places = rows[::-1], places[::-1]
     rows, first = np.unique(rows, return_index=True)
     values = entries.field(1)
     places = places[first]
@@ -117,7 +155,14 @@ def _first_values(headers: pa.Array, name: bytes) -> tuple[npt.NDArray[np.int64]
     return rows.astype(np.int64), values.take(pa.array(places))
 
 
-def _parsed(value: bytes, indexed: bool) -> HeaderId | str:
+def _apicurios(name: str, value: bytes) -> HeaderId | str:
+    if len(value) != _APICURIOS_BYTES:
+        return f"has {len(value)} bytes, where {_APICURIOS_BYTES} are wanted"
+    number = int.from_bytes(value, "big")
+    return HeaderId(GlobalId(number) if name == _GLOBAL else number)
+
+
+def _parsed(indexed: bool, value: bytes) -> HeaderId | str:
     kind = value[0] if value else None
     end = {_ID: _ID_END, _GUID: _GUID_END}.get(-1 if kind is None else kind)
     if end is None:

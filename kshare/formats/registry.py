@@ -20,8 +20,9 @@ from typing import Any, Final, TypeVar
 from kshare.core.dotted_path import find
 from kshare.core.waits import Wait
 from kshare.errors import OptionsError, SchemaRegistryError, UnknownSchemaError
+from kshare.formats.apicurio import by_global_id
 from kshare.formats.protobuf.files import Part
-from kshare.formats.schema_files import RegisteredSchema, SchemaFiles
+from kshare.formats.schema_files import GlobalId, RegisteredSchema, SchemaFiles, SchemaNumber
 from kshare.options import KafkaConfig
 from kshare.options.typed_rows import RegistryConfig
 from kshare.wire.protocol.retry import Clock, RetryDeadline
@@ -65,10 +66,10 @@ class SchemaRegistry:
         self._kafka = kafka
         self._files = files
         self._clock = clock
-        self._known: dict[int | str, RegisteredSchema] = {}
+        self._known: dict[SchemaNumber, RegisteredSchema] = {}
         self._texts: dict[tuple[str, str, str], RegisteredSchema] = {}
         self._versions: dict[tuple[str, int | None, str], tuple[float, RegisteredSchema]] = {}
-        self._unknown: dict[int | str, tuple[float, UnknownSchemaError]] = {}
+        self._unknown: dict[SchemaNumber, tuple[float, UnknownSchemaError]] = {}
 
     @property
     def url(self) -> str:
@@ -76,12 +77,12 @@ class SchemaRegistry:
         return self._config.url
 
     def by_id(
-        self, number: int | str, kind: str = "AVRO", *, waits: bool = True
+        self, number: SchemaNumber, kind: str = "AVRO", *, waits: bool = True
     ) -> RegisteredSchema:
         """The schema with an id.
 
         Args:
-            number: The id, or the schema's GUID as 36 characters.
+            number: The id, or the schema's GUID as 36 characters, or Apicurio's own id.
             kind: What is wanted: ``AVRO``, ``JSON`` or ``PROTOBUF``; it may be another.
             waits: Whether to ask again while the registry does not answer.
 
@@ -199,7 +200,7 @@ class SchemaRegistry:
         self._texts[subject, kind, text] = found
         return found
 
-    def _shared(self, number: int | str, kind: str, *, waits: bool) -> RegisteredSchema:
+    def _shared(self, number: SchemaNumber, kind: str, *, waits: bool) -> RegisteredSchema:
         """A schema that a process of this host has asked for, or else the registry's answer."""
         files = self._files
         if files is None:
@@ -214,11 +215,13 @@ class SchemaRegistry:
                 files.put(found)
         return found
 
-    def _of_registry(self, number: int | str, kind: str, *, waits: bool) -> RegisteredSchema:
+    def _of_registry(self, number: SchemaNumber, kind: str, *, waits: bool) -> RegisteredSchema:
         form = _FORMS.get(kind)
 
         def ask(client: Any) -> RegisteredSchema:
-            if isinstance(number, int):
+            if isinstance(number, GlobalId):
+                schema = by_global_id(client, self._config, number.number, kind)
+            elif isinstance(number, int):
                 schema = client.get_schema(number, fmt=form)
             else:
                 schema = client.get_schema_by_guid(number, fmt=form)
@@ -329,8 +332,10 @@ def opened(config: RegistryConfig) -> Any:
         raise OptionsError([f"schemaRegistry.*: {error}"]) from None
 
 
-def named_id(number: int | str) -> str:
+def named_id(number: SchemaNumber) -> str:
     """An id or GUID as messages name it."""
+    if isinstance(number, GlobalId):
+        return str(number)
     return f"id {number}" if isinstance(number, int) else f"GUID {number}"
 
 

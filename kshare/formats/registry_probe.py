@@ -6,9 +6,9 @@ Guarantee: nothing is registered or changed. No text holds a secret.
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 from kshare.errors import OptionsError
+from kshare.formats.apicurio import root_of
 from kshare.formats.registry import confluent, is_of_transport, opened
 from kshare.options.frozen import Properties
 from kshare.options.typed_rows import RegistryConfig
@@ -91,7 +91,5 @@ class RegistryProbe:
 
     def at_root(self) -> "RegistryProbe":
         """The same server without the path of the address."""
-        parts = urlsplit(self._config.url.split(",", 1)[0].strip())
-        root = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
-        properties = {**self._config.properties, "url": root}
+        properties = {**self._config.properties, "url": root_of(self._config)}
         return RegistryProbe(RegistryConfig(Properties(properties)))

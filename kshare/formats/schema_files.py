@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from kshare.core.bounded_json import count_of, list_of, read_object, text_of
 from kshare.operating_system import this_system
 
-__all__ = ["RegisteredSchema", "SchemaFiles"]
+__all__ = ["GlobalId", "RegisteredSchema", "SchemaFiles", "SchemaNumber"]
 
 _log = logging.getLogger("kshare.formats")
 
@@ -35,11 +35,32 @@ _LOOK_SECONDS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
+class GlobalId:
+    """An id of Apicurio's own: of a version of a subject.
+
+    What its API that is Confluent's calls an id is another number, of a schema: subjects with the
+    same schema share it.
+
+    Attributes:
+        number: The number.
+    """
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"global id {self.number}"
+
+
+SchemaNumber: TypeAlias = int | str | GlobalId
+"""What records name schemas by: an id, a GUID as 36 characters, or an id of Apicurio's own."""
+
+
+@dataclass(frozen=True, slots=True)
 class RegisteredSchema:
     """A schema as the registry has it.
 
     Attributes:
-        id: Its id; or its GUID, of one that was asked for by that.
+        id: Its id; or its GUID or global id, of one that was asked for by that.
         kind: ``AVRO``, ``JSON`` or ``PROTOBUF``.
         text: The schema.
         subject: The subject that it was asked for by; None if by its id.
@@ -48,7 +69,7 @@ class RegisteredSchema:
             needed.
     """
 
-    id: int | str
+    id: SchemaNumber
     kind: str
     text: str
     subject: str | None = None
@@ -56,6 +77,8 @@ class RegisteredSchema:
     references: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
+        if isinstance(self.id, GlobalId):
+            return str(self.id)
         if isinstance(self.id, str):
             return f"GUID {self.id}"
         if self.subject is None:
@@ -77,12 +100,12 @@ class SchemaFiles:
         self._root = root
         self._folder = root / token
 
-    def get(self, number: int | str) -> RegisteredSchema | None:
+    def get(self, number: SchemaNumber) -> RegisteredSchema | None:
         """The schema with an id; None if it is not here."""
         try:
             if not self._is_private():
                 return None
-            schema = _decoded((self._folder / f"{number}.json").read_bytes())
+            schema = _decoded((self._folder / f"{_file_name(number)}.json").read_bytes())
         except (OSError, ValueError, TypeError, KeyError):
             return None
         with suppress(OSError):
@@ -97,12 +120,12 @@ class SchemaFiles:
             handle, name = tempfile.mkstemp(dir=self._folder)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(asdict(schema), file)
-            Path(name).replace(self._folder / f"{schema.id}.json")
+            Path(name).replace(self._folder / f"{_file_name(schema.id)}.json")
         except OSError as error:
             _log.debug("schema %s is not kept for others: %s", schema.id, error)
 
     @contextmanager
-    def asking(self, number: int | str) -> Iterator[None]:
+    def asking(self, number: SchemaNumber) -> Iterator[None]:
         """The block in which one process of the host asks for an id, and others wait a little.
 
         They go on by themselves if that process is not done soon: the registry may be down.
@@ -120,11 +143,11 @@ class SchemaFiles:
         finally:
             os.close(handle)
 
-    def _lock_file(self, number: int | str) -> int:
+    def _lock_file(self, number: SchemaNumber) -> int:
         if not self._made():
             raise OSError("no folder of this user's own")
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        return os.open(self._folder / f"{number}.lock", flags, 0o600)
+        return os.open(self._folder / f"{_file_name(number)}.lock", flags, 0o600)
 
     def _made(self) -> bool:
         """Make the folders if they are not there; True if they are this user's own."""
@@ -147,11 +170,21 @@ class SchemaFiles:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _file_name(number: SchemaNumber) -> str:
+    return f"global-{number.number}" if isinstance(number, GlobalId) else str(number)
+
+
+def _decoded_id(found: object) -> SchemaNumber:
+    if isinstance(found, dict):
+        return GlobalId(count_of(found["number"]))
+    return text_of(found) if isinstance(found, str) else count_of(found)
+
+
 def _decoded(data: bytes) -> RegisteredSchema:
     found = read_object(data)
-    subject, version, number = found["subject"], found["version"], found["id"]
+    subject, version = found["subject"], found["version"]
     return RegisteredSchema(
-        text_of(number) if isinstance(number, str) else count_of(number),
+        _decoded_id(found["id"]),
         text_of(found["kind"]),
         text_of(found["text"]),
         None if subject is None else text_of(subject),

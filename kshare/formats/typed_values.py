@@ -19,9 +19,10 @@ from kshare.formats.make import WriterDecoder
 from kshare.formats.payloads import Payloads
 from kshare.formats.records import OTHER
 from kshare.formats.registry import named_id
+from kshare.formats.schema_files import GlobalId
 from kshare.formats.schemas import ReaderSchema
-from kshare.formats.writers import Schemas, Writers
-from kshare.options.typed_rows import RowFormat
+from kshare.formats.writers import Schemas, Writers, prefix_number
+from kshare.options.typed_rows import Framing, RowFormat
 
 __all__ = ["TypedColumn", "TypedValues", "clause"]
 
@@ -105,7 +106,9 @@ class TypedColumn:
         form = self.schema.form
         named: list[NamedRows] = []
         if headers is not None and may_be_named(form):
-            named = rows_by_header(headers, form.column, indexed=form.format == "protobuf")
+            named = rows_by_header(
+                headers, form.column, form.framing, indexed=form.format == "protobuf"
+            )
         groups = _groups_of(named, len(column))
         framed = unframed(column, form.framing, None if groups is None else groups >= 0)
         starts, faults = framed.starts, list(framed.faults)
@@ -141,7 +144,7 @@ class TypedColumn:
             faults += (
                 replace(each, reason=f"{each.reason} (schema {which})")
                 for each in decoded.faults
-                for which in (_id_of(each.row, named, groups, framed.ids),)
+                for which in (_id_of(each.row, named, groups, framed.ids, form.framing),)
             )
         if len(faults) > len(decoded.faults):
             faults.sort(key=lambda fault: fault.row)
@@ -202,8 +205,11 @@ def _with_ids(
     """Write the ids of headers to those of rows; return which rows have one that is a number."""
     has_id = there.copy()
     for each in named:
-        if isinstance(each.named, HeaderId) and isinstance(each.named.number, int):
-            ids[each.rows] = each.named.number
+        number = each.named.number if isinstance(each.named, HeaderId) else ""
+        if isinstance(number, GlobalId):
+            number = number.number
+        if isinstance(number, int):
+            ids[each.rows] = number
         else:
             has_id[each.rows] = False
     return has_id
@@ -214,13 +220,14 @@ def _id_of(
     named: list[NamedRows],
     groups: npt.NDArray[np.int64] | None,
     ids: npt.NDArray[np.int64],
+    framing: Framing,
 ) -> str:
     """The id of a bad row, as messages name it."""
     if groups is not None and groups[row] >= 0:
         found = named[groups[row]].named
         assert isinstance(found, HeaderId)  # others are bad before they are decoded
         return named_id(found.number)
-    return named_id(int(ids[row]))
+    return named_id(prefix_number(int(ids[row]), framing))
 
 
 def _hex(number: int) -> str:

@@ -16,10 +16,11 @@ from kshare.formats.decoder import Fault
 from kshare.formats.header_ids import HeaderId, NamedRows
 from kshare.formats.make import REGISTRY_KINDS, WriterDecoder, writer_text
 from kshare.formats.registry import named_id
-from kshare.formats.schema_files import RegisteredSchema
+from kshare.formats.schema_files import GlobalId, RegisteredSchema, SchemaNumber
 from kshare.formats.schemas import ReaderSchema
+from kshare.options.typed_rows import Framing
 
-__all__ = ["Schemas", "UnansweredError", "Writers"]
+__all__ = ["Schemas", "UnansweredError", "Writers", "prefix_number"]
 
 _IDS_EACH: Final = 16
 """Ids of a record batch that are looked for one after another; more, by sorting all."""
@@ -28,11 +29,11 @@ _IDS_EACH: Final = 16
 class Schemas(Protocol):
     """Where the schemas of ids are: :class:`~kshare.formats.registry.SchemaRegistry`."""
 
-    def by_id(self, number: int | str, kind: str = "AVRO") -> RegisteredSchema:
+    def by_id(self, number: SchemaNumber, kind: str = "AVRO") -> RegisteredSchema:
         """The schema with an id.
 
         Args:
-            number: The id, or the schema's GUID.
+            number: The id, or the schema's GUID, or Apicurio's own id.
             kind: What is wanted: ``AVRO``, ``JSON`` or ``PROTOBUF``; it may be another.
 
         Raises:
@@ -86,7 +87,10 @@ class Writers:
         faults: list[Fault] = []
         groups = [(each.rows, each.named) for each in named if isinstance(each.named, HeaderId)]
         if self._registry is not None:
-            groups += [(rows, HeaderId(number)) for number, rows in _by_id(ids, prefixed)]
+            groups += [
+                (rows, HeaderId(prefix_number(number, self._reader.form.framing)))
+                for number, rows in _by_id(ids, prefixed)
+            ]
         for rows, which in groups:
             if not len(rows):
                 continue
@@ -116,6 +120,11 @@ class Writers:
             except ValueError as error:
                 self._known[named] = f"is of schema {shown}, which {error}"
         return self._known[named]
+
+
+def prefix_number(number: int, framing: Framing) -> SchemaNumber:
+    """What the number in front of a payload names."""
+    return GlobalId(number) if framing == "apicurio" else number
 
 
 def _by_id(

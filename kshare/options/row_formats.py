@@ -7,7 +7,7 @@ What is needed, and what contradicts, by format and framing::
 
     framing        avro                     json, protobuf           string
     confluent      registry                 -                        refused
-    apicurio       registry                 -                        refused
+    apicurio       registry                 -, refused: of protobuf  refused
     glue           refused: no client       -                        refused
     singleObject   -                        refused: Avro's own      refused
     none           -                        -                        the only one
@@ -175,6 +175,12 @@ class TypedRowsParser:
                 option,
                 "needs the schemas of AWS Glue's registry, which has no client here",
                 f"leave out {column}Format, and decode the bytes with from_avro",
+            )
+        if form == "protobuf" and framing == "apicurio":
+            self._raw.fault(
+                option,
+                "is not read: these serializers put the message's name in front of it",
+                "none, if they put ids in headers, which is their default",
             )
         if form == "avro" and framing in _WITH_IDS and not self._names_registry():
             self._raw.fault(

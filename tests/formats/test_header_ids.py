@@ -13,6 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kshare.formats.header_ids import HeaderId, rows_by_header
+from kshare.formats.schema_files import GlobalId
+from kshare.options.typed_rows import Framing
 
 Header = tuple[str, bytes | None]
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -33,8 +35,14 @@ def column(rows: list[list[Header] | None]) -> pa.Array:
     return pa.array(entries, HEADERS)
 
 
-def named(headers: pa.Array, which: Literal["key", "value"], *, indexed: bool) -> dict[int, Any]:
-    found = rows_by_header(headers, which, indexed=indexed)
+def named(
+    headers: pa.Array,
+    which: Literal["key", "value"],
+    framing: Framing = "confluent",
+    *,
+    indexed: bool,
+) -> dict[int, Any]:
+    found = rows_by_header(headers, which, framing, indexed=indexed)
     by_row = {row: each.named for each in found for row in each.rows.tolist()}
     assert len(by_row) == sum(len(each.rows) for each in found)
     assert len({each.named for each in found if isinstance(each.named, HeaderId)}) <= len(found)
@@ -84,6 +92,31 @@ def test_headers_name_what_confluents_deserializer_reads(
                 for row, name in wanted.items()
                 if isinstance(name, HeaderId) and min(name.path or (0,)) >= 0
             }
+
+
+def test_apicurios_headers() -> None:
+    number, other = (n.to_bytes(8, "big") for n in (7, 8))
+    global_, content = "apicurio.value.globalId", "apicurio.value.contentId"
+    rows: Any = [
+        [(global_, number)],
+        [(content, number)],
+        [(content, other), (global_, number)],
+        [(global_, other), (global_, number)],  # the last one counts
+        [(content, None), ("apicurio.key.globalId", number)],
+        None,
+        [(global_, b"\0\7")],
+    ]
+    headers = column(rows)
+    found = named(headers, "value", "apicurio", indexed=False)
+    assert found == {
+        0: HeaderId(GlobalId(7)),
+        1: HeaderId(7),
+        2: HeaderId(GlobalId(7)),
+        3: HeaderId(GlobalId(7)),
+        6: f"has a header {global_} that has 2 bytes, where 8 are wanted",
+    }
+    assert named(headers, "key", "apicurio", indexed=False) == {4: HeaderId(GlobalId(7))}
+    assert named(headers, "value", indexed=False) == {}
 
 
 def test_any_number_of_distinct_values() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kshare.errors import OptionsError, SchemaRegistryError, UnknownSchemaError
 from kshare.formats.registry import SchemaRegistry
-from kshare.formats.schema_files import RegisteredSchema, SchemaFiles
+from kshare.formats.schema_files import GlobalId, RegisteredSchema, SchemaFiles, SchemaNumber
 from kshare.options import KafkaConfig
 from kshare.options.frozen import Properties
 from kshare.options.typed_rows import RegistryConfig
@@ -218,6 +218,16 @@ def bearer_fields(_: dict[str, Any]) -> dict[str, str]:
 
 
 # -- files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [7, "00000000-0000-0000-0000-000000000007", GlobalId(7)])
+def test_each_kind_of_number_has_its_own_file(tmp_path: Path, number: SchemaNumber) -> None:
+    schema = RegisteredSchema(number, "AVRO", INT)
+    SchemaFiles("a", tmp_path / "r").put(schema)
+    files = SchemaFiles("a", tmp_path / "r")
+    assert files.get(number) == schema
+    others: list[SchemaNumber] = [7, "00000000-0000-0000-0000-000000000007", GlobalId(7)]
+    assert [each for each in others if files.get(each) is not None] == [number]
 
 
 def test_files_of_others_are_not_read(tmp_path: Path) -> None:

@@ -205,6 +205,13 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
         ),
     ),
     (
+        {"valueFormat": "protobuf", "valueSchema": "M x.desc", "valueFraming": "apicurio"},
+        (
+            "valueFraming: is not read: these serializers put the message's name in front of it "
+            "(given: 'apicurio'); none, if they put ids in headers, which is their default"
+        ),
+    ),
+    (
         {**AVRO, "valueFraming": "glue"},
         (
             "valueFraming: needs the schemas of AWS Glue's registry, which has no client here "

@@ -26,7 +26,7 @@ import pyarrow as pa
 from kshare.core.progress import TopicPartition
 from kshare.errors import BadRecordError, OptionsError
 from kshare.formats.registry import SchemaRegistry
-from kshare.formats.schema_files import RegisteredSchema
+from kshare.formats.schema_files import RegisteredSchema, SchemaNumber
 from kshare.formats.schemas import ReaderSchemas, found_schemas
 from kshare.formats.typed_columns import BadRow, RowTyper
 from kshare.group.config.consumer_config import CONFIGURATION
@@ -104,7 +104,7 @@ class _PatientRegistry:
         self._registry = registry
         self._asked = asked
 
-    def by_id(self, number: int | str, kind: str = "AVRO") -> RegisteredSchema:
+    def by_id(self, number: SchemaNumber, kind: str = "AVRO") -> RegisteredSchema:
         """The schema with an id, or a GUID; ``kind`` is what is wanted."""
         ask = partial(self._registry.by_id, number, kind)
         return self._asked.answer((number, kind), ask, self.patience)
