@@ -113,7 +113,7 @@ def typed_batches(
 
 
 def _typed(
-    raw: Iterator[pa.RecordBatch],
+    raw: Generator[pa.RecordBatch],
     options: SourceOptions,
     schemas: "ReaderSchemas",
     place: tuple[str, int] | None,
@@ -121,8 +121,7 @@ def _typed(
     from kshare.formats.typed_columns import RowTyper  # noqa: PLC0415 - others do without
 
     with ExitStack() as stack:
-        if isinstance(raw, Generator):  # a bad record ends the reading here, not there
-            stack.callback(raw.close)
+        stack.enter_context(closing(raw))  # a bad record ends the reading here, not there
         set_aside = None
         topic = schemas.rows.bad_records.topic
         if topic is not None:

@@ -103,7 +103,7 @@ def examine_registry(config: RegistryConfig, topic: str | None) -> Iterator[Find
         yield _by_id(probe, seen)
         yield _serialized(probe, seen)
         yield _mode(probe, seen)
-        yield _compatibility(probe)
+        yield _compatibility(probe, topic, set(subjects.value))
         yield _registering(probe, seen)
     except OptionsError as error:  # the client cannot be made
         yield Finding("registry", "red", "; ".join(error.problems))
@@ -228,6 +228,8 @@ def _is_base64(text: str | None) -> bool:
 
 def _mode(probe: RegistryProbe, seen: _Seen) -> Finding:
     answer = probe.ask(lambda client: client.get_global_mode())
+    if answer.status == _NOT_FOUND:  # Apicurio's API of Confluent's, of 2.x
+        return Finding("mode", "green", "not known: this registry has no such call")
     if answer.fault or not isinstance(answer.value, str):
         return Finding("mode", "yellow", f"is not said: {answer.fault or 'no text'}")
     seen.mode = answer.value
@@ -238,15 +240,30 @@ def _mode(probe: RegistryProbe, seen: _Seen) -> Finding:
     return Finding("mode", "green", answer.value)
 
 
-def _compatibility(probe: RegistryProbe) -> Finding:
-    answer = probe.ask(lambda client: client.get_compatibility())
+def _compatibility(probe: RegistryProbe, topic: str | None, subjects: set[str]) -> Finding:
+    """The level of the topic's values, and whether it is the subject's own or that of all."""
+    check, subject = "compatibility", f"{topic}-value"
+    of_all = probe.ask(lambda client: client.get_compatibility())
+    answer, whose = of_all, "of all subjects that have none of their own"
+    if subject in subjects:
+        own = probe.ask(lambda client: client.get_compatibility(subject))
+        # Confluent's says 404 of a subject without a level; others give it that of all.
+        if own.status != _NOT_FOUND and (own.fault or own.value != of_all.value):
+            answer, whose = own, f"of {subject} itself"
+        elif own.status == _NOT_FOUND:
+            whose = f"of all subjects, also of {subject}, which has none of its own"
+        else:
+            whose = f"of {subject}, as of all subjects"
     if answer.fault or not isinstance(answer.value, str):
-        return Finding("compatibility", "yellow", f"is not said: {answer.fault or 'no text'}")
+        return Finding(check, "yellow", f"is not said: {answer.fault or 'no text'}")
     if answer.value == "NONE":
-        text = "NONE: a writer may register a schema that readers of the older ones cannot read"
+        text = (
+            f"NONE, {whose}: a writer may register a schema that readers of the older ones cannot "
+            "read"
+        )
         remedy = "set BACKWARD or FULL; records of such a schema are bad records"
-        return Finding("compatibility", "yellow", text, remedy)
-    return Finding("compatibility", "green", answer.value)
+        return Finding(check, "yellow", text, remedy)
+    return Finding(check, "green", f"{answer.value}, {whose}")
 
 
 def _registering(probe: RegistryProbe, seen: _Seen) -> Finding:

@@ -168,19 +168,12 @@ class RowTyper:
         """
         place = place or self._place
         headers = raw.column("headers") if "headers" in raw.schema.names else None
-        try:
-            found = {
-                name: column.decoded(raw.column(name), headers)
-                for name, column in self._columns.items()
-            }
-        except UnansweredError as unanswered:
-            row, error = unanswered.row, unanswered.error
-            raise SchemaRegistryError(
-                f"{_shown_place(raw, place, row)} names a schema, and {error}",
-                url=error.url,
-                subject=error.subject,
-                schema_id=error.schema_id,
-            ) from None
+        found: dict[str, TypedValues] = {}
+        for name, column in self._columns.items():
+            try:
+                found[name] = column.decoded(raw.column(name), headers)
+            except UnansweredError as unanswered:
+                raise _unanswered(raw, place, column.schema, unanswered) from None
         kept = np.ones(raw.num_rows, np.bool_)
         for name in self._skipping:
             kept[found[name].others] = False
@@ -256,6 +249,23 @@ def _place_of(raw: pa.RecordBatch, place: tuple[str, int] | None, row: int) -> t
 def _shown_place(raw: pa.RecordBatch, place: tuple[str, int] | None, row: int) -> str:
     topic, partition, offset = _place_of(raw, place, row)
     return f"{topic}-{partition} at offset {offset}"
+
+
+def _unanswered(
+    raw: pa.RecordBatch,
+    place: tuple[str, int] | None,
+    schema: ReaderSchema,
+    unanswered: UnansweredError,
+) -> SchemaRegistryError:
+    """The error of records whose schema is not said: it names the first one."""
+    where, error = _shown_place(raw, place, int(unanswered.rows[0])), unanswered.error
+    return SchemaRegistryError(
+        f"{where} names a schema, and {error}. {unanswered.extent}. {schema.form.column} is read "
+        f"as {schema}",
+        url=error.url,
+        subject=error.subject,
+        schema_id=error.schema_id,
+    )
 
 
 @lru_cache(maxsize=16)

@@ -42,11 +42,33 @@ class Schemas(Protocol):
 
 
 class UnansweredError(Exception):
-    """The registry has not said the schema that a row names."""
+    """The registry has not said the schema that rows name.
 
-    def __init__(self, row: int, error: SchemaRegistryError) -> None:
+    Args:
+        rows: The rows, ascending.
+        others: How many other schemas the rows of the column name that are not known either.
+        error: What the registry's client says.
+    """
+
+    def __init__(
+        self, rows: npt.NDArray[np.int64], others: int, error: SchemaRegistryError
+    ) -> None:
         super().__init__()
-        self.row, self.error = row, error
+        self.rows, self.others, self.error = rows, others, error
+
+    @property
+    def extent(self) -> str:
+        """How many rows and schemas of the column have no answer, as a sentence."""
+        count = len(self.rows)
+        rows = (
+            "One record of this batch names"
+            if count == 1
+            else f"{count} records of this batch name"
+        )
+        if not self.others:
+            return f"{rows} it"
+        other = "another schema" if self.others == 1 else f"{self.others} other schemas"
+        return f"{rows} it, and records name {other} that nobody has asked for yet"
 
 
 class Writers:
@@ -91,13 +113,14 @@ class Writers:
                 (rows, HeaderId(prefix_number(number, self._reader.form.framing)))
                 for number, rows in _by_id(ids, prefixed)
             ]
-        for rows, which in groups:
-            if not len(rows):
-                continue
+        groups = [each for each in groups if len(each[0])]
+        groups.sort(key=lambda each: int(each[0][0]))  # what fails names the first record
+        for number, (rows, which) in enumerate(groups, 1):
             try:
                 writer = self._writer(which)
             except SchemaRegistryError as error:
-                raise UnansweredError(int(rows[0]), error) from None
+                others = {each for _, each in groups[number:]} - self._known.keys()
+                raise UnansweredError(rows, len(others), error) from None
             if isinstance(writer, str):
                 faults += (Fault(row, "", writer) for row in rows.tolist())
             else:

@@ -80,7 +80,9 @@ def test_a_registry_in_order_is_green_and_nothing_is_written(registry: FakeRegis
     assert found["subjects"].text == "2 subjects"
     assert found["subject orders-value"].text == "version 1 is id 1: valueFormat=avro"
     assert found["mode"].text == "READWRITE"
-    assert found["compatibility"].text == "BACKWARD"
+    assert found["compatibility"].text == (
+        "BACKWARD, of all subjects, also of orders-value, which has none of its own"
+    )
     assert found["schemas by id"].text == "id 1 of orders-value is found"
     assert found["format=serialized"].text == "id 2 is given as a descriptor"
     written = [each for each in registry.requests if not each.startswith("GET ")]
@@ -196,7 +198,10 @@ def test_the_product_is_what_it_says_of_itself(path: str, answer: Any, product: 
     with server(answered) as url:
         found = look(f"{url}/apis/ccompat/v7" if "Apicurio" in product else url)
     assert found["registry"].text.endswith(f"answers: {product}")
-    assert found["mode"].text == "is not said: HTTP 404: no"
+    assert (found["mode"].level, found["mode"].text) == (
+        "green",
+        "not known: this registry has no such call",
+    )
     assert "does not say its mode" in found["autoRegister"].text
     assert "red" not in levels(found).values()
 
@@ -216,8 +221,40 @@ def test_a_refused_check_and_ids_that_are_not_given() -> None:
     assert found["schemas by id"].level == found["typed rows"].level == "red"
     assert "valueFormat=avro and protobuf do not work" in found["typed rows"].text
     assert found["registering"].text.startswith("is not allowed")
-    assert found["compatibility"].text.startswith("NONE: ")
+    assert found["compatibility"].text.startswith(
+        "NONE, of all subjects that have none of their own: "
+    )
     assert found["autoRegister"].level == "yellow"
+
+
+@pytest.mark.parametrize(
+    ("own", "level", "text"),
+    [
+        ((200, {"compatibilityLevel": "FULL"}), "green", "FULL, of orders-value itself"),
+        (
+            (200, {"compatibilityLevel": "BACKWARD"}),
+            "green",
+            "BACKWARD, of orders-value, as of all subjects",
+        ),
+        (
+            (404, {"error_code": 40408, "message": "none"}),
+            "green",
+            "BACKWARD, of all subjects, also of orders-value, which has none of its own",
+        ),
+        ((200, {"compatibilityLevel": "NONE"}), "yellow", "NONE, of orders-value itself: a writer"),
+        ((403, {"error_code": 403, "message": "no"}), "yellow", "is not said: HTTP 403: no"),
+    ],
+)
+def test_whose_compatibility_it_is(own: tuple[int, Any], level: str, text: str) -> None:
+    answers: dict[str, tuple[int, Any]] = {
+        "/subjects": (200, ["orders-value"]),
+        "/config": (200, {"compatibilityLevel": "BACKWARD"}),
+        "/config/orders-value": own,
+    }
+    with server(lambda path: answers.get(path, (404, {}))) as url:
+        found = look(url, topic="orders")
+    assert found["compatibility"].level == level
+    assert found["compatibility"].text.startswith(text)
 
 
 # -- the command ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from kshare.formats.schema_files import RegisteredSchema
 from kshare.formats.schemas import ReaderSchema, ReaderSchemas
 from kshare.formats.typed_columns import BadRow, RowTyper, raw_columns
 from kshare.formats.typed_values import TypedColumn
+from kshare.formats.writers import UnansweredError
 from kshare.options import SOURCE_COLUMNS, KafkaConfig
 from kshare.options.frozen import Properties
 from kshare.options.typed_rows import BadRecords, RegistryConfig, RowFormat, TypedRows
@@ -103,6 +104,28 @@ def thirty() -> Iterator[TypedColumn]:
 def test_any_number_of_ids_in_a_column(thirty: TypedColumn, ids: list[int]) -> None:
     found = thirty.decoded(pa.array([framed(number) for number in ids], pa.binary()))
     assert found.values.to_pylist() == [f"[{number}]:x" for number in ids]
+
+
+@pytest.mark.parametrize(
+    ("ids", "row", "number", "extent"),
+    [
+        ([1, 2], 1, 2, "One record of this batch names it"),
+        ([1, 9, 3, 9], 1, 9, "2 records of this batch name it, and records name another schema"),
+        ([5, *range(20, 40)], 0, 5, "and records name 20 other schemas that nobody has asked"),
+    ],
+)
+def test_schemas_that_are_not_said_name_the_first_record(
+    registry: FakeRegistry, ids: list[int], row: int, number: int, extent: str
+) -> None:
+    registry.register("s", '"int"')
+    typed = column(registry, Writers())
+    typed.decoded(pa.array([framed(1)], pa.binary()))
+    registry.stop()
+    with pytest.raises(UnansweredError) as raised:
+        typed.decoded(pa.array([framed(each) for each in ids], pa.binary()))
+    assert int(raised.value.rows[0]) == row
+    assert raised.value.error.schema_id == number
+    assert extent in raised.value.extent
 
 
 def test_faults_of_each_stage_are_in_the_order_of_rows(registry: FakeRegistry) -> None:

@@ -7,7 +7,7 @@ log alone is fetched, but no value is copied: see each function.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -73,7 +73,7 @@ def read_slices(
     planned: Sequence[PlannedSlice],
     options: Mapping[str, str] | SourceOptions,
     on_end: Mapping[Slice, OnEnd] = _NONE,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """Read the records of several slices together, with one Fetch request at a time to each leader.
 
     Each slice yields the same rows as :func:`read_slice`, in offset order, and up to the same end.
@@ -98,7 +98,8 @@ def read_slices(
     Yields:
         Batches of the columns of Spark's kafka source, about 8 MiB each at most. A batch may hold
         rows of several slices, one after the other. The ``on_end`` of each slice is called after
-        the batch with its last row was taken, while others may still be read.
+        the batch with its last row was taken, while others may still be read. ``close()`` ends the
+        reading.
 
     Raises:
         ValueError: A limit is less than 1; raised at the call.
@@ -108,9 +109,13 @@ def read_slices(
         RecordError: The log's bytes are damaged or in a format that is not read.
     """
     if not planned:
-        return iter(())
+        return _nothing()
     parsed = reader_options(options, *{each.slice.topic for each in planned})
     return SliceReader(planned, parsed, on_end=on_end).batches()
+
+
+def _nothing() -> Generator[pa.RecordBatch]:
+    yield from ()
 
 
 class SliceReader:
@@ -160,7 +165,7 @@ class SliceReader:
         brokers = BrokerPool(options.kafka) if brokers is None else brokers
         self._loop = FetchLoop(options, brokers, clock)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Generator[pa.RecordBatch]:
         """The record batches of the slices, up to their limits. To be called once."""
         unfinished = self.slices
         by_partition: dict[TopicPartition, list[SliceRecords]] = {}
@@ -336,7 +341,7 @@ def find_later(
                 offset: int = batch.column("offset")[int(later.argmax())].as_py()
                 return offset
     finally:
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
     return None
 
 
