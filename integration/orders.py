@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from integration.kafka import KafkaBroker
 from kshare.testing import Record
 
-__all__ = ["NEWER", "NOTE", "ORDER", "Orders", "log_of", "row"]
+__all__ = ["NEWER", "NOTE", "ORDER", "Orders", "log_of", "order_records", "row"]
 
 ITEM = {"type": "record", "name": "Item", "fields": [{"name": "sku", "type": "long"}]}
 ORDER: dict[str, Any] = {
@@ -27,6 +27,30 @@ ORDER: dict[str, Any] = {
 }
 NOTE = {"name": "note", "type": "string", "default": "-"}
 NEWER = {**ORDER, "fields": [*ORDER["fields"], NOTE]}
+
+
+def order_records(
+    topic: str, registry: str, schema: object, users: range, **more: object
+) -> list[Record]:
+    """An order of each user, with its number, as Confluent's serializer writes it.
+
+    Args:
+        topic: The topic, of which the subject is.
+        registry: The address of the registry, which gets the schema.
+        schema: The schema.
+        users: The numbers of the users.
+        more: More fields of each order.
+    """
+    context = SerializationContext(topic, MessageField.VALUE)
+    with SchemaRegistryClient({"url": registry}) as client:
+        serialize = AvroSerializer(client, json.dumps(schema))
+        return [
+            Record(
+                f"k{n}",
+                serialize({"user": f"u{n}", "qty": n, "items": [{"sku": n}], **more}, context),
+            )
+            for n in users
+        ]
 
 
 class Orders:
@@ -54,16 +78,7 @@ class Orders:
 
     def write(self, schema: object, users: range, **more: object) -> None:
         """Write an order of each user, with its number."""
-        context = SerializationContext(self.topic, MessageField.VALUE)
-        with SchemaRegistryClient({"url": self._registry}) as client:
-            serialize = AvroSerializer(client, json.dumps(schema))
-            records = [
-                Record(
-                    f"k{n}",
-                    serialize({"user": f"u{n}", "qty": n, "items": [{"sku": n}], **more}, context),
-                )
-                for n in users
-            ]
+        records = order_records(self.topic, self._registry, schema, users, **more)
         self._broker.produce(self.topic, records, partition=0)
 
     def write_bad(self, value: bytes) -> None:

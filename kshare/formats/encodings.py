@@ -126,7 +126,7 @@ def _found(
     text = _own_text(form, kind, asked)
     if asked.registry is None:
         return RowEncoding(form.column, form.format, text, b"")
-    registered = _registered(form, text, asked, registry_of(asked.registry, kafka, ""))
+    registered = _registered(form, text, asked, registry_of(asked.registry, kafka, None))
     if registered.kind != REGISTRY_KINDS[form.format]:
         raise OptionsError(
             [

@@ -4,44 +4,50 @@ confluent-kafka's client speaks to it; what that needs is an extra, and is impor
 is first asked.
 
 Guarantees: an id that was asked for once is known in the process from then on, and on the host
-(:mod:`kshare.formats.schema_files`); a registry that is down does not matter to it. An answer that
-does not come is waited for as brokers are, with a warning once that lasts; then an error names id
-or subject, and address. What the registry does not have is an error at once. No text holds a
-secret.
+(:mod:`kshare.formats.schema_files`); a registry that is down does not matter to it. What an earlier
+query of the host was answered is taken, with a warning, if the registry does not answer now. An
+answer that does not come is waited for as brokers are, with a warning once that lasts; then an
+error names id or subject, and address. What the registry does not have is an error at once. No text
+holds a secret.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from importlib import import_module
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from kshare.core.dotted_path import find
 from kshare.core.waits import Wait
-from kshare.errors import OptionsError, SchemaRegistryError, UnknownSchemaError
+from kshare.errors import SchemaRegistryError, UnknownSchemaError
 from kshare.formats.apicurio import by_global_id
 from kshare.formats.protobuf.files import Part
-from kshare.formats.schema_files import GlobalId, RegisteredSchema, SchemaFiles, SchemaNumber
+from kshare.formats.registry_client import confluent, is_of_transport, opened
+from kshare.formats.schema_files import (
+    GlobalId,
+    LastAnswers,
+    RegisteredSchema,
+    SchemaFiles,
+    SchemaNumber,
+)
 from kshare.options import KafkaConfig
 from kshare.options.typed_rows import RegistryConfig
 from kshare.wire.protocol.retry import Clock, RetryDeadline
 
-__all__ = ["SchemaRegistry", "confluent", "is_of_transport", "named_id", "opened", "registry_of"]
+__all__ = ["SchemaRegistry", "named_id", "registry_of"]
 
 _log = logging.getLogger("kshare.formats")
 
-_FUNCTION: Final = "bearer.auth.custom.provider.function"
-_TIMEOUT_SECONDS: Final = 10
 _NOT_FOUND: Final = 404
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _UNKNOWN_SECONDS: Final = 30.0
 """An id that was not there may be there later: registries have followers, which lag."""
 _REFERENCES_MAX: Final = 100
+_NEWEST_SECONDS: Final = 5.0
+"""How long the newest version is asked for before the newest one of before is taken."""
+_WENT_ON: Final = "%s: %s. What it said before is taken, which this host has kept: %s%s"
+_NEWER: Final = ". It may have a newer one now, which is seen after a restart when it answers"
 _FORMS: Final = {"PROTOBUF": "serialized"}
 """The form of schemas, where it is not the usual one: a file's descriptor in base64."""
-_EXTRA: Final = "pip install 'kshare[registry]' brings what it needs"
-_Answer = TypeVar("_Answer")
 
 
 class SchemaRegistry:
@@ -53,6 +59,7 @@ class SchemaRegistry:
             waited for.
         files: Where schemas are kept for other processes; None: nowhere.
         clock: Source of time.
+        last: What the registry has answered before; None: nobody knows.
     """
 
     def __init__(
@@ -61,8 +68,10 @@ class SchemaRegistry:
         kafka: KafkaConfig,
         files: SchemaFiles | None = None,
         clock: Clock = time,
+        last: LastAnswers | None = None,
     ) -> None:
         self._config = config
+        self._last = last
         self._kafka = kafka
         self._files = files
         self._clock = clock
@@ -141,7 +150,9 @@ class SchemaRegistry:
             )
 
         which = "the newest version" if version is None else f"version {version}"
-        found = self._ask(f"{which} of subject {subject}", ask, subject=subject)
+        patience = _NEWEST_SECONDS if version is None else 0.0
+        what = f"{which} of subject {subject}"
+        found = self._ask(what, ask, f"{kind} {what}", subject=subject, patience=patience)
         self._versions[subject, version, kind] = (self._clock.monotonic(), found)
         self._known[found.id] = found
         if self._files is not None:
@@ -196,7 +207,10 @@ class SchemaRegistry:
                 number = client.lookup_schema(subject, schema).schema_id
             return RegisteredSchema(number, kind, text, subject)
 
-        found = self._ask(f"such a schema of subject {subject}", ask, subject=subject)
+        texts = [kind, text, *(part.text for part in parts)]
+        found = self._ask(
+            f"such a schema of subject {subject}", ask, f"{subject} {texts}", subject=subject
+        )
         self._texts[subject, kind, text] = found
         return found
 
@@ -234,7 +248,8 @@ class SchemaRegistry:
 
         schema_id = number if isinstance(number, int) else None
         try:
-            return self._ask(f"schema {named_id(number)}", ask, schema_id=schema_id, waits=waits)
+            what = f"schema {named_id(number)}"
+            return self._ask(what, ask, f"{kind} {what}", schema_id=schema_id, waits=waits)
         except UnknownSchemaError as error:
             self._unknown[number] = (self._clock.monotonic() + _UNKNOWN_SECONDS, error)
             raise
@@ -266,13 +281,25 @@ class SchemaRegistry:
     def _ask(
         self,
         what: str,
-        ask: Callable[[Any], _Answer],
+        ask: Callable[[Any], RegisteredSchema],
+        question: str,
         *,
         subject: str | None = None,
         schema_id: int | None = None,
         waits: bool = True,
-    ) -> _Answer:
-        """Ask until there is an answer, or the time is over; once, if nobody waits."""
+        patience: float = 0.0,
+    ) -> RegisteredSchema:
+        """Ask until there is an answer, or the time is over; once, if nobody waits.
+
+        Args:
+            what: The question, as messages name it.
+            ask: Asks it.
+            question: The question, with all that it depends on.
+            subject: The subject, for an error.
+            schema_id: The id, for an error.
+            waits: Whether to ask again.
+            patience: How long to ask before the answer of before is taken, in seconds.
+        """
         deadline = RetryDeadline.for_requests(self._kafka, self._clock)
         until = f"the registry answers, for {deadline.seconds:g} s at most"
         with opened(self._config) as client:
@@ -283,9 +310,18 @@ class SchemaRegistry:
                     cause, is_passing = self._judged(error, what, subject, schema_id)
                 else:
                     deadline.reset()
+                    if self._last is not None:
+                        self._last.put(question, answer)
                     return answer
                 deadline.start()
                 state = f"schema registry {self.url} does not say {what}"
+                waited = deadline.seconds - deadline.seconds_left
+                if is_passing and (waited >= patience or deadline.expired):
+                    before = None if self._last is None else self._last.get(question)
+                    if before is not None:
+                        deadline.over()
+                        _log.warning(_WENT_ON, state, cause, before, _NEWER if patience else "")
+                        return before
                 if not is_passing or not waits or deadline.expired:
                     deadline.over()
                     after = f", after {deadline.seconds:g} s" if is_passing and waits else ""
@@ -317,21 +353,6 @@ class SchemaRegistry:
         return str(error) or type(error).__name__, True
 
 
-def opened(config: RegistryConfig) -> Any:
-    """A client of confluent-kafka's. It lives for a question: they are few, and Spark forks.
-
-    Args:
-        config: How to reach the registry.
-
-    Raises:
-        OptionsError: It cannot be made.
-    """
-    try:
-        return confluent().SchemaRegistryClient(_client_config(config))
-    except (OSError, ValueError, TypeError) as error:  # certificates, functions
-        raise OptionsError([f"schemaRegistry.*: {error}"]) from None
-
-
 def named_id(number: SchemaNumber) -> str:
     """An id or GUID as messages name it."""
     if isinstance(number, GlobalId):
@@ -339,45 +360,15 @@ def named_id(number: SchemaNumber) -> str:
     return f"id {number}" if isinstance(number, int) else f"GUID {number}"
 
 
-def confluent() -> Any:
-    """confluent-kafka's package.
-
-    Raises:
-        OptionsError: What it needs is not installed.
-    """
-    try:
-        return import_module("confluent_kafka.schema_registry")  # an extra
-    except ImportError as error:
-        lacks = f"schemaRegistry.url: the registry's client cannot be imported ({error})"
-        raise OptionsError([f"{lacks}; {_EXTRA}"]) from None
-
-
-def _client_config(config: RegistryConfig) -> dict[str, Any]:
-    """The settings of confluent-kafka's client: retries are kshare's own."""
-    settings: dict[str, Any] = {**config.properties, "max.retries": 0}
-    settings["timeout"] = int(settings.get("timeout", _TIMEOUT_SECONDS))
-    if (source := settings.get("bearer.auth.credentials.source")) is not None:
-        settings["bearer.auth.credentials.source"] = source.upper()
-    if _FUNCTION in settings:
-        settings[_FUNCTION] = find(settings[_FUNCTION], "provider of tokens", ())
-        settings["bearer.auth.custom.provider.config"] = {}
-    return settings
-
-
-def is_of_transport(error: Exception) -> bool:
-    """True if a registry was not reached, or no token was given."""
-    # By its name, as the client speaks through httpx, or a later httpx under another name.
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return not names.isdisjoint({"TransportError", "OAuthTokenError"})
-
-
 @lru_cache(maxsize=8)
-def registry_of(config: RegistryConfig, kafka: KafkaConfig, token: str) -> SchemaRegistry:
+def registry_of(config: RegistryConfig, kafka: KafkaConfig, token: str | None) -> SchemaRegistry:
     """The registry of a query, in this process: what it has learned stays.
 
     Args:
         config: How to reach it.
         kafka: How long to wait for it.
-        token: Of the ``load()``, by which its processes on this host share what they learn.
+        token: Of the ``load()``, by which its processes on this host share what they learn; None:
+            no other process asks.
     """
-    return SchemaRegistry(config, kafka, SchemaFiles(token))
+    files = None if token is None else SchemaFiles(token)
+    return SchemaRegistry(config, kafka, files, last=LastAnswers(config))

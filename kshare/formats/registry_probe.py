@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kshare.errors import OptionsError
 from kshare.formats.apicurio import root_of
-from kshare.formats.registry import confluent, is_of_transport, opened
+from kshare.formats.registry_client import confluent, is_of_transport, opened
 from kshare.options.frozen import Properties
 from kshare.options.typed_rows import RegistryConfig
 

@@ -4,11 +4,15 @@ So a registry is asked once for each id and host, and known ids go on while it i
 Python workers, too. Each ``load()`` has a folder of its own: a registry that was made anew under
 the same address gives ids to other schemas.
 
+What a registry has answered is kept for a month, too, by the address: for queries that start
+while it does not answer (:class:`LastAnswers`). For nothing else: see above.
+
 Guarantees: only files of this user are read, from a folder that nobody else can write to. Without
 such a folder each process asks for itself. Cost: a file of some KB for each id; folders that no
 task has used for a day are removed with the next one that is made.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -24,12 +28,15 @@ from typing import Final, TypeAlias
 
 from kshare.core.bounded_json import count_of, list_of, read_object, text_of
 from kshare.operating_system import this_system
+from kshare.options.typed_rows import RegistryConfig
 
-__all__ = ["GlobalId", "RegisteredSchema", "SchemaFiles", "SchemaNumber"]
+__all__ = ["GlobalId", "LastAnswers", "RegisteredSchema", "SchemaFiles", "SchemaNumber"]
 
 _log = logging.getLogger("kshare.formats")
 
 _UNUSED_SECONDS: Final = 86_400.0
+_LAST: Final = "last-"
+_LAST_UNUSED_SECONDS: Final = 30 * 86_400.0
 _LOCK_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.01
 
@@ -102,25 +109,34 @@ class SchemaFiles:
 
     def get(self, number: SchemaNumber) -> RegisteredSchema | None:
         """The schema with an id; None if it is not here."""
+        schema = self.read(_file_name(number))
+        return schema if schema is not None and schema.id == number else None
+
+    def put(self, schema: RegisteredSchema) -> None:
+        """Keep a schema for others; they do without if that fails."""
+        self.write(_file_name(schema.id), schema)
+
+    def read(self, name: str) -> RegisteredSchema | None:
+        """The schema that was written by a name; None if it is not here."""
         try:
             if not self._is_private():
                 return None
-            schema = _decoded((self._folder / f"{_file_name(number)}.json").read_bytes())
+            schema = _decoded((self._folder / f"{name}.json").read_bytes())
         except (OSError, ValueError, TypeError, KeyError):
             return None
         with suppress(OSError):
             os.utime(self._folder)
-        return schema if schema.id == number else None
+        return schema
 
-    def put(self, schema: RegisteredSchema) -> None:
-        """Keep a schema for others; they do without if that fails."""
+    def write(self, name: str, schema: RegisteredSchema) -> None:
+        """Keep a schema by a name; others do without if that fails."""
         try:
             if not self._made():
                 return
-            handle, name = tempfile.mkstemp(dir=self._folder)
+            handle, made = tempfile.mkstemp(dir=self._folder)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(asdict(schema), file)
-            Path(name).replace(self._folder / f"{_file_name(schema.id)}.json")
+            Path(made).replace(self._folder / f"{name}.json")
         except OSError as error:
             _log.debug("schema %s is not kept for others: %s", schema.id, error)
 
@@ -163,11 +179,36 @@ class SchemaFiles:
         return _is_own(self._root) and _is_own(self._folder)
 
     def _remove_unused(self) -> None:
-        before = time.time() - _UNUSED_SECONDS
         for folder in self._root.iterdir():
+            kept = _LAST_UNUSED_SECONDS if folder.name.startswith(_LAST) else _UNUSED_SECONDS
             with suppress(OSError):
-                if folder.lstat().st_mtime < before:
+                if folder.lstat().st_mtime < time.time() - kept:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+class LastAnswers:
+    """What a registry has answered on this host, by question, for when it does not answer.
+
+    Args:
+        config: How the registry is reached.
+        root: Where folders are; None for the temporary folder.
+    """
+
+    def __init__(self, config: RegistryConfig, root: Path | None = None) -> None:
+        where = [config.url, config.properties.get("bearer.auth.logical.cluster")]
+        self._files = SchemaFiles(f"{_LAST}{_digest(repr(where))}", root)
+
+    def get(self, question: str) -> RegisteredSchema | None:
+        """The last answer to a question; None if nobody has asked it."""
+        return self._files.read(_digest(question))
+
+    def put(self, question: str, answer: RegisteredSchema) -> None:
+        """Keep an answer."""
+        self._files.write(_digest(question), answer)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _file_name(number: SchemaNumber) -> str:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from secrets import token_hex
 from typing import Any, ClassVar, Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 from uuid import NAMESPACE_OID, uuid5
@@ -23,6 +24,7 @@ __all__ = ["FakeRegistry"]
 _SUBJECT_NOT_FOUND: Final = 40401
 _VERSION_NOT_FOUND: Final = 40402
 _SCHEMA_NOT_FOUND: Final = 40403
+_NO_OWN_LEVEL: Final = 40408
 _INVALID_SCHEMA: Final = 42201
 _NOT_PERMITTED: Final = 42205
 
@@ -71,6 +73,8 @@ class FakeRegistry:
         if user_info is not None:
             self._state.login = f"Basic {base64.b64encode(user_info.encode()).decode()}"
         self._port = 0
+        # Ports come again, and what a registry has answered is kept on the host by its address.
+        self._path = f"/{token_hex(8)}"
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
         self.start()
@@ -78,7 +82,7 @@ class FakeRegistry:
     @property
     def url(self) -> str:
         """The address; the same after it was stopped and started."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://127.0.0.1:{self._port}{self._path}"
 
     @property
     def serialized(self) -> bool:
@@ -98,7 +102,7 @@ class FakeRegistry:
         """Answer; a second time does nothing."""
         if self._server is not None:
             return
-        handler = type("_Handler", (_Handler,), {"state": self._state})
+        handler = type("_Handler", (_Handler,), {"state": self._state, "prefix": self._path})
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), handler)
         self._server.daemon_threads = True
         self._port = self._server.server_address[1]
@@ -245,6 +249,11 @@ def _compatible(state: _State, body: Mapping[str, Any], subject: str, which: str
     return {"is_compatible": True}
 
 
+def _no_own_level(_: _State, __: object, subject: str) -> dict[str, Any]:
+    text = f"Subject '{subject}' does not have subject-level compatibility configured"
+    raise _RefusedError(404, _NO_OWN_LEVEL, text)
+
+
 def _by_id(state: _State, query: Mapping[str, Any], which: str) -> dict[str, Any]:
     number = int(which)
     if number not in state.by_id:
@@ -291,13 +300,15 @@ _ROUTES: Final[tuple[tuple[str, str, _Route], ...]] = (
     ("GET", r"/v1/metadata/version", lambda *_: {"version": "7.6.0", "commitId": "fake"}),
     ("GET", r"/schemas/guids/([^/]+)", _by_guid),
     ("GET", r"/schemas/types", lambda *_: ["JSON", "PROTOBUF", "AVRO"]),
-    ("GET", r"/config(?:/[^/]+)?", lambda *_: {"compatibilityLevel": "BACKWARD"}),
+    ("GET", r"/config", lambda *_: {"compatibilityLevel": "BACKWARD"}),
+    ("GET", r"/config/([^/]+)", _no_own_level),
 )
 
 
 class _Handler(BaseHTTPRequestHandler):
     # Of HTTP 1.0: no connection outlives its answer, so one that is stopped answers no more.
     state: ClassVar[_State]
+    prefix: ClassVar[str]
 
     def do_GET(self) -> None:
         self._serve()
@@ -308,7 +319,7 @@ class _Handler(BaseHTTPRequestHandler):
         size = int(self.headers.get("Content-Length") or 0)
         text = self.rfile.read(size)
         parts = urlsplit(self.path)
-        path = parts.path
+        path = parts.path.removeprefix(self.prefix)
         with self.state.lock:
             self.state.requests.append(f"{self.command} {unquote(path)}")
             failure = self.state.failures.pop(0) if self.state.failures else None

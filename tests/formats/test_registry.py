@@ -3,15 +3,23 @@
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from kshare.errors import OptionsError, SchemaRegistryError, UnknownSchemaError
 from kshare.formats.registry import SchemaRegistry
-from kshare.formats.schema_files import GlobalId, RegisteredSchema, SchemaFiles, SchemaNumber
+from kshare.formats.schema_files import (
+    GlobalId,
+    LastAnswers,
+    RegisteredSchema,
+    SchemaFiles,
+    SchemaNumber,
+)
 from kshare.options import KafkaConfig
 from kshare.options.frozen import Properties
 from kshare.options.typed_rows import RegistryConfig
@@ -30,11 +38,16 @@ def fake() -> Iterator[FakeRegistry]:
 
 
 def registry_of(
-    fake: FakeRegistry, files: SchemaFiles | None = None, clock: Clock | None = None, **more: str
+    fake: FakeRegistry,
+    files: SchemaFiles | None = None,
+    clock: Clock | None = None,
+    last: Path | None = None,
+    **more: str,
 ) -> SchemaRegistry:
     named = {name.replace("_", "."): text for name, text in more.items()}
     config = RegistryConfig(Properties({"url": fake.url, **named}))
-    return SchemaRegistry(config, KAFKA, files, clock or Clock())
+    answers = None if last is None else LastAnswers(config, last)
+    return SchemaRegistry(config, KAFKA, files, clock or Clock(), answers)
 
 
 def test_versions_of_a_subject(fake: FakeRegistry) -> None:
@@ -116,6 +129,68 @@ def test_an_unknown_id_waits_while_the_registry_is_down(
     (text,) = warned
     assert f"schema registry {fake.url} does not say schema id 1" in text
     assert "Connection refused" in text
+
+
+def test_what_it_said_before_is_taken_while_it_is_down(
+    fake: FakeRegistry, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.register("s", INT)
+    fake.register("s", LONG)
+
+    def started(path: str = "") -> tuple[SchemaRegistry, Clock]:
+        clock = Clock()
+        url = f"{fake.url}{path}"
+        return registry_of(fake, clock=clock, last=tmp_path / "r", url=url), clock
+
+    def asked(registry: SchemaRegistry) -> list[RegisteredSchema]:
+        return [
+            registry.by_id(1),
+            registry.of_subject("s", 1),
+            registry.of_text("s", "AVRO", LONG),
+            registry.of_subject("s"),
+        ]
+
+    before = asked(started()[0])
+    fake.stop()
+    registry, clock = started()
+    begun = clock.now
+    assert asked(registry)[:3] == before[:3]
+    waited = clock.now - begun
+    assert 5 <= waited < 10  # for the newest version alone
+    warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    (newest,) = (each for each in warned if "newest" in each)
+    assert len(warned) == 4
+    assert newest == (
+        f"schema registry {fake.url} does not say the newest version of subject s: [Errno 111] "
+        "Connection refused. What it said before is taken, which this host has kept: id 2 "
+        "(version 2 of s). It may have a newer one now, which is seen after a restart when it "
+        "answers"
+    )
+    with pytest.raises(SchemaRegistryError, match=r"does not say schema id 2, after 60 s"):
+        started()[0].by_id(2, "JSON")  # nobody has asked for that
+    with pytest.raises(SchemaRegistryError, match=r"does not say schema id 1, after 60 s"):
+        started("/other")[0].by_id(1)
+
+
+def test_a_registry_that_answers_is_believed(fake: FakeRegistry, tmp_path: Path) -> None:
+    number = fake.register("s", INT)
+    assert registry_of(fake, last=tmp_path / "r").by_id(number).text == INT
+    fake.fail([404, 401])
+    with pytest.raises(UnknownSchemaError):
+        registry_of(fake, last=tmp_path / "r").by_id(number)
+    with pytest.raises(SchemaRegistryError, match="asked to fail"):
+        registry_of(fake, last=tmp_path / "r").by_id(number)
+
+
+def test_requests_of_others_are_logged_and_its_own_are_not(
+    fake: FakeRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    number = fake.register("s", INT)
+    registry_of(fake).by_id(number)
+    assert caplog.text == ""
+    httpx.get(f"{fake.url}/subjects")
+    assert f"{fake.url}/subjects" in caplog.text
 
 
 def test_a_registry_that_stays_down_is_an_error_that_names_it(fake: FakeRegistry) -> None:
@@ -263,3 +338,15 @@ def test_folders_that_nobody_uses_are_removed(tmp_path: Path) -> None:
     assert SchemaFiles("used", root).get(1) is not None
     SchemaFiles("new", root).put(RegisteredSchema(1, "AVRO", INT))
     assert {each.name for each in root.iterdir()} == {"used", "new"}
+
+
+def test_answers_of_before_are_kept_for_a_month(tmp_path: Path) -> None:
+    root = tmp_path / "r"
+    config, schema = RegistryConfig(Properties({"url": "http://a"})), RegisteredSchema(1, "X", INT)
+    last = LastAnswers(config, root)
+    last.put("a question", schema)
+    (folder,) = root.iterdir()
+    for days, there in ((29, True), (31, False)):
+        os.utime(folder, (time.time() - days * 86_400,) * 2)
+        SchemaFiles(f"new{days}", root).put(schema)
+        assert (last.get("a question") is not None) is there

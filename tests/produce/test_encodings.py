@@ -156,6 +156,16 @@ def test_protobuf_with_a_registry_is_read_by_confluents_deserializer(tmp_path: P
         assert encoded(BATCH, options_of(inline | {"valueSchema": "Order latest"}).encodings)
 
 
+def test_an_id_is_that_of_the_registry_that_is_asked() -> None:
+    given = {"valueFormat": "avro", "valueSchema": "id:9"}
+    found = []
+    for union in ('["null", "string"]', '["string", "null"]'):
+        with FakeRegistry(first_id=9) as registry:
+            registry.register("s", SCHEMA.replace('["null", "string"]', union))
+            found.append(values({**given, "schemaRegistry.url": registry.url})[0])
+    assert found == [b"\0\0\0\0\x09\x02\x02a\x02", b"\0\0\0\0\x09\0\x02a\x02"]
+
+
 def test_the_schema_of_the_rows_is_registered() -> None:
     with FakeRegistry(first_id=3) as registry:
         given = {"valueFormat": "avro", "schemaRegistry.url": registry.url, "autoRegister": "true"}

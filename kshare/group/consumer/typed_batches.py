@@ -26,7 +26,7 @@ import pyarrow as pa
 from kshare.core.progress import TopicPartition
 from kshare.errors import BadRecordError, OptionsError
 from kshare.formats.registry import SchemaRegistry
-from kshare.formats.schema_files import RegisteredSchema, SchemaNumber
+from kshare.formats.schema_files import LastAnswers, RegisteredSchema, SchemaNumber
 from kshare.formats.schemas import ReaderSchemas, found_schemas
 from kshare.formats.typed_columns import BadRow, RowTyper
 from kshare.group.config.consumer_config import CONFIGURATION
@@ -148,7 +148,9 @@ class TypedBatches:
         self._registry: SchemaRegistry | None = None
         self._patient: _PatientRegistry | None = None
         if self._rows.registry is not None:
-            self._registry = SchemaRegistry(self._rows.registry, self._kafka)
+            self._registry = SchemaRegistry(
+                self._rows.registry, self._kafka, last=LastAnswers(self._rows.registry)
+            )
             self._patient = _PatientRegistry(self._registry, self._asked)
         self._typer: RowTyper | None = None
         if all(isinstance(each.schema, InlineSchema | None) for each in self._rows.formats):
