@@ -88,4 +88,5 @@ def test_an_example_of_each_format(broker: KafkaBroker, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     for name in ("json", "avro", "protobuf"):
         assert f"{name} [Row(user='ada', qty=3)]" in done.stdout
+    assert "messages [Row(qty=3, user=None), Row(qty=None, user='bob')]" in done.stdout
     assert "string [Row(value='ada')]" in done.stdout

@@ -175,3 +175,42 @@ def test_records_of_several_names(orders: Orders, registry: FakeRegistry, tmp_pa
     last = json.loads(log_of(tmp_path)[-1].read_text().splitlines()[-1])
     assert last["@kshare"]["schemas"]["value"] == "avro Order id:100, Paid id:101"
     assert last[orders.topic] == {"0": 11}
+
+
+SHOP = """
+    syntax = "proto3";
+    package shop;
+    message Placed { string user = 1; int32 qty = 2; }
+    message Paid { string user = 1; int64 cents = 2; }
+    message Cancelled { string user = 1; }
+"""
+
+
+def test_messages_of_several_names(
+    spark: SparkSession, broker: KafkaBroker, topic: str, registry: FakeRegistry, tmp_path: Path
+) -> None:
+    """What the sink writes as messages of three names is read as columns of two."""
+    registry.register(f"{topic}-value", SHOP, "PROTOBUF")
+    shared = {
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "valueFormat": "protobuf",
+        "schemaRegistry.url": registry.url,
+    }
+
+    def write(message: str, row: str) -> None:
+        frame = spark.sql(f"SELECT STRUCT({row}) AS value")
+        writer = frame.write.format("kshare").options(**shared, topic=topic)
+        writer.option("valueSchema", f"{message} latest").mode("append").save()
+
+    write("Placed", "'a' AS user, 1 AS qty")
+    write("Paid", "'b' AS user, CAST(250 AS BIGINT) AS cents")
+    write("Cancelled", "'c' AS user")
+    names = {"valueSchema": "shop.Placed,shop.Paid latest", "valueOtherRecords": "skip"}
+    options = {**shared, **names, "subscribe": topic, "startingOffsets": "earliest"}
+    frame = spark.read.format("kshare").options(**options).load()
+    assert frame.select("value").schema.simpleString() == (
+        "struct<value:struct<Placed:struct<user:string,qty:int>,Paid:struct<user:string,"
+        "cents:bigint>>>"
+    )
+    rows = frame.orderBy("offset").select("value.Placed.qty", "value.Paid.cents").collect()
+    assert [tuple(each) for each in rows] == [(1, None), (None, 250)]

@@ -1,8 +1,10 @@
 """A format: it makes rows of payloads, and says which ones are bad."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from kshare.formats.payloads import Payloads
@@ -33,10 +35,14 @@ class Decoded:
         values: As many as there are payloads, of the decoder's type; null where there is nothing
             to decode, or the row is bad.
         faults: One of each bad row, ascending.
+        others: The rows that are of another name than is read, which are null; in any order.
     """
 
     values: pa.Array
     faults: tuple[Fault, ...]
+    others: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros(0, np.int64), compare=False
+    )
 
 
 class Decoder(Protocol):

@@ -47,7 +47,8 @@ def registered_text(form: RowFormat, registered: RegisteredSchema, message: str 
     Args:
         form: The format.
         registered: The schema.
-        message: Of Protobuf, the name of the message that is wanted; "": the first.
+        message: Of Protobuf, the name of the message that is wanted; "": the one that the subject
+            names, else the first.
 
     Raises:
         ValueError: The schema is of another kind, or is none; a clause about it.
@@ -61,7 +62,7 @@ def registered_text(form: RowFormat, registered: RegisteredSchema, message: str 
     if form.format == "protobuf":
         from kshare.formats.protobuf.files import registry_set  # noqa: PLC0415 - as above
 
-        return registry_set(registered.text, references, message)
+        return registry_set(registered.text, references, message, registered.subject or "")
     if references:
         listed = ", ".join(references)
         raise ValueError(f"refers to other schemas ({listed}), which is not built; give it inline")

@@ -22,6 +22,7 @@ from kshare.formats.decoder import Decoded, Decoder, Fault
 from kshare.formats.json_schema import json_schema_title
 from kshare.formats.make import WriterDecoder
 from kshare.formats.payloads import Payloads
+from kshare.formats.protobuf.files import find_message, named_files
 
 __all__ = ["OTHER", "NamedDecoder", "RecordsDecoder", "names_of", "short_name"]
 
@@ -33,7 +34,7 @@ def names_of(form: str, text: str) -> tuple[str, ...]:
     """The full name of a schema's record, and others that it had before.
 
     Args:
-        form: The format, ``avro`` or ``json``.
+        form: The format, ``avro``, ``json`` or ``protobuf``.
         text: The schema.
 
     Raises:
@@ -47,6 +48,9 @@ def names_of(form: str, text: str) -> tuple[str, ...]:
         if not isinstance(schema, Record):
             raise ValueError(f"is of type {schema.kind}, where a record with a name is wanted")
         return (schema.name, *sorted(schema.aliases - {schema.name}))
+    if form == "protobuf":
+        files, name = named_files(text)
+        return (find_message(files, name)[0].full_name,)
     title = json_schema_title(text)
     if not title:
         raise ValueError("has no title, which is a JSON Schema's name")
@@ -122,16 +126,37 @@ class RecordsDecoder:
         Raises:
             ValueError: Its records are bad; the text is the end of a sentence.
         """
-        name = names_of(self._form, text)[0]
+        number = self._number_of(names_of(self._form, text)[0])
+        if number == OTHER:
+            return OTHER
+        return self._added(number, self._writer_of(number, text) if self._form == "avro" else 0)
+
+    @property
+    def writers(self) -> int:
+        """How many writers there are."""
+        return len(self._inner)
+
+    def _number_of(self, name: str) -> int:
+        """The number of a name's decoder; :data:`OTHER` if there is none, which is not bad.
+
+        Raises:
+            ValueError: There is none, and its records are bad.
+        """
         number = self._by_name.get(name)
-        if number is None:
-            if not self._is_other_bad:
-                return OTHER
-            wanted = ", ".join(each.names[0] for each in self._named)
-            raise ValueError(f"is of record {name}, where these are read: {wanted}")
-        decoder, inner = self._named[number].decoder, 0
-        if self._form == "avro":
-            inner = cast("WriterDecoder", decoder).add_writer(text)
+        if number is not None:
+            return number
+        if not self._is_other_bad:
+            return OTHER
+        wanted = ", ".join(each.names[0] for each in self._named)
+        is_of = "has message" if self._form == "protobuf" else "is of record"
+        raise ValueError(f"{is_of} {name}, where these are read: {wanted}")
+
+    def _writer_of(self, number: int, text: str, path: tuple[int, ...] | None = None) -> int:
+        """The number of a writer's schema in a name's decoder."""
+        return cast("WriterDecoder", self._named[number].decoder).add_writer(text, path)
+
+    def _added(self, number: int, inner: int) -> int:
+        """A number for a name's decoder and a writer there."""
         self._decoders = np.append(self._decoders, np.int32(number))
         self._inner = np.append(self._inner, np.int32(inner))
         return len(self._inner) - 1

@@ -55,21 +55,18 @@ def _type_changes_since(
     if registry is None or form != schema.form.format:
         return ""
     forms = {each.record: each.form for each in schema.members}
+    is_several = bool(schema.members) or len(pinned) > 1
+    whole = replace(schema.form, fields=None) if is_several else schema.form
     try:
         types: dict[str | None, pa.DataType] = {}
         for match in pinned:
             if match is None:
                 return ""
             # It is only told, and batches wait for that: a registry that is down is not waited for.
-            name = match[1]
+            name = match[1] or ""  # of a record; of one schema, it is Protobuf's message
             old = registry.by_id(int(match[2]), REGISTRY_KINDS[form], waits=False)
-            if form == "protobuf":  # it is a message's, and there is one
-                text = registered_text(schema.form, old, name or "")
-                types[None] = made_decoder(schema.form, text).type
-                continue
-            whole = replace(schema.form, fields=None) if schema.members or name else schema.form
-            decoder = made_decoder(forms.get(name, whole), registered_text(whole, old))
-            types[short_name(name) if name else None] = decoder.type
+            decoder = made_decoder(forms.get(name, whole), registered_text(whole, old, name))
+            types[short_name(name) if len(pinned) > 1 else None] = decoder.type
     except (KshareError, ValueError) as error:
         return f" (what has changed is not known: {error})"
     before = types[None] if None in types else pa.struct(types.items())

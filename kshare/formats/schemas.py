@@ -15,6 +15,7 @@ from kshare.errors import OptionsError, UnknownSchemaError
 from kshare.formats.avro.references import records_of
 from kshare.formats.decoder import Decoder
 from kshare.formats.make import REGISTRY_KINDS, inline_text, made_decoder, registered_text
+from kshare.formats.protobuf.files import message_name
 from kshare.formats.records import NamedDecoder, RecordsDecoder, names_of, short_name
 from kshare.formats.registry import SchemaRegistry, registry_of
 from kshare.formats.schema_files import RegisteredSchema
@@ -43,7 +44,8 @@ class ReaderSchema:
         text: The schema, with those that it refers to; empty for strings.
         registered: What the registry says of it; None if it was given inline, and for strings.
         record: The full name of its record, where records are distinguished by name.
-        members: The schemas of several records, which are then all there is; else empty.
+        members: The schemas of several records, which are then all there is; else empty. Of
+            Protobuf that was given inline, the text is the file of all of them.
     """
 
     form: RowFormat
@@ -59,7 +61,7 @@ class ReaderSchema:
         Such as ``avro id:7``, of several ``avro shop.Placed id:7, shop.Paid id:8``, and of a
         message that is named ``protobuf shop.Order id:7``.
         """
-        parts = [f"{each.record} {each.name}" for each in self.members] or [self.name]
+        parts = [f"{each.record} {each.name.split()[-1]}" for each in self.members] or [self.name]
         pin = " ".join([self.form.format, ", ".join(parts)]).rstrip()
         if len(pin) > _PIN_MAX:
             return f"{self.form.format} {_digest(pin)}"
@@ -69,10 +71,15 @@ class ReaderSchema:
     def name(self) -> str:
         """The schema's name in a pin; empty for strings."""
         if self.registered is not None:
-            return f"{self.form.message} id:{self.registered.id}".lstrip()
+            return f"{self._message} id:{self.registered.id}".lstrip()
         if self.form.schema == VARIANT_SCHEMA:
             return VARIANT_SCHEMA.text
         return _digest(self.text) if self.text else ""
+
+    @property
+    def _message(self) -> str:
+        """Of Protobuf, the message that options or the subject name; "": the first."""
+        return message_name(self.text) if self.form.format == "protobuf" else ""
 
     def __str__(self) -> str:
         """The schema as messages name it: ``avro id 7 (version 2 of orders-value)``."""
@@ -80,7 +87,7 @@ class ReaderSchema:
             parts = (f"{each.record} {each.registered or ''}".rstrip() for each in self.members)
             return f"{self.form.format} {', '.join(parts)}"
         if self.registered is not None:
-            message = f"{self.form.message} of " if self.form.message else ""
+            message = f"{self._message} of " if self._message else ""
             return f"{self.form.format} {message}{self.registered}"
         if self.form.schema == VARIANT_SCHEMA:
             return f"{self.form.format} of any kind, VARIANT"
@@ -185,11 +192,13 @@ def _decoder(schema: ReaderSchema, _: str) -> Decoder:
             problems += error.problems
     if problems:
         raise OptionsError(problems)
-    return RecordsDecoder(
-        form.format,
-        members,
-        is_struct=bool(schema.members),
-        is_other_bad=form.others == "bad",
+    is_struct, is_other_bad = bool(schema.members), form.others == "bad"
+    if form.format != "protobuf":
+        return RecordsDecoder(form.format, members, is_struct=is_struct, is_other_bad=is_other_bad)
+    from kshare.formats.messages import MessagesDecoder  # noqa: PLC0415 - of this format
+
+    return MessagesDecoder(
+        members, is_struct=is_struct, is_other_bad=is_other_bad, text=schema.text
     )
 
 
@@ -200,25 +209,44 @@ def _digest(text: str) -> str:
 def _found(form: RowFormat, registry: SchemaRegistry | None) -> ReaderSchema:
     if form.others is None:
         return _one(form, registry)
-    if not form.subjects:
-        return _named(_one(form, registry))
-    if isinstance(form.schema, InlineSchema):
+    if isinstance(form.schema, InlineSchema) and form.subjects:
         found = _inline_records(form, form.schema.text)
     else:
-        found = []
-        problems: list[str] = []
-        for subject in form.subjects:
-            try:
-                one = _one(replace(form, subject=subject, subjects=()), registry)
-                found.append(_named(one))
-            except OptionsError as error:
-                problems += error.problems
-        if problems:
-            raise OptionsError(problems)
+        parts = _parts(form)
+        if len(parts) == 1:
+            return _named(_one(parts[0], registry))
+        found = _each(parts, registry)
     if len(found) == 1:
         return found[0]
     _check_names(form, [each.record for each in found])
-    return ReaderSchema(form, members=_with_fields(form, found))
+    is_file = form.format == "protobuf" and isinstance(form.schema, InlineSchema)
+    text = found[0].text if is_file else ""
+    return ReaderSchema(form, text, members=_with_fields(form, found))
+
+
+def _parts(form: RowFormat) -> list[RowFormat]:
+    """The options of each of several subjects, or messages of one; of one, as they are."""
+    if form.subjects:
+        return [replace(form, subject=subject, subjects=()) for subject in form.subjects]
+    if len(form.messages) < 2:
+        return [form]
+    assert form.schema is not None
+    assert not isinstance(form.schema, InlineSchema)
+    return [replace(form, schema=replace(form.schema, message=name)) for name in form.messages]
+
+
+def _each(parts: Sequence[RowFormat], registry: SchemaRegistry | None) -> list[ReaderSchema]:
+    """The schemas of records; the faults of all come together."""
+    found: list[ReaderSchema] = []
+    problems: list[str] = []
+    for part in parts:
+        try:
+            found.append(_named(_one(part, registry)))
+        except OptionsError as error:
+            problems += error.problems
+    if problems:
+        raise OptionsError(problems)
+    return found
 
 
 def _one(form: RowFormat, registry: SchemaRegistry | None) -> ReaderSchema:
@@ -275,6 +303,12 @@ def _named(schema: ReaderSchema) -> ReaderSchema:
 def _inline_records(form: RowFormat, text: str) -> list[ReaderSchema]:
     """The schemas of an inline schema's records, of those that are asked for."""
     option = f"{form.column}Schema"
+    if form.format == "protobuf":
+        parts = [
+            replace(form, subjects=(), schema=InlineSchema(f"{name} {text}"))
+            for name in form.subjects
+        ]
+        return _each(parts, None)
     try:
         there = records_of(text)
     except ValueError as error:

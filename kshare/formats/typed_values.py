@@ -148,6 +148,7 @@ class TypedColumn:
             )
         if len(faults) > len(decoded.faults):
             faults.sort(key=lambda fault: fault.row)
+        others = np.concatenate((others, decoded.others))
         return TypedValues(decoded.values, tuple(faults), framed.ids, has_id, others)
 
     def _of_fingerprints(

@@ -5,14 +5,14 @@ An id stands in front of a payload, or in a header (:mod:`kshare.formats.header_
 Cost: a pass of numpy for each id of a column; a registry is asked once for each.
 """
 
-from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kshare.errors import SchemaRegistryError, UnknownSchemaError
 from kshare.formats.decoder import Fault
+from kshare.formats.grouping import rows_by_number
 from kshare.formats.header_ids import HeaderId, NamedRows
 from kshare.formats.make import REGISTRY_KINDS, WriterDecoder, writer_text
 from kshare.formats.registry import named_id
@@ -21,9 +21,6 @@ from kshare.formats.schemas import ReaderSchema
 from kshare.options.typed_rows import Framing
 
 __all__ = ["Schemas", "UnansweredError", "Writers", "prefix_number"]
-
-_IDS_EACH: Final = 16
-"""Ids of a record batch that are looked for one after another; more, by sorting all."""
 
 
 class Schemas(Protocol):
@@ -109,9 +106,11 @@ class Writers:
         faults: list[Fault] = []
         groups = [(each.rows, each.named) for each in named if isinstance(each.named, HeaderId)]
         if self._registry is not None:
+            there = np.flatnonzero(prefixed)
+            by_id = rows_by_number(ids[there], there)
             groups += [
                 (rows, HeaderId(prefix_number(number, self._reader.form.framing)))
-                for number, rows in _by_id(ids, prefixed)
+                for number, rows in by_id
             ]
         groups = [each for each in groups if len(each[0])]
         groups.sort(key=lambda each: int(each[0][0]))  # what fails names the first record
@@ -148,22 +147,3 @@ class Writers:
 def prefix_number(number: int, framing: Framing) -> SchemaNumber:
     """What the number in front of a payload names."""
     return GlobalId(number) if framing == "apicurio" else number
-
-
-def _by_id(
-    ids: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]
-) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Each id, with the rows that name it."""
-    rows = np.flatnonzero(there)
-    named = ids[rows]
-    for _ in range(_IDS_EACH):
-        if not len(rows):
-            return
-        same = named == named[0]
-        yield int(named[0]), rows[same]
-        rows, named = rows[~same], named[~same]
-    if len(rows):
-        order = np.argsort(named, kind="stable")
-        cuts = np.flatnonzero(np.diff(named[order])) + 1
-        for part in np.split(order, cuts):
-            yield int(named[part[0]]), rows[part]

@@ -52,6 +52,7 @@ __all__ = [
     "has_labels",
     "host_and_port",
     "integer",
+    "named_messages",
     "parse_delay",
     "parse_duration",
     "parse_key",
@@ -387,10 +388,27 @@ def _parse_real_time(text: str) -> float:
     return seconds
 
 
+_MESSAGE: Final = r"\.?[a-z_][a-z_0-9.]*"
+_MESSAGES: Final = rf"({_MESSAGE}(?:[ \t]*,[ \t]*{_MESSAGE})*)[ \t]+"
 _OF_REGISTRY: Final = re.compile(
-    r"(?:(\.?[a-z_][a-z_0-9.]*)[ \t]+)?(?:(latest)|(version|id)\s*[:=]\s*([0-9]{1,10}))",
+    rf"(?:{_MESSAGES})?(?:(latest)|(version|id)\s*[:=]\s*([0-9]{{1,10}}))",
     re.ASCII | re.IGNORECASE,
 )
+_NAMED: Final = re.compile(rf"{_MESSAGES}(\S.*)", re.ASCII | re.IGNORECASE | re.DOTALL)
+
+
+def named_messages(text: str) -> tuple[tuple[str, ...], str]:
+    """The messages of Protobuf that a schema names in front, and the schema behind them.
+
+    Args:
+        text: Such as ``shop.Placed,shop.Paid orders.desc``.
+    """
+    match = _NAMED.fullmatch(text)
+    return (_messages(match[1]), match[2]) if match is not None else ((), text)
+
+
+def _messages(text: str) -> tuple[str, ...]:
+    return tuple(each.strip().removeprefix(".") for each in text.split(","))
 
 
 def _parse_schema(text: str) -> SchemaChoice:
@@ -405,7 +423,7 @@ def _parse_schema(text: str) -> SchemaChoice:
     if match is None:
         is_variant = given.upper() == VARIANT_SCHEMA.text
         return VARIANT_SCHEMA if is_variant else InlineSchema(given)
-    message = (match[1] or "").removeprefix(".")
+    message = ",".join(_messages(match[1] or ""))
     if match[2]:
         return LatestSchema(message)
     number = int(match[4])

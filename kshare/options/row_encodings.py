@@ -16,6 +16,7 @@ from typing import Final
 
 from kshare.options.model import Subscribe, Topics
 from kshare.options.raw import RawOptions
+from kshare.options.record_names import RecordNames
 from kshare.options.row_formats import TypedRowsParser
 from kshare.options.typed_rows import (
     LATEST_SCHEMA,
@@ -125,14 +126,17 @@ class RowEncodingsParser(TypedRowsParser):
     def _record_names(
         self,
         column: str,
-        form: str,  # noqa: ARG002 - rows have one schema, whatever it is
-        framing: Framing,  # noqa: ARG002 - as above
-        schema: SchemaChoice | None,  # noqa: ARG002 - as above
-    ) -> tuple[tuple[str, ...], OtherRecords | None]:
-        option = f"{column}Subject"
-        if "," in self._raw.get(option, ""):
-            self._raw.fault(option, "names several, and a sink writes by one schema")
-        return (), None
+        form: str,
+        framing: Framing,  # noqa: ARG002 - rows have one schema, whatever it is
+        schema: SchemaChoice | None,
+    ) -> tuple[SchemaChoice | None, tuple[str, ...], OtherRecords | None]:
+        names = RecordNames(self._raw, column, form, schema, is_registry=True)
+        wrong = "names several, and a sink writes by one schema"
+        if len(names.listed) > 1:
+            self._raw.fault(f"{column}Subject", wrong)
+        if len(names.messages) > 1:
+            self._faults.add(f"{column}Schema", None, wrong, "name one message")
+        return schema, (), None
 
     def _subject(
         self, column: str, schema: SchemaChoice | None, topics: Topics | None

@@ -148,7 +148,7 @@ class TypedRowsParser:
             return RowFormat(column=column, format="string")
         framing = self._framing(column, form, registry)
         schema = self._schema(column, form)
-        subjects, others = self._record_names(column, form, framing, schema)
+        schema, subjects, others = self._record_names(column, form, framing, schema)
         subject = None if subjects else self._subject(column, schema, topics)
         if form == "json" and schema == VARIANT_SCHEMA:
             self._check_variant(column, json)
@@ -237,11 +237,12 @@ class TypedRowsParser:
 
     def _record_names(
         self, column: str, form: str, framing: Framing, schema: SchemaChoice | None
-    ) -> tuple[tuple[str, ...], OtherRecords | None]:
-        """Several subjects, and what becomes of records of other names than theirs."""
-        names = RecordNames(self._raw, column, is_registry=self._names_registry())
-        names.check(form, framing, schema)
-        return names.subjects(schema), names.others
+    ) -> tuple[SchemaChoice | None, tuple[str, ...], OtherRecords | None]:
+        """The schema, several subjects, and what becomes of records of other names than theirs."""
+        is_registry = self._names_registry()
+        names = RecordNames(self._raw, column, form, schema, is_registry=is_registry)
+        names.check(framing)
+        return names.schema, names.subjects, names.others
 
     def _subject(
         self, column: str, schema: SchemaChoice | None, topics: Topics | None

@@ -88,7 +88,9 @@ def _typed(column: str) -> tuple[Option, ...]:
         Option(
             f"{column}Schema",
             f"The reader schema of `{column}Format`, which says the column's type; JSON without "
-            "one is a `VARIANT`. In a sink: what rows are written by; without it and a registry, "
+            "one is a `VARIANT`. Of Protobuf, names in front say which messages, several for a "
+            "column each (`shop.Placed,shop.Paid latest`). In a sink: what rows are written by; "
+            "without it and a registry, "
             "Avro's schema is made of the rows.",
             queries=_ALL,
             kind=SCHEMA,
@@ -107,9 +109,9 @@ def _typed(column: str) -> tuple[Option, ...]:
             f"{column}OtherRecords",
             f"What becomes of a record whose name no schema of `{column}Subject` has: it is a bad "
             "record; its column is null, without an error; or it is no row. Not given, and one "
-            "subject: names of records are not compared.",
+            "schema: names of records are not compared.",
             kind=choice(*OTHER_RECORDS),
-            default="`bad` with several subjects",
+            default="`bad` with several schemas",
         ),
         Option(
             f"{column}Framing",

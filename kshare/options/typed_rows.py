@@ -86,7 +86,7 @@ class InlineSchema:
     text: str
 
 
-# ``message`` of the others: of Protobuf, the name of the file's message; "": the first.
+# ``message`` of the others: of Protobuf, the names of the file's messages, separated by commas.
 SchemaChoice: TypeAlias = LatestSchema | SchemaVersion | SchemaId | InlineSchema
 LATEST_SCHEMA: Final = LatestSchema()
 VARIANT_SCHEMA: Final = InlineSchema("VARIANT")
@@ -104,7 +104,7 @@ class RowFormat:
         subject: Where versions of the schema are kept in the registry (``valueSubject``, or the
             default); None if none is needed.
         subjects: The subjects of several schemas, of a record each; with an inline schema, the full
-            names of its records. Empty: there is one schema.
+            names of its records, or of its messages. Empty: there is one schema.
         others: What becomes of records of other names than the schemas' (``valueOtherRecords``);
             None: names of records are not compared, and there is one schema.
         framing: What stands in front of the payload (``valueFraming``).
@@ -124,10 +124,18 @@ class RowFormat:
 
     @property
     def message(self) -> str:
-        """The name of the message of a registry's file; "": the first, or there is no such file."""
+        """The name of the message of a registry's file.
+
+        "": the one that the subject names, else the first; or there is no such file.
+        """
         if self.schema is None or isinstance(self.schema, InlineSchema):
             return ""
         return self.schema.message
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """The names of the messages of a registry's file; empty as :attr:`message` may be."""
+        return tuple(self.message.split(",")) if self.message else ()
 
 
 @dataclass(frozen=True, slots=True)

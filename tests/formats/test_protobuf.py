@@ -440,7 +440,7 @@ def test_message_indexes() -> None:
         (2, "is message 0 of its file, and shop.Item is 1"),
         (3, "is message 0.1 of its file, and shop.Item is 1"),
         (4, "begins with no message indexes: a number is cut short, or longer than 10 bytes"),
-        (5, "begins with no message indexes: their number is 0.5"),
+        (5, "begins with no message indexes: their number is -1"),
         (6, "begins with no message indexes: one is negative"),
     ]
     order = ProtobufDecoder(ORDER_SCHEMA, framed=True)

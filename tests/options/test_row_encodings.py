@@ -94,3 +94,7 @@ def test_a_sink_writes_by_one_schema() -> None:
     assert faults(given) == (
         "valueSubject: names several, and a sink writes by one schema (given: 'a,b')"
     )
+    given = {"valueFormat": "protobuf", **REGISTRY, "valueSchema": "shop.A,shop.B latest"}
+    assert faults(given) == (
+        "valueSchema: names several, and a sink writes by one schema; name one message"
+    )

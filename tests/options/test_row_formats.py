@@ -251,6 +251,7 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
 
 
 SEVERAL = {**AVRO, "valueSubject": "a,b"}
+MESSAGES = {**REGISTRY, "valueFormat": "protobuf"}
 UNION = {"valueFormat": "avro", "valueSchema": "[]", "valueSubject": "a, b"}
 CONTRADICTIONS += [
     (
@@ -300,10 +301,33 @@ CONTRADICTIONS += [
     (
         {"valueFormat": "protobuf", "valueSchema": "M f", "valueOtherRecords": "null"},
         (
-            "valueOtherRecords: tells records apart by name, which is not built for protobuf "
-            "(given: 'null')"
+            "valueOtherRecords: tells messages apart by their indexes, and with valueFraming=none "
+            "they have none (given: 'null'); framing that has: confluent"
         ),
     ),
+    (
+        {"valueFormat": "protobuf", "valueSchema": "a.M, b.N f.desc"},
+        (
+            "valueSchema: tells messages apart by their indexes, and with valueFraming=none they "
+            "have none; framing that has: confluent"
+        ),
+    ),
+    (
+        {**MESSAGES, "valueSubject": "a,b", "valueSchema": "M latest"},
+        (
+            "valueSchema: names message M, and valueSubject names several subjects; give latest, "
+            "or one valueSubject"
+        ),
+    ),
+    (
+        {**MESSAGES, "valueSubject": "a,b", "valueSchema": "M f.desc"},
+        (
+            "valueSchema: is given, and valueSubject names several of the registry; leave out "
+            "valueSubject, and write for example shop.Placed,shop.Paid a.desc"
+        ),
+    ),
+    ({**MESSAGES, "valueSchema": "M,N,M latest"}, "valueSchema: names 'M' twice"),
+    ({**AVRO, "valueSchema": "M,N latest"}, "valueSchema: names message M,N, which only"),
     (
         {"valueFormat": "string", "valueOtherRecords": "null"},
         (
@@ -360,6 +384,34 @@ def test_records_by_name(
     found = rows(given).of("value")
     assert found is not None
     assert (found.subject, found.subjects, found.others) == (subject, subjects, others)
+
+
+@pytest.mark.parametrize(
+    ("given", "schema", "subject", "subjects", "messages", "others"),
+    [
+        ({"valueSchema": "a.M latest"}, "a.M latest", "t-value", (), ("a.M",), None),
+        ({"valueSchema": ".M , b.N latest"}, "M,b.N latest", "t-value", (), ("M", "b.N"), "bad"),
+        ({"valueSchema": "M,N id:3"}, "M,N id:3", None, (), ("M", "N"), "bad"),
+        ({"valueSubject": "a,b"}, "latest", None, ("a", "b"), (), "bad"),
+        ({"valueSchema": "M, a.N f.desc"}, "f.desc", None, ("M", "a.N"), (), "bad"),
+        ({"valueSchema": "M f.desc"}, "M f.desc", None, (), (), None),
+        ({"valueSchema": "M f", "valueOtherRecords": "skip"}, "M f", None, (), (), "skip"),
+        ({"valueOtherRecords": "skip"}, "latest", "t-value", (), (), "skip"),
+    ],
+)  # fmt: skip
+def test_messages_by_name(
+    given: dict[str, str],
+    schema: str,
+    subject: str | None,
+    subjects: tuple[str, ...],
+    messages: tuple[str, ...],
+    others: str | None,
+) -> None:
+    found = rows({**MESSAGES, **given}).of("value")
+    assert found is not None
+    shown = found.schema.text if isinstance(found.schema, InlineSchema) else str(found.schema)
+    assert (shown, found.subject, found.subjects) == (schema, subject, subjects)
+    assert (found.messages, found.others) == (messages, others)
 
 
 def test_all_faults_are_reported_together() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from kshare.errors import OptionsError
 from kshare.testing import FakeCluster, FakeRegistry, Record
 from tests.spark_plugin.test_typed_rows import batch_rows, source
 
@@ -87,10 +86,3 @@ def test_a_column_for_each_title_of_json(cluster: FakeCluster, registry: FakeReg
     assert rows[3]["valueError"] == (
         f"value is of schema id {alien}, which is of type AVRO, and valueFormat=json"
     )
-
-
-def test_messages_of_protobuf_are_refused_by_name(
-    cluster: FakeCluster, registry: FakeRegistry
-) -> None:
-    with pytest.raises(OptionsError, match=r"by name, which is not built for protobuf"):
-        rows_of(cluster, registry, "protobuf", "value")

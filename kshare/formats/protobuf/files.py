@@ -19,6 +19,7 @@ __all__ = [
     "Part",
     "find_message",
     "inline_set",
+    "message_name",
     "message_names",
     "named_files",
     "parts_of",
@@ -70,13 +71,18 @@ def named_files(text: str) -> tuple[list[Any], str]:
     return _descriptor_files(where), name.removeprefix(".")
 
 
-def registry_set(text: str, references: Mapping[str, str], name: str = "") -> str:
+def registry_set(
+    text: str, references: Mapping[str, str], name: str = "", subject: str = ""
+) -> str:
     """A registry's schema as one text for :func:`named_files`.
 
     Args:
         text: The schema: its descriptor in base64, or a file of Protobuf.
         references: The files that it imports, by name.
-        name: The name of the message that is wanted; "": the first.
+        name: The name of the message that is wanted; "": the one that the subject names, as
+            serializers name subjects by records (``orders-shop.Order``, ``shop.Order``), else the
+            first.
+        subject: The subject.
 
     Raises:
         ValueError: One of the schemas is none, or the package ``protobuf`` is not installed.
@@ -87,7 +93,18 @@ def registry_set(text: str, references: Mapping[str, str], name: str = "") -> st
     while main in references:
         main += "_"
     files.file.append(_file(main, text))
-    return _set_text(files, name)
+    return _set_text(files, name or _subject_message(files.file[-1], subject))
+
+
+def _subject_message(file: Any, subject: str) -> str:
+    """The name of the message by which a subject is named; "": the first one, or none."""
+    found = [
+        (len(name), name, path)
+        for path, name in message_names(file).items()
+        if subject == name or subject.endswith(f"-{name}")
+    ]
+    _, name, path = max(found, default=(0, "", (0,)))
+    return "" if path == (0,) else name
 
 
 def inline_set(text: str) -> str:
@@ -160,6 +177,11 @@ def _all_messages(messages: Any) -> Any:
 def _json_name(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(each[:1].upper() + each[1:] for each in others)
+
+
+def message_name(text: str) -> str:
+    """The name that stands in front of a text of this module; "": none does."""
+    return text.partition(" ")[0] if " " in text else ""
 
 
 def message_names(file: Any) -> dict[tuple[int, ...], str]:

@@ -3,22 +3,54 @@
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html:
 the number of indexes and then each, as zigzag varints; the first message of a file is one byte 0.
 
-Cost: a few passes of numpy; Python for rows of another message alone.
+Cost: a few passes of numpy; Python once for each message of a column, and for rows whose indexes
+are damaged, or longer than any that people write.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from kshare.formats.decoder import Fault
+from kshare.formats.grouping import rows_by_number
 from kshare.formats.payloads import Payloads
 from kshare.formats.protobuf.evolution import WriterFile
 from kshare.formats.protobuf.varints import read_varint, varint
 
-__all__ = ["index_bytes", "read_indexes", "without_indexes"]
+__all__ = [
+    "MessageRows",
+    "index_bytes",
+    "path_text",
+    "read_indexes",
+    "rows_by_message",
+    "without_indexes",
+]
 
-_MOST_INDEXES = 100  # messages that are in one another
+_MOST_INDEXES: Final = 100  # messages that are in one another
+_MOST_BYTES: Final = 10 * (_MOST_INDEXES + 1)
+_HEAD_BYTES: Final = 6
+_MOST_WRITERS: Final = 1 << 15
+"""Indexes of 6 bytes and a writer's number of 15 bits are one number of 63 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRows:
+    """Rows of one writer that begin with the same indexes.
+
+    Attributes:
+        rows: Their numbers.
+        writer: The number of their writer.
+        path: The indexes; or why there are none, as a clause.
+        size: Of the indexes, in bytes.
+    """
+
+    rows: npt.NDArray[np.int64]
+    writer: int
+    path: tuple[int, ...] | str
+    size: int = 0
 
 
 def index_bytes(path: tuple[int, ...]) -> bytes:
@@ -42,7 +74,7 @@ def read_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
     if count == 0:
         return (0,), at
     if count % 2 or count > 2 * _MOST_INDEXES:
-        raise ValueError(f"their number is {count / 2:g}")
+        raise ValueError(f"their number is {count >> 1 ^ -(count & 1)}")
     found = []
     for _ in range(count // 2):
         index, at = read_varint(data, at)
@@ -50,6 +82,57 @@ def read_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
             raise ValueError("one is negative")
         found.append(index // 2)
     return tuple(found), at
+
+
+def rows_by_message(payloads: Payloads, rows: npt.NDArray[np.int64]) -> Iterator[MessageRows]:
+    """Each writer and message, with the rows that are of it.
+
+    Args:
+        payloads: The payloads, which begin with indexes.
+        rows: The rows that are looked at; each has a payload.
+    """
+    heads, is_known = _heads(payloads, rows)
+    writers = payloads.writers[rows]
+    is_known &= writers < _MOST_WRITERS
+    keys = writers.astype(np.int64) << 8 * _HEAD_BYTES | heads
+    for key, same in rows_by_number(keys[is_known], rows[is_known]):
+        head = (key & (1 << 8 * _HEAD_BYTES) - 1).to_bytes(_HEAD_BYTES, "little")
+        yield _message_rows(same, key >> 8 * _HEAD_BYTES, head)
+    for row in rows[~is_known].tolist():
+        start, end = int(payloads.starts[row]), int(payloads.ends[row])
+        head = payloads.data[start : min(end, start + _MOST_BYTES)].tobytes()
+        yield _message_rows(np.array([row]), int(payloads.writers[row]), head)
+
+
+def _message_rows(rows: npt.NDArray[np.int64], writer: int, head: bytes) -> MessageRows:
+    try:
+        path, size = read_indexes(head)
+    except ValueError as error:
+        return MessageRows(rows, writer, f"begins with no message indexes: {error}")
+    return MessageRows(rows, writer, path, size)
+
+
+def _heads(
+    payloads: Payloads, rows: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The bytes of each row's indexes as a number; and whether they are whole in it."""
+    starts, sizes = payloads.starts[rows], payloads.ends[rows] - payloads.starts[rows]
+    heads, wanted = np.zeros(len(rows), np.int64), np.ones(len(rows), np.int64)
+    at = np.arange(len(rows))  # the rows whose indexes go on
+    for place in range(_HEAD_BYTES):
+        at = at[sizes[at] > place]
+        if not len(at):
+            break
+        byte = payloads.data[starts[at] + place].astype(np.int64)
+        heads[at] |= byte << 8 * place
+        if place == 0:
+            is_count = (byte < 0x80) & (byte & 1 == 0)
+            at, byte = at[is_count], byte[is_count]
+            wanted[at] = byte >> 1
+        else:
+            wanted[at] -= byte < 0x80
+        at = at[wanted[at] > 0]
+    return heads, wanted == 0
 
 
 def without_indexes(
@@ -77,35 +160,37 @@ def without_indexes(
             at = np.where(in_head, starts, starts[np.argmax(in_head)]) + place
             fits &= ~in_head | (data[at] == table[writers, place])
     behind = np.where(fits, starts + sizes, -1)
-    faults = []
-    for row in np.flatnonzero(there & ~fits).tolist():
-        file = files[writers[row]]
-        payload = data[starts[row] : ends[row]].tobytes()
-        found = _other(payload, file, name) if file.indexed else _refused(file)
-        if isinstance(found, int):
-            behind[row] = starts[row] + found
-        else:
-            faults.append(replace(found, row=row))
+    left = np.flatnonzero(there & ~fits)
+    faults: list[Fault] = []
+    if len(left):
+        indexed = np.array([each.indexed for each in files])[writers[left]]
+        faults += (
+            replace(_refused(files[writers[row]]), row=row) for row in left[~indexed].tolist()
+        )
+        for each in rows_by_message(payloads, left[indexed]):
+            other = _other(each, files[each.writer], name)
+            if other is None:
+                behind[each.rows] = starts[each.rows] + each.size
+            else:
+                faults += (replace(other, row=row) for row in each.rows.tolist())
     return replace(payloads, starts=behind), tuple(faults)
 
 
-def _other(payload: bytes, file: WriterFile, name: str) -> int | Fault:
-    """The size of a payload's indexes, if it is to be read; else why it is not."""
+def _other(found: MessageRows, file: WriterFile, name: str) -> Fault | None:
+    """Why rows are not to be read; None: they are."""
     if not file.names and file.refused is not None:
         return _refused(file)  # nothing is known of its messages
-    try:
-        found, size = read_indexes(payload)
-    except ValueError as error:
-        return Fault(0, "", f"begins with no message indexes: {error}")
-    if found == file.path:
-        return size if file.refused is None else _refused(file)
-    which = f"{_text(found)} of its file"
+    if isinstance(found.path, str):
+        return Fault(0, "", found.path)
+    if found.path == file.path:
+        return None if file.refused is None else _refused(file)
+    which = f"{path_text(found.path)} of its file"
     if not file.names:
         assert file.path is not None
-        return Fault(0, "", f"is message {which}, and {name} is {_text(file.path)}")
-    if found not in file.names:
+        return Fault(0, "", f"is message {which}, and {name} is {path_text(file.path)}")
+    if found.path not in file.names:
         return Fault(0, "", f"is message {which}, which has no such message")
-    return Fault(0, "", f"is message {file.names[found]}, and {name} is wanted")
+    return Fault(0, "", f"is message {file.names[found.path]}, and {name} is wanted")
 
 
 def _refused(file: WriterFile) -> Fault:
@@ -113,5 +198,6 @@ def _refused(file: WriterFile) -> Fault:
     return Fault(0, file.refused.field, file.refused.reason)
 
 
-def _text(path: tuple[int, ...]) -> str:
+def path_text(path: tuple[int, ...]) -> str:
+    """Indexes as messages name them."""
     return ".".join(map(str, path))
