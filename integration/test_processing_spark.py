@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -120,3 +121,47 @@ def test_each_batch_of_a_stream(
         assert told["__connect.errors.topic"] == topic.encode()
         assert told["__connect.errors.offset"] == row["value"]
         assert told["kshare.attempts"] == b"2"
+
+
+def charge(record: Record) -> int:
+    """What a handler does with typed rows: the value is a dict."""
+    if record.value is None:
+        return 0
+    if record.value["qty"] < 0:
+        raise ValueError("no")
+    total: int = sum(item["sku"] * record.value["qty"] for item in record.value["items"])
+    return total
+
+
+def test_typed_rows(spark: SparkSession, broker: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    """Structs and tombstones go through handlers; a letter of a struct is JSON, and says so."""
+    values = [b'{"qty": %d, "items": [{"sku": %d}]}' % (n % 5 - 1, n) for n in range(40)]
+    broker.produce(topic, [Produced(b"k%d" % (n % 4), v) for n, v in enumerate(values)])
+    broker.produce(topic, [Produced(b"k0", None)])
+    where = {"kafka.bootstrap.servers": broker.bootstrap_servers}
+    options = {**where, "subscribe": topic, "startingOffsets": "earliest"}
+    typed = {"valueFormat": "json", "valueSchema": "qty INT, items ARRAY<STRUCT<sku: BIGINT>>"}
+    letters = broker.create_topic()
+    made = Processor(charge, retry=Retry(attempts=1), on_failure=DeadLetter(letters))
+    frame = spark.readStream.format("kshare").options(**options, **typed, keyFormat="string").load()
+    outcomes = process_by_key(frame, made, result="bigint", options=where)
+    rows: list[Any] = []
+    writer = outcomes.writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect()))
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(QUERY_S)
+    assert sorted(row["offset"] for row in rows) == list(range(41))
+    refused = [n for n in range(40) if n % 5 == 0]
+    for row in rows:
+        n = row["offset"]
+        bad = n in refused
+        assert row["status"] == ("dead_lettered" if bad else "done")
+        assert row["result"] == (None if bad else 0 if n == 40 else n * (n % 5 - 1))
+        assert row["value"] == (None if n == 40 else (n % 5 - 1, [(n,)]))
+    read = spark.read.format("kshare").options(**where).option("subscribe", letters)
+    found = read.option("includeHeaders", "true").load().collect()
+    texts = sorted(bytes(row["value"]).decode() for row in found)
+    assert texts == sorted(f'{{"qty":-1,"items":[{{"sku":{n}}}]}}' for n in refused)
+    for row in found:
+        told = {header["key"]: bytes(header["value"]) for header in row["headers"]}
+        assert told["kshare.rewritten"] == b"value"
+        assert told["__connect.errors.topic"] == topic.encode()

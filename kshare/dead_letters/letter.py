@@ -18,12 +18,15 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
-__all__ = ["LEFT_OUT", "TIMESTAMP", "Headers", "Letter", "Refusal"]
+__all__ = ["LEFT_OUT", "REWRITTEN", "TIMESTAMP", "Headers", "Letter", "Refusal"]
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 LEFT_OUT: Final = "kshare.left-out"
 """Name of the header of a letter that is not whole: which parts its topic does not take."""
+REWRITTEN: Final = "kshare.rewritten"
+"""Name of the header that says what is not as the record had it: ``key``, ``value``; see
+:mod:`kshare.processing.frame_rows`."""
 TIMESTAMP: Final = "kshare.timestamp"
 """Name of the header with the record's timestamp, where the letter has the broker's."""
 _EACH: Final = 32  # bytes of a record, and of each header, besides their texts: at most so many

@@ -11,7 +11,7 @@ topic never takes does not hold its key for ever: it is written without what is 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException, Producer
 from kshare.cluster.client import Client, code_of, kafka_error, kind_of, servers
 from kshare.cluster.lacking import Idempotence
 from kshare.core.showing import error_text
-from kshare.dead_letters.letter import LEFT_OUT, TIMESTAMP, Letter, Refusal
+from kshare.dead_letters.letter import LEFT_OUT, REWRITTEN, TIMESTAMP, Letter, Refusal
 from kshare.dead_letters.record import Record, error_name
 from kshare.errors import KafkaError, RecordRefusedError
 from kshare.options import KafkaConfig
@@ -55,7 +55,7 @@ HEADERS: Final = (
 """Names of the headers of a dead letter, in their order."""
 RELEASE: Final = "kshare.release"
 """Name of the header of a record that was put back and ends the sequence of its key."""
-_OWN: Final = frozenset({*HEADERS, RELEASE, LEFT_OUT, TIMESTAMP})
+_OWN: Final = frozenset({*HEADERS, RELEASE, LEFT_OUT, REWRITTEN, TIMESTAMP})
 _MESSAGE_MAX: Final = 1_000
 _POLL_SECONDS: Final = 0.1
 _ONE_AT_A_TIME: Final = {"batch.num.messages": 1}
@@ -68,13 +68,16 @@ _REFUSALS: Final[Mapping[int, Refusal]] = {
 }
 
 
-def letter_of_record(record: Record, error: BaseException | None, now: float) -> Letter:
+def letter_of_record(
+    record: Record, error: BaseException | None, now: float, rewritten: Sequence[str] = ()
+) -> Letter:
     """The whole dead letter of a record; what the record had as a letter before is replaced.
 
     Args:
         record: The record.
         error: Why it failed; None if it only follows an earlier one of its key.
         now: The time, in seconds since 1970.
+        rewritten: Which of ``key`` and ``value`` are texts made of a frame's columns.
     """
     name = "" if error is None else error_name(error)
     reason = "an earlier record of its key is a dead letter" if error is None else error_text(error)
@@ -88,13 +91,16 @@ def letter_of_record(record: Record, error: BaseException | None, now: float) ->
         _iso(now if record.since is None else record.since),
         _iso(now),
     )
+    own = [(name, text.encode()) for name, text in zip(HEADERS, texts, strict=True)]
+    if rewritten:
+        own.append((REWRITTEN, ", ".join(rewritten).encode()))
     return Letter(
         f"{record.topic_partition}@{record.offset}",
         record.raw_key,
         record.raw_value,
         record.timestamp,
         without_letter_headers(record.headers),
-        [(name, text.encode()) for name, text in zip(HEADERS, texts, strict=True)],
+        own,
     )
 
 
@@ -112,8 +118,14 @@ def _iso(seconds: float) -> str:
 class Letters(Protocol):
     """Writes dead letters: :class:`DeadLetters`."""
 
-    async def write(self, record: Record, error: BaseException | None, now: float) -> None:
-        """Return when the broker has the letter."""
+    async def write(
+        self,
+        record: Record,
+        error: BaseException | None,
+        now: float,
+        rewritten: Sequence[str] = (),
+    ) -> None:
+        """Return when the broker has the letter; the arguments are :func:`letter_of_record`'s."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -138,14 +150,26 @@ class DeadLetters:
         self._singly = _Writer(kafka, topic, lambda kafka: _config(kafka) | _ONE_AT_A_TIME)
         self._said = set[tuple[str, ...]]()
 
-    async def write(self, record: Record, error: BaseException | None, now: float) -> None:
+    async def write(
+        self,
+        record: Record,
+        error: BaseException | None,
+        now: float,
+        rewritten: Sequence[str] = (),
+    ) -> None:
         """Write the letter of a record; return when the broker has it.
+
+        Args:
+            record: As for :func:`letter_of_record`.
+            error: As there.
+            now: As there.
+            rewritten: As there.
 
         Raises:
             KafkaError: It has not: the topic refuses it, the cluster cannot be reached, or too much
                 is waiting to be sent.
         """
-        letter, writer = letter_of_record(record, error, now), self._together
+        letter, writer = letter_of_record(record, error, now, rewritten), self._together
         while (fault := await writer.write(letter)) is not None:
             refusal = _REFUSALS.get(code_of(fault) or 0)
             if refusal is None:

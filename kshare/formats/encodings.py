@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 
 from kshare.errors import KafkaError, OptionsError, UnknownSchemaError
-from kshare.formats.encode.parts import EncodeError, joined
+from kshare.formats.encode.parts import EncodeError, joined, narrow
 from kshare.formats.make import REGISTRY_KINDS, inline_text, registered_text
 from kshare.formats.registry import SchemaRegistry, registry_of
 from kshare.formats.schema_files import RegisteredSchema
@@ -192,7 +192,7 @@ def encoded(batch: pa.RecordBatch, encodings: tuple[RowEncoding, ...]) -> pa.Rec
     for encoding in encodings:
         place = batch.schema.get_field_index(encoding.column)
         column = batch.column(place)
-        if column.type != (kind := _narrow(column.type)):
+        if column.type != (kind := narrow(column.type)):
             column = column.cast(kind)
         try:
             made = _encoder(encoding, kind).encode(column)
@@ -206,21 +206,6 @@ def encoded(batch: pa.RecordBatch, encodings: tuple[RowEncoding, ...]) -> pa.Rec
             made = _framed(encoding.head, made)
         batch = batch.set_column(place, encoding.column, made)
     return batch
-
-
-def _narrow(kind: pa.DataType) -> pa.DataType:
-    """A type with the usual strings and lists in place of large ones, if Spark has such."""
-    types = pa.types
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(_narrow(field.type)) for field in kind])
-    if types.is_list(kind) or types.is_large_list(kind):
-        return pa.list_(kind.value_field.with_type(_narrow(kind.value_type)))
-    if types.is_map(kind):
-        item = kind.item_field.with_type(_narrow(kind.item_type))
-        return pa.map_(kind.key_field.with_type(_narrow(kind.key_type)), item)
-    if types.is_large_string(kind):
-        return pa.string()
-    return pa.binary() if types.is_large_binary(kind) else kind
 
 
 def _framed(head: bytes, column: pa.Array) -> pa.Array:

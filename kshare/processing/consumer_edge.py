@@ -69,6 +69,14 @@ def check_consumer(
     """
     config, faults = consumer.config, Faults()
     faults.check(_RULES, {**facts_of(config), "order": processor.order})
+    if config.typed_rows is not None:
+        for form in config.typed_rows.formats:
+            faults.add(
+                f"{form.column}.format",
+                None,
+                "makes typed columns for consume_batch, and a handler is given bytes",
+                f"leave it out, and give Processor a {form.column}_deserializer",
+            )
     needed: dict[str, tuple[str, ...]] = {"a handler is given them": ("key", "value", "offset")}
     if isinstance(processor.on_failure, DeadLetter):
         needed["a dead letter has them"] = ("timestamp", "headers")

@@ -1,4 +1,9 @@
-"""Rows of a frame as records, and their outcomes as rows."""
+"""Rows of a frame as records, and their outcomes as rows.
+
+A dead letter has bytes. Where a frame's key or value is no bytes or string, as with typed rows
+(``valueFormat``), it is a text of it: structs, lists and maps are JSON. The letter says so in a
+header, so that nobody takes it for what the record had.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -12,7 +17,13 @@ from kshare.errors import ProcessingError
 from kshare.processing.handling import Handling
 
 _SHOWN: Final = 1_000
-__all__ = ["OUTCOME_COLUMNS", "RESULT_TYPES", "records_of_rows", "rows_of_outcomes"]
+__all__ = [
+    "OUTCOME_COLUMNS",
+    "RESULT_TYPES",
+    "records_of_rows",
+    "rewritten_parts",
+    "rows_of_outcomes",
+]
 
 OUTCOME_COLUMNS: Final = ("status", "attempts", "error", "result")
 """Columns that :func:`.process_by_key` adds."""
@@ -36,11 +47,14 @@ _BYTES: Final = (pa.binary(), pa.large_binary())
 class _Rows:
     """Rows of a partition: the source of their records."""
 
-    __slots__ = ("_columns", "batch", "topic_partition")
+    __slots__ = ("_columns", "batch", "rewritten", "topic_partition")
 
-    def __init__(self, batch: pa.RecordBatch, topic_partition: TopicPartition) -> None:
+    def __init__(
+        self, batch: pa.RecordBatch, topic_partition: TopicPartition, rewritten: tuple[str, ...]
+    ) -> None:
         self.batch = batch
         self.topic_partition = topic_partition
+        self.rewritten = rewritten  # which of key and value are texts that were made here
         self._columns: dict[str, list[Any]] = {}
 
     def column(self, name: str) -> list[Any]:
@@ -105,7 +119,10 @@ def records_of_rows(
         first: Number of rows before, which counts as the offset where there is none.
     """
     names = batch.schema.names
-    rows = {_NOWHERE: _Rows(batch, _NOWHERE)}
+    keys, values = batch.column(key), _value_column(batch, key)
+    parts = (("key", keys), ("value", values))
+    rewritten = tuple(name for name, column in parts if column.type not in (*_TEXTS, *_BYTES))
+    rows = {_NOWHERE: _Rows(batch, _NOWHERE, rewritten)}
     partitions: Iterable[TopicPartition] = [_NOWHERE] * batch.num_rows
     if "topic" in names and "partition" in names:
         topics, numbers = (batch.column(name).to_pylist() for name in ("topic", "partition"))
@@ -115,32 +132,63 @@ def records_of_rows(
         if "offset" in names
         else range(first, first + batch.num_rows)
     )
-    values = _values(batch, key)
-    for row, (partition, offset, its_key, value) in enumerate(
-        zip(partitions, offsets, batch.column(key).to_pylist(), values, strict=True)
+    made = zip(*_objects_and_bytes(keys), *_objects_and_bytes(values), strict=True)
+    for row, (partition, offset, (its_key, raw_key, value, raw_value)) in enumerate(
+        zip(partitions, offsets, made, strict=True)
     ):
         source = rows.get(partition)
         if source is None:
-            rows[partition] = source = _Rows(batch, partition)
-        record = processor.record(source, row, offset, _bytes(its_key), _bytes(value))
+            rows[partition] = source = _Rows(batch, partition, rewritten)
+        record = processor.record(source, row, offset, raw_key, raw_value)
         record.key, record.value = its_key, value
         if processor.order == "key" and record.raw_key is not None:
             record.lane = record.raw_key  # the frame may have brought partitions together
         yield record
 
 
-def _values(batch: pa.RecordBatch, key: str) -> list[Any]:
-    names = batch.schema.names
-    if "value" in names:
-        return batch.column("value").to_pylist()  # type: ignore[no-any-return]
-    return batch.select([name for name in names if name != key]).to_pylist()  # type: ignore[no-any-return]
+def rewritten_parts(record: Record) -> tuple[str, ...]:
+    """Which of a record's ``key`` and ``value`` are texts that were made of a frame's columns."""
+    source = record.source
+    assert isinstance(source, _Rows)
+    raw = {"key": record.raw_key, "value": record.raw_value}
+    return tuple(name for name in source.rewritten if raw[name] is not None)
 
 
-def _bytes(value: Any) -> bytes | None:
-    """A key or value as a dead letter has it."""
-    if value is None or isinstance(value, bytes):
-        return value
-    return (value if isinstance(value, str) else shown(value, WHOLE)).encode()
+def _value_column(batch: pa.RecordBatch, key: str) -> pa.Array:
+    """The column of values; without one, a struct of all other columns."""
+    if "value" in batch.schema.names:
+        return batch.column("value")
+    others = [field for field in batch.schema if field.name != key]
+    if not others:
+        return pa.array([{}] * batch.num_rows, pa.struct([]))
+    return pa.StructArray.from_arrays([batch.column(each.name) for each in others], fields=others)
+
+
+def _objects_and_bytes(column: pa.Array) -> tuple[list[Any], list[bytes | None]]:
+    """The keys or values of a column: as handlers see them, and as a dead letter has them."""
+    values = column.to_pylist()
+    if column.type in _BYTES:
+        return values, values
+    if pa.types.is_nested(column.type):
+        try:
+            return values, _json(column)
+        except (ValueError, pa.ArrowException):  # of a type that JSON does not have
+            pass
+    return values, [
+        None
+        if value is None
+        else (value if isinstance(value, str) else shown(value, WHOLE)).encode()
+        for value in values
+    ]
+
+
+def _json(column: pa.Array) -> list[bytes | None]:
+    from kshare.formats.encode.json import JsonEncoder  # noqa: PLC0415 - other frames need none
+    from kshare.formats.encode.parts import narrow  # noqa: PLC0415 - as above
+
+    kind = narrow(column.type)
+    encoder = JsonEncoder(kind)
+    return encoder.encode(column.cast(kind)).to_pylist()  # type: ignore[no-any-return]
 
 
 def rows_of_outcomes(outcomes: Sequence[Outcome], result: str | None) -> Iterator[pa.RecordBatch]:

@@ -33,6 +33,7 @@ from kshare.processing.frame_rows import (
     OUTCOME_COLUMNS,
     RESULT_TYPES,
     records_of_rows,
+    rewritten_parts,
     rows_of_outcomes,
 )
 from kshare.processing.handling import Handling
@@ -48,6 +49,7 @@ __all__ = [
 ]
 
 _OUTCOMES_A_BATCH: Final = 4_096
+_OF_BYTES: Final = ("binary", "string")
 
 
 class Frame(Protocol):
@@ -83,8 +85,10 @@ def process_by_key(
     PySpark wants pandas on the driver for ``mapInArrow`` (the extra ``pandas``); no row passes it.
 
     The handler's ``record`` has the frame's ``topic``, ``partition`` and ``offset``, if there are
-    such columns. Its value is the column ``value``; in a frame without it, a dict of the other
-    columns. A task that fails is run again by Spark, and its handlers with it.
+    such columns. Its value is the column ``value`` as Python has it, a struct as a dict; in a frame
+    without it, a dict of the other columns. Its ``raw_value``, which dead letters have, is the
+    column's bytes, or a struct as JSON. A task that fails is run again by Spark, and its handlers
+    with it.
 
     Args:
         frame: A ``DataFrame`` with a column of keys.
@@ -107,6 +111,7 @@ def process_by_key(
         ImportError: The driver has no pandas, or an old one.
     """
     problems = [*_wrong_columns(frame, key, result), *_unsuitable(processor, options)]
+    problems += _deserialized(frame, key, processor)
     dumps = spark_dumps()
     if dumps is not None:
         problems += unpicklable(processor.handler.parts, dumps)
@@ -145,6 +150,18 @@ def _wrong_columns(frame: Frame, key: str, result: str | None) -> list[str]:
     if result is not None and result not in RESULT_TYPES:
         problems.append(f"result={shown(result)}; wanted {', '.join(RESULT_TYPES)}, or None")
     return problems
+
+
+def _deserialized(frame: Frame, key: str, processor: Handling) -> Iterator[str]:
+    """Faults of deserializers, which are given bytes: typed columns need none."""
+    deserializers = processor.handler.deserializers
+    given = {"key_deserializer": deserializers.key, "value_deserializer": deserializers.value}
+    for (name, function), column in zip(given.items(), (key, "value"), strict=True):
+        if function is None or column not in frame.columns:
+            continue
+        kind = frame.schema[column].dataType.typeName()
+        if kind not in _OF_BYTES:
+            yield f"{name}: column {column} is of type {kind}, and handlers get it so; leave it out"
 
 
 def run_batch(
@@ -304,7 +321,8 @@ class _Task:
 
     async def write_letter(self, record: Record, error: BaseException | None) -> None:
         assert self._letters is not None
-        await self._letters.write(record, error, self.engine.loop.now())
+        now = self.engine.loop.now()
+        await self._letters.write(record, error, now, rewritten_parts(record))
 
     async def begin_sequence(self, record: Record, error: BaseException | None) -> None:
         raise NotImplementedError  # refused by process_by_key

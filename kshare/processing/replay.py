@@ -27,7 +27,7 @@ from kshare.cluster.topics import is_internal
 from kshare.core.hashing import ALL_HASHES, KeyRanges, key_hash
 from kshare.core.listing import ParkedCount, counted
 from kshare.core.progress import Progress, Slice, TopicPartition
-from kshare.dead_letters.letter import LEFT_OUT, TIMESTAMP
+from kshare.dead_letters.letter import LEFT_OUT, REWRITTEN, TIMESTAMP
 from kshare.dead_letters.writer import HEADERS, without_letter_headers
 from kshare.errors import (
     KafkaError,
@@ -105,8 +105,9 @@ def letter_of(message: Message, to: str | None) -> Letter:
         to: Where to put it; None: where it came from.
 
     Raises:
-        KshareError: Its headers do not say where it came from, and ``to`` is None; or they name
-            what cannot be a topic, or one of Kafka's or kshare's own, to which nothing is put back.
+        KshareError: Its headers do not say where it came from, or say that it is not what the
+            record had, and ``to`` is None; or they name what cannot be a topic, or one of Kafka's
+            or kshare's own, to which nothing is put back.
     """
     headers = dict(message.headers() or ())
     left_out = (headers.get(LEFT_OUT) or b"").decode(errors="replace").split(", ")
@@ -114,6 +115,13 @@ def letter_of(message: Message, to: str | None) -> Letter:
         raise KshareError(
             "it has not the record's value, which was more than the topic of dead letters takes: "
             "its headers say where the record is"
+        )
+    rewritten = (headers.get(REWRITTEN) or b"").decode(errors="replace")
+    if rewritten and to is None:
+        raise KshareError(
+            f"its {rewritten[:_SHOWN]} is a text made of a query's columns (process_by_key), and "
+            "not what the record had: readers of the topic would not expect it. Read the record "
+            "from its topic, or name another topic for the text: --to"
         )
     texts = [(headers.get(name) or b"").decode(errors="replace") for name in HEADERS]
     place: tuple[str, int, int] | None = None

@@ -25,6 +25,19 @@ def test_a_consumer_that_does_not_fit_is_refused(
         Runner(Processor(print), implicit, None)
 
 
+def test_typed_columns_are_refused_as_a_handler_is_given_bytes(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    typed = consumer(value__format="json", value__schema="qty INT", key__format="string")
+    with pytest.raises(OptionsError) as error:
+        Runner(Processor(print), typed, None)
+    assert error.value.problems == tuple(
+        f"{column}.format: makes typed columns for consume_batch, and a handler is given bytes; "
+        f"leave it out, and give Processor a {column}_deserializer"
+        for column in ("key", "value")
+    )
+
+
 def test_the_order_of_partitions_needs_a_consumer_that_has_whole_ones(
     consumer: Callable[..., KeySharedConsumer],
 ) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
+from kshare.dead_letters.letter import Letter
+from kshare.dead_letters.writer import letter_of_record
 from kshare.errors import OptionsError, ProcessingError
 from kshare.processing import DeadLetter, Outcome, Park, Processor, Record, Retry, Status
 from kshare.processing.frame_rows import records_of_rows
@@ -39,15 +41,23 @@ class Letters:
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
+        self.written: dict[int, Letter] = {}
         self._refused = set[int]()
         self.is_closed = False
 
-    async def write(self, record: Record, error: BaseException | None, now: float) -> None:
+    async def write(
+        self,
+        record: Record,
+        error: BaseException | None,
+        now: float,
+        rewritten: Sequence[str] = (),
+    ) -> None:
         await asyncio.sleep(0)
         if record.offset not in self._refused:
             self._refused.add(record.offset)
             raise OSError("not now")
         self.offsets.append(record.offset)
+        self.written[record.offset] = letter_of_record(record, error, now, rewritten)
 
     def close(self) -> None:
         self.is_closed = True
@@ -319,3 +329,114 @@ def test_a_driver_without_pandas_is_told_what_to_install() -> None:
     frame: Any = WithoutPandas()
     with pytest.raises(ImportError, match=r"pip install 'kshare\[pandas\]' \(Pandas >= 2\.2\.0"):
         process_by_key(frame, Processor(Failing({})))
+
+
+# -- typed rows -----------------------------------------------------------------------------------
+
+ORDER = pa.struct(
+    [
+        ("user", pa.string()),
+        ("qty", pa.int32()),
+        ("items", pa.list_(pa.struct([("sku", pa.int64())]))),
+    ]
+)
+ORDERS: list[Any] = [
+    {"user": "a", "qty": 1, "items": [{"sku": 7}]},
+    {"user": "b", "qty": None, "items": []},
+    None,
+    {"user": 'c"', "qty": 4, "items": None},
+]
+
+
+def typed(keys: pa.Array, values: pa.Array, name: str = "value") -> pa.RecordBatch:
+    count = len(keys)
+    return pa.record_batch(
+        {
+            "topic": ["orders"] * count,
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": pa.array(range(count), pa.int64()),
+            "key": keys,
+            name: values,
+        }
+    )
+
+
+def letters_of(batch: pa.RecordBatch) -> tuple[list[tuple[Any, Any]], dict[int, Letter]]:
+    """What the handler has seen of a batch's rows, all of which fail; and their letters."""
+    seen: list[tuple[Any, Any]] = []
+
+    async def refuse(record: Record) -> None:
+        seen.append((record.key, record.value))
+        raise ValueError("no")
+
+    letters, once = Letters(), Retry(attempts=1)
+    processor = Processor(refuse, retry=once, on_failure=DeadLetter("dlq"), concurrency=1)
+    list(process_rows([batch], processor, letters=letters))
+    return seen, letters.written
+
+
+def rewritten(letter: Letter) -> bytes | None:
+    return dict(letter.error).get("kshare.rewritten")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_struct_is_a_dict_for_a_handler_and_json_in_a_letter(first: int) -> None:
+    keys = pa.array(["k0", "k1", "k2", None])
+    batch = typed(keys, pa.array(ORDERS, ORDER)).slice(first)
+    seen, found = letters_of(batch)
+    assert sorted(map(str, seen)) == sorted(
+        map(str, list(zip(keys.to_pylist(), ORDERS, strict=True))[first:])
+    )
+    values = [
+        b'{"user":"a","qty":1,"items":[{"sku":7}]}',
+        b'{"user":"b","items":[]}',
+        None,
+        b'{"user":"c\\"","qty":4}',
+    ]
+    for row in range(first, 4):
+        assert found[row].value == values[row]
+        assert rewritten(found[row]) == (None if row == 2 else b"value")
+    assert [found[row].key for row in range(first, 4)] == [b"k0", b"k1", b"k2", None][first:]
+
+
+def test_bytes_and_strings_are_as_the_record_had_them() -> None:
+    for values in (pa.array([b"v", None]), pa.array(["v", None])):
+        seen, found = letters_of(typed(pa.array([b"a", b"b"]), values))
+        assert [value for _, value in sorted(seen)] == values.to_pylist()
+        assert [found[row].value for row in (0, 1)] == [b"v", None]
+        assert [rewritten(found[row]) for row in (0, 1)] == [None, None]
+
+
+def test_keys_that_are_structs_keep_their_order_and_other_columns_are_a_value() -> None:
+    keys = pa.array([{"id": 1}, {"id": 2}, {"id": 1}], pa.struct([("id", pa.int64())]))
+    _, found = letters_of(typed(keys, pa.array([5, 6, None]), "qty"))
+    assert [found[row].key for row in range(3)] == [b'{"id":1}', b'{"id":2}', b'{"id":1}']
+    wanted = b'{"topic":"orders","partition":0,"offset":1,"qty":6}'
+    assert (found[1].value, rewritten(found[1])) == (wanted, b"key, value")
+    records = list(records_of_rows(Processor(print), typed(keys, pa.array([5, 6, 7])), "key", 0))
+    assert [record.lane for record in records] == [b'{"id":1}', b'{"id":2}', b'{"id":1}']
+    assert [record.value for record in records] == [5, 6, 7]
+    assert records[0].raw_value == b"5"
+
+
+def test_a_value_of_a_type_that_json_does_not_have_is_a_text() -> None:
+    values = pa.array([{"time": 1}], pa.struct([("time", pa.duration("us"))]))
+    _, found = letters_of(typed(pa.array([b"k"]), values))
+    assert found[0].value == b"{'time': datetime.timedelta(microseconds=1)}"
+    assert rewritten(found[0]) == b"value"
+
+
+def test_deserializers_of_columns_that_are_typed_are_refused() -> None:
+    class Typed(WithoutPandas):
+        columns = ("key", "value")  # type: ignore[assignment]
+        schema = StructType().add("key", "binary").add("value", StructType().add("qty", "integer"))
+
+    frame: Any = Typed()
+    processor = Processor(
+        Failing({}), key_deserializer=lambda *_: 1, value_deserializer=lambda *_: 1
+    )
+    with pytest.raises(OptionsError) as raised:
+        process_by_key(frame, processor)
+    assert raised.value.problems == (
+        "value_deserializer: column value is of type struct, and handlers get it so; leave it out",
+    )

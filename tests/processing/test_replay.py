@@ -142,6 +142,22 @@ def test_a_letter_that_is_not_whole_is_put_back_as_its_record_was_or_stays(
     assert "it has not the record's value" in replay.bad[DLQ, LETTERS + 1]
 
 
+def test_a_letter_that_is_a_text_of_a_querys_columns_goes_to_another_topic_alone(
+    cluster: FakeCluster,
+) -> None:
+    """Readers of the topic that it came from would not expect it there."""
+    cluster.create_topic("texts")
+    place = [*letter(99).headers, ("kshare.rewritten", b"value")]
+    cluster.produce("dlq", [Record(b"k", b'{"qty":1}', headers=place)], partition=0)
+    replay = replace(replay_of(cluster), skips_bad=True)
+    replay.run()
+    assert replay.counts == {"orders": LETTERS}
+    assert "its value is a text made of a query's columns" in replay.bad[DLQ, LETTERS]
+    other = replace(replay_of(cluster), to="texts")
+    other.run()
+    assert other.counts == {"texts": 1}
+
+
 def test_letters_go_only_to_topics_that_were_named(cluster: FakeCluster) -> None:
     cluster.create_topic("payments")
     values = (b"payments", b"0", b"3")

@@ -24,6 +24,7 @@ __all__ = [
     "bytes_of",
     "in_lists",
     "joined",
+    "narrow",
     "prefixed",
     "sized",
     "struct_of",
@@ -220,3 +221,18 @@ def struct_of(pieces: Sequence[pa.Array | bytes], rows: int) -> pa.Array:
         text = b"".join(one for one in pieces if isinstance(one, bytes))
         return pa.repeat(pa.scalar(text, pa.binary()), rows)
     return joined(*pieces)
+
+
+def narrow(kind: pa.DataType) -> pa.DataType:
+    """A type with the usual strings and lists in place of large ones, if Spark has such."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(narrow(field.type)) for field in kind])
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(kind.value_field.with_type(narrow(kind.value_type)))
+    if types.is_map(kind):
+        item = kind.item_field.with_type(narrow(kind.item_type))
+        return pa.map_(kind.key_field.with_type(narrow(kind.key_type)), item)
+    if types.is_large_string(kind):
+        return pa.string()
+    return pa.binary() if types.is_large_binary(kind) else kind
