@@ -133,7 +133,7 @@ class RecordsDecoder:
 
     @property
     def writers(self) -> int:
-        """How many writers there are."""
+        """The number of writers."""
         return len(self._inner)
 
     def _number_of(self, name: str) -> int:

@@ -147,7 +147,7 @@ def records_of_rows(
 
 
 def rewritten_parts(record: Record) -> tuple[str, ...]:
-    """Which of a record's ``key`` and ``value`` are texts that were made of a frame's columns."""
+    """The parts of a record, ``key`` and ``value``, that are texts made of a frame's columns."""
     source = record.source
     assert isinstance(source, _Rows)
     raw = {"key": record.raw_key, "value": record.raw_value}

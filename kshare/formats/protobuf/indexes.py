@@ -177,7 +177,7 @@ def without_indexes(
 
 
 def _other(found: MessageRows, file: WriterFile, name: str) -> Fault | None:
-    """Why rows are not to be read; None: they are."""
+    """The reason why rows are not to be read; None: they are."""
     if not file.names and file.refused is not None:
         return _refused(file)  # nothing is known of its messages
     if isinstance(found.path, str):
