@@ -118,18 +118,60 @@ def test_a_stream_and_its_restart(
     assert [row.v for row in rows] == [frame_text(n) for n in range(20)] * 2
 
 
-@pytest.mark.parametrize(
-    ("value", "path"),
-    [
-        ("parse_json('1')", "value"),
-        ("struct(1 AS n, array(parse_json('1')) AS any)", "value.any"),
-    ],
-)
-def test_a_sink_refuses_variants_by_name(
-    spark: SparkSession, broker: KafkaBroker, topic: str, value: str, path: str
+WRITTEN = r"""
+    parse_json('{"b": [1, 2.50, {"c": null, "z": {}}], "a": "x\\n\\u0001\\u00e9", "e": -1.5e-9}')
+    parse_json('[[], {}, "", -7, 300, 70000, 5000000000, 12345678901234567890, true, false, null]')
+    parse_json('123456789012345678901234567890.1230')
+    parse_json('0.00000001')
+    parse_json('100.00')
+    parse_json(concat('["', repeat('y', 70000), '"]'))
+    parse_json(concat('[', repeat('{"name": 1},', 300), '1]'))
+    to_variant_object(struct(1.5D AS d, CAST(0.1 AS FLOAT) AS f, 12345678.9D AS b, 1e-5D AS s))
+    to_variant_object(array(0D, -0D, 1e22D, 1e7D, 9999999D, 0.001D, 0.00099D, 1.797693134862E308D))
+    to_variant_object(array(CAST(16777216 AS FLOAT), CAST(3.4e38 AS FLOAT), CAST(1e-3 AS FLOAT)))
+    to_variant_object(array(CAST('NaN' AS DOUBLE), CAST('Infinity' AS DOUBLE)))
+    to_variant_object(array(CAST('NaN' AS FLOAT), CAST('-Infinity' AS FLOAT)))
+    to_variant_object(array(DATE'2024-02-29', DATE'0001-01-01', DATE'9999-12-31'))
+    to_variant_object(array(TIMESTAMP'2024-02-29 00:00:00Z', TIMESTAMP'1969-12-31 01:02:59.12045Z'))
+    to_variant_object(array(TIMESTAMP_NTZ'2024-02-29 00:00:00', TIMESTAMP_NTZ'0001-01-01 00:00:01'))
+    to_variant_object(array(X'00FF10', X''))
+    to_variant_object(array(CAST('-1.2300' AS DECIMAL(20, 4)), CAST('0' AS DECIMAL(20, 4))))
+    CAST('text' AS VARIANT)
+    CAST(NULL AS VARIANT)
+"""
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["value", "nested"])
+def test_a_sink_writes_what_to_json_gives(
+    spark: SparkSession, broker: KafkaBroker, topic: str, nested: bool
 ) -> None:
+    listed = [each.strip() for each in WRITTEN.strip().splitlines()]
+    made = " UNION ALL ".join(f"SELECT {n} AS n, {each} AS v" for n, each in enumerate(listed))
+    value = "struct(v, array(v, v) AS items, map('k', v) AS m)" if nested else "v"
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    rows = (
+        spark.sql(made).repartition(2).selectExpr("CAST(n AS STRING) AS key", f"{value} AS value")
+    )
+    rows = rows.cache()
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic}
+    writer = rows.write.format("kshare").mode("append")
+    writer.options(**options, valueFormat="json").save()
+    wanted = {row.key: row.json for row in rows.selectExpr("key", "to_json(value) json").collect()}
+    found = read(spark, "kafka", broker.bootstrap_servers, {"subscribe": topic}).collect()
+    texts = {bytes(row.key).decode(): row.value and bytes(row.value).decode() for row in found}
+    differ = {key: (texts.get(key), text) for key, text in wanted.items() if texts.get(key) != text}
+    assert differ == {}
+    assert len(texts) == len(listed)
+
+
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+def test_a_sink_of_another_format_refuses_variants_by_name(
+    spark: SparkSession, broker: KafkaBroker, topic: str, form: str
+) -> None:
+    value = "struct(1 AS n, array(parse_json('1')) AS any)"
     frame = spark.range(1).selectExpr(f"{value} AS value").write.format("kshare").mode("append")
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic}
-    reason = rf"column {path}: has type variant, .*write to_json\({path}\) in its place"
+    path = r"value\.any"
+    reason = rf"column {path}: has type variant, which only JSON has; write to_json\({path}\) in"
     with pytest.raises(Exception, match=reason):
-        frame.options(**options, valueFormat="json").save()
+        frame.options(**options, valueFormat=form, valueSchema="M a.desc").save()

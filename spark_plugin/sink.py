@@ -227,7 +227,8 @@ def _encoded_columns(formats: RowEncodings, schema: StructType) -> "pa.Schema":
     from spark_plugin.arrow_types import arrow_schema  # noqa: PLC0415 - as above
 
     names = tuple(form.column for form in formats.formats if form.format != "string")
-    return arrow_schema(schema, names)
+    json = {form.column for form in formats.formats if form.format == "json"}
+    return arrow_schema(schema, names, json)
 
 
 def _write(

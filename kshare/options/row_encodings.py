@@ -31,7 +31,7 @@ from kshare.options.typed_rows import (
 __all__ = ["RowEncoding", "RowEncodings", "RowEncodingsParser"]
 
 _NESTED: Final = {
-    "json": ("struct<", "array<", "map<"),
+    "json": ("struct<", "array<", "map<", "variant"),
     "avro": ("struct<",),
     "protobuf": ("struct<",),
 }
@@ -106,7 +106,7 @@ class RowEncodingsParser(TypedRowsParser):
             self._raw.fault(f"{form.column}Framing", "needs schemaRegistry.url")
         given, wanted = self._types.get(form.column), _NESTED.get(form.format)
         if given is not None and wanted is not None and not given.startswith(wanted):
-            kinds = " or ".join(kind[:-1] for kind in wanted)
+            kinds = " or ".join(kind.rstrip("<") for kind in wanted)
             self._faults.add(
                 f"column {form.column}",
                 None,

@@ -6,33 +6,22 @@ follows its rules no further: the instant is the same); what is no number (``NaN
 a string. Numbers may be written otherwise than Java does (``1e+30``, ``1.0E30``), and are equal.
 """
 
-import base64
 from functools import partial
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute, types
 
 from kshare.formats.encode.parts import Cells, in_lists, joined, struct_of
+from kshare.formats.encode.texts import quoted
+from kshare.formats.encode.variant import is_variant, variant_texts
+from kshare.formats.encode.variant_scalars import binary_texts
 
 __all__ = ["JsonEncoder"]
 
-_ESCAPED: Final = r'["\\\x00-\x1f]'
-_ESCAPES: Final = {
-    "\\": "\\\\",
-    '"': '\\"',
-    "\b": "\\b",
-    "\t": "\\t",
-    "\n": "\\n",
-    "\f": "\\f",
-    "\r": "\\r",
-    **{chr(code): f"\\u{code:04X}" for code in range(0x20) if chr(code) not in "\b\t\n\f\r"},
-}
-
 
 class JsonEncoder:
-    """Makes JSON of structs, lists and maps.
+    """Makes JSON of structs, lists, maps and variants.
 
     Args:
         kind: The type of the rows.
@@ -57,6 +46,8 @@ def _check(kind: pa.DataType, path: str) -> None:
     Raises:
         ValueError: It cannot.
     """
+    if is_variant(kind):
+        return
     if types.is_struct(kind):
         for field in kind:
             _check(field.type, f"{path}.{field.name}".removeprefix("."))
@@ -77,6 +68,8 @@ def _check(kind: pa.DataType, path: str) -> None:
 def _text(cells: Cells) -> pa.Array:
     """JSON of values that are there."""
     kind = cells.values.type
+    if is_variant(kind):
+        return variant_texts(cells)
     if types.is_struct(kind):
         return _object(cells)
     if types.is_list(kind):
@@ -84,7 +77,7 @@ def _text(cells: Cells) -> pa.Array:
         return joined(b"[", in_lists(offsets, items.encode(_text, b"null"), b","), b"]")
     if types.is_map(kind):
         offsets, keys, values = cells.entries()
-        names = _quoted(keys.values.cast(pa.string()))
+        names = quoted(keys.values.cast(pa.string()))
         entries = joined(names, b":", values.encode(_text, b"null"))
         return joined(b"{", in_lists(offsets, entries, b","), b"}")
     return _leaf(cells.values).cast(pa.binary())
@@ -94,7 +87,7 @@ def _object(cells: Cells) -> pa.Array:
     members = []
     begun = np.zeros(len(cells), np.bool_)
     for field in cells.fields():
-        name = joined(_quoted(pa.array([field.path.rpartition(".")[2]])), b":")[0].as_py()
+        name = joined(quoted(pa.array([field.path.rpartition(".")[2]])), b":")[0].as_py()
         heads = pa.array([name, b"," + name], pa.binary())
         begins = heads.take(pa.array(begun[field.valid].astype(np.int8)))
         members.append(field.encode(partial(_member, begins)))
@@ -109,10 +102,9 @@ def _member(begins: pa.Array, cells: Cells) -> pa.Array:
 def _leaf(values: pa.Array) -> pa.Array:
     kind = values.type
     if types.is_string(kind):
-        return _quoted(values)
+        return quoted(values)
     if types.is_binary(kind):
-        encoded = pa.array(map(base64.b64encode, values.to_pylist()), pa.binary())
-        return joined(b'"', encoded, b'"')
+        return binary_texts(values)
     if types.is_timestamp(kind):
         return joined(b'"', _time(values).cast(pa.binary()), b'"')
     text = values.cast(pa.string())
@@ -156,11 +148,3 @@ def _zone(seconds: int) -> str:
     minutes, rest = divmod(abs(seconds), 60)
     sign = "-" if seconds < 0 else "+"
     return f"{sign}{minutes // 60:02}:{minutes % 60:02}" + (f":{rest:02}" if rest else "")
-
-
-def _quoted(texts: pa.Array) -> pa.Array:
-    """Texts in quotes, with escapes as Jackson writes them."""
-    if compute.any(compute.match_substring_regex(texts, _ESCAPED)).as_py():
-        for character, escape in _ESCAPES.items():
-            texts = compute.replace_substring(texts, character, escape)
-    return joined(b'"', texts.cast(pa.binary()), b'"')

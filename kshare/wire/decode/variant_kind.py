@@ -23,6 +23,12 @@ DOUBLE: Final = 7
 DECIMAL4: Final = 8
 DECIMAL8: Final = 9
 DECIMAL16: Final = 10
+# What JSON does not have: casts of Spark make these.
+DATE: Final = 11
+TIMESTAMP: Final = 12
+TIMESTAMP_NTZ: Final = 13
+FLOAT: Final = 14
+BINARY: Final = 15
 LONG_STRING: Final = 16
 
 SHORT_STRING_MAX: Final = 63  # bytes
