@@ -91,7 +91,7 @@ def typed_slices(
 
 
 def typed_batches(
-    read: Callable[[SourceOptions], Iterator[pa.RecordBatch]],
+    read: Callable[[SourceOptions], Generator[pa.RecordBatch]],
     places: Collection[tuple[str, int]],
     options: SourceOptions,
     schemas: "ReaderSchemas",

@@ -23,7 +23,7 @@ from kshare.produce import write_rows
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.retry import boot_time
 from kshare.wire.protocol.wait_log import WaitLog
-from kshare.wire.reader.tail_reader import _Tail, _TopicIds
+from kshare.wire.reader.tail_reader import GROUP_TEXTS, _Tail, _TopicIds
 from tests.support.groups import LOG, T0, closing_session, eventually, group_config
 
 
@@ -112,7 +112,8 @@ def test_a_pattern_that_no_topic_matches(
 
 
 def tail_of(brokers: Any) -> _Tail:
-    return _Tail("error", {}, _TopicIds(), brokers, TopicPartition("orders", 0), 1 << 62)
+    place = TopicPartition("orders", 0)
+    return _Tail("error", {}, _TopicIds(), brokers, place, 1 << 62, GROUP_TEXTS)
 
 
 def test_records_that_an_open_transaction_hides(

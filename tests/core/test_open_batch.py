@@ -146,7 +146,7 @@ def test_the_rest_of_a_reader_is_what_it_has_not_handed_over(
     each, _ = open_ranges(BATCH, {T0: Progress.at(stable)})
     held = KeyRanges(QUARTERS[:parked])
     reader = RangeReader.of(each).park(held).deliver_to(delivered)
-    (following,) = reader.rest or [None]
+    following = next(iter(reader.rest), None)
     assert (following is None) == (LEFT - held == NO_HASHES)
     if following is not None:
         assert KeyRanges(stripe.hashes for stripe in following.stripes) == LEFT - held
