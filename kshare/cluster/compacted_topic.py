@@ -173,7 +173,7 @@ class CompactedTopic:
             InternalTopicError: The brokers refuse the topic.
         """
         refused = make_topic(self._kafka, self._spec, self._admin)
-        self._wait_for_topic()
+        self.await_topic()
         return refused
 
     def write(
@@ -204,7 +204,7 @@ class CompactedTopic:
 
     # -- reading ----------------------------------------------------------------------------
 
-    def _wait_for_topic(self) -> None:
+    def await_topic(self) -> None:
         """Wait until the brokers know the topic: the controller tells them one by one.
 
         Raises:

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,7 +24,7 @@ from kshare.group.core.handed_out import Offsets
 from kshare.group.core.work import CommitRequest
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.log.retry_log import Attempted, RetryLog
-from kshare.group.log.topic import log_table
+from kshare.group.log.topic import LogTopic, log_table
 from kshare.group.message import Message
 from kshare.group.session.transaction_log import Gap
 from kshare.options.raw import Faults
@@ -182,7 +184,15 @@ class Releases:
 
 
 def _retry_log(config: ConsumerConfig) -> RetryLog:
-    return RetryLog(log_table(config.kafka, config.log_topic, config.group), config.group)
+    table = log_table(config.kafka, config.log_topic, config.group)
+    return RetryLog(table, config.group, partial(_make_log, config))
+
+
+def _make_log(config: ConsumerConfig) -> None:
+    """Make the log's topic, which nobody else does for a group that keeps no log."""
+    segment_bytes = config.log_segment_bytes
+    with closing(LogTopic(config.kafka, config.log_topic, segment_bytes, config.group)) as topic:
+        topic.make()
 
 
 _RELEASE_RULES: Final = (

@@ -22,7 +22,7 @@ written behind: a crash may forget the last one, never add one.
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -39,7 +39,7 @@ from kshare.core.bounded_json import (
     text_of,
 )
 from kshare.core.progress import TopicPartition
-from kshare.errors import KshareError
+from kshare.errors import KshareError, UnknownTopicError
 
 __all__ = [
     "YEAR_10000_MS",
@@ -175,11 +175,16 @@ class RetryLog:
     Args:
         table: The group's partition of the log.
         group: Id of the group.
+        make: Makes the log's topic, for the first record in a group that keeps nothing else there;
+            None: it is there, or nothing is kept.
     """
 
-    def __init__(self, table: CompactedTopic, group: str) -> None:
+    def __init__(
+        self, table: CompactedTopic, group: str, make: Callable[[], object] | None = None
+    ) -> None:
         self._table = table
         self._group = group
+        self._make = make
         # Of this group alone: a record of others cannot do any harm.
         self._begins = json_bytes([1, {_MARK: group}])[:-1] + b","
         self._known = Remembered()
@@ -391,8 +396,18 @@ class RetryLog:
 
     def _write(self, rows: list[tuple[bytes, bytes | None]], seconds: float = float("inf")) -> None:
         if rows:
-            (partition,) = self._table.partitions()
+            (partition,) = self._partitions()
             self._table.write(rows, partition.partition, seconds)
+
+    def _partitions(self) -> tuple[TopicPartition, ...]:
+        try:
+            return self._table.partitions()
+        except UnknownTopicError:
+            if self._make is None:
+                raise
+        self._make()
+        self._table.await_topic()
+        return self._table.partitions()
 
     def _key(self, kind: str, partition: TopicPartition, detail: str | int) -> bytes:
         return json_bytes([1, {_MARK: self._group}, kind, *partition, detail])

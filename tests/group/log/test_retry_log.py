@@ -9,6 +9,7 @@ import pytest
 
 from kshare.cluster.compacted_topic import Changes, CompactedTopic, Row
 from kshare.core.progress import TopicPartition
+from kshare.errors import AuthorizationError, UnknownTopicError
 from kshare.group.log.retry_log import Reason, RetryLog, Sequenced
 from kshare.group.protocol.group_reader import GroupReader
 from kshare.group.protocol.log import GroupLog
@@ -237,6 +238,52 @@ def test_what_a_write_that_ends_late_leaves_behind_is_told(
     retry_log.remember(second)
     retry_log.close(0.01)
     assert "not written within 0.01 s" in caplog.text
+
+
+class AbsentTable(MemoryTable):
+    """A log that nobody has made yet."""
+
+    times_made = 0
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        if not self.times_made:
+            raise UnknownTopicError("topic __individual_commit_offsets does not exist")
+        return super().partitions()
+
+    def make(self) -> None:
+        self.times_made += 1
+
+    def await_topic(self) -> None:
+        assert self.times_made
+
+
+def test_the_log_is_made_for_its_first_record() -> None:
+    table = AbsentTable(list[Row]())
+    retry_log = RetryLog(cast("CompactedTopic", table), "billing", table.make)
+    (record,) = records_of(Processor(print), [b"a"])
+    assert not retry_log.read().attempts
+    assert table.times_made == 0
+    retry_log.begin_sequence(record, Reason())
+    assert table.times_made == 1
+    assert retry_log.read().sequences.keys() == {(PARTITION, b"a")}
+    retry_log.close()
+
+
+def test_who_may_not_make_the_log_learns_why(caplog: pytest.LogCaptureFixture) -> None:
+    """Attempts are not kept then, which is said; and no letter goes before its mark."""
+    table = AbsentTable(list[Row]())
+
+    def refused() -> None:
+        raise AuthorizationError("no right to make topic __individual_commit_offsets")
+
+    retry_log = RetryLog(cast("CompactedTopic", table), "billing", refused)
+    (record,) = records_of(Processor(print), [b"a"])
+    with pytest.raises(AuthorizationError, match="no right to make topic"):
+        retry_log.begin_sequence(record, Reason())
+    retry_log.remember(record)
+    retry_log.close(WAIT_S)
+    assert "attempts were not written: no right to make topic" in caplog.text
+    assert not table.rows
 
 
 def test_the_last_write_has_the_time_that_is_left() -> None:
