@@ -1,6 +1,7 @@
 """How many questions a session asks its brokers, and which answers it takes for the last ones."""
 
 from concurrent.futures import Future
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -8,20 +9,32 @@ from unittest.mock import Mock
 import pytest
 
 from kshare.core.hashing import ALL_HASHES
+from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.core.ownership import Ownership
 from kshare.group.log.tail import LastAnswer
-from kshare.group.protocol.actions import Action, Fence, ResolveInitial, WritePrimary
+from kshare.group.log.topic import LogWriter
+from kshare.group.protocol.actions import (
+    Action,
+    Append,
+    Fence,
+    ResolveInitial,
+    Write,
+    WritePrimary,
+)
 from kshare.group.protocol.commit import Commit
+from kshare.group.protocol.cooperator import Cooperator
+from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.owner import Owner, Phase
+from kshare.group.protocol.placement import Placement
 from kshare.group.protocol.plain_owner import PlainOwner
-from kshare.group.protocol.records import Claim
+from kshare.group.protocol.records import Claim, Lease, key_of
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.shared import Shared
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.background import Beside
-from tests.support.clock import until
+from tests.support.clock import WAIT_S, until
 from tests.support.groups import LOG, group_config
 from tests.support.requests import times_asked
 
@@ -121,3 +134,33 @@ def test_a_session_that_closes_waits_for_no_rebalance(
         actions.close()
     assert commit.is_primary_written == is_over
     assert (ownership.retries.why == "") == is_over
+
+
+def test_an_owner_hears_where_brokers_have_put_its_last_record() -> None:
+    """So it notices that what it waits for was deleted; of a lease, too."""
+    sharer = Cooperator(Claim(T0, "m#1", ALL_HASHES, shared=True), _asked=1)
+    claiming, leasing = Ownership(Owner(Claim(T0, "m#2", ALL_HASHES))), Ownership(sharer)
+    lease = Lease(T0, 0, "m#1", 1, OffsetRange(0, 9))
+    with FakeCluster(topics={LOG: 1}) as cluster:
+        config = group_config(cluster.bootstrap_servers)
+        written = claiming.owner.actions(PartitionLog(), 0)
+        (claim,) = (action for action in written if isinstance(action, Write))
+        ownerships: Any = SimpleNamespace(
+            give_up=list,
+            advance=lambda _: [
+                (leasing, [Append(key_of(lease), lease)]),
+                (claiming, [Write((*claim.records, *claim.records))]),
+            ],
+        )
+        beside = Beside(lambda: None)
+        actions = BrokerActions(config, config.kafka, Shared(ownerships), lambda: 0.0, beside)
+        writer = LogWriter(config.kafka, timeout_ms=5_000)
+        link: Any = SimpleNamespace(
+            partition=TopicPartition(LOG, 0), tail=SimpleNamespace(last=LastAnswer()), writer=writer
+        )
+        with closing(writer), closing(actions):
+            actions.act(link)
+            assert writer.flush(WAIT_S) == 0
+    assert not claiming.owner.has_missed_records(2)
+    assert claiming.owner.has_missed_records(3)
+    assert sharer._placement_asked == Placement(0, 0)
