@@ -29,6 +29,7 @@ from kshare.wire.decode.kernels.native import (
     load_i64,
     message_at,
     store_i64,
+    unsigned,
 )
 from kshare.wire.decode.kernels.output import (
     node_of,
@@ -46,7 +47,6 @@ from kshare.wire.decode.kernels.protobuf_wire import (
     GROUP,
     VARINT,
     passed_over,
-    unsigned,
 )
 from kshare.wire.decode.kernels.text import is_utf8
 from kshare.wire.decode.layout import FRAME, MESSAGE, MESSAGE_FIELD

@@ -68,6 +68,7 @@ __all__ = [
     "store_i64",
     "store_u8",
     "trailing_zeros",
+    "unsigned",
     "variant_key_at",
     "variant_level_at",
     "varint",
@@ -298,8 +299,8 @@ def copy_short(target: int, source: int, size: int) -> None:
 
 
 @helper
-def varint(at: int, end: int) -> tuple[int, int]:
-    """A zigzag varint of 64 bits at most, at an address below ``end``.
+def unsigned(at: int, end: int) -> tuple[int, int]:
+    """A varint of 64 bits at most, at an address below ``end``.
 
     Returns:
         The number and the address behind it; address 0: it is cut short, or longer than 10 bytes.
@@ -307,7 +308,7 @@ def varint(at: int, end: int) -> tuple[int, int]:
     if at < end:
         byte = load_u8(at)
         if byte < 0x80:
-            return (byte >> 1) ^ -(byte & 1), at + 1
+            return byte, at + 1
         value = uint64(byte & 0x7F)
         shift = 7
         at += 1
@@ -316,10 +317,17 @@ def varint(at: int, end: int) -> tuple[int, int]:
             at += 1
             value |= uint64(byte & 0x7F) << uint64(shift)
             if byte < 0x80:
-                half = types.int64(value >> uint64(1))
-                return half ^ -types.int64(value & uint64(1)), at
+                return types.int64(value), at
             shift += 7
     return 0, 0
+
+
+@helper
+def varint(at: int, end: int) -> tuple[int, int]:
+    """A zigzag varint, as :func:`unsigned`: small numbers below 0 are short, too."""
+    value, behind = unsigned(at, end)
+    half = types.int64(uint64(value) >> uint64(1))
+    return half ^ -(value & 1), behind
 
 
 @helper

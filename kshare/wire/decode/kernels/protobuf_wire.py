@@ -3,9 +3,7 @@
 https://protobuf.dev/programming-guides/encoding/
 """
 
-from numba import types, uint64
-
-from kshare.wire.decode.kernels.native import Int, helper, load_i64, load_u8, store_i64
+from kshare.wire.decode.kernels.native import Int, helper, load_i64, store_i64, unsigned
 
 __all__ = [
     "BYTES",
@@ -14,7 +12,6 @@ __all__ = [
     "GROUP",
     "VARINT",
     "passed_over",
-    "unsigned",
 ]
 
 VARINT = 0
@@ -25,26 +22,6 @@ _GROUP_END = 4
 FIXED32 = 5
 
 _GROUPS = 100  # Java's limit of messages in messages
-
-
-@helper
-def unsigned(at: int, end: int) -> tuple[int, int]:
-    """A varint of 64 bits at most, and the address behind it; 0: it is cut short, or longer."""
-    if at < end:
-        byte = load_u8(at)
-        if byte < 0x80:
-            return byte, at + 1
-        value = uint64(byte & 0x7F)
-        shift = 7
-        at += 1
-        while at < end and shift < 64:
-            byte = load_u8(at)
-            at += 1
-            value |= uint64(byte & 0x7F) << uint64(shift)
-            if byte < 0x80:
-                return types.int64(value), at
-            shift += 7
-    return 0, 0
 
 
 @helper
