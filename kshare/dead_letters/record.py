@@ -150,7 +150,7 @@ class Record:
 
 
 class Status(StrEnum):
-    """What became of a record."""
+    """The end of a record's handling."""
 
     DONE = "done"
     FILTERED = "filtered"
@@ -211,7 +211,7 @@ def error_name(error: BaseException) -> str:
 
 
 class Outcome(NamedTuple):
-    """What became of a record.
+    """A record whose handling has ended, with its status.
 
     Attributes:
         record: The record.

@@ -97,7 +97,7 @@ class ProducerEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a transaction that is to commit sees of its session, at one moment.
+    """The state of a session that a transaction needs to decide its commit, at one moment.
 
     Attributes:
         starts: From where each of its partitions is delivered now, by all that was read.

@@ -45,7 +45,7 @@ _LOCK_SECONDS: Final = 0.1
 
 @dataclass(slots=True)
 class _Window:
-    """What was observed in some time.
+    """The load of some key hashes in one stretch of time.
 
     Attributes:
         start: When it began.
@@ -83,7 +83,7 @@ class _Busy:
 
 @dataclass(slots=True)
 class _Work:
-    """What calls have returned, and is worked on until the next one begins.
+    """Records that calls have returned: they are in work until the next call begins.
 
     Attributes:
         returned: The partition of what the last call returned and is not counted yet; None if none.
@@ -104,7 +104,7 @@ class _Work:
 
 @dataclass(slots=True)
 class _Meter:
-    """What is observed of the hashes of one partition.
+    """Measures the load of the key hashes of one partition.
 
     Attributes:
         hashes: The key hashes.

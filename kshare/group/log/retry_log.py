@@ -1,4 +1,4 @@
-"""What is kept through kill -9: attempts, due times, and keys that go to dead letters.
+"""Keeps attempts, due times, and keys that go to dead letters, through kill -9.
 
 Processors and ``KeySharedConsumer.release`` write it.
 
@@ -89,7 +89,7 @@ class Attempted(Protocol):
 
 
 class Attempts(NamedTuple):
-    """What is kept of a record that was tried.
+    """The failed attempts of a record, as they are kept through a restart.
 
     Attributes:
         failures: As in :class:`Attempted`.
@@ -151,7 +151,7 @@ class Keyed(Protocol):
 
 @dataclass(slots=True)
 class Remembered:
-    """What was kept.
+    """Attempts and sequences of a group that were kept through a restart.
 
     Attributes:
         attempts: Those of records, by partition and offset.

@@ -39,7 +39,7 @@ ReplicaRacks = Callable[[Collection[str]], Mapping[TopicPartition, tuple[str | N
 
 
 class SeenTopics(NamedTuple):
-    """What is to be known of topics for a plan.
+    """The topics of a plan: their partitions, and which are not shared or not known.
 
     Attributes:
         counts: Number of partitions of each topic.
@@ -135,7 +135,7 @@ class PlannedTopics:
 
 
 class _LastPlan(NamedTuple):
-    """What the next plan has to know of the last one.
+    """The parts of the last plan that the next one begins from.
 
     Attributes:
         target: What each member was to have.

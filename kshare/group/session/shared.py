@@ -16,7 +16,7 @@ _AGAIN_SECONDS: Final = 300.0
 
 @dataclass(slots=True)
 class Shared:
-    """What the session's thread and its callers share; ``changed`` guards it.
+    """The state of a session, for its thread and its callers; ``changed`` guards it.
 
     But without the lock, the session's thread notes ``trouble``, ``troubles`` and ``notices`` and
     reads ``served`` and ``is_closing``; ``keeps_claims`` is set; and ``member``, ``fault``,
