@@ -54,7 +54,9 @@ class BatchIndex:
         if not len(self.batches):
             return ()
         bytes_of = self.batches["start"][:, np.newaxis] + _EPOCH_BYTES
-        epochs = np.ascontiguousarray(self.source[bytes_of]).view(">i4").ravel()
+        epochs = self.source[bytes_of].view(">i4").ravel()
+        if (epochs == epochs[0]).all():  # as nearly always
+            return ((int(self.batches["base_offset"][0]), int(epochs[0])),)
         changes = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
         offsets = self.batches["base_offset"][changes]
         return tuple(zip(offsets.tolist(), epochs[changes].tolist(), strict=True))

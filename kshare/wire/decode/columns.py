@@ -144,6 +144,8 @@ def _headers(raw: BinaryColumn, rows: int) -> pa.Array:
     Null, as in Spark's source, where a record has no headers.
     """
     sizes = compiled.measure_headers(raw, rows)
+    if not sizes.headers:  # as with most records: it takes a quarter of the time
+        return pa.nulls(rows, _HEADERS)
     key_column, value_column = BinaryColumn(), BinaryColumn()
     keys = _Binary(key_column, sizes.headers, sizes.key_bytes)
     values = _Binary(value_column, sizes.headers, sizes.value_bytes)

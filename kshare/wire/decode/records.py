@@ -163,7 +163,9 @@ class Decoder:
         self._wanted.put(state, index.fetch_offset, index.fetch_offset)
         most = int(index.batches["records"][live].sum())
         left = most + 1 if limit is None else limit
-        columns.begin(min(most, left))
+        # A row more than there can be: a scan that fills its last row stops there, and would go on
+        # to the end of the last batch with columns for nothing.
+        columns.begin(min(most + 1, left))
         for window in self._windows.of(index, live):
             window.begin(state)
             while self._scan(window, state) == status.FULL:
@@ -174,7 +176,7 @@ class Decoder:
                         return
                     if call != self._calls:  # the state is another scan's
                         raise RuntimeError("a decoder decodes one response at a time")
-                    columns.begin(min(most, left))
+                    columns.begin(min(most + 1, left))
         if columns.rows:
             yield columns.finish()
 
@@ -292,11 +294,9 @@ class Decoder:
     def _live_batches(self, index: BatchIndex, aborted: Sequence[tuple[int, int]]) -> Flags:
         """The batches with wanted offsets, without control batches and aborted transactions."""
         batches = index.batches
-        starts, ends = self._wanted.bands.starts, self._wanted.bands.ends
         first = np.maximum(batches["base_offset"], index.fetch_offset)
         end = batches["base_offset"] + batches["last_delta"] + 1
-        band = np.searchsorted(ends, first, side="right")
-        reached = np.append(starts, OFFSET_MAX)[band] < end
+        reached = self._wanted.next_starts(first) < end
         live: Flags = reached & (first < end) & (batches["records"] > 0)
         live &= (batches["attributes"] & _CONTROL) == 0
         if self._read_committed and aborted:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +23,7 @@ from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
 from kshare.errors import CorruptRecordError, UnsupportedFormatError
-from kshare.wire.decode import records, windows
+from kshare.wire.decode import columns, records, windows
 from kshare.wire.decode.codecs import Arena
 from kshare.wire.decode.columns import COLUMNS, schema
 from kshare.wire.decode.records import DEFAULT_COLUMNS, Decoder, index_batches
@@ -413,3 +414,20 @@ def test_which_leaders_wrote_the_batches(written: list[tuple[int, str]]) -> None
         for batch in batches
     ]
     assert found == [epoch for epoch, _ in written]
+
+
+# -- what a response costs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_columns_are_begun_once_for_a_response_that_fits_into_them(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Live records come one by one: what a response costs is what each of them costs."""
+    allocate = Mock(wraps=columns.allocate)
+    monkeypatch.setattr(columns, "allocate", allocate)
+    decoder = Decoder(slice_of(), columns=list(COLUMNS))
+    found = list(decoder.decode(indexed([simple(0, count)])))
+    assert [rows.batch.num_rows for rows in found] == [count]
+    # Three columns of fixed width; keys, values and raw headers: offsets, validity and bytes.
+    assert allocate.call_count == 3 + 3 * 3
