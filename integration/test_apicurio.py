@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import fastavro
 import pytest
+from confluent_kafka import Consumer, Message
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
@@ -22,8 +23,9 @@ from integration.differential import error_of
 from integration.kafka import KafkaBroker
 from integration.members import eventually
 from integration.orders import NEWER, NOTE, ORDER, Orders, log_of, row
+from integration.spark import QUERY_S
 from kshare.group import KeySharedConsumer
-from kshare.testing import Record
+from kshare.testing import FakeRegistry, Record
 from tests.support import protobuf_messages
 from tests.support.protobuf_messages import message
 
@@ -261,3 +263,72 @@ def test_apicurios_own_framing_names_its_own_ids(
     assert f"names schema global id {1 << 40}, and schema registry {registry.url} has no" in (
         rows[4].valueError
     )
+
+
+@pytest.mark.parametrize("with_guids", [True, False])
+def test_a_sink_names_schemas_in_headers(
+    spark: SparkSession,
+    broker: KafkaBroker,
+    topic: str,
+    registry: ApicurioRegistry,
+    with_guids: bool,
+) -> None:
+    """Apicurio gives no GUIDs, so the header has the id; the fake one gives them."""
+    with FakeRegistry(first_id=7) as fake:
+        url = fake.url if with_guids else registry.url
+        options = {
+            "kafka.bootstrap.servers": broker.bootstrap_servers,
+            "valueFormat": "avro",
+            "keyFormat": "avro",
+            "schemaRegistry.url": url,
+        }
+        writing = {
+            "topic": topic,
+            "autoRegister": "true",
+            "valueFraming": "confluentHeader",
+            "keyFraming": "confluentHeader",
+        }
+        frame = spark.sql(
+            "SELECT STRUCT('a-long-key' AS id) AS key, STRUCT('ada lovelace' AS user, 3 AS qty) "
+            "AS value, ARRAY(STRUCT('trace' AS key, X'01' AS value)) AS headers"
+        )
+        frame.write.format("kshare").options(**options, **writing).mode("append").save()
+        (raw,) = consumed(broker, topic, 1)
+        headers: Any = raw.headers()
+        names = [name for name, _ in headers]
+        assert names == ["trace", "__key_schema_id", "__value_schema_id"]
+        kinds = {value[:1] for name, value in headers if name != "trace"}
+        assert kinds == {b"\1" if with_guids else b"\0"}
+        with SchemaRegistryClient({"url": url}) as client:
+            deserialize = AvroDeserializer(client)
+            for field, data, wanted in (
+                (MessageField.KEY, raw.key(), {"id": "a-long-key"}),
+                (MessageField.VALUE, raw.value(), {"user": "ada lovelace", "qty": 3}),
+            ):
+                context = SerializationContext(topic, field, headers)
+                assert deserialize(data, context) == wanted
+
+        found = spark.read.format("kshare").options(**options, subscribe=topic).load()
+        rows = found.selectExpr("key.id", "value.user", "value.qty").collect()
+        assert [tuple(each) for each in rows] == [("a-long-key", "ada lovelace", 3)]
+        config = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            "value.format": "avro",
+            "value.subject": f"{topic}-value",
+            "schema.registry.url": url,
+            "columns": "value",
+        }
+        with closing(KeySharedConsumer(config)) as consumer:
+            consumer.subscribe([topic])
+            batch = eventually(lambda: consumer.consume_batch(1.0))
+        assert batch.column("value").to_pylist() == [{"user": "ada lovelace", "qty": 3}]
+
+
+def consumed(broker: KafkaBroker, topic: str, number: int) -> list[Message]:
+    """The first records of a topic."""
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": f"{topic}-raw"}
+    with closing(Consumer({**settings, "auto.offset.reset": "earliest"})) as consumer:
+        consumer.subscribe([topic])
+        return consumer.consume(number, QUERY_S)

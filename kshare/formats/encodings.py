@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from kshare.errors import KafkaError, OptionsError, UnknownSchemaError
 from kshare.formats.encode.parts import EncodeError, joined, narrow
+from kshare.formats.encode.schema_headers import with_schema_header
+from kshare.formats.header_ids import header_value
 from kshare.formats.make import REGISTRY_KINDS, inline_text, registered_text
 from kshare.formats.registry import SchemaRegistry, registry_of
 from kshare.formats.schema_files import RegisteredSchema
@@ -138,20 +140,23 @@ def _found(
         )
     if not text and form.format != "json":  # rows of JSON are written without a schema
         text = registered_text(form, registered, form.message)
-    head = _head(form, registered, text) if form.framing == "confluent" else b""
-    return RowEncoding(form.column, form.format, text, head)
-
-
-def _head(form: RowFormat, registered: RegisteredSchema, text: str) -> bytes:
-    """The bytes in front of each payload: the id, and Protobuf's indexes of the message."""
+    if form.framing == "none":
+        return RowEncoding(form.column, form.format, text, b"")
     assert isinstance(registered.id, int)
-    head = b"\0" + registered.id.to_bytes(4, "big")
-    if form.format != "protobuf":
-        return head
+    indexes = _indexes(text) if form.format == "protobuf" else b""
+    in_header = form.framing == "confluentHeader"
+    named = header_value(registered.id, registered.guid if in_header else None, indexes)
+    if in_header:
+        return RowEncoding(form.column, form.format, text, b"", named)
+    return RowEncoding(form.column, form.format, text, named)
+
+
+def _indexes(text: str) -> bytes:
+    """Protobuf's indexes of the message, which are behind the id."""
     from kshare.formats.protobuf.indexes import index_bytes  # noqa: PLC0415 - of this format
     from kshare.formats.protobuf.schema import read_schema  # noqa: PLC0415 - of this format
 
-    return head + index_bytes(read_schema(text).path)
+    return index_bytes(read_schema(text).path)
 
 
 def _registered(
@@ -205,6 +210,7 @@ def encoded(batch: pa.RecordBatch, encodings: tuple[RowEncoding, ...]) -> pa.Rec
         if encoding.head:
             made = _framed(encoding.head, made)
         batch = batch.set_column(place, encoding.column, made)
+        batch = with_schema_header(batch, encoding.column, encoding.header)
     return batch
 
 

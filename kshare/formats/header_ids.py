@@ -28,7 +28,14 @@ from kshare.formats.protobuf.indexes import read_indexes
 from kshare.formats.schema_files import GlobalId, SchemaNumber
 from kshare.options.typed_rows import Framing, RowFormat
 
-__all__ = ["HeaderId", "NamedRows", "may_be_named", "rows_by_header"]
+__all__ = [
+    "HeaderId",
+    "NamedRows",
+    "header_value",
+    "may_be_named",
+    "rows_by_header",
+    "schema_header",
+]
 
 _GLOBAL, _CONTENT = "apicurio.{}.globalId", "apicurio.{}.contentId"
 _NAMES: Final[Mapping[Framing, tuple[str, ...]]] = {
@@ -66,6 +73,24 @@ class NamedRows:
 
     rows: npt.NDArray[np.int64]
     named: HeaderId | str
+
+
+def schema_header(column: str) -> str:
+    """The name of the header in which Confluent's serializers name a column's schema."""
+    return _NAMES["confluent"][0].format(column)
+
+
+def header_value(number: int, guid: str | None, indexes: bytes = b"") -> bytes:
+    """What such a header has: the GUID, or the id, of a registry without GUIDs.
+
+    Args:
+        number: The schema's id.
+        guid: Its GUID; None if the registry gives none.
+        indexes: Of Protobuf, the message's indexes.
+    """
+    if guid is not None:
+        return bytes([_GUID]) + UUID(guid).bytes + indexes
+    return bytes([_ID]) + number.to_bytes(4, "big") + indexes
 
 
 def may_be_named(form: RowFormat) -> bool:

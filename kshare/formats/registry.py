@@ -147,6 +147,7 @@ class SchemaRegistry:
                 subject,
                 answer.version,
                 self._references(client, answer.schema, form),
+                answer.guid,
             )
 
         which = "the newest version" if version is None else f"version {version}"
@@ -202,10 +203,10 @@ class SchemaRegistry:
             needs = parts[-1].imports if parts else ()
             schema = Schema(text, kind, [known[name] for name in needs])
             if register:
-                number = client.register_schema(subject, schema)
+                answer = client.register_schema_full_response(subject, schema)
             else:
-                number = client.lookup_schema(subject, schema).schema_id
-            return RegisteredSchema(number, kind, text, subject)
+                answer = client.lookup_schema(subject, schema)
+            return RegisteredSchema(answer.schema_id, kind, text, subject, guid=answer.guid)
 
         texts = [kind, text, *(part.text for part in parts)]
         found = self._ask(

@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -74,6 +74,7 @@ class RegisteredSchema:
         version: Its version there.
         references: The schemas that it refers to: name and text, in the order in which they are
             needed.
+        guid: Its GUID; None if the registry has not said one.
     """
 
     id: SchemaNumber
@@ -82,6 +83,7 @@ class RegisteredSchema:
     subject: str | None = None
     version: int | None = None
     references: tuple[tuple[str, str], ...] = ()
+    guid: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         if isinstance(self.id, GlobalId):
@@ -231,6 +233,7 @@ def _decoded(data: bytes) -> RegisteredSchema:
         None if subject is None else text_of(subject),
         None if version is None else count_of(version),
         tuple((text_of(name), text_of(text)) for name, text in list_of(found["references"])),
+        None if found["guid"] is None else text_of(found["guid"]),
     )
 
 

@@ -20,6 +20,7 @@ from kshare.options.record_names import RecordNames
 from kshare.options.row_formats import TypedRowsParser
 from kshare.options.typed_rows import (
     LATEST_SCHEMA,
+    SINK_FRAMINGS,
     Framing,
     InlineSchema,
     OtherRecords,
@@ -46,12 +47,14 @@ class RowEncoding:
         format: What it is encoded to.
         schema: The schema; "": the format needs none.
         head: What stands in front of each payload.
+        header: What the header has that names the schema; empty: no header names it.
     """
 
     column: str
     format: str
     schema: str
     head: bytes
+    header: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class RowEncodingsParser(TypedRowsParser):
         types: Name and type (as Spark's ``simpleString``) of the columns; empty: not known.
     """
 
+    _writes = True
+
     def __init__(self, raw: RawOptions, types: Mapping[str, str]) -> None:
         super().__init__(raw)
         self._types = types
@@ -100,9 +105,10 @@ class RowEncodingsParser(TypedRowsParser):
 
     def _check(self, form: RowFormat) -> None:
         option = f"{form.column}Format"
-        if form.framing not in {"none", "confluent"}:
-            self._raw.fault(f"{form.column}Framing", "is not written", "give confluent or none")
-        if form.framing == "confluent" and not self._names_registry():
+        if form.framing not in SINK_FRAMINGS:
+            listed = ", ".join(SINK_FRAMINGS)
+            self._raw.fault(f"{form.column}Framing", "is not written", f"give one of {listed}")
+        if form.framing in {"confluent", "confluentHeader"} and not self._names_registry():
             self._raw.fault(f"{form.column}Framing", "needs schemaRegistry.url")
         given, wanted = self._types.get(form.column), _NESTED.get(form.format)
         if given is not None and wanted is not None and not given.startswith(wanted):

@@ -17,7 +17,7 @@ JSON needs no ``valueSchema``: without one and a registry, values are variants.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
 from kshare.options.frozen import FrozenMapping, Properties
@@ -87,6 +87,9 @@ class TypedRowsParser:
         raw: The options as given.
         names_topics: Whether options name the topics. False for consumers: they subscribe later.
     """
+
+    _writes: ClassVar = False
+    """Whether records are written, and not read."""
 
     def __init__(self, raw: RawOptions, *, names_topics: bool = True) -> None:
         self._raw = raw
@@ -176,6 +179,8 @@ class TypedRowsParser:
                 "needs the schemas of AWS Glue's registry, which has no client here",
                 f"leave out {column}Format, and decode the bytes with from_avro",
             )
+        if framing == "confluentHeader" and not self._writes:
+            self._raw.fault(option, "is a sink's", "confluent, which reads ids in headers, too")
         if form == "protobuf" and framing == "apicurio":
             self._raw.fault(
                 option,

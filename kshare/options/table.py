@@ -32,7 +32,7 @@ from kshare.options.kinds import (
     parse_delay,
     parse_duration,
 )
-from kshare.options.typed_rows import FORMATS, FRAMINGS, OTHER_RECORDS
+from kshare.options.typed_rows import FORMATS, FRAMINGS, OTHER_RECORDS, SINK_FRAMINGS
 
 __all__ = ["NOT_BUILT", "NO_EFFECT", "OPTIONS", "REMOVED", "SECTIONS", "Option", "canonical"]
 
@@ -115,9 +115,10 @@ def _typed(column: str) -> tuple[Option, ...]:
         ),
         Option(
             f"{column}Framing",
-            "What stands in front of each payload, and names its schema.",
+            "What stands in front of each payload, and names its schema. `confluentHeader` is a "
+            "sink's: a header names it.",
             queries=_ALL,
-            kind=choice(*FRAMINGS),
+            kind=choice(*dict.fromkeys((*FRAMINGS, *SINK_FRAMINGS))),
             default="`confluent` with a registry, else `none`",
         ),
         Option(

@@ -14,6 +14,7 @@ __all__ = [
     "FRAMINGS",
     "LATEST_SCHEMA",
     "OTHER_RECORDS",
+    "SINK_FRAMINGS",
     "TYPED_COLUMNS",
     "VARIANT_SCHEMA",
     "BadRecords",
@@ -31,10 +32,15 @@ __all__ = [
 ]
 
 Format: TypeAlias = Literal["avro", "json", "protobuf", "string"]
-Framing: TypeAlias = Literal["confluent", "apicurio", "glue", "singleObject", "none"]
+Framing: TypeAlias = Literal[
+    "confluent", "confluentHeader", "apicurio", "glue", "singleObject", "none"
+]
 OtherRecords: TypeAlias = Literal["bad", "null", "skip"]
 FORMATS: Final[tuple[Format, ...]] = ("avro", "json", "protobuf", "string")
 FRAMINGS: Final[tuple[Framing, ...]] = ("confluent", "apicurio", "glue", "singleObject", "none")
+"""Those that are read."""
+SINK_FRAMINGS: Final[tuple[Framing, ...]] = ("confluent", "confluentHeader", "none")
+"""Those that are written."""
 OTHER_RECORDS: Final[tuple[OtherRecords, ...]] = ("bad", "null", "skip")
 TYPED_COLUMNS: Final = (
     "keyError",

@@ -47,6 +47,7 @@ class _State:
     login: str | None = None
     mode: str = "READWRITE"
     serialized: bool = True
+    guids: bool = True
     next_id: int = 1
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -92,6 +93,15 @@ class FakeRegistry:
     @serialized.setter
     def serialized(self, given: bool) -> None:
         self._state.serialized = given
+
+    @property
+    def guids(self) -> bool:
+        """True if it gives the GUIDs of schemas, as newer registries do; it may be set."""
+        return self._state.guids
+
+    @guids.setter
+    def guids(self, given: bool) -> None:
+        self._state.guids = given
 
     @property
     def requests(self) -> tuple[str, ...]:
@@ -342,6 +352,8 @@ class _Handler(BaseHTTPRequestHandler):
         raise _RefusedError(404, 404, "HTTP 404 Not Found")
 
     def _answer(self, status: int, body: Any) -> None:
+        if isinstance(body, dict) and not self.state.guids:
+            body = {name: value for name, value in body.items() if name != "guid"}
         text = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")

@@ -212,6 +212,13 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
         ),
     ),
     (
+        {**AVRO, "valueFraming": "confluentHeader"},
+        (
+            "valueFraming: is a sink's (given: 'confluentHeader'); confluent, which reads ids in "
+            "headers, too"
+        ),
+    ),
+    (
         {**AVRO, "valueFraming": "glue"},
         (
             "valueFraming: needs the schemas of AWS Glue's registry, which has no client here "

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pool, message_factory
@@ -150,10 +151,71 @@ def test_protobuf_with_a_registry_is_read_by_confluents_deserializer(tmp_path: P
             assert write(order(user="a", qty=1), context) == found[0]
         with pytest.raises(OptionsError, match="valueSchema: has no field user, which the rows"):
             options_of(given)  # the first message
+        (data, [(_, named)]), *_ = headed({**inline, "valueFraming": "confluentHeader"})
+        headers: Any = [("__value_schema_id", named)]
+        in_header = SerializationContext("orders", MessageField.VALUE, headers)
+        with SchemaRegistryClient({"url": registry.url}) as client:
+            read = ProtobufDeserializer(order, schema_registry_client=client)
+            assert (len(named), read(data, in_header)) == (19, order(user="a", qty=1))
         options = {**inline, "valueFraming": "none"}
         assert values(options) == [found[0][7:], None, found[2][7:]]
         file.unlink()
         assert encoded(BATCH, options_of(inline | {"valueSchema": "Order latest"}).encodings)
+
+
+def headed(given: dict[str, str], batch: pa.RecordBatch = BATCH) -> list[Any]:
+    made = encoded(batch, options_of(given, batch.schema).encodings)
+    rows = made.to_pylist()
+    return [
+        (row["value"], [(each["key"], each["value"]) for each in row["headers"]]) for row in rows
+    ]
+
+
+@pytest.mark.parametrize("has_guids", [True, False])
+def test_a_header_names_the_schema(has_guids: bool) -> None:
+    with FakeRegistry(first_id=7) as registry:
+        registry.guids = has_guids
+        number = registry.register("orders-value", SCHEMA)
+        given = {
+            "valueFormat": "avro",
+            "schemaRegistry.url": registry.url,
+            "valueFraming": "confluentHeader",
+        }
+        # Confluent's refuses less than 6 bytes, also where nothing stands in front of them.
+        orders = [{"user": "a long name", "qty": 1}, None, {"user": "another one", "qty": 2}]
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(orders, KIND), BATCH.column(1)], schema=COLUMNS
+        )
+        rows = headed(given, batch)
+        (name, value) = rows[0][1][0]
+        assert name == "__value_schema_id"
+        assert value[:1] == (b"\1" if has_guids else b"\0")
+        assert has_guids or value == b"\0" + number.to_bytes(4, "big")
+        assert rows[1] == (None, [])  # a tombstone has no schema
+        with SchemaRegistryClient({"url": registry.url}) as client:
+            deserialize = AvroDeserializer(client)
+            for (data, headers), row in zip(rows, orders, strict=True):
+                context = SerializationContext("orders", MessageField.VALUE, headers)
+                assert deserialize(data, context) == row
+
+
+def test_a_header_of_before_does_not_name_the_schema_of_now() -> None:
+    old = ("__value_schema_id", b"\0\0\0\0\x63")
+    own: list[Any] = [[("trace", b"a"), old, ("trace", None)], None, [old]]
+    headers = pa.array(own, pa.map_(pa.string(), pa.binary())).cast(
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    )
+    batch = BATCH.append_column("headers", headers)
+    with FakeRegistry(first_id=7) as registry:
+        registry.register("orders-value", SCHEMA)
+        given = {"valueFormat": "avro", "schemaRegistry.url": registry.url}
+        traces = [("trace", b"a"), ("trace", None)]
+        assert [each for _, each in headed(given, batch)] == [traces, [], []]
+        found = headed({**given, "valueFraming": "confluentHeader"}, batch)
+    now = found[2][1][0]
+    assert [each for _, each in found] == [[*traces, now], [], [now]]
+    assert now != old
+    assert now[0] == old[0]
 
 
 def test_an_id_is_that_of_the_registry_that_is_asked() -> None:
