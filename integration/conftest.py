@@ -32,6 +32,7 @@ from integration.transactions import RECORDS, Processes
 # The longest first, so that no worker begins one when the others are done.
 LONG = (
     "test_first_hour",
+    "test_registry_outage",
     "test_range_kills",
     "test_sink",
     "test_group_faults",

@@ -81,7 +81,7 @@ def schema_header(column: str) -> str:
 
 
 def header_value(number: int, guid: str | None, indexes: bytes = b"") -> bytes:
-    """What such a header has: the GUID, or the id, of a registry without GUIDs.
+    """The value of such a header: the GUID, or the id, of a registry without GUIDs.
 
     Args:
         number: The schema's id.

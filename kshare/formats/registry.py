@@ -43,7 +43,7 @@ _UNKNOWN_SECONDS: Final = 30.0
 """An id that was not there may be there later: registries have followers, which lag."""
 _REFERENCES_MAX: Final = 100
 _NEWEST_SECONDS: Final = 5.0
-"""How long the newest version is asked for before the newest one of before is taken."""
+"""The newest version is asked for so long before the newest one of before is taken."""
 _WENT_ON: Final = "%s: %s. What it said before is taken, which this host has kept: %s%s"
 _NEWER: Final = ". It may have a newer one now, which is seen after a restart when it answers"
 _FORMS: Final = {"PROTOBUF": "serialized"}

@@ -59,7 +59,7 @@ class GlobalId:
 
 
 SchemaNumber: TypeAlias = int | str | GlobalId
-"""What records name schemas by: an id, a GUID as 36 characters, or an id of Apicurio's own."""
+"""Records name schemas by these: an id, a GUID as 36 characters, or an id of Apicurio's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class SchemaFiles:
 
 
 class LastAnswers:
-    """What a registry has answered on this host, by question, for when it does not answer.
+    """The answers of a registry on this host, by question, for when it does not answer.
 
     Args:
         config: How the registry is reached.

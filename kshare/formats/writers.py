@@ -55,7 +55,7 @@ class UnansweredError(Exception):
 
     @property
     def extent(self) -> str:
-        """How many rows and schemas of the column have no answer, as a sentence."""
+        """The number of rows and schemas of the column that have no answer, as a sentence."""
         count = len(self.rows)
         rows = (
             "One record of this batch names"
@@ -145,5 +145,5 @@ class Writers:
 
 
 def prefix_number(number: int, framing: Framing) -> SchemaNumber:
-    """What the number in front of a payload names."""
+    """The schema that the number in front of a payload names."""
     return GlobalId(number) if framing == "apicurio" else number

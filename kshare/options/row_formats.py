@@ -89,7 +89,7 @@ class TypedRowsParser:
     """
 
     _writes: ClassVar = False
-    """Whether records are written, and not read."""
+    """True if records are written, and not read."""
 
     def __init__(self, raw: RawOptions, *, names_topics: bool = True) -> None:
         self._raw = raw

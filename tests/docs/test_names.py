@@ -168,16 +168,18 @@ ROWS = {"valueFormat": "avro", "schemaRegistry.url": "http://registry:8081"}
 def value_fault(name: str, value: str) -> str:
     """What is wrong with a value; empty if the source or, for its options, the sink takes it."""
     group = {"kafka.group.id": "g"} if name in {"commitOffsets", "startingOffsets"} else {}
-    base = {**SERVERS, "subscribe": "t", **group, **(ROWS if name.startswith(OF_ROWS) else {})}
+    rows = ROWS if name.startswith(OF_ROWS) else {}
+    base = {**SERVERS, "subscribe": "t", **group, **rows}
     try:
         parsed = parse_options({**base, name: value}, streaming=True)
     except OptionsError as error:
         fault = str(error)
     else:
         fault = next((text for text in parsed.warnings if "option of the sink" in text), "")
-    if fault and (name.startswith("kafka.") or "option of the sink" in fault):
+    of_sink = ("option of the sink", "is a sink's")
+    if fault and (name.startswith("kafka.") or any(text in fault for text in of_sink)):
         try:
-            parse_sink_options({**SERVERS, "topic": "t", name: value}, streaming=True)
+            parse_sink_options({**SERVERS, "topic": "t", **rows, name: value}, streaming=True)
         except OptionsError as error:
             return str(error)
         return ""
