@@ -2,10 +2,12 @@
 
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     IntegerType,
     StringType,
     StructField,
     StructType,
+    VariantType,
     YearMonthIntervalType,
 )
 
@@ -68,3 +70,15 @@ def test_a_column_that_is_no_struct_is_said_once() -> None:
     assert faults(text, valueFormat="avro") == (
         "column value: has type string, which valueFormat=avro does not encode; allowed: struct",
     )
+
+
+def test_variants_are_of_json_alone() -> None:
+    """Of another format they would be taken for a struct of two binaries."""
+    inner = StructType([StructField("any", ArrayType(VariantType()))])
+    for value, path in ((inner, "value.any"), (VariantType(), "value")):
+        columns = StructType([StructField("value", value)])
+        given = {"kafka.bootstrap.servers": "localhost:1", "topic": "t", "valueFormat": "json"}
+        batch_sink(given, columns, overwrite=False)
+        found = faults(columns, valueFormat="avro", autoRegister="false")
+        reason = f"column {path}: has type variant, which only JSON has; write to_json({path})"
+        assert any(each.startswith(reason) for each in found), found
