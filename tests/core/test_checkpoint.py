@@ -27,6 +27,7 @@ from kshare.core.checkpoint import (
 )
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, NO_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange, from_pairs
+from kshare.core.open_entry import LogPosition, OpenBatch
 from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
 from tests.support.cells import progresses
@@ -220,6 +221,17 @@ def golden() -> dict[str, BatchOffsets]:
             schemas={"value": "avro id:7", "key": "string"},
         ),
         "v2_level": BatchOffsets({T0: Progress.at(123)}, schemas={"value": "json sha256:0a1b"}),
+        "v3_open": BatchOffsets(
+            {T0: uneven().progress[T0], T1: Progress.at(5)},
+            schemas={"value": "json sha256:0a1b"},
+            open=OpenBatch(
+                "3f9c1d2e4b5a6978-12",
+                60_000,
+                "__kshare_range_ends",
+                LogPosition(5, 1234),
+                {T0: (KeyRanges([LOW]), KeyRanges([HIGH])), T1: (ALL_HASHES,)},
+            ),
+        ),
         "v1_far": BatchOffsets(
             {
                 T0: Progress.of(
@@ -243,7 +255,7 @@ def test_golden_files(name: str) -> None:
 
 
 def test_all_golden_files_are_read() -> None:
-    assert {path.stem for path in GOLDEN.glob("v[12]_*.json")} == set(golden())
+    assert {path.stem for path in GOLDEN.glob("v[123]_*.json")} == set(golden())
     assert {path.stem for path in GOLDEN.glob("*.json")} == {*golden(), "v999_future"}
 
 
