@@ -222,7 +222,7 @@ def soak(kills: int, seed: int) -> int:
         with query.running():
             in_all(query.is_all_there)
         faults = query.judge()
-    again = Counter(batch.number for batch in query.batches)
+        again = Counter(batch.number for batch in query.batches)
     print(
         f"{done.total()} kills {dict(done)}; {sum(query.produced.values())} records in "
         f"{len(again)} batches, {sum(count > 1 for count in again.values())} of them again; "
