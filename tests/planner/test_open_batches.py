@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 
 from kshare.cluster.topics import RANGE_ENDS_TOPIC
 from kshare.core.checkpoint import decode, encode
-from kshare.core.hashing import ALL_HASHES, key_hash
+from kshare.core.hashing import ALL_HASHES, WHOLE, key_hash, split
+from kshare.core.offsets import OffsetRange
 from kshare.core.open_batch import open_ranges
-from kshare.core.progress import TopicPartition
+from kshare.core.progress import Progress, TopicPartition
+from kshare.core.region import Rectangle
 from kshare.errors import DataLossError, KafkaError
 from tests.support.effort import examples
 from tests.support.open_query import Ends, OpenQuery
@@ -239,6 +242,45 @@ def test_hashes_that_are_no_longer_assigned_are_a_loss() -> None:
     query.restart(failOnDataLoss="false")
     assert decode(query.plan()).progress[T0].is_level
     assert second.ranges
+
+
+class Group:
+    """A group whose lower half of key hashes is ahead."""
+
+    def __init__(self) -> None:
+        ahead = [Rectangle(OffsetRange(5, 12), split(WHOLE, 2)[0])]
+        self.progress = {T0: Progress.of(5, ahead)}
+        self.published: list[Mapping[TopicPartition, Progress]] = []
+
+    def committed(self, _: Collection[TopicPartition], /) -> Mapping[TopicPartition, Progress]:
+        return self.progress
+
+    join = committed
+
+    def commit(self, processed: Mapping[TopicPartition, Progress], /) -> None:
+        self.published.append(processed)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_query_that_starts_where_its_group_is_reads_what_that_has_not() -> None:
+    group = Group()
+    of_group = {"kafka.group.id": "g", "commitOffsets": "individual", "startingOffsets": "group"}
+    query = OpenQuery(grown(20), group, keyRanges="2", **of_group)
+    query.trigger(lambda: query.log.grow(KEYS))
+    query.trigger()
+    low = split(WHOLE, 2)[0]
+    keys = query.log.keys[T0]
+    wanted = [n for n, key in enumerate(keys) if n >= (12 if key_hash(key, n) in low else 5)]
+    assert sorted(offset for _, offset in query.delivered) == wanted
+    query.check_order()
+    query.plan()
+    assert group.published[0][T0] == group.progress[T0]
+    assert group.published[-1][T0] == Progress.at(len(keys))
 
 
 def test_closing_closes_the_logs() -> None:

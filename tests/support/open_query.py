@@ -12,6 +12,7 @@ from kshare.core.range_end import EndKey, RangeEnd, RangeEnds
 from kshare.core.tasks import OpenTask
 from kshare.options import parse_options
 from kshare.planner import StreamPlanner
+from kshare.planner.query_group import QueryMemberLike
 from tests.support.planner import Feedback, Log, Parking
 
 Rows = list[tuple[TopicPartition, int]]
@@ -58,8 +59,8 @@ class Ends:
 class OpenQuery:
     """A query with a sink that keeps what it gets, by batch."""
 
-    def __init__(self, log: Log, **given: str) -> None:
-        self.log, self.given = log, {"realTime": "5s", **given}
+    def __init__(self, log: Log, group: QueryMemberLike | None = None, /, **given: str) -> None:
+        self.log, self.group, self.given = log, group, {"realTime": "5s", **given}
         self.ends: dict[str, Ends] = {}
         self.parking = Parking()
         self.now = 0.0
@@ -86,6 +87,7 @@ class OpenQuery:
             feedback=Feedback(),
             scan=lambda *_: [],
             clock=lambda: self.now,
+            group=self.group,
             end_log=lambda topic: self.ends.setdefault(topic, Ends()),
         )
 
