@@ -26,6 +26,7 @@ from bench import (
     data,
     elastic_jobs,
     fifty_jobs,
+    latency_jobs,
     log_jobs,
     machine_jobs,
     membership_jobs,
@@ -425,6 +426,7 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
     "slow": slow_rows,
     "time": time_jobs.rows,
     "typed": typed_jobs.rows,
+    "latency": latency_jobs.rows,
 }
 WITHOUT_BROKER = {"core", "assign", "elastic"}
 

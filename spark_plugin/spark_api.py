@@ -23,6 +23,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BufferedIOBase
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyspark
@@ -167,8 +168,8 @@ def worker_flush() -> Callable[[], None] | None:
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == _MAIN and frame.f_globals.get("__name__") in _WORKERS:
-            flush: Callable[[], None] | None = getattr(frame.f_locals.get(_OUTPUT), "flush", None)
-            return flush
+            output = frame.f_locals.get(_OUTPUT)
+            return output.flush if isinstance(output, BufferedIOBase) else None
         frame = frame.f_back
     return None
 

@@ -1,7 +1,9 @@
 """What Spark has, and what is done without it. ``make test-spark`` runs on each version."""
 
+import socket
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,19 +94,24 @@ def test_an_unknown_worker_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, worke
 @pytest.mark.parametrize("name", ["pyspark.worker", "__main__"])
 def test_what_a_worker_has_written_can_be_sent(name: str) -> None:
     """What it writes to is found from within the generator that it takes rows from."""
-    sent: list[str] = []
-    outfile = SimpleNamespace(flush=lambda: sent.append("rows"))
     module: dict[str, Any] = {"__name__": name}
     exec("def main(infile, outfile):\n    return next(infile)", module)
 
     def rows() -> Iterator[object]:
         yield spark_api.worker_flush()
 
-    flush = module["main"](rows(), outfile)
-    assert sent == []
-    flush()
-    assert sent == ["rows"]
-    assert module["main"](rows(), None) is None
-    assert spark_api.worker_flush() is None
-    module["__name__"] = "a_users_module"
-    assert module["main"](rows(), outfile) is None
+    with ExitStack() as stack:
+        ours, spark = map(stack.enter_context, socket.socketpair())
+        outfile = stack.enter_context(ours.makefile("wb"))
+        flush = module["main"](rows(), outfile)
+        outfile.write(b"rows")
+        spark.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            spark.recv(4)
+        flush()
+        spark.setblocking(True)
+        assert spark.recv(4) == b"rows"
+        assert module["main"](rows(), None) is None
+        assert spark_api.worker_flush() is None
+        module["__name__"] = "a_users_module"
+        assert module["main"](rows(), outfile) is None
