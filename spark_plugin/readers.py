@@ -156,7 +156,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def _refuse_end(self, trigger: str) -> None:
         """Refuse a trigger that reads what is there beside ``realTime``, which reads what comes."""
-        if self._options.real_time_seconds is not None:
+        if self.options.real_time_seconds is not None:
             wrong = f"realTime: reads what comes, and trigger({trigger}=True) reads what is there"
             raise OptionsError([f"{wrong}; leave out realTime, or the trigger"])
 
