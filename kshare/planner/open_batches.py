@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import count
 from secrets import token_hex
 from typing import Final, Protocol, TypeAlias
 
@@ -43,6 +44,8 @@ _log = logging.getLogger("kshare.planner")
 
 _LATE_SECONDS: Final = 2.0
 """Time that a batch takes besides its reading, without a word."""
+_SLOW_BATCHES: Final = 2
+"""One alone may be the first one, whose tasks start their workers."""
 
 Progresses: TypeAlias = Mapping[TopicPartition, Progress]
 CutRanges: TypeAlias = Callable[
@@ -98,13 +101,11 @@ class OpenBatches:
         self._keys = keys
         self._cut = cut
         self._make_log = make_log or self._kafka_log
-        self._clock = clock
-        self._run = token_hex(8)
-        self._planned = 0
+        run = token_hex(8)
+        self._names = (f"{run}-{number}" for number in count(1))
         self._logs: dict[str, EndLogLike] = {}  # by topic: what the options say, and a dict before
         self._finished: dict[str, str] = {}  # batches whose ends are in a log: topic by name
-        self._started: tuple[str, int, float] | None = None  # a batch, its tasks, and when
-        self._slow_tasks = 0  # the number of tasks that a warning was for
+        self._slots = _SlotWatch(clock)
 
     def plan(
         self, progress: Progresses, available: Mapping[TopicPartition, int], keys: KeySelection
@@ -137,9 +138,7 @@ class OpenBatches:
             return None
         topic = self._options.real_time_topic or RANGE_ENDS_TOPIC
         position = self._log_of(topic).position()
-        self._planned += 1
-        name = f"{self._run}-{self._planned}"
-        return OpenBatch(name, round(seconds * 1000), topic, position, ranges)
+        return OpenBatch(next(self._names), round(seconds * 1000), topic, position, ranges)
 
     def tasks(self, offsets: BatchOffsets) -> tuple[OpenTask, ...]:
         """The tasks of a batch, which is about to run; the same for the same dict and options."""
@@ -148,8 +147,7 @@ class OpenBatches:
         most = self._options.max_tasks
         slices = [each.slice for each in ranges]
         packed = pack(slices, [1.0] * len(slices), most if isinstance(most, int) else len(slices))
-        if self._started is None or self._started[0] != batch.name:  # Spark may ask again
-            self._started = batch.name, len(packed), self._clock()
+        self._slots.start(batch.name, len(packed))
         return tuple(
             OpenTask(
                 tuple(ranges[number] for number in numbers),
@@ -175,7 +173,7 @@ class OpenBatches:
         ends = log.read(batch.log, ranges)
         deadline = RetryDeadline.for_requests(self._options.kafka)
         deadline.start()
-        by, count = f"planner-{token_hex(8)}", 0
+        by, tries = f"planner-{token_hex(8)}", 0
         while unread := seals(ranges, ends):
             if deadline.expired:
                 raise KafkaError(
@@ -184,18 +182,18 @@ class OpenBatches:
                     partition=batch.log.partition,
                 )
             _log.log(
-                logging.INFO if count else logging.WARNING,
+                logging.INFO if tries else logging.WARNING,
                 "%d of %d ranges of the last batch were not read to their end, as its sink has not "
                 "asked for all rows: what it has taken of them comes again. Let it read the whole "
                 "frame in each batch",
                 len(unread),
                 len(ranges),
             )
-            log.append({EndKey(each, f"{by}-{count}"): end for each, end in unread.items()})
-            ends, count = log.read(batch.log, ranges), count + 1
+            log.append({EndKey(each, f"{by}-{tries}"): end for each, end in unread.items()})
+            ends, tries = log.read(batch.log, ranges), tries + 1
         done = reached(ranges, offsets.progress, ends, lambda _: NO_HASHES)
         self._check_assigned(batch, done)
-        self._watch(batch)
+        self._slots.finish(batch.name, batch.milliseconds / 1000)
         return reached(ranges, offsets.progress, ends, self._keys.unassigned)
 
     def forget(self, last: BatchOffsets) -> None:
@@ -238,18 +236,39 @@ class OpenBatches:
                 losses = [no_longer_assigned(tp, pending)]
                 raise_or_warn(losses, fail=self._options.fail_on_data_loss)
 
-    def _watch(self, batch: OpenBatch) -> None:
-        """Say that tasks wait for slots: a batch then takes about twice as long, or more."""
-        if self._started is None or self._started[0] != batch.name:
+
+class _SlotWatch:
+    """Says that tasks wait for slots: a batch then takes about twice as long as it should, or more.
+
+    Args:
+        clock: Seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._started: tuple[str, int, float] | None = None  # a batch, its tasks, and when
+        self._slow = 0  # batches in a row that took too long
+        self._said_of = 0  # the number of tasks that a warning was for
+
+    def start(self, batch: str, tasks: int) -> None:
+        """A batch is about to run, with so many tasks; or Spark asks again for those of one."""
+        if self._started is None or self._started[0] != batch:
+            self._started = batch, tasks, self._clock()
+
+    def finish(self, batch: str, wanted: float) -> None:
+        """A batch has run, that should take so many seconds."""
+        if self._started is None or self._started[0] != batch:
             return
         _, tasks, since = self._started
-        seconds, wanted = self._clock() - since, batch.milliseconds / 1000
-        if 1 < tasks != self._slow_tasks and seconds > 1.9 * wanted + _LATE_SECONDS:
-            self._slow_tasks = tasks
+        seconds = self._clock() - since
+        is_slow = tasks > 1 and seconds > 1.9 * wanted + _LATE_SECONDS
+        self._slow = self._slow + 1 if is_slow else 0
+        if self._slow >= _SLOW_BATCHES and tasks != self._said_of:
+            self._said_of = tasks
             _log.warning(
-                "the last batch took %.1f s with realTime=%gs and %d tasks. Where these are more "
-                "than the query has task slots, some read nothing while others do: give maxTasks "
-                "the number of slots; or the sink takes so long",
+                "batches take %.1f s with realTime=%gs and %d tasks. Where these "
+                "are more than the query has task slots, some read nothing while others do: give "
+                "maxTasks the number of slots; or the sink takes so long",
                 seconds,
                 wanted,
                 tasks,

@@ -220,7 +220,7 @@ def test_each_assignor_cuts_idle_partitions_too(assignor: str) -> None:
 
 def test_tasks_that_wait_for_slots_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     query = OpenQuery(grown(40), keyRanges="4")
-    for seconds, said in ((5, 0), (11, 0), (12, 1), (30, 1)):
+    for seconds, said in ((30, 0), (11, 0), (12, 0), (12, 1), (30, 1)):
         end = query.plan()
         query.tasks(end)
         query.now += seconds
