@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import replace
 from secrets import randbelow
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 from confluent_kafka import Producer
 
@@ -75,6 +75,13 @@ _LASTING: Final = (
 _Answer = TypeVar("_Answer")
 
 
+class _Seen(NamedTuple):
+    """The proposals of a batch that were read or written, and the partition that they are in."""
+
+    partition: int
+    keys: set[EndKey]
+
+
 class EndLog:
     """The log of ends, for the planner or a task of one query; to be closed by whoever makes it.
 
@@ -115,7 +122,7 @@ class EndLog:
         self._own: int | None = None  # the partition of new batches
         self._reading: tuple[LogPosition, str] | None = None  # a batch, and where its ends begin
         self._found: list[tuple[EndKey, RangeEnd | None]] = []  # of that batch, in the log's order
-        self._keys: dict[str, set[EndKey]] = {}  # by batch: what is to be deleted with it
+        self._seen: dict[str, _Seen] = {}  # by batch: what is to be deleted with it
 
     def __enter__(self) -> Self:
         return self
@@ -174,7 +181,7 @@ class EndLog:
         if self._reading != (position, batch):
             self._rows.seek(position.partition, position.offset)
             self._reading, self._found = (position, batch), []
-            self._keys.setdefault(batch, set())
+            self._seen.setdefault(batch, _Seen(position.partition, set()))
         changes = self._attempted(self._rows.read)
         if changes.restarted:
             self._lose(position)
@@ -193,7 +200,7 @@ class EndLog:
         if self._reading is None:
             raise RuntimeError("append() before read()")
         position, batch = self._reading
-        self._keys[batch].update(ends)
+        self._seen[batch].keys.update(ends)
         rows = [(encode_key(key), encode_end(end)) for key, end in ends.items()]
         deadline = RetryDeadline.for_requests(self._kafka)
         deadline.start()
@@ -210,10 +217,10 @@ class EndLog:
         Args:
             batch: The name of a batch that nobody asks for any more.
         """
-        keys = self._keys.pop(batch, None)
-        if keys and self._reading is not None:
-            rows = [(encode_key(key), None) for key in sorted(keys)]
-            self._writer.write(self.topic, rows, self._reading[0].partition)
+        seen = self._seen.pop(batch, None)
+        if seen is not None and seen.keys:
+            rows = [(encode_key(key), None) for key in sorted(seen.keys)]
+            self._writer.write(self.topic, rows, seen.partition)
 
     def close(self) -> None:
         """Close the connections."""
@@ -239,9 +246,9 @@ class EndLog:
     def _take(self, batch: str, changes: Changes) -> None:
         for row in changes.rows:
             key = self._key_of(row)
-            if key is None or key.range.batch not in self._keys:
+            if key is None or key.range.batch not in self._seen:
                 continue
-            self._keys[key.range.batch].add(key)
+            self._seen[key.range.batch].keys.add(key)
             if key.range.batch == batch and (end := self._end_of(row)) is not None:
                 self._found.append((key, end))
 

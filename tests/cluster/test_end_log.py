@@ -86,6 +86,20 @@ def test_what_was_seen_of_a_batch_is_deleted_with_it(cluster: FakeCluster) -> No
     assert not left
 
 
+def test_what_an_earlier_run_has_written_is_deleted_where_it_is(cluster: FakeCluster) -> None:
+    first, second = ranges_of("b"), ranges_of("c")
+    with end_log(cluster, choose=lambda _: 0) as before, end_log(cluster) as log:
+        at = before.position()
+        before.read(at, first)
+        before.append({EndKey(first[0].id, "0"): end(9)})
+        log.read(at, first)
+        log.read(log.position(), second)
+        log.delete("b")
+        with closing(CompactedTopic(kafka(cluster), TopicSpec(RANGE_ENDS_TOPIC, 1))) as topic:
+            rows = topic.read().rows
+    assert [(row.partition, row.value is None) for row in rows] == [(0, False), (0, True)]
+
+
 def test_no_write_is_repeated_by_the_client(cluster: FakeCluster) -> None:
     made = list[dict[str, Any]]()
 
