@@ -6,7 +6,7 @@ way runs for some time, in turn with the others, in one session of Spark. Latenc
 that the broker gives a record of the output (LogAppendTime), less the producer's of the input; the
 first seconds of each run do not count.
 
-``python -m bench.latency_jobs [--seconds N] [--runs N] [--bootstrap-servers HOST:PORT] [WAY ...]``;
+``python -m bench.latency_jobs [--seconds N] [--runs N] [--conf NAME=VALUE] [WAY ...]``;
 ``--produce`` is the process that writes.
 """
 
@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psutil
@@ -59,6 +60,7 @@ class Way:
         sink: Name of the sink.
         options: Options of the source.
         trigger: The trigger.
+        conf: Settings of the session.
         p50: Target of the median, in ms; None if it is a peer.
         p99: Target of the 99th percentile; None for none.
     """
@@ -67,19 +69,23 @@ class Way:
     sink: str = "kafka"
     options: Mapping[str, str] = field(default_factory=dict)
     trigger: Mapping[str, Any] = field(default_factory=lambda: {"processingTime": "0 seconds"})
+    conf: Mapping[str, str] = field(default_factory=dict)
     p50: float | None = None
     p99: float | None = None
 
 
+_NO_CONF: Mapping[str, str] = MappingProxyType({})
 _PEER = {"kafka.fetch.max.wait.ms": "10", "kafka.max.partition.fetch.bytes": "10485760"}
 _OURS = {"realTime": "60s"}
+_SMALL = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}
+"""Spark collects rows for a sink in Python until there are so many."""
 WAYS = {
     "micro-batches": Way("kafka", options=_PEER),
     "real-time mode": Way("kafka", options=_PEER, trigger={"realTime": BATCH}),
     "realTime": Way("kshare", options=_OURS, p50=10, p99=85),
     "realTime, 2 tasks": Way("kshare", options=_OURS | {"maxTasks": "2"}, p50=10, p99=85),
     "realTime, 4 key ranges": Way("kshare", options=_OURS | {"keyRanges": f"{RANGES}"}, p99=100),
-    "realTime, kshare's sink": Way("kshare", "kshare", _OURS, p50=15),
+    "realTime, kshare's sink": Way("kshare", "kshare", _OURS, conf=_SMALL, p50=15),
 }
 
 
@@ -154,12 +160,16 @@ def running(
     mode = "update" if "realTime" in way.trigger else "append"
     writer = transformed(frame).writeStream.format(way.sink).outputMode(mode)
     writer = writer.option("kafka.bootstrap.servers", servers).option("topic", out)
-    writer = writer.option("checkpointLocation", folder)
+    writer = writer.option("kafka.linger.ms", "0").option("checkpointLocation", folder)
+    for name, value in way.conf.items():
+        spark.conf.set(name, value)
     query = writer.trigger(**way.trigger).start()
     try:
         yield query
     finally:
         query.stop()
+        for name in way.conf:
+            spark.conf.unset(name)
 
 
 def run(
@@ -233,12 +243,14 @@ def _number(value: bytes) -> int:
 # -- all ways ------------------------------------------------------------------------------------
 
 
-def measure(servers: str, runs: int, seconds: float, ways: Sequence[str]) -> dict[str, Latencies]:
+def measure(
+    servers: str, runs: int, seconds: float, ways: Sequence[str], conf: Mapping[str, str]
+) -> dict[str, Latencies]:
     """What was seen of each way, in turn."""
     spark = start_spark(
         master=f"local[{SLOTS}]",
         quick=False,
-        config={"spark.sql.streaming.pollingDelay": "10ms"},
+        config={"spark.sql.streaming.pollingDelay": "10ms", **conf},
     )
     found: dict[str, list[int]] = {name: [] for name in ways}
     ordered = dict.fromkeys(ways, True)
@@ -261,10 +273,14 @@ def measure(servers: str, runs: int, seconds: float, ways: Sequence[str]) -> dic
 
 
 def rows(
-    servers: str, runs: int, seconds: float = SECONDS, ways: Sequence[str] = tuple(WAYS)
+    servers: str,
+    runs: int,
+    seconds: float = SECONDS,
+    ways: Sequence[str] = tuple(WAYS),
+    conf: Mapping[str, str] = _NO_CONF,
 ) -> list[Row]:
     """The table: a way of ours against real-time mode and micro-batches."""
-    measured = measure(servers, runs, seconds, ways)
+    measured = measure(servers, runs, seconds, ways, conf)
     peers = [f"{name}: {measured[name]}" for name in ways if WAYS[name].source == "kafka"]
     return [_row(name, measured, "; ".join(peers)) for name in ways if WAYS[name].source != "kafka"]
 
@@ -287,6 +303,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--bootstrap-servers", help="a running broker, instead of one made here")
     parser.add_argument("--produce", nargs=2, metavar=("SERVERS", "TOPIC"))
+    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="Spark's")
     arguments = parser.parse_args()
     if arguments.produce:
         produce(*arguments.produce)
@@ -295,7 +312,8 @@ def main() -> int:
         if servers is None:
             servers = stack.enter_context(KafkaBroker()).bootstrap_servers
         ways = arguments.ways or tuple(WAYS)
-        table = rows(servers, arguments.runs, arguments.seconds, ways)
+        conf = dict(each.split("=", 1) for each in arguments.conf)
+        table = rows(servers, arguments.runs, arguments.seconds, ways, conf)
     for row in table:
         print(row)
     return 0 if all(row.met for row in table) else 1
