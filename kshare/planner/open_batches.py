@@ -251,12 +251,12 @@ class _SlotWatch:
         self._said_of = 0  # the number of tasks that a warning was for
 
     def start(self, batch: str, tasks: int) -> None:
-        """A batch is about to run, with so many tasks; or Spark asks again for those of one."""
+        """Take note of a batch that is about to run; or Spark asks again for its tasks."""
         if self._started is None or self._started[0] != batch:
             self._started = batch, tasks, self._clock()
 
     def finish(self, batch: str, wanted: float) -> None:
-        """A batch has run, that should take so many seconds."""
+        """Take note of a batch that has run, and how long it should take, in seconds."""
         if self._started is None or self._started[0] != batch:
             return
         _, tasks, since = self._started
