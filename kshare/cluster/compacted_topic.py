@@ -100,6 +100,7 @@ class CompactedTopic:
         )
         self._writer = RowWriter(kafka, producer)
         self._positions: Mapping[TopicPartition, int] = {}  # to read from; empty without a topic
+        self._sought: int | None = None  # the partition to read, in place of those of `choose`
         self._seconds = max(kafka.api_timeout_ms / 1000, seconds_min)  # of a read, at most
 
     @property
@@ -145,6 +146,7 @@ class CompactedTopic:
             partition: Its number; None: those that ``choose`` chooses, from their begin on.
             offset: The offset.
         """
+        self._sought = partition
         if partition is None:
             self._positions = {}
         else:
@@ -219,7 +221,15 @@ class CompactedTopic:
 
     def _listed(self) -> tuple[TopicPartition, ...]:
         partitions = self._cluster.partitions(Subscribe((self.name,)))
-        return tuple(partitions[number] for number in self._choose(len(partitions)))
+        if self._sought is None:
+            return tuple(partitions[number] for number in self._choose(len(partitions)))
+        if self._sought >= len(partitions):  # it was made again, with fewer
+            raise UnknownTopicError(
+                f"topic {self.name} has no partition {self._sought}",
+                topic=self.name,
+                partition=self._sought,
+            )
+        return (partitions[self._sought],)
 
     def _read_on(self) -> Changes:
         ends = self._cluster.latest(self._positions)

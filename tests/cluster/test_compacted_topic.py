@@ -18,7 +18,7 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.compacted_topic import Changes, CompactedTopic, Row
 from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
-from kshare.errors import AuthorizationError, FetchTimeoutError, UnknownTopicError
+from kshare.errors import AuthorizationError, FetchTimeoutError, KafkaError, UnknownTopicError
 from kshare.testing import FakeCluster
 from tests.support.effort import examples
 from tests.support.parked_keys import kafka
@@ -117,6 +117,33 @@ def test_after_an_error_nothing_is_missing(cluster: FakeCluster) -> None:
         with pytest.raises(AuthorizationError, match="not authorized to read table"):
             reader.read()
         assert by_partition(reader.read()) == {0: [(b"a", b"1")], 1: [(b"b", b"2")]}
+
+
+def test_a_broker_that_has_not_heard_of_a_topic_changes_nothing_of_what_is_read(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(_: Cluster, partitions: Any) -> dict[TopicPartition, int]:
+        raise UnknownTopicError("not heard of it yet")
+
+    with closing(table(cluster, choose=lambda _: (0,))) as topic:
+        topic.write([(b"a", b"1"), (b"b", b"2")], 2)
+        topic.seek(2, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Cluster, "latest", unknown)
+            with pytest.raises(KafkaError, match="not heard"):
+                topic.read()
+        assert topic.read() == Changes((Row(2, 1, b"b", b"2"),))
+
+
+def test_a_partition_that_was_sought_and_is_gone_counts_as_made_again(
+    cluster: FakeCluster,
+) -> None:
+    with closing(table(cluster)) as topic:
+        topic.seek(PARTITIONS)
+        assert topic.read() == Changes((), restarted=True)
+        topic.write([(b"a", b"1")], 0)
+        topic.seek(None)
+        assert topic.read() == Changes((Row(0, 0, b"a", b"1"),))
 
 
 def test_a_read_that_takes_too_long_names_what_is_left(
