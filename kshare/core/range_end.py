@@ -16,10 +16,11 @@ Cost: a record of about 150 bytes a range and batch.
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from kshare.core.bounded_json import (
+    BOUNDS,
     DAMAGE,
     PARTITION_MAX,
     JsonBounds,
@@ -54,7 +55,7 @@ RANGES_MAX: Final = 1 << 16
 
 _TEXT_MAX: Final = 300
 _KEY: Final = JsonBounds(size=4_000, depth=1, containers=1)
-_VALUE: Final = JsonBounds(size=256_000, depth=5, containers=8 * PARTS_MAX)
+_VALUE: Final = replace(BOUNDS, depth=5)  # a range of hashes for each key of a query, at worst
 
 
 class RangeId(NamedTuple):

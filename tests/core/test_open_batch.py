@@ -84,6 +84,13 @@ def test_records_are_read_as_they_were_written() -> None:
     assert encode_end(end) == text.encode()
 
 
+def test_an_end_may_have_as_many_hashes_as_a_query_has_keys() -> None:
+    """Each key that a query reads alone, or that is parked, is a range of hashes."""
+    many = KeyRanges.of_hashes(number * 100_003 for number in range(20_000))
+    end = RangeEnd(((many, 5), (ALL_HASHES - many, 1 << 62)))
+    assert decode_end(encode_end(end)) == end
+
+
 @pytest.mark.parametrize(
     "value",
     [
