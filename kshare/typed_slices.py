@@ -87,7 +87,15 @@ def typed_slices(
         on_end: As for :func:`kshare.wire.reader.read_slice.read_slices`.
     """
     places = {each.slice.topic_partition for each in slices}
-    return typed_batches(lambda raw: read_slices(slices, raw, on_end), places, options, schemas)
+    typed = typed_batches(lambda raw: read_slices(slices, raw, on_end), places, options, schemas)
+    return _with_rows(typed)
+
+
+def _with_rows(batches: Generator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with closing(batches):
+        for batch in batches:
+            if batch.num_rows:
+                yield batch
 
 
 def typed_batches(
@@ -96,7 +104,10 @@ def typed_batches(
     options: SourceOptions,
     schemas: "ReaderSchemas",
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Type the rows that a reader brings.
+    """Type the rows that a reader brings: a batch for each of its batches, also without rows.
+
+    A task that reads for a while notices only by a batch that nobody wants its rows any more. So
+    one whose rows are all set aside says that it is there, too.
 
     Args:
         read: Reads as bytes, by the options that it gets.

@@ -53,6 +53,13 @@ def test_bad_records_are_an_error_or_dead_letters(cluster: FakeCluster) -> None:
     assert found.column("offset").to_pylist() == [0, 2]
 
 
+def test_batches_of_a_slice_have_rows(cluster: FakeCluster) -> None:
+    """Of a slice, whose end is known, nobody waits for a sign of life."""
+    part = kshare.Slice("orders", 0, (kshare.Rectangle(kshare.OffsetRange(1, 2), kshare.WHOLE),))
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, **JSON}
+    assert list(kshare.read_slice(part, {**options, "badRecords": "deadLetter=dlq"})) == []
+
+
 def test_the_end_is_told_and_limits_hold(cluster: FakeCluster) -> None:
     ends: list[SliceEnd] = []
     options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, **JSON}

@@ -143,17 +143,14 @@ class RowTyper:
         self._advice = f". {spelled(_ADVICE)}" if self._policy == "fail" else ""
 
     def batches(self, raw: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Type record batches, one after another; of those with rows, what has none is left out.
+        """Type record batches, one after another; some may be left without rows.
 
         Raises:
             BadRecordError: A record cannot be decoded, with ``badRecords=fail``.
             SchemaRegistryError: The registry does not say an id's schema.
         """
         for batch in raw:
-            typed = self.typed(batch)
-            # A batch that was read without rows says that the reader is there.
-            if typed.num_rows or not batch.num_rows:
-                yield typed
+            yield self.typed(batch)
 
     def typed(self, raw: pa.RecordBatch, place: tuple[str, int] | None = None) -> pa.RecordBatch:
         """Type the rows of a record batch; without those that are set aside, or left out.
