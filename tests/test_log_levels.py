@@ -22,7 +22,6 @@ FAULT = re.compile(
 HARMLESS = {
     ("wire/protocol/retry.py", "%s%s, retrying after: %s"): "a watch says it once it lasts",
     ("cluster/client.py", "the broker takes no new login yet: %s"): "it does after a second",
-    ("planner/open_batches.py", "ends of batch %s are left in %s: %s"): "nobody reads them again",
     ("planner/end_offsets.py", "%s: no record of a parked key in [%d,%d)"): "that is good news",
     ("planner/open_batches.py", "ends of batch %s are left in %s: %s"): "nobody reads them",
     ("group/delivery/looks.py", "cannot look where the logs of paused partitions end: %s"): (
