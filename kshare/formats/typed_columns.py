@@ -39,6 +39,7 @@ __all__ = ["BadRow", "RowTyper", "SetAside", "column_types", "raw_columns"]
 _ADVICE: Final = (
     "badRecords=null gives such records a null, badRecords=deadLetter=<topic> sets them aside"
 )
+_OTHERS: Final = "{0}OtherRecords=skip leaves out those of other names"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,9 @@ class RowTyper:
         self._place = place
         self._set_aside = set_aside
         self._on_left_out = on_left_out
-        self._advice = f". {spelled(_ADVICE)}" if self._policy == "fail" else ""
+        several = [name for name, one in self._columns.items() if one.schema.form.others == "bad"]
+        advice = ", ".join([_ADVICE, *(_OTHERS.format(name) for name in several)])
+        self._advice = f". {spelled(advice)}" if self._policy == "fail" else ""
 
     def batches(self, raw: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Type record batches, one after another; some may be left without rows.

@@ -278,6 +278,7 @@ SHAPES = Schema(
         ("no such file.desc", [], "neither the path of a file that can be read .* nor base64"),
         ("Order aGVsbG8=", [], "is no descriptor set"),
         ("%", [], "neither the path"),
+        ("shop.Order,shop.Item", [], "; for a registry's schema, write latest, version:3 or id:7 "),
     ],
 )
 def test_schemas_that_cannot_be_used(text: str, fields: list[str], said: str) -> None:

@@ -129,6 +129,7 @@ def test_messages_of_other_names_are_bad_unless_an_option_says_otherwise(
         "shop.Placed, shop.Paid (schema id 1), read as protobuf shop.Placed id 1 (version 1 of "
         "orders-shop.Placed), shop.Paid id 1 (version 1 of orders-shop.Paid). "
     )
+    assert str(raised.value).endswith(", valueOtherRecords=skip leaves out those of other names")
     more = {"badRecords": "null", "columns": "offset,valueError", "valueSubject": SUBJECTS}
     rows = list(batch_rows(source(cluster, **options(registry, **more))))
     bad = {row["offset"]: row["valueError"] for row in rows if row["valueError"]}

@@ -332,5 +332,6 @@ def _descriptor_bytes(text: str) -> bytes:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError:
         raise ValueError(
-            f"is neither the path of a file that can be read ({why}) nor base64 of a descriptor set"
+            f"is neither the path of a file that can be read ({why}) nor base64 of a descriptor "
+            "set; for a registry's schema, write latest, version:3 or id:7 behind the message"
         ) from None
