@@ -46,6 +46,8 @@ _LATE_SECONDS: Final = 2.0
 """Time that a batch takes besides its reading, without a word."""
 _SLOW_BATCHES: Final = 2
 """One alone may be the first one, whose tasks start their workers."""
+_UNREAD_SECONDS: Final = 60.0
+"""A sink that never reads to the end has several batches a second: it is said so seldom."""
 
 Progresses: TypeAlias = Mapping[TopicPartition, Progress]
 CutRanges: TypeAlias = Callable[
@@ -106,6 +108,8 @@ class OpenBatches:
         self._logs: dict[str, EndLogLike] = {}  # by topic: what the options say, and a dict before
         self._finished: dict[str, str] = {}  # batches whose ends are in a log: topic by name
         self._slots = _SlotWatch(clock)
+        self._clock = clock
+        self._unread_said_at: float | None = None
 
     def plan(
         self, progress: Progresses, available: Mapping[TopicPartition, int], keys: KeySelection
@@ -182,7 +186,7 @@ class OpenBatches:
                     partition=batch.log.partition,
                 )
             _log.log(
-                logging.INFO if tries else logging.WARNING,
+                self._unread_level(),
                 "%d of %d ranges of the last batch were not read to their end, as its sink has not "
                 "asked for all rows: what it has taken of them comes again. Let it read the whole "
                 "frame in each batch",
@@ -215,6 +219,14 @@ class OpenBatches:
         with ExitStack() as closing:
             for log in self._logs.values():
                 closing.callback(log.close)
+
+    def _unread_level(self) -> int:
+        """At which level to say that a sink has not read all."""
+        now, said_at = self._clock(), self._unread_said_at
+        if said_at is not None and now < said_at + _UNREAD_SECONDS:
+            return logging.INFO
+        self._unread_said_at = now
+        return logging.WARNING
 
     def _kafka_log(self, topic: str) -> EndLog:
         options = self._options

@@ -120,6 +120,19 @@ def test_a_range_that_a_sink_left_is_sealed_where_it_begins(
     query.check_all()
 
 
+def test_a_sink_that_never_reads_to_the_end_is_warned_of_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "kshare.planner")
+    query = OpenQuery(grown(20))
+    query.at = query.plan()
+    for seconds in (0.0, 1.0, 58.0, 1.0, 1.0):
+        query.now += seconds
+        query.at = query.plan()
+    said = [each.levelname for each in caplog.records if "not read to their end" in each.message]
+    assert said == ["WARNING", "INFO", "INFO", "WARNING", "INFO"]
+
+
 def test_a_log_that_takes_nothing_is_an_error() -> None:
     query = OpenQuery(grown(20), **{"kafka.default.api.timeout.ms": "300"})
     query.at = query.plan()
