@@ -13,7 +13,7 @@ from kshare.core.tasks import OpenTask
 from kshare.options import parse_options
 from kshare.planner import StreamPlanner
 from kshare.planner.query_group import QueryMemberLike
-from tests.support.planner import Feedback, Log, Parking
+from tests.support.planner import Feedback, Log, Parking, check_once, check_order
 
 Rows = list[tuple[TopicPartition, int]]
 
@@ -168,21 +168,11 @@ class OpenQuery:
 
     def check_order(self) -> None:
         """Every record at most once, those of a key in order."""
-        assert len(set(self.delivered)) == len(self.delivered)
-        last: dict[tuple[TopicPartition, bytes], int] = {}
-        for partition, offset in self.delivered:
-            key = (partition, self.log.keys[partition][offset])
-            assert last.get(key, -1) < offset
-            last[key] = offset
+        check_order(self.delivered, self.log)
 
     def check_all(self) -> None:
         """Every record exactly once, those of a key in order."""
-        self.check_order()
-        assert set(self.delivered) == {
-            (partition, offset)
-            for partition, keys in self.log.keys.items()
-            for offset in range(len(keys))
-        }
+        check_once(self.delivered, self.log)
 
     @property
     def names(self) -> set[str]:

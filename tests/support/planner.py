@@ -311,25 +311,33 @@ class Query:
 
     def check_order(self) -> None:
         """Every record at most once, those of a key in order."""
-        assert len(set(self.delivered)) == len(self.delivered)
-        last: dict[tuple[TopicPartition, bytes], int] = {}
-        for partition, offset in self.delivered:
-            key = (partition, self.log.keys[partition][offset])
-            assert last.get(key, -1) < offset
-            last[key] = offset
+        check_order(self.delivered, self.log)
 
     def check_all(self) -> None:
         """Every record exactly once, those of a key in order, and one offset for a partition."""
-        self.check_order()
-        assert set(self.delivered) == {
-            (partition, offset)
-            for partition, keys in self.log.keys.items()
-            for offset in range(len(keys))
-        }
+        check_once(self.delivered, self.log)
         ends = {partition: Progress.at(len(keys)) for partition, keys in self.log.keys.items()}
         at = decode(self.at)
         assert at.progress == ends
         assert not limited_slices(at)
+
+
+def check_order(delivered: Sequence[tuple[TopicPartition, int]], log: Log) -> None:
+    """Every record at most once, those of a key in order."""
+    assert len(set(delivered)) == len(delivered)
+    last: dict[tuple[TopicPartition, bytes], int] = {}
+    for partition, offset in delivered:
+        key = (partition, log.keys[partition][offset])
+        assert last.get(key, -1) < offset
+        last[key] = offset
+
+
+def check_once(delivered: Sequence[tuple[TopicPartition, int]], log: Log) -> None:
+    """Every record exactly once, those of a key in order."""
+    check_order(delivered, log)
+    assert set(delivered) == {
+        (partition, offset) for partition, keys in log.keys.items() for offset in range(len(keys))
+    }
 
 
 def grown(count: int, partitions: int = 1, seed: int = 1) -> Log:
