@@ -1,7 +1,9 @@
 """What all unit tests share."""
 
+import logging
 import random
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,6 +40,23 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Tell each worker the seed of all."""
     node.workerinput[_SEED] = node.config.getoption(_SEED)
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What is logged, but by librdkafka: it may speak of a client that an earlier test has left.
+
+    An AdminClient ends when it is collected, which may be amid any test.
+    """
+    own = _OfOurs()
+    caplog.handler.addFilter(own)
+    yield caplog
+    caplog.handler.removeFilter(own)
+
+
+class _OfOurs(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.name != "kshare.client"
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -140,9 +140,7 @@ def test_members_that_subscribe_are_upgraded_one_by_one(
 
 
 def _errors(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """But for those of clients, which may be another test's whose cluster has ended."""
-    found = (each for each in caplog.records if each.levelno > logging.WARNING)
-    return [each.getMessage() for each in found if each.name != "kshare.client"]
+    return [each.getMessage() for each in caplog.records if each.levelno > logging.WARNING]
 
 
 def _are_sharing(consumers: list[KeySharedConsumer]) -> bool:
