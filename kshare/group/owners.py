@@ -21,8 +21,8 @@ from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import cluster_and_log
 from kshare.group.description import GroupDescriber, GroupDescription
 from kshare.group.log.topic import log_table
-from kshare.group.protocol.cooperator import LeaseShare
 from kshare.group.protocol.group_reader import GroupReader
+from kshare.group.protocol.leases import LeaseShare
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import (
     LivingMember,

@@ -26,7 +26,7 @@ from kshare.group.description import (
 )
 from kshare.group.offsets import GroupOffsets
 from kshare.group.owners import OwnerTable
-from kshare.group.protocol.cooperator import LeaseShare
+from kshare.group.protocol.leases import LeaseShare
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.range_owners import LivingMember, RangeOwner
 from kshare.group.protocol.record_codec import decode, decode_key

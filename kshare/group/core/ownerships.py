@@ -14,10 +14,9 @@ from kshare.group.core.lease_clock import LeaseClock
 from kshare.group.core.ownership import Claimant, Inheritance, Ownership
 from kshare.group.core.work import DeliveryStart, LateWork, ProcessedWork
 from kshare.group.protocol.actions import Action
-from kshare.group.protocol.cooperator import Cooperator, Share
+from kshare.group.protocol.leases import Share
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.plain_owner import OffsetOwner, PlainOwner
 from kshare.group.protocol.records import Claim, Key
 from kshare.group.protocol.start import Reason
 from kshare.group.protocol.subscription import Assigned
@@ -161,19 +160,8 @@ class Ownerships:
         each = self.by_partition.pop(partition)
         each.is_replaced = True
         self._leases.forget(partition)
-        self._given_up += self._keys(each.owner)
+        self._given_up += each.owner.keys(self.log.of(partition))
         return each
-
-    def _keys(self, owner: Owner) -> list[Key]:
-        """The keys of an owner's claim and leases; none in a group that keeps no log."""
-        if isinstance(owner, OffsetOwner):
-            return []
-        log = self.log.of(owner.partition)
-        return [Key(0, "claim", owner.partition, (owner.claim_name,))] + [
-            Key(log.incarnation, "lease", owner.partition, detail)
-            for detail in log.leases
-            if detail[0] == owner.claim_name
-        ]
 
     def give_up(self) -> list[Key]:
         """The claims that are to be deleted now."""
@@ -182,7 +170,11 @@ class Ownerships:
 
     def claims(self) -> list[Key]:
         """The keys of all claims and leases."""
-        return [key for each in self.by_partition.values() for key in self._keys(each.owner)]
+        return [
+            key
+            for partition, each in self.by_partition.items()
+            for key in each.owner.keys(self.log.of(partition))
+        ]
 
     def ask_commits(
         self,
@@ -259,50 +251,48 @@ class Ownerships:
 
     # -- partitions without key order ----------------------------------------------------------
 
-    def cooperators(self) -> list[Cooperator]:
+    def _sharing(self) -> list[Owner]:
         """The owners that share their partition by leases."""
-        owners = [each.owner for each in self.by_partition.values()]
-        return [owner for owner in owners if isinstance(owner, Cooperator)]
+        return [each.owner for each in self.by_partition.values() if each.owner.claim.shared]
 
     def share(self, partition: TopicPartition) -> Share | None:
         """What may be delivered of a partition without key order; None if nothing now."""
         each = self.by_partition.get(partition)
-        return each.owner.share if each and isinstance(each.owner, Cooperator) else None
+        return None if each is None else each.owner.share
 
-    def stay(self, epoch: tuple[int, str] | None) -> None:
+    def enter_epoch(self, epoch: tuple[int, str] | None) -> None:
         """The group has another epoch, in which the session is a member.
 
         Args:
             epoch: The epoch, and the id of the log's topic.
         """
-        for owner in self.cooperators():
+        for owner in self._sharing():
             if epoch is not None and epoch[1] == self.topic_id and epoch[0] != owner.epoch:
-                owner.stay(epoch[0])
+                owner.enter_epoch(epoch[0])
 
     def sharers(self) -> set[str]:
         """The sessions of others that share a partition and are no members of the group."""
         return {
             session_of(name)
-            for owner in self.cooperators()
+            for owner in self._sharing()
             for name, placed in self.log.of(owner.partition).claims.items()
             if placed.claim.shared and not placed.claim.self_fencing
         } - {self._claimant.session_id}
 
-    def deem_silent(self, sessions: Collection[str]) -> None:
+    def expire(self, sessions: Collection[str]) -> None:
         """Sessions of others deliver no more: what they have leased is free."""
-        for owner in self.cooperators():
-            claims = self.log.of(owner.partition).claims
-            owner.silent = frozenset(name for name in claims if session_of(name) in sessions)
+        for partition, each in self.by_partition.items():
+            each.owner.expire(sessions, self.log.of(partition))
 
     def renew(self, why: str) -> None:
         """Others may take this session for dead: go on under other names."""
-        for owner in self.cooperators():
+        for owner in self._sharing():
             # Others know of it from when its claim is written, which is before it reads it.
             is_known = owner.phase is not Phase.CLAIMING or bool(owner.pending)
             if not owner.claim.self_fencing and is_known:
                 self._renew(owner, why)
 
-    def _renew(self, owner: Cooperator, why: str) -> None:
+    def _renew(self, owner: Owner, why: str) -> None:
         self.warnings.append(
             f"group {self.log.group}, {owner.partition}: {why}: what {owner.claim_name} has leased "
             "and not committed may come again; what is processed of it later counts"
@@ -336,7 +326,7 @@ class Ownerships:
         """
         for partition, each in list(self.by_partition.items()):
             owner, log = each.owner, self.log.of(partition)
-            if not log.damaged or isinstance(owner, PlainOwner | Cooperator):
+            if not log.damaged:
                 continue
             owner.look(log)
             if owner.must_claim_anew(log):
@@ -380,7 +370,7 @@ class Ownerships:
         group's coordinator has dropped the member: then it joins again.
         """
         return (
-            isinstance(owner, Cooperator)
+            owner.claim.shared
             and owner.phase is Phase.FENCED
             and not (owner.claim.self_fencing and not self._is_listed())
             and not any(self.log.of(owner.partition).taken_from(owner.claim))
@@ -397,10 +387,9 @@ class Ownerships:
         """What is to be done now; each action must be confirmed, or said to have failed."""
         self._look_anew_at_damage()
         self._look_anew_at_missed_claims()
-        for owner in self.cooperators():
-            owner.look(
-                self.log.of(owner.partition)
-            )  # nothing more may come that wakes who is fenced
+        for owner in self._sharing():
+            # Nothing more may come that wakes who is fenced.
+            owner.look(self.log.of(owner.partition))
             if self._was_buried(owner):
                 self._renew(owner, "other members took this one for dead, or its claim was damaged")
             elif self._leases.is_over(owner.partition, owner.claim_name, owner.leased, now):

@@ -99,7 +99,7 @@ def lease_waits(ownerships: Ownerships) -> Waits:
             str(owner.partition),
             f"lease {owner.asked} of {owner.claim_name}",
         )
-        for owner in ownerships.cooperators()
+        for owner in (each.owner for each in ownerships.by_partition.values())
         if owner.asked is not None
     }
 

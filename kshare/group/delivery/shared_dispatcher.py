@@ -25,7 +25,7 @@ from kshare.group.core.shared_deliveries import SharedDeliveries
 from kshare.group.core.shared_delivery import SharedDelivery
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.metrics import PartitionMetrics
-from kshare.group.protocol.cooperator import Share
+from kshare.group.protocol.leases import Share
 from kshare.group.session.session import GroupSession
 from kshare.wire.protocol.background import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailRecords

@@ -9,7 +9,7 @@
 
 A :class:`Cooperator` starts, commits and is fenced as any :class:`.Owner`. Its claim is of all key
 hashes, and *shared*: shared claims do not exclude each other. What it may deliver are the offsets
-that its leases have (:func:`holdings`), less what the log says is processed.
+that its leases have (:func:`.holdings`), less what the log says is processed.
 
 Guarantees: no two living members have an offset, if members whose claims others delete deliver no
 more then. That holds of a member that the group's coordinator has dropped (a later epoch does not
@@ -26,143 +26,24 @@ deleted only when the log says that all it has is processed, or by its author, o
 more. So compaction changes nobody's offsets.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Final
 
-from kshare.core.offsets import (
-    Bounds,
-    OffsetRange,
-    complement,
-    intersect,
-    length,
-    since,
-    subtract,
-    union,
-)
+from kshare.core.offsets import Bounds, complement, subtract, union
 from kshare.core.progress import Progress
 from kshare.group.protocol.actions import Action, Append
 from kshare.group.protocol.commit import stable_offset
-from kshare.group.protocol.log import LeaseKey, PartitionLog, PlacedClaim
+from kshare.group.protocol.leases import Share, counts, holdings, next_lease, processed_offsets
+from kshare.group.protocol.log import PartitionLog, PlacedClaim
 from kshare.group.protocol.owner import Owner, Phase
 from kshare.group.protocol.placement import UNPLACED, Placement
 from kshare.group.protocol.records import Key, Lease, key_of
 from kshare.group.protocol.takeover import session_of
 
-__all__ = [
-    "Cooperator",
-    "LeaseShare",
-    "Share",
-    "counts",
-    "holdings",
-    "lease_shares",
-    "next_lease",
-    "processed_offsets",
-]
+__all__ = ["Cooperator"]
 
-_SMALLEST: Final = 16
-"""A lease has at least this part of the wanted size, if as much is there."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseShare:
-    """What a member has of a partition that is shared by leases of offsets.
-
-    Attributes:
-        leased: Number of offsets that it has leased and not committed.
-        done: Number of offsets above the stable offset that it has committed.
-    """
-
-    leased: int
-    done: int
-
-
-def lease_shares(log: PartitionLog) -> dict[str, LeaseShare]:
-    """What each member has that shares a partition, by the id of its session."""
-    sessions = {session_of(name) for name, each in log.claims.items() if each.claim.shared}
-    processed = processed_offsets(log.progress())
-    stable = log.progress().stable
-    held: dict[str, list[Bounds]] = {session: [] for session in sessions}
-    done: dict[str, list[Bounds]] = {session: [] for session in sessions}
-    for (author, _), bounds in holdings(log).items():
-        held[session_of(author)].append(subtract(bounds, processed))
-    for (author, _, _), bounds in log.blocks.items():
-        if session_of(author) in sessions:
-            done[session_of(author)].append(since(bounds, stable))
-    return {
-        session: LeaseShare(length(union(held[session])), length(union(done[session])))
-        for session in sorted(sessions)
-    }
-
-
-def counts(log: PartitionLog, author: str) -> bool:
-    """True if the leases of an author count, by the name of its claim."""
-    placed = log.claims.get(author)
-    return placed is not None and placed.claim.shared
-
-
-def holdings(log: PartitionLog) -> dict[LeaseKey, Bounds]:
-    """The offsets that each lease has, of those that count, in the order of the log."""
-    taken: Bounds = ()
-    held = {}
-    for key, (_, offsets) in sorted(log.leases.items(), key=lambda item: item[1].position):
-        if counts(log, key[0]):
-            bounds = (offsets.start, offsets.end)
-            held[key] = subtract(bounds, taken)
-            taken = union([taken, bounds])
-    return held
-
-
-def processed_offsets(progress: Progress) -> Bounds:
-    """The offsets that are processed for all key hashes."""
-    below = (0, progress.stable) if progress.stable else ()
-    if not progress.stripes:
-        return below
-    return union([below, reduce(intersect, (stripe.bounds for stripe in progress.stripes))])
-
-
-def next_lease(free: Bounds, first: int, size: int, members: int) -> OffsetRange | None:
-    """The offsets to lease next: the lowest ones that are free.
-
-    If few are left, every member shall get some, so the lease is smaller.
-
-    Args:
-        free: Offsets that are there and that nobody has.
-        first: First offset of the partition's log: there are no records below.
-        size: Number of offsets that is wanted.
-        members: Number of members that share the partition.
-
-    Returns:
-        None if nothing is free.
-    """
-    if not free:
-        return None
-    available = length(since(free, first))
-    part = -(-available // (2 * members))  # as each may have a lease ahead
-    wanted = min(size, max(part, size // _SMALLEST, 1))
-    end = max(free[0], first) + wanted
-    return OffsetRange(free[0], intersect(free, (free[0], end))[-1])
-
-
-_NO_END = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a member may deliver.
-
-    Attributes:
-        held: Offsets that it has and that are not processed.
-        done: What is processed by all members; what it has must not be delivered of it.
-        free: The lowest offset that nobody has and that is not processed.
-        is_asking: Whether a lease is under way.
-    """
-
-    held: Bounds
-    done: Progress
-    free: int
-    is_asking: bool = False
+_NO_END: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -178,16 +59,17 @@ class Cooperator(Owner):
             deliver no more.
         share: What it may deliver; None while it does not run.
         leased: What each of its leases has and is not processed, by the leases' numbers, ascending.
+        asked: Number of the lease that it has written and not read back; None if there is none.
     """
 
     lease_records: int = 1_000
     silent: frozenset[str] = frozenset()
     share: Share | None = None
     leased: dict[int, Bounds] = field(default_factory=dict)
+    asked: int | None = None
     _is_stable_behind: bool = False
     _number: int = 0  # of the last lease
-    _asked: int | None = None  # number of the lease that is not read back
-    _placement_asked: Placement = UNPLACED  # of that lease
+    _placement_asked: Placement = UNPLACED  # of the lease that is asked for
     _data: tuple[int, int] | None = None  # a lease is wanted: the bounds of the partition's log
     _given_up: set[int] = field(default_factory=set)  # leases that may be deleted at any time
     _appended: set[Key] = field(default_factory=set)  # tombstones that are not read back
@@ -199,10 +81,17 @@ class Cooperator(Owner):
                 f"the claim of {self.claim_name} is not shared: it would exclude others"
             )
 
-    @property
-    def asked(self) -> int | None:
-        """Number of the lease that it has written and not read back; None if there is none."""
-        return self._asked
+    def keys(self, log: PartitionLog) -> list[Key]:
+        """The keys of its claim and of its leases."""
+        return Owner.keys(self, log) + [
+            Key(log.incarnation, "lease", self.partition, detail)
+            for detail in log.leases
+            if detail[0] == self.claim_name
+        ]
+
+    def must_claim_anew(self, log: PartitionLog) -> bool:  # noqa: ARG002 - as the base has it
+        """False: with leases, a claim that cannot be read ends the session."""
+        return False
 
     # -- events ----------------------------------------------------------------------------
 
@@ -213,8 +102,12 @@ class Cooperator(Owner):
             first: The first offset of the partition's log.
             end: The end of the partition's log.
         """
-        if self.share is not None and self._asked is None:
+        if self.share is not None and self.asked is None:
             self._data = (first, end)
+
+    def expire(self, sessions: Collection[str], log: PartitionLog) -> None:
+        """These sessions deliver no more: their claims are silent."""
+        self.silent = frozenset(name for name in log.claims if session_of(name) in sessions)
 
     def appended(self, key: Key, position: int) -> None:
         """Brokers have taken a record.
@@ -231,10 +124,10 @@ class Cooperator(Owner):
         self._appended.discard(key)
         self._looked_at = None
         if self._is_asked(key):
-            self._asked = None  # should it be in the log, it has what it has
+            self.asked = None  # should it be in the log, it has what it has
 
     def _is_asked(self, key: Key) -> bool:
-        return key.kind == "lease" and key.detail == (self.claim_name, self._asked)
+        return key.kind == "lease" and key.detail == (self.claim_name, self.asked)
 
     def log_lost(self, topic_id: str = "") -> None:
         """The log was deleted or truncated, and all leases with it."""
@@ -305,15 +198,15 @@ class Cooperator(Owner):
             if author == self.claim_name
         }
         # Or it was deleted before it was read: another one is wanted then, under another number.
-        if self._asked in mine or self._placement_asked.is_passed(log_end):
-            self._asked = None
+        if self.asked in mine or self._placement_asked.is_passed(log_end):
+            self.asked = None
         self.leased = {number: bounds for number, bounds in sorted(mine.items()) if bounds}
         yield from self._clear(log, mine)
         taken = union([processed, *held.values()])
         yield from self._lease(log, log_end, taken)
         has = union(bounds for number, bounds in mine.items() if number not in self._given_up)
         free = complement(taken, 0, _NO_END)[0]
-        share = Share(has, done, free, self._asked is not None)
+        share = Share(has, done, free, self.asked is not None)
         if share != self.share:
             self.share = share
         said = log.stable.offset if log.stable is not None else self.resolved.progress.stable
@@ -335,7 +228,7 @@ class Cooperator(Owner):
     def _lease(self, log: PartitionLog, log_end: int, taken: Bounds) -> Iterator[Append]:
         """Write the lease that is wanted, if something is free."""
         data, self._data = self._data, None
-        if data is None or self._asked is not None:
+        if data is None or self.asked is not None:
             return
         if self.claim_name not in log.claims:  # it cannot be read: its leases do not count
             return
@@ -344,7 +237,7 @@ class Cooperator(Owner):
         offsets = next_lease(complement(taken, 0, end), first, self.lease_records, members)
         if offsets is not None:
             self._number += 1
-            self._asked, self._placement_asked = self._number, Placement(log_end)
+            self.asked, self._placement_asked = self._number, Placement(log_end)
             lease = Lease(self.partition, log.incarnation, self.claim_name, self._number, offsets)
             yield Append(key_of(lease), lease)
 
@@ -356,7 +249,7 @@ class Cooperator(Owner):
     def _stop(self) -> None:
         self.share, self._data, self._looked_at = None, None, None
         self.leased = {}
-        self._asked, self._is_stable_behind = None, False
+        self.asked, self._is_stable_behind = None, False
 
 
 def _is_in(log: PartitionLog, key: Key) -> bool:

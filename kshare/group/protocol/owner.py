@@ -30,13 +30,13 @@ that the group's coordinator has dropped, if they fence themselves before that. 
 lost, claims are gone that may still be acted upon, so nobody goes on before the timeout.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
-from kshare.core.offsets import START_MAX
+from kshare.core.offsets import START_MAX, Bounds
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import CommitLogError
 from kshare.group.protocol.actions import (
@@ -60,6 +60,7 @@ from kshare.group.protocol.commit import (
     stable_offset,
     stable_to_write,
 )
+from kshare.group.protocol.leases import Share
 from kshare.group.protocol.log import PartitionLog, PlacedClaim
 from kshare.group.protocol.placement import UNPLACED, Placement
 from kshare.group.protocol.records import Block, Claim, Key, Reset, Stable
@@ -162,13 +163,22 @@ class Owner:
             return self.claim_name in log.damaged
         return log.is_damaged_since(mine.position)
 
+    def keys(self, log: PartitionLog) -> list[Key]:
+        """The keys of its records that are deleted when it gives its hashes up.
+
+        Args:
+            log: What the log says of the partition.
+        """
+        del log  # it may hold a Cooperator's leases
+        return [Key(0, "claim", self.partition, (self.claim_name,))]
+
     # -- events ----------------------------------------------------------------------------
 
     def know_peers(self, names: frozenset[str] | None) -> None:
         """The names of the members of its epoch are known, or are not any more."""
         self._takeover = replace(self._takeover, peers=names)
 
-    def stay(self, epoch: int | None, peers: frozenset[str] | None = None) -> None:
+    def enter_epoch(self, epoch: int | None, peers: frozenset[str] | None = None) -> None:
         """The group has another epoch, in which it goes on with what it has claimed."""
         self.claim = replace(self.claim, epoch=epoch)
         self.know_peers(peers)
@@ -250,7 +260,7 @@ class Owner:
             topic_id: Id of the log's topic from now on; empty if it is not known.
         """
         self.topic_id = topic_id
-        self.stay(None)  # an epoch is an offset of the log that was lost
+        self.enter_epoch(None)  # an epoch is an offset of the log that was lost
         if self.phase is Phase.FENCED:
             return
         self._evidence = replace(self._evidence.forgotten(), known=self.known())
@@ -311,6 +321,35 @@ class Owner:
             return False
         assert self.resolved is not None
         return self._stable_to_write(log, self.resolved.progress.stable) is not None
+
+    # -- leases: what a Cooperator has, and an owner in key order has not ------------------------
+
+    @property
+    def share(self) -> Share | None:
+        """Its share by leases; None in key order, which needs none."""
+        return None
+
+    @property
+    def leased(self) -> Mapping[int, Bounds]:
+        """The unprocessed offsets of each of its leases, by the leases' numbers, ascending."""
+        return {}
+
+    @property
+    def asked(self) -> int | None:
+        """Number of the lease that it has written and not read back; None if there is none."""
+        return None
+
+    def want(self, first: int, end: int) -> None:
+        """Offsets may be leased between the first one of the partition's log and its end."""
+
+    def expire(self, sessions: Collection[str], log: PartitionLog) -> None:
+        """These sessions of others deliver no more: what they have leased is free."""
+
+    def appended(self, key: Key, position: int) -> None:
+        """Brokers have taken the record of an :class:`.Append`, at this offset of the log."""
+
+    def not_appended(self, key: Key) -> None:
+        """The record of an :class:`.Append` could not be written, as far as it is known."""
 
     # -- decisions -------------------------------------------------------------------------
 

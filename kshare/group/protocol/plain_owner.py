@@ -23,7 +23,7 @@ from kshare.group.protocol.actions import Action, FetchPrimary, ResolveInitial, 
 from kshare.group.protocol.commit import Commit, stable_offset
 from kshare.group.protocol.log import PartitionLog
 from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Block
+from kshare.group.protocol.records import Block, Key
 from kshare.group.protocol.start import Anchor, Primary, Reason, Start, start_without_log
 from kshare.group.protocol.takeover import session_of
 
@@ -41,6 +41,10 @@ class PlainOwner(Owner):
     @property
     def has_facts(self) -> bool:
         """False: what it has processed above the primary offset is written nowhere."""
+        return False
+
+    def must_claim_anew(self, log: PartitionLog) -> bool:  # noqa: ARG002 - as the base has it
+        """False: it claims nothing; a claim that cannot be read fences it."""
         return False
 
     def primary_read(self, primary: Primary | None, log_end: int, log_start: int = 0) -> None:
@@ -106,6 +110,10 @@ class PlainOwner(Owner):
 @dataclass(slots=True)
 class OffsetOwner(PlainOwner):
     """A member's ownership of a whole partition in a group that keeps no log."""
+
+    def keys(self, log: PartitionLog) -> list[Key]:  # noqa: ARG002 - as the base has it
+        """None: nothing of it is in a log."""
+        return []
 
     def look(self, log: PartitionLog) -> None:
         """Nobody says anything in a log: the coordinator says that it has lost the partition."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.cooperator import LeaseShare, lease_shares
+from kshare.group.protocol.leases import LeaseShare, lease_shares
 from kshare.group.protocol.log import GroupLog, members_seen
 from kshare.group.protocol.records import EpochMember
 from kshare.group.protocol.takeover import session_of

@@ -22,7 +22,6 @@ from kshare.group.log.log_link import LogLink
 from kshare.group.log.other_logs import OtherLogs
 from kshare.group.log.primary import StoredOffset
 from kshare.group.protocol.actions import Append, Delete, Fence, Unblock, Write
-from kshare.group.protocol.cooperator import Cooperator
 from kshare.group.protocol.record_codec import encode, encode_key
 from kshare.group.protocol.records import Key, Record
 from kshare.group.session.fencing import HiddenEnd, fence_ids
@@ -136,12 +135,10 @@ class BrokerActions(OffsetActions):
         def failed(error: KafkaError, kind: Kind) -> None:
             link.not_taken(error, kind)
             self.note(error)
-            if isinstance(ownership.owner, Cooperator):
-                ownership.owner.not_appended(key)
+            ownership.owner.not_appended(key)
 
         def written(position: int) -> None:
-            if isinstance(ownership.owner, Cooperator):
-                ownership.owner.appended(key, position)
+            ownership.owner.appended(key, position)
 
         value = None if record is None else encode(self._config.group, record)[1]
         row = encode_key(self._config.group, key), value

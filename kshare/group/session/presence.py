@@ -166,10 +166,10 @@ class Presence:
                 ownerships.look_anew()  # before owners act upon what was read
             if self._config.lease_records is None:
                 return
-            ownerships.stay(None if member is None else member.epoch)
+            ownerships.enter_epoch(None if member is None else member.epoch)
             if link.tail.last.caught_up and beats.seconds_to_deliver(now) > 2 * beats.pause:
                 read_at = link.tail.last.read_at
-                ownerships.deem_silent(
+                ownerships.expire(
                     beats.silent(ownerships.log, ownerships.sharers(), now=now, read_at=read_at)
                 )
 

@@ -27,7 +27,7 @@ from kshare.group.log.primary import OffsetAndMetadata, committed_offset
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.metrics import LogMetrics
-from kshare.group.protocol.cooperator import Cooperator, Share
+from kshare.group.protocol.leases import Share
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.subscription import Assigned
 from kshare.group.session.thread import SessionThread
@@ -238,7 +238,7 @@ class GroupSession:
         """
         with self._shared.changed:
             each = self._shared.ownerships.by_partition.get(partition)
-            if each is not None and isinstance(each.owner, Cooperator):
+            if each is not None:
                 each.owner.want(first, end)
         self._thread.wake()
 

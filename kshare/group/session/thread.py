@@ -24,7 +24,7 @@ from kshare.errors import ForeignMemberError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
-from kshare.group.protocol.cooperator import Share
+from kshare.group.protocol.leases import Share
 from kshare.group.session.by_coordinator import ByCoordinator
 from kshare.group.session.by_log import ByLog
 from kshare.group.session.log_follower import ANSWER_MS

@@ -119,7 +119,7 @@ def test_a_lease_that_is_not_read_back_is_waited_for() -> None:
     owned.claim({T0: ALL_HASHES})
     run(owned)
     assert not lease_waits(owned)
-    (owner,) = owned.cooperators()
+    (owner,) = (each.owner for each in owned.by_partition.values())
     owner.want(0, 100)
     ((_, (action,)),) = owned.advance(20.0)
     assert isinstance(action, Append)

@@ -20,7 +20,8 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.protocol.actions import Append, Delete
-from kshare.group.protocol.cooperator import Cooperator, holdings, processed_offsets
+from kshare.group.protocol.cooperator import Cooperator
+from kshare.group.protocol.leases import holdings, processed_offsets
 from kshare.group.protocol.log import GroupLog
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.records import Epoch, EpochMember, Key, Record, key_of
@@ -76,9 +77,9 @@ class Sharer(Process):
     @property
     def awaited(self) -> list[Key]:
         owner, incarnation = self.cooperator, self.part().incarnation
-        if owner._asked is None or owner._placement_asked.offset is None:
+        if owner.asked is None or owner._placement_asked.offset is None:
             return super().awaited
-        lease = Key(incarnation, "lease", T0, (owner.claim_name, owner._asked))
+        lease = Key(incarnation, "lease", T0, (owner.claim_name, owner.asked))
         return [*super().awaited, lease]
 
     def clone(self) -> Self:
@@ -93,7 +94,7 @@ class Sharer(Process):
             *super().fingerprint(),
             owner.share,
             owner.silent,
-            owner._asked,
+            owner.asked,
             owner._placement_asked,
             owner._data,
             frozenset(owner._given_up),
@@ -501,9 +502,9 @@ def _happen(world: LeaseWorld, process: Sharer, what: str) -> None:
         case ["sync"]:
             is_known = process.topic_id == world.log.topic_id
             process.epoch = world.epoch[0] if is_known else None  # else it is told again
-            process.ownerships.stay((world.epoch[0], world.log.topic_id))
+            process.ownerships.enter_epoch((world.epoch[0], world.log.topic_id))
         case ["deem"]:
-            process.ownerships.deem_silent(_silent(world, process))
+            process.ownerships.expire(_silent(world, process))
         case ["settle"]:
             base.settle(world, process)
             return

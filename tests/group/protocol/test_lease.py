@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.offsets import OffsetRange, intersect, length, union
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.group.protocol.cooperator import (
+from kshare.group.protocol.leases import (
     LeaseShare,
     holdings,
     lease_shares,

@@ -15,7 +15,8 @@ from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.protocol import cooperator
 from kshare.group.protocol.actions import Append
-from kshare.group.protocol.cooperator import Cooperator, counts
+from kshare.group.protocol.cooperator import Cooperator
+from kshare.group.protocol.leases import counts
 from kshare.group.protocol.log import LeaseKey, PartitionLog
 from kshare.group.protocol.owner import Phase
 from kshare.group.protocol.placement import Placement
@@ -276,8 +277,8 @@ def reuse_a_number(patch: pytest.MonkeyPatch) -> None:
     def broken(self: Cooperator, key: Key) -> None:
         self._appended.discard(key)
         self._looked_at = None
-        if key.kind == "lease" and key.detail == (self.claim_name, self._asked):
-            self._asked = None
+        if key.kind == "lease" and key.detail == (self.claim_name, self.asked):
+            self.asked = None
             self._number -= 1
 
     patch.setattr(Cooperator, "not_appended", broken)
@@ -310,12 +311,10 @@ def goes_on_as_if_nobody_took_it_for_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_all_for_dead_if_one_is(patch: pytest.MonkeyPatch) -> None:
-    def deem_silent(self: Ownerships, _: object) -> None:
-        for owner in self.cooperators():
-            claims = self.log.of(owner.partition).claims
-            owner.silent = frozenset(name for name in claims if name != owner.claim_name)
+    def expire(self: Cooperator, _: object, log: PartitionLog) -> None:
+        self.silent = frozenset(name for name in log.claims if name != self.claim_name)
 
-    patch.setattr(Ownerships, "deem_silent", deem_silent)
+    patch.setattr(Cooperator, "expire", expire)
 
 
 FAULTS_OF_SESSIONS: dict[Patch, int] = {

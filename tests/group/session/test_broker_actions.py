@@ -138,7 +138,7 @@ def test_a_session_that_closes_waits_for_no_rebalance(
 
 def test_an_owner_hears_where_brokers_have_put_its_last_record() -> None:
     """So it notices that what it waits for was deleted; of a lease, too."""
-    sharer = Cooperator(Claim(T0, "m#1", ALL_HASHES, shared=True), _asked=1)
+    sharer = Cooperator(Claim(T0, "m#1", ALL_HASHES, shared=True), asked=1)
     claiming, leasing = Ownership(Owner(Claim(T0, "m#2", ALL_HASHES))), Ownership(sharer)
     lease = Lease(T0, 0, "m#1", 1, OffsetRange(0, 9))
     with FakeCluster(topics={LOG: 1}) as cluster:
