@@ -41,6 +41,8 @@ __all__ = ["FetchLoop", "ReaderClock"]
 
 _RESPONSE_BYTES_MIN = 64 << 10
 _TOGETHER_SECONDS = 0.05
+_REST = 8
+_REST_SECONDS_MAX = 0.05
 
 _Checks = list[tuple[PartitionReader, FetchAnswer]]
 """Partitions whose bounds are to be asked for, and the answers that led there."""
@@ -61,6 +63,9 @@ class FetchLoop:
         fetchers: Who is asked, by address; the one that was asked first comes first.
         alternating: Number of partitions of a response that are delivered a batch each in turn. If
             more than 1, each partition gets the same share of a response.
+        rests: Whether a broker is asked less often, for more at once, while there is no backlog:
+            after a response up to the end of its partitions it is not asked for :data:`_REST` times
+            as long as that took, the caller's part included. On a busy machine that is longer.
     """
 
     def __init__(self, options: SourceOptions, brokers: Brokers, clock: Clock) -> None:
@@ -69,6 +74,7 @@ class FetchLoop:
         self.waiting: dict[TopicPartition, PartitionReader] = {}
         self.fetchers: dict[Address, Fetcher] = {}
         self.alternating = 1
+        self.rests = False
         self._options = options
         self._brokers = brokers
 
@@ -144,7 +150,7 @@ class FetchLoop:
         unasked = (fetcher for fetcher in self._active if not fetcher.is_waiting)
         return (
             [partition.due - now for partition in self.waiting.values()],
-            [fetcher.throttle_left for fetcher in unasked],
+            [fetcher.silence_left for fetcher in unasked],
         )
 
     def step(self, ready: Callable[[], Sequence[Fetcher]]) -> Iterator[Delivered]:
@@ -244,7 +250,7 @@ class FetchLoop:
     def _send(self) -> None:
         """Send a request to each broker that has none under way."""
         for fetcher in self._active:
-            if fetcher.is_waiting or fetcher.throttle_left > 0:
+            if fetcher.is_waiting or fetcher.silence_left > 0:
                 continue
             try:
                 broker = fetcher.open().broker
@@ -282,9 +288,15 @@ class FetchLoop:
     def _receive(self, fetcher: Fetcher) -> Iterator[Delivered]:
         """Receive a response, send the next request, and deliver the response."""
         self.fetchers[fetcher.address] = self.fetchers.pop(fetcher.address)
+        since = self.clock.actual.monotonic()
         try:
             delivering, checks = self._handle(fetcher)
-            ahead, fault = self._send_ahead(fetcher, delivering, checks)
+            rests = self.rests and delivering and all(each.is_at_end for each in delivering)
+            ahead, fault = (
+                (set[PartitionReader](), None)
+                if rests
+                else self._send_ahead(fetcher, delivering, checks)
+            )
             yield from self._alternated(
                 self._deliver(
                     fetcher,
@@ -294,6 +306,9 @@ class FetchLoop:
                 )
                 for partition, outcome in delivering.items()
             )
+            if rests:
+                took = self.clock.actual.monotonic() - since
+                fetcher.rest(min(_REST * took, _REST_SECONDS_MAX))
             if fault is not None:
                 raise fault
             self._check_bounds(fetcher, checks)
@@ -339,7 +354,7 @@ class FetchLoop:
             The partitions that are asked for, and why that failed, if it did: the response is good
             all the same, and must be delivered first.
         """
-        if checks or fetcher.throttle_left > 0:
+        if checks or fetcher.silence_left > 0:
             return set(), None
         fetches = {
             partition: partition.fetch_ahead()

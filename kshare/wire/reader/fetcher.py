@@ -61,7 +61,7 @@ class Fetcher:
         self._clock = clock
         self._asked: dict[TopicPartition, int] = {}  # offsets, of the request under way
         self._asked_at = 0.0
-        self._throttled_until = 0.0
+        self._silent_until = 0.0
         self._throttles = WaitLog(_log, "{}:{}".format(*address), clock=clock.monotonic)
 
     @property
@@ -76,9 +76,12 @@ class Fetcher:
         return self.is_waiting and self._clock.monotonic() - self._asked_at >= seconds
 
     @property
-    def throttle_left(self) -> float:
-        """Seconds for which the broker wants no further request; not above 0 if it may be asked."""
-        return self._throttled_until - self._clock.monotonic()
+    def silence_left(self) -> float:
+        """Seconds for which the broker is asked nothing; not above 0 if it may be asked.
+
+        It has asked for that, or :meth:`rest` was called.
+        """
+        return self._silent_until - self._clock.monotonic()
 
     def assign(self, partition: PartitionReader) -> None:
         """Read a partition from this broker."""
@@ -98,6 +101,10 @@ class Fetcher:
         if self.connection is None:
             self.connection = self._brokers.lease(self.address)
         return self.connection
+
+    def rest(self, seconds: float) -> None:
+        """Send no request for some time from now on."""
+        self._silent_until = max(self._silent_until, self._clock.monotonic() + seconds)
 
     def close(self, *, failed: bool) -> None:
         """Give the connection back, if there is one; what is under way on it is not wanted."""
@@ -186,7 +193,7 @@ class Fetcher:
         if not seconds:
             self._throttles.over()
             return
-        self._throttled_until = self._clock.monotonic() + seconds
+        self.rest(seconds)
         whose = f"the quotas of client.id {self._kafka.client_id!r} and of its user"
         state = f"the broker throttles what is read by {whose}"
         wait = Wait(state, "less is read, or they are raised", detail=f"now for {seconds:.0f} s")

@@ -180,7 +180,9 @@ class OpenReader:
         with ExitStack() as stack:
             waker = stack.enter_context(closing(Waker().open()))
             reset: NamedReset = "error" if self._options.fail_on_data_loss else "earliest"
-            tail = TailReader(self._options, reset, waker, texts=_TEXTS, drops_times=False)
+            tail = TailReader(
+                self._options, reset, waker, texts=_TEXTS, drops_times=False, rests=True
+            )
             stack.enter_context(closing(tail))
             followed: Mapping[str, KeyRanges] = {}
             for partition in following:

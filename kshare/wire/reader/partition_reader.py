@@ -104,6 +104,7 @@ class PartitionReader:
     Attributes:
         broker: Broker that was asked last, for error texts.
         replica: Replica to ask.
+        is_at_end: Whether the last answer with records had all that the broker hands out.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class PartitionReader:
         self._options = options
         self._handler = handler
         self._deadline = RetryDeadline.for_reading(options.kafka, clock)
+        self.is_at_end = False
         self._was_redirected = False  # since the last record
         self._was_found_again = False  # the leader, as it had less than is wanted
         self._chunks = self._join_siblings()
@@ -269,6 +271,7 @@ class PartitionReader:
             return self._starved(answer, asked, others_have_records)
         self._deadline.reset()
         self._was_redirected = self._was_found_again = False
+        self.is_at_end = index.next_offset >= self._visible(answer)
         self._records.accept(index, answer.aborted, len(answer.records), asked)
         if self._chunks is not None:
             whole = answer.records[: len(answer.records) - index.tail_bytes]

@@ -251,6 +251,7 @@ class TailReader:
         waker: What ends waiting.
         texts: What its owner can do about lost offsets.
         drops_times: As for :class:`.Decoder`.
+        rests: As of :class:`.FetchLoop`.
     """
 
     def __init__(
@@ -261,6 +262,7 @@ class TailReader:
         *,
         texts: LossTexts = GROUP_TEXTS,
         drops_times: bool = True,  # a message can say that it has none
+        rests: bool = False,
     ) -> None:
         self._options = options
         self._texts = texts
@@ -269,6 +271,7 @@ class TailReader:
         self._waker = waker
         self._brokers = BackgroundBrokers(options.kafka, waker.wake)
         self._loop = FetchLoop(options, self._brokers, time)
+        self._loop.rests = rests
         self._arena = Arena()
         self._tails: dict[TopicPartition, _Tail] = {}
         self._read_epochs: dict[TopicPartition, LeaderEpochs] = {}  # of those dropped, too
