@@ -24,6 +24,7 @@ import pytest
 from integration.kafka import KafkaBroker
 from integration.query_histories import Batch, batches_of, faults_of_batches
 from integration.runs import Driver, StreamingRun, was_killed
+from integration.spark_versions import OLDEST
 from integration.streaming_job import Kill
 from kshare.core.checkpoint import decode
 from kshare.testing import Record
@@ -171,8 +172,14 @@ def in_all(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.timeout(900)  # five Spark processes
-def test_nothing_is_lost_doubled_or_out_of_order_through_kills(tmp_path: Path) -> None:
-    with KafkaBroker() as broker, Driver(tmp_path, master="local[3,4]") as driver:
+@pytest.mark.parametrize("version", [None, OLDEST], ids=["this Spark", "oldest Spark"])
+def test_nothing_is_lost_doubled_or_out_of_order_through_kills(
+    tmp_path: Path, version: str | None
+) -> None:
+    with (
+        KafkaBroker() as broker,
+        Driver(tmp_path, master="local[3,4]", version=version) as driver,
+    ):
         query = RealTime(broker, driver, tmp_path)
         with query.producing():
             query.kill("driver", "in-reader", batch=1)
@@ -194,13 +201,13 @@ def test_nothing_is_lost_doubled_or_out_of_order_through_kills(tmp_path: Path) -
     assert decode(last).open is not None
 
 
-def soak(kills: int, seed: int) -> int:
+def soak(kills: int, seed: int, version: str | None) -> int:
     """Kill a query so often, with other options at each start, and print the verdict."""
     chance, done = random.Random(seed), Counter[str]()
     with (
         tempfile.TemporaryDirectory() as folder,
         KafkaBroker() as broker,
-        Driver(Path(folder), master="local[3,4]") as driver,
+        Driver(Path(folder), master="local[3,4]", version=version) as driver,
     ):
         query = RealTime(broker, driver, Path(folder))
         with query.producing():
@@ -235,5 +242,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--spark", help="another version than that of this environment")
     arguments = parser.parse_args()
-    sys.exit(soak(arguments.kills, arguments.seed))
+    sys.exit(soak(arguments.kills, arguments.seed, arguments.spark))

@@ -1,4 +1,4 @@
-"""What a query has left unread that Spark 4.0 or 4.1 ended after one batch: a line at WARNING.
+"""What Spark 4.0 or 4.1 leaves unread of a query that it ends after one batch: a line at WARNING.
 
 There Trigger.AvailableNow and Trigger.Once are one batch for every source in Python. The source
 cannot say what that left: Spark calls it as for any other trigger, and kills its process, with the
@@ -24,10 +24,10 @@ from spark_plugin.spark_api import SPARK, streaming_leaves
 if TYPE_CHECKING:
     from kshare.monitor.status import Status
 
-__all__ = ["OneBatchWatch"]
+__all__ = ["ONE_BATCH", "OneBatchWatch"]
 
 _log = logging.getLogger("kshare")
-_ONE_BATCH: Final = {"AvailableNowTrigger", "OneTimeTrigger"}
+ONE_BATCH: Final = {"AvailableNowTrigger", "OneTimeTrigger"}
 _FORMAT: Final = "kshare"
 _WAIT_MS: Final = 5_000
 
@@ -75,10 +75,17 @@ class OneBatchWatch:
         if jvm is None:  # of another session, or of Spark Connect
             return
         execution = jvm.streamingQuery()
-        if execution.trigger().toString() in _ONE_BATCH:
+        if execution.trigger().toString() in ONE_BATCH:
             options = list(_options(execution.analyzedPlan()))
             if options:
                 self._runs[run] = _Run(options)
+            if any(name.lower() == "realtime" for each in options for name in each):
+                _log.warning(
+                    "query %s: with realTime it reads what comes, and its trigger reads what is "
+                    "there: %s runs one batch of that time. Leave out realTime, or the trigger",
+                    query,
+                    SPARK,
+                )
 
     def ended_batch(
         self, run: str, batch: int, timestamp: str, ends: Iterable[BatchOffsets | None]

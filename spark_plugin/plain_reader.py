@@ -19,7 +19,9 @@ batch that starts at ``S`` has been written to the log, of the first batch ``ini
 the optimizer sees that a batch has no rows, its ``partitions`` are left out. A DataFrame of an
 earlier batch that is used again is planned again, with the offsets of that batch.
 
-Guarantees: an answer is never computed from another start than Spark's. Until a call has shown that
+Guarantees: an answer is never computed from another start than Spark's, nor before the batch that
+ends there is committed: Spark runs one batch at a time, and asks on when it has noted the last one
+as done. Until a call has shown that
 an answer is in the log, it stays the same, so it does not matter how often Spark asks. A call that
 fits none of these orders is an error. Cost: a comparison of offset dicts for each of Spark's calls.
 """
@@ -151,6 +153,7 @@ def _say_limits(options: "SourceOptions") -> None:
         "minOffsetsPerTrigger": options.min_offsets_per_trigger,
         "maxRecordsPerTask": options.max_records_per_task,
         "targetTaskDuration": options.target_task_seconds,
+        "realTime": options.real_time_seconds,
     }
     given = ", ".join(name for name, value in limits.items() if value is not None)
     if str(options.starting) == "group":  # see start_with_gaps(): the first batch only notes gaps

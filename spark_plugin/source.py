@@ -34,7 +34,7 @@ from kshare.options.typed_rows import TypedRows
 from spark_plugin.logs import show_log
 from spark_plugin.read_info import filters_may_be_pushed
 from spark_plugin.readers import BatchReader, FilteredReader, RefusedReader, StreamReader, warn
-from spark_plugin.spark_api import SPARK, TELLS_START, new_folder
+from spark_plugin.spark_api import TELLS_START, new_folder
 from spark_plugin.tables import told_of_tables
 
 if TYPE_CHECKING:
@@ -117,7 +117,6 @@ class KshareDataSource(DataSource):
         """
         try:
             parsed, schemas = _parse(self, schema, streaming=True)
-            _check_real_time(parsed.options)
             reader = StreamReader(parsed.options, parsed.warnings, schemas)
         except (OptionsError, SchemaRegistryError) as error:
             reader = RefusedReader(error)
@@ -192,12 +191,6 @@ def _parse(
         )
         raise OptionsError([f"schema: the columns are fixed, {why}; leave out .schema()"])
     return parsed, schemas
-
-
-def _check_real_time(options: SourceOptions) -> None:
-    """Refuse ``realTime`` where Spark does not say what it has committed when it asks on."""
-    if options.real_time_seconds is not None and not TELLS_START:
-        raise OptionsError([f"realTime: needs Spark 4.2 or later, and this is {SPARK}"])
 
 
 def _merged(streaming: Sequence[str], batch: Sequence[str]) -> list[str]:

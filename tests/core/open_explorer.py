@@ -21,6 +21,8 @@ DEEP = WorldLimits(drivers=4, deaths=5, compactions=3, lost=3)
 PARKING = replace(DEEP, parks=1)
 EARLY = replace(PARKING, abandons=3)
 """Sinks take a few rows of a task, and no more."""
+HASTY = replace(PARKING, early=3)
+"""Planners seal a batch that runs."""
 LENGTH = 150
 
 
@@ -108,7 +110,15 @@ def follow(
     return None
 
 
-_WEIGHTS = {"kill": 0.05, "die": 0.1, "lose": 0.3, "compact": 0.3, "time": 0.4, "abandon": 0.1}
+_WEIGHTS = {
+    "kill": 0.05,
+    "die": 0.1,
+    "lose": 0.3,
+    "compact": 0.3,
+    "time": 0.4,
+    "abandon": 0.1,
+    "seal": 0.3,
+}
 
 
 def _weights(possible: Sequence[Happens]) -> list[float]:
@@ -121,7 +131,7 @@ def main(depth: int, walks: int) -> None:
         for limits in (WorldLimits(), WorldLimits(parks=1, abandons=1)):
             states, broken = explore(limits, depth, start)
             print(f"{name}, depth {depth}, {limits}: {states} states, {broken or 'all laws hold'}")
-    for limits in (DEEP, PARKING, EARLY):
+    for limits in (DEEP, PARKING, EARLY, HASTY):
         found = [(seed, b) for seed in range(walks) if (b := walk(limits, seed))]
         print(f"{walks} random walks, {limits}: {len(found)} break a law", *found[:1])
 

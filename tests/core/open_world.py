@@ -29,6 +29,7 @@ from kshare.core.open_batch import (
 from kshare.core.open_entry import LogPosition, OpenBatch, OpenRange
 from kshare.core.progress import Progress, Slice, TopicPartition
 from kshare.core.range_end import EndKey, RangeEnd, RangeEnds, RangeId
+from tests.core.older_spark import BEGIN, Call, calls_of_log, calls_of_restart, planned_after
 from tests.group.protocol.world import LawBrokenError
 from tests.group.protocol.world import Step as Happens
 
@@ -53,6 +54,7 @@ class WorldLimits:
     abandons: int = 0
     compactions: int = 1
     lost: int = 1
+    early: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Driver:
         planned: Its plan, before Spark has logged it.
         rows: By range: the rows of the first attempt that has succeeded.
         sealed: How often it has proposed ends.
+        calls: What an older Spark has called of the source.
     """
 
     phase: str = "restart"
@@ -86,6 +89,7 @@ class Driver:
     planned: Planned | None = None
     rows: tuple[tuple[RangeId, tuple[int, ...]], ...] = ()
     sealed: int = 0
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,7 @@ class OpenWorld:
     compactions: int = 0
     lost: int = 0
     abandoned: int = 0
+    early: int = 0
 
     def clone(self) -> Self:
         return replace(
@@ -147,6 +152,10 @@ class OpenWorld:
 
     def fingerprint(self) -> object:
         return tuple(map(repr, vars(self).values()))
+
+    def logged(self, count: int) -> list[str]:
+        """The names of the first batches."""
+        return [each.batch.name for each in self.offsets[:count]]
 
     # -- the log of ends -------------------------------------------------------------------
 
@@ -240,6 +249,8 @@ def _driver_steps(
         if driver.phase != "look" or len(world.flying) < _FLYING:
             yield ("go", name)
         return
+    if world.early < limits.early and len(world.flying) < _FLYING:
+        yield ("seal", name)
     ranges, done = world.offsets[driver.number].ranges, {each for each, _ in driver.rows}
     if len(done) == len(ranges):
         yield ("go", name)
@@ -282,6 +293,10 @@ def take(world: OpenWorld, step: Happens) -> None:
             _go(world, name)
         case "launch":
             _launch(world, name, int(number))
+        case "seal":
+            world.early += 1
+            driver = world.drivers[name]
+            world.drivers[name], _ = _seal(world, name, driver, world.offsets[driver.number])
         case "task":
             _work(world, name)
         case "time" | "park" | "abandon":
@@ -339,10 +354,11 @@ def _go(world: OpenWorld, name: str) -> None:
     match driver.phase:
         case "restart":
             last = len(world.offsets)
-            if last and world.commits < last:
-                world.drivers[name] = Driver("run", last - 1)
+            calls = calls_of_restart(world.logged(last), world.commits)
+            if _is_unfinished(world):
+                world.drivers[name] = Driver("run", last - 1, calls=calls)
             else:
-                world.drivers[name] = Driver("look", last)
+                world.drivers[name] = Driver("look", last, calls=calls)
         case "look":
             _look(world, name, driver)
         case "plan":
@@ -353,7 +369,8 @@ def _go(world: OpenWorld, name: str) -> None:
                 del world.drivers[name]
             else:
                 world.offsets = (*world.offsets, driver.planned)
-                world.drivers[name] = Driver("run", driver.number)
+                calls = (*driver.calls, *calls_of_log(world.logged(driver.number + 1)))
+                world.drivers[name] = Driver("run", driver.number, calls=calls)
         case "run":
             world.drivers[name] = replace(driver, phase="sink")
         case "sink":
@@ -364,25 +381,37 @@ def _go(world: OpenWorld, name: str) -> None:
                 del world.drivers[name]
             else:
                 world.commits += 1
-                world.drivers[name] = Driver("look", driver.number + 1)
+                world.drivers[name] = Driver("look", driver.number + 1, calls=driver.calls)
+
+
+def _is_unfinished(world: OpenWorld) -> bool:
+    """Whether the last batch is not committed: a restart runs it again before it asks on."""
+    return world.commits < len(world.offsets)
 
 
 def _look(world: OpenWorld, name: str, driver: Driver) -> None:
     """Find the ends of the batch before, and propose what is missing; look again then."""
+    last = [BEGIN, *world.logged(driver.number)][-1]
+    if world.commits < driver.number:
+        raise LawBrokenError(f"Spark asks for an end when {last} is not committed")
+    if (told := planned_after(driver.calls)) != last:
+        raise LawBrokenError(f"an older Spark is at {last}, and its planner at {told}")
     if not driver.number:
         world.drivers[name] = replace(driver, phase="plan")
         return
-    before = world.offsets[driver.number - 1]
-    ends = world.ends_of(before)
-    proposals = seals(before.ranges, ends)
+    driver, ends = _seal(world, name, driver, world.offsets[driver.number - 1])
+    phase = "look" if missing(world.offsets[driver.number - 1].ranges, ends) else "plan"
+    world.drivers[name] = replace(driver, phase=phase, ends=ends)
+
+
+def _seal(world: OpenWorld, name: str, driver: Driver, of: Planned) -> tuple[Driver, RangeEnds]:
+    """Propose ends for ranges of a batch that have none; those that are known."""
+    ends = world.ends_of(of)
+    proposals = seals(of.ranges, ends)
     for id_, end in proposals.items():
-        world.flying = (
-            *world.flying,
-            (EndKey(id_, f"{name}-{driver.number}-{driver.sealed}"), end),
-        )
-    sealed = driver.sealed + bool(proposals)
-    phase = "look" if missing(before.ranges, ends) else "plan"
-    world.drivers[name] = replace(driver, phase=phase, ends=ends, sealed=sealed)
+        key = EndKey(id_, f"{name}-{driver.number}-{driver.sealed}")
+        world.flying = (*world.flying, (key, end))
+    return replace(driver, sealed=driver.sealed + bool(proposals)), ends
 
 
 def _plan(world: OpenWorld, name: str, driver: Driver) -> Planned:

@@ -13,10 +13,12 @@ from kshare.core.open_batch import RangeReader, Step, no_ends, open_ranges, reac
 from kshare.core.open_entry import OpenRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.range_end import EndKey, RangeEnd, RangeEnds, RangeId
+from spark_plugin.plain_reader import LoggedEnd
 from tests.core import open_world
 from tests.core.open_explorer import (
     DEEP,
     EARLY,
+    HASTY,
     PARKING,
     ended_world,
     explore,
@@ -52,13 +54,16 @@ def test_every_interleaving_from_the_start() -> None:
     assert states > least(40)
 
 
-@pytest.mark.parametrize("limits", [DEEP, PARKING, EARLY], ids=["deaths", "parked", "few rows"])
+WALKS = {"deaths": DEEP, "parked": PARKING, "few rows": EARLY, "sealed while it runs": HASTY}
+
+
+@pytest.mark.parametrize("limits", WALKS.values(), ids=WALKS)
 def test_random_walks(limits: WorldLimits) -> None:
     no_law_is_broken(lambda seed: walk(limits, seed), walks(200))
 
 
 @examples(100)
-@given(st.lists(st.integers(0, 1 << 16), max_size=120), st.sampled_from([DEEP, PARKING, EARLY]))
+@given(st.lists(st.integers(0, 1 << 16), max_size=120), st.sampled_from([*WALKS.values()]))
 def test_any_way_keeps_the_laws(choices: list[int], limits: WorldLimits) -> None:
     left = iter(choices)
 
@@ -203,6 +208,16 @@ def ends_have_no_name_of_their_own(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def an_older_spark_says_where_it_is_and_is_not_heard(patch: pytest.MonkeyPatch) -> None:
+    """A restart begins where a new query would."""
+    patch.setattr(LoggedEnd, "planned", lambda self, start, end: None)
+
+
+def an_older_spark_asks_on_before_it_has_committed(patch: pytest.MonkeyPatch) -> None:
+    """At a restart: it does not run the last batch again first."""
+    patch.setattr(open_world, "_is_unfinished", lambda world: False)
+
+
 FAULTS: dict[Patch, WorldLimits] = {
     the_last_proposal_counts: DEEP,
     a_repetition_has_the_name_of_the_first: DEEP,
@@ -217,6 +232,8 @@ FAULTS: dict[Patch, WorldLimits] = {
     a_planner_takes_no_end_for_unread: EARLY,
     deletes_ends_that_are_not_planned_upon: DEEP,
     ends_have_no_name_of_their_own: DEEP,
+    an_older_spark_says_where_it_is_and_is_not_heard: DEEP,
+    an_older_spark_asks_on_before_it_has_committed: DEEP,
 }
 
 

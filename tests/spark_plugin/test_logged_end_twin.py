@@ -1,7 +1,8 @@
 """Any run of a twin of Spark 4.0's ``MicroBatchExecution``, killed between any two of its calls.
 
-Law: each end that Spark writes to its offset log was asked for from where Spark's batch starts, and
-an end moves as soon as there are new records, or at the next trigger.
+Laws: each end that Spark writes to its offset log was asked for from where Spark's batch starts,
+when all that is logged was committed, so that an open batch is over (``realTime``). An end moves as
+soon as there are new records, or at the next trigger.
 """
 
 from collections.abc import Generator
@@ -24,6 +25,9 @@ class Process:
 
     def end_after(self, start: int) -> int:
         self.asked_from = start
+        spark = self.spark
+        assert spark.done == len(spark.offsets)
+        assert start == (spark.offsets[-1] if spark.offsets else self.initial)
         return max(start, min(self.spark.produced, start + self.limit))
 
     def steps(self) -> Generator[None]:

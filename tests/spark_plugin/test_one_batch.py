@@ -20,7 +20,7 @@ from kshare.core.checkpoint import BatchOffsets, decode, encode
 from kshare.core.progress import Progress, TopicPartition
 from kshare.testing import FakeCluster, Record
 from spark_plugin.listener import KshareListener
-from spark_plugin.one_batch import OneBatchWatch
+from spark_plugin.one_batch import ONE_BATCH, OneBatchWatch
 from tests.spark_plugin.test_listener import event
 
 QUERY = "7b2e3ec0-0000-4000-8000-000000000001"
@@ -88,6 +88,15 @@ def test_what_is_left_is_said_by_topic(
     assert said.levelno == logging.WARNING
     assert "daily ended after one batch with 30 records unread: orders 30. " in said.getMessage()
     assert "spark_plugin.available_now(writer)" in said.getMessage()
+
+
+@pytest.mark.parametrize("trigger", ["AvailableNowTrigger", "ProcessingTimeTrigger(0)"])
+def test_a_trigger_that_reads_what_is_there_is_warned_of_beside_real_time(
+    caplog: pytest.LogCaptureFixture, trigger: str
+) -> None:
+    watch = OneBatchWatch(lambda: session(trigger, [leaf("kshare", {"REALTIME": "5s"})]))
+    watch.started(QUERY, "run")
+    assert ("Leave out realTime, or the trigger" in caplog.text) == (trigger in ONE_BATCH)
 
 
 def test_each_source_is_asked_for_its_own(

@@ -26,12 +26,13 @@ from tests.support.effort import examples
 from tests.support.options import BASE
 
 Offsets = dict[str, Any]
+ENDS = "__kshare_range_ends.old"
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster() as running:
+    with FakeCluster(topics={ENDS: 2}) as running:
         yield running
 
 
@@ -157,6 +158,54 @@ def test_ranges_stand_apart_in_what_moves(cluster: FakeCluster) -> None:
     query.run(old=False, batches=2, fails=False)
     query.run(old=True, batches=99, fails=False)
     assert query.seen == Counter((0, i) for i in range(60))
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [(True, 1, True), (True, 2, False), (True, 2, True), (True, 2, False)],
+        [(True, 2, True), (False, 2, True), (True, 2, False)],
+        [(False, 1, False), (True, 1, False), (True, 1, True), (False, 1, False)],
+    ],
+    ids=["old", "to and fro amid batches", "to and fro"],
+)
+def test_each_record_once_in_real_time(
+    cluster: FakeCluster, runs: list[tuple[bool, int, bool]]
+) -> None:
+    topic = new_topic(cluster, partitions=2)
+    query = Query(
+        {
+            "kafka.bootstrap.servers": cluster.bootstrap_servers,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "keyRanges": "2",
+            "realTime": "200ms",
+            "realTime.topic": ENDS,
+        }
+    )
+    produced = 0
+    for old, batches, fails in runs:
+        for partition in (0, 1):
+            cluster.produce(
+                topic, [Record(b"k%d" % n, b"v") for n in range(9)], partition=partition
+            )
+        produced += 9
+        query.run(old=old, batches=batches, fails=fails)
+    assert decode(query.log[-1]).open is not None
+    for _ in range(50):  # a batch ends when its time is over, whatever has come
+        if query.seen.total() < 2 * produced:
+            query.run(old=True, batches=1, fails=False)
+    assert query.seen == Counter((p, i) for p in (0, 1) for i in range(produced))
+
+
+def test_a_held_query_in_real_time_is_refused(cluster: FakeCluster, tmp_path: Path) -> None:
+    folder = str(tmp_path / "of-a-load")
+    options = {"kafka.bootstrap.servers": "x:1", "subscribe": "t", "realTime": "5s"}
+    with (
+        hold(folder),
+        pytest.raises(OptionsError, match=r"realTime: .* trigger\(availableNow=True\)"),
+    ):
+        PlainReader(new_reader(options), folder).latestOffset()
 
 
 def test_a_new_query_starts_where_it_was_first_told_to(cluster: FakeCluster) -> None:

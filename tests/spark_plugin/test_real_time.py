@@ -10,7 +10,6 @@ import pytest
 from kshare.core.checkpoint import decode
 from kshare.errors import OptionsError
 from kshare.testing import FakeCluster, Record
-from spark_plugin import source
 from spark_plugin.source import KshareDataSource
 from spark_plugin.spark_api import ReadAllAvailable
 
@@ -116,11 +115,3 @@ def test_triggers_that_read_what_is_there_are_refused(cluster: FakeCluster) -> N
         stream.reader.latestOffset(stream.at, ReadAllAvailable())
     assert stream.plan()
     stream.reader.stop()
-
-
-def test_an_older_spark_is_refused(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "TELLS_START", False)
-    made = KshareDataSource({"kafka.bootstrap.servers": "x:1", "subscribe": "t", "realTime": "5s"})
-    reader = made.streamReader(made.schema())
-    with pytest.raises(OptionsError, match=r"realTime: needs Spark 4\.2 or later, and this is "):
-        reader.initialOffset()
