@@ -9,7 +9,8 @@
   older, and the batch reads nothing that is more than the option's time later than the oldest of
   these. The record that is due next in some partition is not later than the bound, so reading goes
   on whatever the timestamps are. A timestamp in the future counts as now; a record without a
-  timestamp (-1) counts nowhere.
+  timestamp (-1) counts nowhere. A batch that reads whatever comes (``realTime``) may leave all that
+  is pending: it ends when now is the option's time after the oldest of that.
 
 A function of the arguments. Cost: linear in partitions.
 """
@@ -26,6 +27,7 @@ __all__ = [
     "PartitionTimes",
     "StampedOffset",
     "admit",
+    "open_milliseconds",
     "should_wait",
     "surely_read",
     "time_bound",
@@ -154,6 +156,30 @@ def time_bound(
         return None
     bound = min(levels) + max_ahead_ms
     return None if bound >= now_ms else bound - bound % max(max_ahead_ms // _STEPS, 1)
+
+
+def open_milliseconds(
+    pending: Iterable[StampedOffset | None], *, wanted_ms: int, max_ahead_ms: int, now_ms: int
+) -> int:
+    """How long a batch may read whatever comes.
+
+    It may leave everything that is pending, and read what is as late as the time when it ends. What
+    comes meanwhile is no older than now.
+
+    Args:
+        pending: The first pending record of each partition; None where there is none.
+        wanted_ms: How long it would read; at least 1.
+        max_ahead_ms: Maximum distance from the oldest record that is left; at least 1.
+        now_ms: The time, milliseconds since 1970.
+
+    Returns:
+        Milliseconds; 0 if they were so few that a batch is better which ends where logs end now,
+        as it leaves nothing behind.
+    """
+    known = [at.timestamp_ms for at in pending if at is not None and at.timestamp_ms >= 0]
+    left = min([now_ms, *known]) + max_ahead_ms - now_ms
+    least = max(min(wanted_ms, max_ahead_ms // _STEPS), 1)
+    return min(wanted_ms, left) if left >= least else 0
 
 
 def surely_read(

@@ -6,7 +6,8 @@ values, and the entry ``open`` of the offset dict (:mod:`kshare.core.checkpoint`
     {"name": "3f9c-12", "ms": 60000, "log": ["__kshare_range_ends", 5, 1234],
      "ranges": {"topic": {"0": [[[lo, hi], ...], ...]}}}
 
-The log is named, so a query whose options name another one finds the ends of its last batch.
+With ``maxTimeAhead``, ``"until"`` is besides, the time when reading ends at the latest. The log is
+named, so a query whose options name another one finds the ends of its last batch.
 
 Guarantees: ``decode_open(encode_open(x)) == x``, also through JSON text; whatever the entry, the
 outcome is a value or a ValueError, within bounds.
@@ -43,6 +44,7 @@ MILLISECONDS_MAX: Final = 24 * 3_600_000
 _NAME_MAX: Final = 100
 _TOPIC_MAX: Final = 249
 _FIELDS: Final = {"name", "ms", "log", "ranges"}
+_UNTIL: Final = "until"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class OpenBatch:
         log: Where in it the ends are.
         ranges: The key hashes of each range, by partition; disjoint. What is in none is not read:
             parked keys, and what the query never reads.
+        until_ms: When reading ends at the latest, milliseconds since 1970, also if the batch runs
+            again later: what has no end then ends where it begins. None: only its length counts.
     """
 
     name: str
@@ -77,6 +81,7 @@ class OpenBatch:
     topic: str
     log: LogPosition
     ranges: Mapping[TopicPartition, tuple[KeyRanges, ...]]
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,8 @@ def encode_open(batch: OpenBatch) -> dict[str, Any]:
     for (topic, partition), parts in sorted(batch.ranges.items()):
         ranges.setdefault(topic, {})[str(partition)] = [hashes.pairs for hashes in parts]
     log = [batch.topic, batch.log.partition, batch.log.offset]
-    return {"name": batch.name, "ms": batch.milliseconds, "log": log, "ranges": ranges}
+    until = {} if batch.until_ms is None else {_UNTIL: batch.until_ms}
+    return {"name": batch.name, "ms": batch.milliseconds, "log": log, "ranges": ranges, **until}
 
 
 def decode_open(value: Any) -> OpenBatch:
@@ -121,7 +127,7 @@ def decode_open(value: Any) -> OpenBatch:
         ValueError: It is none; the text says what is wrong.
     """
     try:
-        if set(value) != _FIELDS:
+        if set(value) - {_UNTIL} != _FIELDS:
             raise ValueError(f"wanted {', '.join(sorted(_FIELDS))}; found {sorted(value)!r:.100}")
         log_topic, partition, offset = list_of(value["log"])
         position = LogPosition(count_of(partition, PARTITION_MAX), count_of(offset, OFFSET_MAX))
@@ -136,6 +142,7 @@ def decode_open(value: Any) -> OpenBatch:
             _name_of(log_topic, _TOPIC_MAX),
             position,
             ranges,
+            count_of(value[_UNTIL], OFFSET_MAX) if _UNTIL in value else None,
         )
     except (*DAMAGE, AttributeError) as error:
         raise ValueError(f"{error}") from None

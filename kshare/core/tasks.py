@@ -148,12 +148,14 @@ class OpenTask:
         milliseconds: How long it reads.
         topic: The topic of the log of ends.
         log: Where in it the ends of the batch are.
+        until_ms: When it ends reading at the latest, milliseconds since 1970; None: no such time.
     """
 
     ranges: tuple[OpenRange, ...]
     milliseconds: int
     topic: str
     log: LogPosition
+    until_ms: int | None = None
 
 
 def fetch_groups(query: str, batch: str, offsets: Iterable[OffsetRange]) -> list[FetchGroup | None]:

@@ -102,7 +102,6 @@ SOURCE_RULES: Final = (
         _FOR_A_WHILE,
         "leave it out",
     ),
-    Rule("maxTimeAhead", "realTime !maxTimeAhead=inf", _FOR_A_WHILE, "leave it out, or set off"),
     Rule("splitBy=offset", "realTime", "has no effect with realTime", "cut by key hash"),
     Rule(
         "minPartitions=auto maxTasks=auto",

@@ -16,7 +16,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.core.rate import PlannedLimits
 from kshare.options import SourceOptions
 from kshare.planner.key_selection import KeySelection
-from kshare.planner.time_alignment import TimeAlignment
+from kshare.planner.time_alignment import OpenTime, TimeAlignment
 
 __all__ = ["BatchBounds", "BatchEnd", "TriggerGate"]
 
@@ -56,6 +56,15 @@ class BatchBounds:
     def name_parked(self, keys: Iterable[tuple[str, bytes]]) -> None:
         """Name parked keys in a warning, as no bound waits for them."""
         self._alignment.name_parked(keys)
+
+    def open_time(
+        self,
+        batch: BatchStart,
+        available: Mapping[TopicPartition, int],
+        keys: KeySelection,
+    ) -> OpenTime | None:
+        """How long a batch may read whatever comes; None if it has to have an end."""
+        return self._alignment.open_time(batch.progress, available, keys)
 
     def waits(
         self,

@@ -36,6 +36,7 @@ from kshare.errors import KafkaError
 from kshare.options import SourceOptions
 from kshare.planner.batch_history import raise_or_warn
 from kshare.planner.key_selection import KeySelection
+from kshare.planner.time_alignment import OpenTime
 from kshare.wire.protocol.retry import RetryDeadline
 
 __all__ = ["CutRanges", "EndLogLike", "OpenBatches"]
@@ -112,7 +113,11 @@ class OpenBatches:
         self._unread_said_at: float | None = None
 
     def plan(
-        self, progress: Progresses, available: Mapping[TopicPartition, int], keys: KeySelection
+        self,
+        progress: Progresses,
+        available: Mapping[TopicPartition, int],
+        keys: KeySelection,
+        time_left: OpenTime | None,
     ) -> OpenBatch | None:
         """The next batch.
 
@@ -120,16 +125,16 @@ class OpenBatches:
             progress: Where its partitions begin.
             available: Where their logs end now.
             keys: What the query reads, without parked keys.
+            time_left: How long it may read; None: not at all.
 
         Returns:
-            None if the options do not say ``realTime``, or there is nothing that it could read.
+            None if it may not, or there is nothing that it could read.
 
         Raises:
             KafkaError: The log of ends cannot be had.
             PlanError: The range assignor's answer cannot be used.
         """
-        seconds = self._options.real_time_seconds
-        if seconds is None:
+        if time_left is None:
             return None
         read = {tp: hashes for tp in progress if (hashes := keys.readable(tp))}
         cut = self._cut(read, progress, available)
@@ -142,7 +147,8 @@ class OpenBatches:
             return None
         topic = self._options.real_time_topic or RANGE_ENDS_TOPIC
         position = self._log_of(topic).position()
-        return OpenBatch(next(self._names), round(seconds * 1000), topic, position, ranges)
+        name, milliseconds = next(self._names), time_left.milliseconds
+        return OpenBatch(name, milliseconds, topic, position, ranges, time_left.until_ms)
 
     def tasks(self, offsets: BatchOffsets) -> tuple[OpenTask, ...]:
         """The tasks of a batch, which is about to run; the same for the same dict and options."""
@@ -158,6 +164,7 @@ class OpenBatches:
                 batch.milliseconds,
                 batch.topic,
                 batch.log,
+                batch.until_ms,
             )
             for numbers in packed
         )

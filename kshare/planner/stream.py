@@ -322,7 +322,8 @@ class StreamPlanner:
             reached: How far each partition is when the batch before is done.
             max_offsets: Maximum number of offsets of the batch; None for none.
         """
-        opened = self._open.plan(batch.progress, available, keys)
+        time_left = self._bounds.open_time(batch, available, keys)
+        opened = self._open.plan(batch.progress, available, keys, time_left)
         if opened is not None:  # its dict says where all partitions begin
             after = BatchOffsets(batch.progress, schemas=self._schemas.pins, open=opened)
             return after, [], PlannedLimits()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from kshare.core.admission import PartitionTimes, StampedOffset, time_bound
+from kshare.core.admission import PartitionTimes, StampedOffset, open_milliseconds, time_bound
 from kshare.core.hashing import KeyRanges
 from kshare.core.listing import join_names
 from kshare.core.progress import Progress, Slice, TopicPartition
@@ -25,7 +25,7 @@ from kshare.options import SourceOptions
 from kshare.planner.cluster_view import ClusterView
 from kshare.planner.key_selection import KeySelection
 
-__all__ = ["LogTimes", "TimeAlignment"]
+__all__ = ["LogTimes", "OpenTime", "TimeAlignment"]
 
 _log = logging.getLogger("kshare.planner")
 
@@ -61,6 +61,18 @@ class LogTimes:
         return find_later(slice_, than_ms, self._options)
 
 
+class OpenTime(NamedTuple):
+    """How long a batch of ``realTime`` reads.
+
+    Attributes:
+        milliseconds: From the begin of a task on.
+        until_ms: When it ends at the latest, milliseconds since 1970; None without a bound.
+    """
+
+    milliseconds: int
+    until_ms: int | None = None
+
+
 class _Looked(NamedTuple):
     """The part of a partition's log that was scanned."""
 
@@ -89,6 +101,7 @@ class TimeAlignment:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._ahead_ms = options.max_time_ahead_ms
+        self._real_time_seconds = options.real_time_seconds
         self._view = view
         self._times = times or LogTimes(options)
         self._wall_clock = wall_clock
@@ -157,6 +170,46 @@ class TimeAlignment:
                 join_names(waiting),
             )
         return cut
+
+    def open_time(
+        self,
+        progress: Mapping[TopicPartition, Progress],
+        available: Mapping[TopicPartition, int],
+        keys: KeySelection,
+    ) -> OpenTime | None:
+        """How long a batch may read whatever comes.
+
+        Args:
+            progress: Where it begins.
+            available: Where the logs of these partitions end.
+            keys: What the query reads.
+
+        Returns:
+            None if it has to end where logs end now: the options do not say ``realTime``, or what
+            is pending is almost as old as ``maxTimeAhead``.
+
+        Raises:
+            KafkaError: The cluster did not answer.
+        """
+        if self._real_time_seconds is None:
+            return None
+        wanted = round(self._real_time_seconds * 1000)
+        if self._ahead_ms is None:
+            return OpenTime(wanted)
+        slices = [
+            Slice(*tp, stripes=stripes)
+            for tp, at in progress.items()
+            if (stripes := at.pending_stripes(available[tp], keys.readable(tp)))
+        ]
+        first = self._times.first(slices) if slices else []
+        now_ms = int(self._wall_clock() * 1000)
+        milliseconds = open_milliseconds(
+            first, wanted_ms=wanted, max_ahead_ms=self._ahead_ms, now_ms=now_ms
+        )
+        if milliseconds:
+            return OpenTime(milliseconds, now_ms + milliseconds)
+        _log.info("maxTimeAhead: what is pending is that old; a batch reads it, and ends")
+        return None
 
     def _pending_times(
         self,

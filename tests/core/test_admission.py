@@ -13,6 +13,7 @@ from kshare.core.admission import (
     PartitionTimes,
     StampedOffset,
     admit,
+    open_milliseconds,
     should_wait,
     surely_read,
     time_bound,
@@ -172,6 +173,29 @@ def test_reading_goes_on_and_stays_near_what_is_left(
     assert min(left) + ahead * 3 / 4 <= bound <= min(left) + ahead
     due = [each.next.timestamp_ms for each in found.values() if each.next and each.left]
     assert any(ms <= bound for ms in due)
+
+
+@given(
+    st.lists(st.none() | stamps, max_size=4),
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.integers(0, 1200),
+)
+def test_a_batch_that_reads_whatever_comes_stays_near_what_it_may_leave(
+    first: list[int | None], wanted: int, ahead: int, now: int
+) -> None:
+    pending = [None if ms is None else StampedOffset(9, ms) for ms in first]
+    found = open_milliseconds(pending, wanted_ms=wanted, max_ahead_ms=ahead, now_ms=now)
+    assert 0 <= found <= wanted
+    # The twin: it may leave all that is pending, and what comes until it ends.
+    left = [ms for ms in first if ms is not None and ms >= 0] + [now]
+    latest = now + found
+    if found:
+        assert latest - min(left) <= ahead
+    else:
+        assert now + min(wanted, ahead // 4) > min(left) + ahead or now >= min(left) + ahead
+    if min(left) == now:
+        assert found == min(wanted, ahead)  # what is up to date reads on
 
 
 def test_it_moves_in_quarters() -> None:

@@ -215,7 +215,8 @@ def test_a_reader_that_was_alone() -> None:
 
 
 def test_the_entry_is_read_as_it_was_written() -> None:
-    assert decode_open(json.loads(json.dumps(encode_open(BATCH)))) == BATCH
+    for batch in (BATCH, replace(BATCH, until_ms=7)):
+        assert decode_open(json.loads(json.dumps(encode_open(batch)))) == batch
 
 
 HALF = LEFT.pairs
@@ -234,6 +235,8 @@ HALF = LEFT.pairs
         ("ranges", {"t": {"0": []}}),
         ("ranges", {"t": {"0": [HALF, HALF]}}),
         ("ranges", {"t": {"0": [[]]}}),
+        ("until", -1),
+        ("until", None),
         ("more", 1),
     ],
 )

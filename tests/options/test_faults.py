@@ -527,7 +527,6 @@ def test_a_range_assignor_that_is_not_there_is_a_fault() -> None:
         ("minOffsetsPerTrigger", "5"),
         ("maxTriggerDelay", "5s"),
         ("maxOffsetsAhead", "5"),
-        ("maxTimeAhead", "5s"),
         ("maxRecordsPerPartition", "5"),
         ("splitBy", "offset"),
         ("minPartitions", "auto"),
@@ -542,7 +541,7 @@ def test_what_gives_a_batch_an_end_contradicts_real_time(name: str, value: str) 
 
 
 def test_real_time() -> None:
-    found = options({"realTime": "1.5 min", "realTime.topic": "ends", "maxTimeAhead": "off"})
+    found = options({"realTime": "1.5 min", "realTime.topic": "ends", "maxTimeAhead": "5m"})
     assert found.real_time_seconds == pytest.approx(90)
     assert found.real_time_topic == "ends"
     beside = {"keyRanges": "4", "minPartitions": "8", "maxTasks": "4", "keys": '["k"]'}

@@ -21,7 +21,7 @@ from tests.support.effort import examples
 from tests.support.open_query import Ends, OpenQuery
 from tests.support.planner import KEYS, Log, grown
 
-T0 = TopicPartition("t", 0)
+T0, T1 = (TopicPartition("t", number) for number in range(2))
 
 
 def ends_of(query: OpenQuery) -> Ends:
@@ -74,6 +74,73 @@ def test_a_batch_runs_again_by_its_dict() -> None:
     query.trigger()
     query.check_all()
     assert {*query.ends} == {RANGE_ENDS_TOPIC, "other"}
+
+
+def test_a_batch_ends_before_it_is_too_far_ahead_of_what_it_may_leave() -> None:
+    query = OpenQuery(Log(2), realTime="5s", maxTimeAhead="10s")
+    opened = decode(query.plan()).open
+    assert opened is not None
+    assert (opened.milliseconds, opened.until_ms) == (5_000, 1_005_000)
+    query.log.append(T0, b"a", 993_000)
+    query.log.append(T1, b"b", 999_000)
+    end = query.plan()
+    opened = decode(json.dumps(end)).open
+    assert opened is not None
+    assert (opened.milliseconds, opened.until_ms) == (3_000, 1_003_000)
+    (task, *_) = query.tasks(end)
+    assert (task.milliseconds, task.until_ms) == (3_000, 1_003_000)
+    query.finish(end)
+    query.check_all()
+
+
+def test_what_is_nearly_too_old_is_read_by_a_batch_with_an_end() -> None:
+    query = OpenQuery(Log(2), realTime="5s", maxTimeAhead="10s")
+    query.log.append(T0, b"a", 500_000)
+    query.log.append(T1, b"b", 999_000)
+    end = query.plan()
+    assert decode(end).open is None
+    assert {tp: at.stable for tp, at in decode(end).progress.items()} == {T0: 1, T1: 1}
+    query.at = end
+    query.log.append(T0, b"a", 999_500)
+    opened = decode(query.plan()).open
+    assert opened is not None
+    assert opened.until_ms == 1_005_000
+
+
+@examples(60)
+@given(st.integers(0, 1 << 32))
+def test_no_record_comes_behind_a_watermark_of_that_delay(seed: int) -> None:
+    """Spark moves it when a batch has ended. Some ranges do not get on, and are left."""
+    chance, watermark = random.Random(seed), 0
+    query = OpenQuery(Log(2), keyRanges="2", realTime="5s", maxTimeAhead="10s")
+
+    def write() -> None:
+        for tp in (T0, T1):
+            query.log.append(tp, chance.choice(KEYS), int(query.wall * 1000))
+
+    for _ in range(12):
+        query.wall += chance.choice([0.1, 1, 4, 40])
+        write()
+        end = query.plan()
+        opened, done = decode(end).open, len(query.delivered)
+        if opened is None:  # it reads all there is
+            every = [(tp, at) for tp in (T0, T1) for at in range(len(query.log.keys[tp]))]
+            query.delivered += sorted({*every} - {*query.delivered})
+        else:
+            assert opened.until_ms is not None
+            until = opened.until_ms / 1000
+
+            def read_on(until: float = until) -> None:
+                query.wall = min(query.wall + chance.uniform(0, 4), until)
+                write()
+
+            for task in query.tasks(end):
+                if chance.random() < 0.7:
+                    query.delivered += query.run(task, read_on)
+        query.at = end
+        times = [query.log.timestamp(*row) for row in query.delivered[done:]]
+        assert min(times, default=watermark) >= watermark
+        watermark = max([watermark, *(ms - 10_000 for ms in times)])
 
 
 def test_each_plan_has_a_name_of_its_own() -> None:

@@ -13,7 +13,7 @@ from kshare.core.tasks import OpenTask
 from kshare.options import parse_options
 from kshare.planner import StreamPlanner
 from kshare.planner.query_group import QueryMemberLike
-from tests.support.planner import Feedback, Log, Parking, check_once, check_order
+from tests.support.planner import Feedback, Log, LogTimes, Parking, check_once, check_order
 
 Rows = list[tuple[TopicPartition, int]]
 
@@ -64,6 +64,7 @@ class OpenQuery:
         self.ends: dict[str, Ends] = {}
         self.parking = Parking()
         self.now = 0.0
+        self.wall = 1000.0  # seconds since 1970
         self.attempts = 0
         self.delivered: Rows = []  # of committed batches
         self.restart()
@@ -89,6 +90,8 @@ class OpenQuery:
             clock=lambda: self.now,
             group=self.group,
             end_log=lambda topic: self.ends.setdefault(topic, Ends()),
+            times=LogTimes(self.log, committed=False),
+            wall_clock=lambda: self.wall,
         )
 
     def plan(self) -> dict[str, Any]:

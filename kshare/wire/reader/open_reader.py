@@ -82,6 +82,7 @@ class OpenReader:
         parked: The hashes of the keys that are parked now, by topic; asked for with each batch of
             rows, so it must not wait.
         seconds: Source of time.
+        wall_clock: Seconds since 1970.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class OpenReader:
         *,
         parked: Callable[[], Mapping[str, KeyRanges]] = no_parked,
         seconds: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._task = task
         self._options = options
@@ -100,7 +102,10 @@ class OpenReader:
         self._seconds = seconds
         self._attempt = token_hex(8)
         self._no_rows = pa.RecordBatch.from_pylist([], schema(options.column_names))
-        self._until = seconds() + task.milliseconds / 1000
+        left = task.milliseconds / 1000
+        if task.until_ms is not None:
+            left = min(left, task.until_ms / 1000 - wall_clock())
+        self._until = seconds() + left
         self._readers: dict[RangeId, RangeReader] = {
             each.id: RangeReader.of(each) for each in task.ranges
         }

@@ -301,6 +301,20 @@ class Forgetful:
         self.keys = [*getattr(self, "keys", []), *ends]
 
 
+def test_it_ends_by_the_clock_if_the_batch_says_so(cluster: FakeCluster) -> None:
+    """A batch that runs again after that reads what had ended, and nothing else."""
+    task, seconds = replace(task_of(), until_ms=100_000), Seconds()
+    with EndLog(cluster_kafka(cluster)) as ends:
+        early = attempt(cluster, task, ends, seconds=seconds, wall_clock=lambda: 99.0).batches()
+        assert take(early, 60) == list(range(60))
+        seconds.now += 1
+        assert rest(early) == []
+        late = replace(task_of(name="late"), until_ms=100_000)
+        assert rest(attempt(cluster, late, ends, wall_clock=lambda: 100.0).batches()) == []
+        again = attempt(cluster, task, ends, wall_clock=lambda: 100.0)
+        assert rest(again.batches()) == list(range(60))
+
+
 def test_a_log_that_does_not_keep_ends_is_named(cluster: FakeCluster) -> None:
     task, ends = task_of(), Forgetful()
     reader = OpenReader(task, options_of(cluster), ends, seconds=Seconds(step=30))
