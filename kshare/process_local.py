@@ -24,14 +24,16 @@ class ProcessLocal(Generic[_T]):
     def __init__(self, make: Callable[[], _T], *, keeps_copy: bool) -> None:
         self._make = make
         self._keeps_copy = keeps_copy
-        self._of = os.getpid(), make()
+        self._of = {os.getpid(): make()}
 
     def __call__(self) -> _T:
-        """The value."""
-        process, value = self._of
-        if process != os.getpid():
-            if self._keeps_copy:
-                _of_parents.append(value)
-            value = self._make()
-            self._of = os.getpid(), value
-        return value
+        """The value; the same for all threads."""
+        here = os.getpid()
+        if here not in self._of:
+            # No lock: the copy of one may be held. Of what two threads make, both take one.
+            self._of.setdefault(here, self._make())
+            for process in [each for each in [*self._of] if each != here]:
+                copy = self._of.pop(process, None)
+                if self._keeps_copy and copy is not None:
+                    _of_parents.append(copy)
+        return self._of[here]

@@ -161,6 +161,15 @@ class CompactedTopic:
         (offset,) = self._cluster.latest([TopicPartition(self.name, partition)]).values()
         return offset
 
+    def topic_id(self) -> str | None:
+        """The id that the topic has now; None if its brokers have none.
+
+        Raises:
+            UnknownTopicError: The topic does not exist.
+        """
+        self._cluster.partitions(Subscribe((self.name,)))
+        return self._cluster.topic_ids().get(self.name)
+
     def config(self) -> TopicConfig | None:
         """The configuration of the topic; None if this client is not authorized to know."""
         return self._cluster.topic_configs([self.name]).get(self.name)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from secrets import randbelow
-from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeVar
 
 from confluent_kafka import Producer
@@ -127,12 +126,7 @@ class EndLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def open(self) -> None:
@@ -155,14 +149,11 @@ class EndLog:
 
     def position(self) -> LogPosition:
         """The end of the log of this query's new batches. Makes the topic if it is not there."""
-        partition = self._partition()
         try:
-            offset = self._attempted(lambda: self._rows.end(partition))
+            return self._attempted(self._position)
         except UnknownTopicError:  # deleted since this object has made or found it
             self._own = None
-            partition = self._partition()
-            offset = self._attempted(lambda: self._rows.end(partition))
-        return LogPosition(partition, offset)
+            return self._attempted(self._position)
 
     def read(self, position: LogPosition, ranges: Sequence[OpenRange]) -> RangeEnds:
         """The ends of ranges of one batch, as the log has them now.
@@ -178,13 +169,15 @@ class EndLog:
         if not ranges:
             return no_ends(ranges)
         batch = ranges[0].id.batch
+        is_other = False
         if self._reading != (position, batch):
-            self._rows.seek(position.partition, position.offset)
+            is_other = self._is_other(position)
+            self._rows.seek(position.partition, 0 if is_other else position.offset)
             self._reading, self._found = (position, batch), []
             self._seen.setdefault(batch, _Seen(position.partition, set()))
         changes = self._attempted(self._rows.read)
-        if changes.restarted:
-            self._lose(position)
+        if is_other or changes.restarted:
+            self._lose(position, "was made again since" if is_other else "ends before that")
         self._take(batch, changes)
         return no_ends(ranges).read(self._found)
 
@@ -226,6 +219,22 @@ class EndLog:
         """Close the connections."""
         with closing(self._rows), closing(self._writer):
             self._reading = None
+
+    def _position(self) -> LogPosition:
+        partition = self._partition()
+        # In this order: what is made again in between is seen by its length.
+        topic_id = self._rows.topic_id()
+        return LogPosition(partition, self._rows.end(partition), topic_id)
+
+    def _is_other(self, position: LogPosition) -> bool:
+        """Whether the topic was made again since a position in it was taken; as far as is known."""
+        if position.topic_id is None:
+            return False
+        try:
+            topic_id = self._attempted(self._rows.topic_id)
+        except UnknownTopicError:
+            return True
+        return topic_id not in {None, position.topic_id}
 
     def _partition(self) -> int:
         if self._own is None:
@@ -275,8 +284,8 @@ class EndLog:
             fault,
         )
 
-    def _lose(self, position: LogPosition) -> None:
-        """The log is shorter than it was, or gone: what it holds now may be of anybody.
+    def _lose(self, position: LogPosition, why: str) -> None:
+        """The log is another one, shorter than it was, or gone: it may hold what is of anybody.
 
         Raises:
             DataLossError: ``failOnDataLoss`` is true.
@@ -284,8 +293,8 @@ class EndLog:
         self._found = []
         text = (
             f"topic {self.topic}, which says where ranges of a realTime query ended, was deleted "
-            f"or cut: partition {position.partition} ends before offset {position.offset}, where "
-            "the last batch begins in it. Records of that batch may come again"
+            f"or cut: the last batch begins in it with partition {position.partition}, offset "
+            f"{position.offset}, and it {why}. Records of that batch may come again"
         )
         if self._fails:
             self._reading = None

@@ -41,7 +41,6 @@ __all__ = [
     "RangeReader",
     "Step",
     "done_slices",
-    "is_lost",
     "missing",
     "no_ends",
     "open_ranges",
@@ -146,11 +145,6 @@ def read_so_far(
     ranges = open_ranges(batch, progress)
     known = RangeEnds(ends.wanted, {**seals(ranges, ends), **ends.ends})
     return reached(ranges, progress, known, lambda _: NO_HASHES)
-
-
-def is_lost(batch: OpenBatch, log_end: int) -> bool:
-    """True if the log of ends was deleted since the batch was planned, or cut."""
-    return log_end < batch.log.offset
 
 
 # -- what a task does ----------------------------------------------------------------------------

@@ -3,11 +3,13 @@
 What such a batch is, and how its ends are agreed on: :mod:`kshare.core.open_batch`. Here are the
 values, and the entry ``open`` of the offset dict (:mod:`kshare.core.checkpoint`)::
 
-    {"name": "3f9c-12", "ms": 60000, "log": ["__kshare_range_ends", 5, 1234],
+    {"name": "3f9c-12", "ms": 60000,
+     "log": ["__kshare_range_ends", 5, 1234, "4f2MKlUTTBmJHhvEqUjM5A"],
      "ranges": {"topic": {"0": [[[lo, hi], ...], ...]}}}
 
 With ``maxTimeAhead``, ``"until"`` is besides, the time when reading ends at the latest. The log is
-named, so a query whose options name another one finds the ends of its last batch.
+named, so a query whose options name another one finds the ends of its last batch. Its id tells it
+from one that was made again under its name; there is none where brokers have none.
 
 Guarantees: ``decode_open(encode_open(x)) == x``, also through JSON text; whatever the entry, the
 outcome is a value or a ValueError, within bounds.
@@ -54,10 +56,12 @@ class LogPosition:
     Attributes:
         partition: Partition of the log's topic.
         offset: The end of that partition when the batch was planned.
+        topic_id: The id of the topic; None if it is not known.
     """
 
     partition: int
     offset: int
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ def encode_open(batch: OpenBatch) -> dict[str, Any]:
     for (topic, partition), parts in sorted(batch.ranges.items()):
         ranges.setdefault(topic, {})[str(partition)] = [hashes.pairs for hashes in parts]
     log = [batch.topic, batch.log.partition, batch.log.offset]
+    log += [] if batch.log.topic_id is None else [batch.log.topic_id]
     until = {} if batch.until_ms is None else {_UNTIL: batch.until_ms}
     return {"name": batch.name, "ms": batch.milliseconds, "log": log, "ranges": ranges, **until}
 
@@ -129,8 +134,10 @@ def decode_open(value: Any) -> OpenBatch:
     try:
         if set(value) - {_UNTIL} != _FIELDS:
             raise ValueError(f"wanted {', '.join(sorted(_FIELDS))}; found {sorted(value)!r:.100}")
-        log_topic, partition, offset = list_of(value["log"])
-        position = LogPosition(count_of(partition, PARTITION_MAX), count_of(offset, OFFSET_MAX))
+        log_topic, partition, offset, *ids = list_of(value["log"])
+        position = LogPosition(
+            count_of(partition, PARTITION_MAX), count_of(offset, OFFSET_MAX), _id_of(ids)
+        )
         ranges = {
             TopicPartition(text_of(topic), _number_of(number)): _ranges_of(parts)
             for topic, partitions in value["ranges"].items()
@@ -153,6 +160,12 @@ def _name_of(value: Any, longest: int) -> str:
     if not 0 < len(name) <= longest:
         raise ValueError(f"a name of {len(name)} characters; wanted 1 to {longest}")
     return name
+
+
+def _id_of(ids: list[Any]) -> str | None:
+    if len(ids) > 1:
+        raise ValueError(f"wanted an id of the log's topic at most; found {ids!r:.100}")
+    return _name_of(ids[0], _NAME_MAX) if ids else None
 
 
 def _number_of(text: str) -> int:

@@ -11,7 +11,7 @@
 Model and rules: :mod:`kshare.core.open_batch` and ``docs/design/real-time.md``. Everything but
 ``plan`` goes by the dict: a query whose option has changed, or is gone, finishes its last batch.
 
-Cost: for each batch three requests to the log of ends, and a write.
+Cost: for each batch five requests to the log of ends, and a write.
 """
 
 import logging
@@ -49,6 +49,8 @@ _SLOW_BATCHES: Final = 2
 """One alone may be the first one, whose tasks start their workers."""
 _UNREAD_SECONDS: Final = 60.0
 """A sink that never reads to the end has several batches a second: it is said so seldom."""
+_PARTS_MAX: Final = 10_000
+"""Maximum number of stretches of key hashes in a range: a record of 1 MB has room for two ends."""
 
 Progresses: TypeAlias = Mapping[TopicPartition, Progress]
 CutRanges: TypeAlias = Callable[
@@ -141,7 +143,7 @@ class OpenBatches:
         ranges = {
             tp: parts
             for tp, hashes in read.items()
-            if (parts := tuple(part for one in cut[tp] if (part := KeyRanges([one]) & hashes)))
+            if (parts := tuple(part for one in cut[tp] for part in _writable(one, hashes)))
         }
         if not ranges:
             return None
@@ -202,8 +204,9 @@ class OpenBatches:
             )
             log.append({EndKey(each, f"{by}-{tries}"): end for each, end in unread.items()})
             ends, tries = log.read(batch.log, ranges), tries + 1
-        done = reached(ranges, offsets.progress, ends, lambda _: NO_HASHES)
-        self._check_assigned(batch, done)
+        if not_read := self._no_longer_assigned(batch):
+            done = reached(ranges, offsets.progress, ends, lambda _: NO_HASHES)
+            self._check_read(not_read, done)
         self._slots.finish(batch.name, batch.milliseconds / 1000)
         return reached(ranges, offsets.progress, ends, self._keys.unassigned)
 
@@ -242,15 +245,27 @@ class OpenBatches:
     def _log_of(self, topic: str) -> EndLogLike:
         if topic not in self._logs:
             log = self._make_log(topic)
-            log.open()
+            try:
+                log.open()
+            except BaseException:
+                log.close()
+                raise
             self._logs[topic] = log
         return self._logs[topic]
 
-    def _check_assigned(self, batch: OpenBatch, done: Progresses) -> None:
-        """Say what a run before has left unread that this one does not read."""
+    def _no_longer_assigned(self, batch: OpenBatch) -> dict[TopicPartition, KeyRanges]:
+        """What a run before has read that this one does not; only partitions with something."""
+        found = {}
         for tp, ranges in batch.ranges.items():
-            read = KeyRanges(part for hashes in ranges for part in hashes)
-            pending = done[tp].pending_of(done[tp].front, read & self._keys.unassigned(tp))
+            if unassigned := self._keys.unassigned(tp):
+                read = KeyRanges(part for hashes in ranges for part in hashes)
+                found[tp] = read & unassigned
+        return {tp: hashes for tp, hashes in found.items() if hashes}
+
+    def _check_read(self, not_read: Mapping[TopicPartition, KeyRanges], done: Progresses) -> None:
+        """Say what a run before has left unread that this one does not read."""
+        for tp, hashes in not_read.items():
+            pending = done[tp].pending_of(done[tp].front, hashes)
             if pending:
                 losses = [no_longer_assigned(tp, pending)]
                 raise_or_warn(losses, fail=self._options.fail_on_data_loss)
@@ -292,6 +307,16 @@ class _SlotWatch:
                 wanted,
                 tasks,
             )
+
+
+def _writable(cut: HashRange, hashes: KeyRanges) -> list[KeyRanges]:
+    """The hashes of a range that are read, as ranges whose ends fit into a record.
+
+    Many parked keys part a range into as many stretches of hashes.
+    """
+    parts = KeyRanges([cut]) & hashes
+    firsts = range(0, len(parts), _PARTS_MAX)
+    return [KeyRanges(parts[first : first + _PARTS_MAX]) for first in firsts]
 
 
 def _open(offsets: BatchOffsets) -> OpenBatch:

@@ -14,7 +14,6 @@ has opened it, it need not be opened again.
 
 import zlib
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError as RdKafkaError
@@ -84,12 +83,7 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def read(self) -> State | None:
@@ -219,12 +213,7 @@ class LedgerRecord:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._rows.close()
 
     def read(self) -> State | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,7 +53,8 @@ def test_the_first_proposal_counts_for_all_who_read(cluster: FakeCluster) -> Non
     (each,) = ranges_of("b")
     with end_log(cluster) as one, end_log(cluster, choose=lambda _: 0) as two:
         at = one.position()
-        assert at == LogPosition(2, 0)
+        assert (at.partition, at.offset) == (2, 0)
+        assert at.topic_id
         for log in (one, two):
             assert not log.read(at, [each]).ends
         one.append({EndKey(each.id, "one-0"): end(7)})
@@ -60,7 +62,7 @@ def test_the_first_proposal_counts_for_all_who_read(cluster: FakeCluster) -> Non
         for log in (one, two, two):  # the second time of one that has read it before
             assert log.read(at, [each]).ends == {each.id: end(7)}
         later = one.position()
-        assert later == LogPosition(2, 2)
+        assert later == replace(at, offset=2)
         assert not two.read(later, ranges_of("c")).ends
         assert two.read(at, [each]).ends == {each.id: end(7)}
         assert not two.read(at, []).ends
@@ -166,12 +168,32 @@ def test_a_log_that_was_cut_is_an_error_or_a_warning(
     beyond = LogPosition(2, 9)
     with end_log(cluster) as log:
         for _ in range(2):
-            with pytest.raises(DataLossError, match=r"partition 2 ends before offset 9.*set fail"):
+            with pytest.raises(DataLossError, match=r"offset 9, and it ends before.*set"):
                 log.read(beyond, [each])
     with end_log(cluster, fail_on_data_loss=False) as log:
         assert not log.read(beyond, [each]).ends
         log.append({EndKey(each.id, "0"): end(7)})
         assert log.read(beyond, [each]).ends == {each.id: end(7)}
+    assert [r for r in caplog.records if "Going on" in r.message]
+
+
+def test_a_log_that_was_made_again_is_an_error_or_a_warning(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    (each,) = ranges_of("b")
+    with end_log(cluster) as log:
+        at = log.position()
+        log.read(at, [each])
+        log.append({EndKey(each.id, "0"): end(7)})
+        former = replace(at, topic_id="former")  # the log has grown beyond where the batch began
+        for _ in range(2):
+            with pytest.raises(DataLossError, match=r"it was made again since.*set"):
+                log.read(former, [each])
+        gone = LogPosition(0, 0, "former")
+        with pytest.raises(DataLossError), end_log(cluster, topic="gone") as other:
+            other.read(gone, [each])
+    with end_log(cluster, fail_on_data_loss=False) as log:
+        assert log.read(former, [each]).ends == {each.id: end(7)}
     assert [r for r in caplog.records if "Going on" in r.message]
 
 
@@ -186,7 +208,7 @@ def test_a_topic_that_is_not_there_is_made(caplog: pytest.LogCaptureFixture) -> 
         assert log.read(at, [each]).ends == {each.id: end(7)}
     with FakeCluster() as cluster, end_log(cluster, topic=name, choose=lambda _: 0) as log:
         log.open()
-        assert log.position() == LogPosition(0, 0)
+        assert replace(log.position(), topic_id=None) == LogPosition(0, 0)
     assert [r for r in caplog.records if "Going on" in r.message]
 
 

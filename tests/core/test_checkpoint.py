@@ -221,6 +221,16 @@ def golden() -> dict[str, BatchOffsets]:
             schemas={"value": "avro id:7", "key": "string"},
         ),
         "v2_level": BatchOffsets({T0: Progress.at(123)}, schemas={"value": "json sha256:0a1b"}),
+        "v3_open_id": BatchOffsets(
+            {T0: Progress.at(5)},
+            open=OpenBatch(
+                "3f9c1d2e4b5a6978-13",
+                1,
+                "ends",
+                LogPosition(5, 1234, "4f2MKlUTTBmJHhvEqUjM5A"),
+                {T0: (ALL_HASHES,)},
+            ),
+        ),
         "v3_open": BatchOffsets(
             {T0: uneven().progress[T0], T1: Progress.at(5)},
             schemas={"value": "json sha256:0a1b"},

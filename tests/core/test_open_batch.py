@@ -14,7 +14,6 @@ from kshare.core.open_batch import (
     RangeReader,
     Step,
     done_slices,
-    is_lost,
     missing,
     no_ends,
     open_ranges,
@@ -185,8 +184,6 @@ def test_what_has_no_end_is_sealed_where_it_begins() -> None:
         ranges[0].id: RangeEnd.at(LEFT, 4),
         ranges[1].id: RangeEnd.at(RIGHT, 4),
     }
-    assert is_lost(BATCH, 6)
-    assert not is_lost(BATCH, 7)
 
 
 def test_a_reader_that_was_alone() -> None:

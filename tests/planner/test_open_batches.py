@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from kshare.cluster.topics import RANGE_ENDS_TOPIC
 from kshare.core.checkpoint import decode, encode
-from kshare.core.hashing import ALL_HASHES, WHOLE, key_hash, split
+from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, key_hash, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.open_batch import open_ranges
 from kshare.core.progress import Progress, TopicPartition
+from kshare.core.range_end import RangeEnd, encode_end
 from kshare.core.region import Rectangle
 from kshare.errors import DataLossError, KafkaError
 from tests.support.effort import examples
@@ -417,3 +418,27 @@ def test_each_record_comes_once_through_deaths(seed: int) -> None:
     chance.query.check_all()
     again: dict[str, Any] = encode(decode(chance.query.at))
     assert again == chance.query.at
+
+
+def test_a_range_among_very_many_parked_keys_is_cut_so_that_its_ends_can_be_written() -> None:
+    query = OpenQuery(grown(10), keyRanges="1")
+    parked = [b"%d" % number for number in range(25_000)]
+    query.parking.keys |= {("t", key) for key in parked}
+    batch = decode(query.plan()).open
+    assert batch is not None
+    ranges = batch.ranges[T0]
+    read = ALL_HASHES - KeyRanges.of_hashes(key_hash(key, 0) for key in parked)
+    assert KeyRanges(part for hashes in ranges for part in hashes) == read
+    assert max(len(encode_end(RangeEnd.at(hashes, 0))) for hashes in ranges) < 500_000
+
+
+def test_a_log_that_cannot_be_opened_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Ends) -> None:
+        raise KafkaError("not to be had")
+
+    query = OpenQuery(grown(10))
+    monkeypatch.setattr(Ends, "open", fail)
+    for closed in (1, 2):
+        with pytest.raises(KafkaError, match="not to be had"):
+            query.plan()
+        assert ends_of(query).closed == closed
