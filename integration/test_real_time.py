@@ -4,7 +4,7 @@ The judge is the one of query histories: a batch that runs again has the same re
 key's come in order. Besides, each record comes once with its batch's first run, and none is lost.
 
 ``python -m integration.test_real_time --kills 20`` kills so often, at random points, and prints the
-verdict.
+verdict; ``--minutes 10 --every 20`` kills each 20 s, for 10 minutes.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import random
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +27,11 @@ from integration.query_histories import Batch, batches_of, faults_of_batches
 from integration.runs import Driver, StreamingRun, was_killed
 from integration.spark_versions import OLDEST
 from integration.streaming_job import Kill
+from kshare.cli.query import observed_status
 from kshare.core.checkpoint import decode
+from kshare.monitor.live_file import read_live
+from kshare.monitor.status import Status
+from kshare.options import KafkaConfig
 from kshare.testing import Record
 from tests.support.clock import until
 
@@ -201,8 +206,53 @@ def test_nothing_is_lost_doubled_or_out_of_order_through_kills(
     assert decode(last).open is not None
 
 
-def soak(kills: int, seed: int, version: str | None) -> int:
-    """Kill a query so often, with other options at each start, and print the verdict."""
+def test_positions_are_live_while_a_micro_batch_reads(tmp_path: Path) -> None:
+    """Also for a process that only reads the checkpoint and Kafka; and for listeners, by a file."""
+    with KafkaBroker() as broker, Driver(tmp_path, master="local[3,4]") as driver:
+        query = RealTime(broker, driver, tmp_path, {"realTime": "30s"})
+        kafka = kafka_of(broker)
+
+        def look() -> Status:
+            return observed_status(str(query.run.checkpoint), kafka)
+
+        def live_positions() -> list[int]:
+            """Where partitions are, of which more was handed over than is committed."""
+            return [
+                each.done.stable
+                for each in look().partitions
+                if each.committed is not None and each.committed < each.done.stable
+            ]
+
+        with query.producing(), query.running():
+            in_all(lambda: len(query.run.offsets()) > 0)
+            in_all(lambda: len(live_positions()) == PARTITIONS)
+            seen = max(live_positions())
+            in_all(lambda: min(live_positions(), default=0) > seen)
+            in_all(lambda: look().checkpoint.sources[0].latency[0].records > KEYS)
+            opened = decode(max(query.run.offsets().items())[1]).open
+            assert opened is not None
+            in_all(lambda: read_live(opened.name) is not None)
+            live = read_live(opened.name)
+            assert live is not None
+            assert {each.partition.partition for each in live.ranges} == set(range(PARTITIONS))
+            assert all(each.position <= each.end for each in live.ranges)
+            assert live.latency.records > 0
+
+
+def kafka_of(broker: KafkaBroker) -> KafkaConfig:
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    return KafkaConfig(bootstrap_servers=((host, int(port)),))
+
+
+def soak(kills: int, seed: int, version: str | None, every: float | None = None) -> int:
+    """Kill a query so often, with other options at each start, and print the verdict.
+
+    Args:
+        kills: How often.
+        seed: Of chance.
+        version: Of Spark; None: that of this environment.
+        every: Seconds from one kill to the next; None: at once.
+    """
     chance, done = random.Random(seed), Counter[str]()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -211,29 +261,41 @@ def soak(kills: int, seed: int, version: str | None) -> int:
     ):
         query = RealTime(broker, driver, Path(folder))
         with query.producing():
-            for _ in range(kills):
+            began = time.monotonic()
+            for number in range(kills):
                 tasks = str(chance.randint(1, 3))
                 query.options = {"keyRanges": str(chance.randint(1, 5)), "maxTasks": tasks}
-                query.options["realTime"] = chance.choice(["1s", "2s", "3s"])
+                length = chance.choice([1, 2, 3])
+                query.options["realTime"] = f"{length}s"
                 what, where = chance.choice(SOAKED)
                 done[f"{what} {where}"] += 1
+                batch, seconds = chance.randrange(3), chance.uniform(1, 6)
+                if every is not None:  # what is late comes in the second batch from now
+                    seconds = max(began + (number + 1) * every - time.monotonic(), 5.0)
+                    batch = max(int(seconds / (length + 1)), 1)
+                now = time.monotonic() - began
+                print(f"{now:.0f} s: {what} {where}, batch {batch}, {query.options}", flush=True)
                 if what == "broker":
                     with query.running():
-                        query.go_on(1)
+                        query.go_on(max(batch, 1))
                         broker.kill9()
                         broker.restart()
                         query.go_on(1)
-                else:
-                    batch, seconds = chance.randrange(3), chance.uniform(1, 6)
+                    continue
+                try:
                     query.kill(what, where, batch=batch, seconds=seconds)
+                except AssertionError:
+                    print(driver.log()[-20_000:])
+                    raise
+            seconds = time.monotonic() - began
         with query.running():
             in_all(query.is_all_there)
         faults = query.judge()
         again = Counter(batch.number for batch in query.batches)
+    twice = sum(count > 1 for count in again.values())
     print(
-        f"{done.total()} kills {dict(done)}; {sum(query.produced.values())} records in "
-        f"{len(again)} batches, {sum(count > 1 for count in again.values())} of them again; "
-        f"faults: {faults or 'none'}"
+        f"{done.total()} kills in {seconds:.0f} s {dict(done)}; {sum(query.produced.values())} "
+        f"records in {len(again)} batches, {twice} of them again; faults: {faults or 'none'}"
     )
     return 1 if faults else 0
 
@@ -242,6 +304,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--minutes", type=float, help="in place of --kills, with --every")
+    parser.add_argument("--every", type=float, help="seconds from one kill to the next")
     parser.add_argument("--spark", help="another version than that of this environment")
     arguments = parser.parse_args()
-    sys.exit(soak(arguments.kills, arguments.seed, arguments.spark))
+    kills = arguments.kills
+    if arguments.minutes is not None:
+        kills = round(60 * arguments.minutes / (arguments.every or 20))
+    sys.exit(soak(kills, arguments.seed, arguments.spark, arguments.every))

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.listener import (
 from kshare.core.checkpoint import EXTRA_KEY, decode
 from kshare.core.checkpoint import BatchOffsets as OffsetDict
 from kshare.core.listing import join_names, show_key
+from kshare.core.live import latency_text
 from kshare.core.progress import TopicPartition
 from kshare.errors import CheckpointError
 from kshare.monitor.report import (
@@ -40,7 +41,7 @@ from kshare.monitor.report import (
     slowest,
 )
 from spark_plugin.one_batch import OneBatchWatch
-from spark_plugin.query_report import QueryReport, SourceReport
+from spark_plugin.query_report import QueryReport, SourceReport, as_of_now
 from spark_plugin.spark_api import REPORTS_LATEST, SPARK, TELLS_START, shown_offsets
 
 if TYPE_CHECKING:
@@ -116,7 +117,12 @@ def _source(number: int, end: str | None, latest: str | None) -> SourceReport | 
         for tp, partition in partitions.items()
         if tp in ends
     }
-    return SourceReport(number, MappingProxyType(partitions), MappingProxyType(behind))
+    return SourceReport(
+        number,
+        MappingProxyType(partitions),
+        MappingProxyType(behind),
+        None if reached.open is None else reached.open.name,
+    )
 
 
 def _decoded(offsets: str | dict[str, Any] | None) -> OffsetDict | None:
@@ -178,6 +184,17 @@ class KshareListener(StreamingQueryListener):
                 SPARK,
             )
 
+    def now(self, query: str) -> QueryReport:
+        """The report of a query with where its ranges are now, if it has ``realTime``.
+
+        Args:
+            query: Its id.
+
+        Raises:
+            KeyError: It has no report yet.
+        """
+        return as_of_now(self.last[query])
+
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Look at the query's trigger, where Spark may end it after one batch."""
         if self._one_batch is not None:
@@ -194,6 +211,7 @@ class KshareListener(StreamingQueryListener):
             report = report_of(event.progress)
             if report is None:
                 return
+            report = as_of_now(report)
             self.last.pop(report.query, None)
             self.last[report.query] = report
             while len(self.last) > _QUERIES_MAX:
@@ -250,12 +268,19 @@ def _log_report(report: QueryReport) -> None:
                 source.number,
                 *source.metrics.values(),
             )
+        if source.live:
+            times = latency_text(source.recent_latency, source.latency)
+            _log.info("%s, source %d: positions are live%s", query, source.number, times)
         for tp, partition in sorted(source.partitions.items()):
-            _log_partition(report, query, tp, partition)
+            _log_partition(report, query, tp, partition, source.live.get(tp))
 
 
 def _log_partition(
-    report: QueryReport, query: str, tp: TopicPartition, partition: PartitionReport
+    report: QueryReport,
+    query: str,
+    tp: TopicPartition,
+    partition: PartitionReport,
+    live: int | None,
 ) -> None:
     if partition.retention_at_risk:
         _log.warning(
@@ -265,16 +290,20 @@ def _log_partition(
             partition.stable if partition.at_risk_from is None else partition.at_risk_from,
         )
     if _log.isEnabledFor(logging.INFO):
-        _log.info("%s, %s: %s", query, tp, ", ".join(_facts(report, partition)))
+        _log.info("%s, %s: %s", query, tp, ", ".join(_facts(report, partition, live)))
     if _log.isEnabledFor(logging.DEBUG):
         for range_ in partition.ranges:
             facts = ", ".join(_range_facts(report, partition, range_))
             _log.debug("%s, %s, %s: %s", query, tp, range_.span.as_percent(), facts)
 
 
-def _facts(report: QueryReport, partition: PartitionReport) -> Iterator[str]:
+def _facts(report: QueryReport, partition: PartitionReport, live: int | None) -> Iterator[str]:
     ranges = partition.ranges
-    yield f"stable {partition.stable}"
+    if live is None:
+        yield f"stable {partition.stable}"
+    else:
+        yield f"live {live}"
+        yield f"committed {partition.stable}"
     yield f"end {partition.end}"
     if ranges:
         positions = [range_.position for range_ in ranges]

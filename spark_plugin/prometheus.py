@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from kshare.core.hashing import ALL_HASHES
+from kshare.core.live import QUANTILES
 from kshare.monitor.collectors import Collectors
 from kshare.monitor.report import RangeReport
-from spark_plugin.query_report import QueryReport, SourceReport
+from spark_plugin.query_report import QueryReport, SourceReport, as_of_now
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry
@@ -33,6 +34,7 @@ _log = logging.getLogger("kshare")
 
 _QUERY: Final = ("query",)
 _SOURCE: Final = (*_QUERY, "source")
+_LATENCY: Final = (*_SOURCE, "of", "quantile")
 _TOPIC: Final = (*_SOURCE, "topic")
 _PARTITION: Final = (*_SOURCE, "topic", "partition")
 _RANGE: Final = (*_PARTITION, "range")
@@ -45,9 +47,16 @@ _GAUGES: Final[Table] = {
         "max_offsets_behind_latest": "The most of all partitions' offsets behind latest.",
         "avg_offsets_behind_latest": "The mean of all partitions' offsets behind latest.",
     },
+    _LATENCY: {
+        "latency_seconds": (
+            "Time from records' timestamps to their hand-over within which a share of them came, "
+            "of the running batch (of=batch) and of the last 10 s (of=recent), with realTime."
+        ),
+    },
     _PARTITION: {
-        "offsets_behind_latest": "End of the log minus the partition's stable offset.",
+        "offsets_behind_latest": "End of the log minus the partition's stable or live offset.",
         "stable_offset": "Everything below this offset is processed.",
+        "live_offset": "Everything below this offset was handed over, committed or not (realTime).",
         "ranges": "Ranges of key hashes.",
         "individual_commits": "Individual commits in the checkpoint.",
         "individual_commits_max": "The most that it may hold (maxRangesInCheckpoint).",
@@ -119,6 +128,7 @@ class ReportCollector(Collector):
         with self._lock:
             reports = list(self._reports.values())
             dropped = self._dropped.copy()
+        reports = list(map(as_of_now, reports))
         families = Families("kshare_", _GAUGES, _COUNTERS)
         # People know queries by name, but queries of two sessions may have the same one.
         names = Counter(report.name for report in reports)
@@ -148,6 +158,10 @@ def _add_source(
         value = source.metrics.get(f"{kind}OffsetsBehindLatest")
         if value is not None:
             families.add(labels, {f"{kind}_offsets_behind_latest": float(value)})
+    for of, latency in (("batch", source.latency), ("recent", source.recent_latency)):
+        for share in QUANTILES:
+            values = {"latency_seconds": latency.quantile(share)}
+            families.add((*labels, of, f"{share:g}"), values)
     parked = {tp.topic: each.parked for tp, each in source.partitions.items() if each.parked}
     for topic, count in parked.items():
         values = {"parked_keys": count.keys, "oldest_parked_key_timestamp_seconds": count.since}
@@ -157,6 +171,7 @@ def _add_source(
         values = {
             "offsets_behind_latest": source.offsets_behind_latest.get(tp),
             "stable_offset": partition.stable,
+            "live_offset": source.live.get(tp),
             "ranges": len(partition.ranges),
             "individual_commits": partition.gaps,
             "individual_commits_max": partition.gaps_max,

@@ -1,13 +1,16 @@
-"""The report on a query after a batch, as values."""
+"""The report on a query after a batch, as values; of one that reads for a while, as it runs."""
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from kshare.core.live import NO_LATENCY, Latency, Live, LiveRange
 from kshare.core.progress import TopicPartition
+from kshare.monitor.live_file import read_live
 from kshare.monitor.report import PartitionReport, RangeReport, hottest, slowest
 
-__all__ = ["QueryReport", "SourceReport"]
+__all__ = ["QueryReport", "SourceReport", "as_of_now"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +23,21 @@ class SourceReport:
         offsets_behind_latest: The end of the log when the batch was planned, minus the offset below
             which all is read with the batch. Where a partition has record limits, what the batch
             itself reads does not count as read. Only partitions whose end is known.
+        batch: The name of the batch if it reads for a while (``realTime``); else None.
+        live: By partition, below which offset all was handed over, committed or not. Where it is
+            known, the report's ranges and ends are live, too, and offsets behind latest are those
+            of live positions; ``stable`` of a partition is what the last batches have committed.
+        latency: How long after their timestamps records of the running batch were handed over.
+        recent_latency: The same of the last 10 s.
     """
 
     number: int
     partitions: Mapping[TopicPartition, PartitionReport]
     offsets_behind_latest: Mapping[TopicPartition, int]
+    batch: str | None = None
+    live: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}))
+    latency: Latency = NO_LATENCY
+    recent_latency: Latency = NO_LATENCY
 
     @property
     def metrics(self) -> dict[str, str]:
@@ -113,3 +126,42 @@ def _with_partition(
     range_: RangeReport | None, ranges: tuple[tuple[TopicPartition, RangeReport], ...]
 ) -> tuple[TopicPartition, RangeReport] | None:
     return next((pair for pair in ranges if pair[1] is range_), None)
+
+
+def as_of_now(report: QueryReport) -> QueryReport:
+    """A report with where ranges are now, of sources that read for a while; else as it is.
+
+    That is known on the host of the query's planner, which is the driver's.
+    """
+    return replace(report, sources=tuple(map(_source_now, report.sources)))
+
+
+def _source_now(source: SourceReport) -> SourceReport:
+    said = None if source.batch is None else read_live(source.batch)
+    return source if said is None else _with(source, said)
+
+
+def _with(source: SourceReport, said: Live) -> SourceReport:
+    by_partition: defaultdict[TopicPartition, list[LiveRange]] = defaultdict(list)
+    for each in said.ranges:
+        by_partition[each.partition].append(each)
+    partitions, behind = dict(source.partitions), dict(source.offsets_behind_latest)
+    live = {tp: min(each.position for each in ranges) for tp, ranges in by_partition.items()}
+    for tp, ranges in by_partition.items():
+        before = partitions.get(tp, PartitionReport(0, 0))
+        end = max([before.end, *(max(each.end, each.position) for each in ranges)])
+        shown = [
+            *(RangeReport((each.hashes,), each.position, end - each.position) for each in ranges),
+            *(each for each in before.ranges if each.is_parked),
+        ]
+        shown.sort(key=lambda each: each.span.lo)
+        partitions[tp] = replace(before, end=end, ranges=tuple(shown))
+        behind[tp] = end - live[tp]
+    return replace(
+        source,
+        partitions=MappingProxyType(partitions),
+        offsets_behind_latest=MappingProxyType(behind),
+        live=MappingProxyType(live),
+        latency=said.latency,
+        recent_latency=said.recent,
+    )

@@ -110,6 +110,7 @@ def read_open_partition(
     from kshare.cluster.parked_keys import ParkWatch  # noqa: PLC0415
     from kshare.cluster.parking import Parking  # noqa: PLC0415
     from kshare.wire.reader.open_reader import LOOK_SECONDS, OpenReader  # noqa: PLC0415
+    from kshare.wire.reader.reading_meter import Says, say_nothing  # noqa: PLC0415
 
     task, fails = partition.task, options.fail_on_data_loss
     flush = worker_flush()
@@ -134,9 +135,15 @@ def read_open_partition(
             )
         )
         parking.start()
+        says: Says = say_nothing
+        if task.ticket is not None:
+            report = stack.enter_context(closing(TaskReport(task.ticket)))
+            report.begin()
+            says = partial(report.reading, task.ticket)
 
         def read(raw: SourceOptions) -> Generator[pa.RecordBatch, None, None]:
-            return OpenReader(task, raw, ends, parked=lambda: parking.hashes or {}).batches()
+            reader = OpenReader(task, raw, ends, parked=lambda: parking.hashes or {}, says=says)
+            return reader.batches()
 
         rows = read(options)
         if schemas is not None:

@@ -1,6 +1,7 @@
 """A query as commands see it: its checkpoint, beside what the broker has."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -9,8 +10,10 @@ from kshare.cluster.cluster import Cluster
 from kshare.cluster.end_log import EndLog
 from kshare.cluster.examination import log_bounds
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
+from kshare.core.live import decode_live
 from kshare.core.open_batch import open_ranges, read_so_far
 from kshare.core.progress import TopicPartition
+from kshare.core.range_end import RangeId
 from kshare.errors import DataLossError, KafkaError, UnknownTopicError
 from kshare.monitor.status import Checkpoint, Source, Status, describe, read_checkpoint
 from kshare.options import KafkaConfig
@@ -45,7 +48,7 @@ def observed_status(
 
 
 def with_ends(checkpoint: Checkpoint, kafka: KafkaConfig) -> Checkpoint:
-    """A checkpoint whose last batch is done and has read for a while, with where it ended.
+    """A checkpoint whose last batch reads for a while, with where it ended, or where it is now.
 
     Where that cannot be read, what is said to be processed is what was when the batch began.
 
@@ -53,22 +56,28 @@ def with_ends(checkpoint: Checkpoint, kafka: KafkaConfig) -> Checkpoint:
         checkpoint: What the checkpoint says.
         kafka: How to reach the cluster.
     """
-    if not checkpoint.is_done or not any(source.planned.open for source in checkpoint.sources):
-        return checkpoint
-    return replace(checkpoint, sources=tuple(_ended(each, kafka) for each in checkpoint.sources))
+    sources = tuple(_seen(each, kafka, checkpoint.is_done) for each in checkpoint.sources)
+    return replace(checkpoint, sources=sources)
 
 
-def _ended(source: Source, kafka: KafkaConfig) -> Source:
+def _seen(source: Source, kafka: KafkaConfig, is_done: bool) -> Source:
     batch, begin = source.planned.open, source.planned.progress
     if batch is None:
         return source
     try:
         with EndLog(kafka, batch.topic) as log:
             ends = log.read(batch.log, open_ranges(batch, begin))
-    except (KafkaError, DataLossError) as error:
-        _log.info("where the last batch ended is not known: %s", error)
+            said = None if log.live is None or is_done else decode_live(log.live)
+    except (KafkaError, DataLossError, ValueError) as error:
+        _log.info("where the last batch is, or has ended, is not known: %s", error)
         return source
-    return replace(source, done=read_so_far(batch, begin, ends))
+    if is_done:
+        return replace(source, done=read_so_far(batch, begin, ends))
+    if said is None or said.batch != batch.name or not said.is_fresh(time.time()):
+        return source
+    positions = {RangeId(batch.name, *each[:2]): each.position for each in said.ranges}
+    live = read_so_far(batch, begin, ends, positions)
+    return replace(source, live=live, latency=(said.recent, said.latency))
 
 
 def query_status(

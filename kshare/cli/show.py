@@ -15,6 +15,7 @@ from kshare.cli.output import counted, duration, printable, text_table
 from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.hashing import KeyRanges
 from kshare.core.listing import join_names, key_json, show_key
+from kshare.core.live import QUANTILES, Latency, latency_text, quantile_name
 from kshare.monitor.status import (
     Checkpoint,
     ParkedStatus,
@@ -71,7 +72,16 @@ def as_json(status: Status, now: float | None = None) -> dict[str, Any]:
         "unchanged_seconds": None if now is None else status.unchanged_seconds(now),
         "watermark_ms": status.checkpoint.watermark_ms or None,
         "sources": [
-            {"source": source.number, "name": source.name} for source in status.checkpoint.sources
+            {
+                "source": source.number,
+                "name": source.name,
+                "is_live": source.live is not None,
+                "latency_seconds": {
+                    "recent": _quantiles(source.latency[0]),
+                    "batch": _quantiles(source.latency[1]),
+                },
+            }
+            for source in status.checkpoint.sources
         ],
         "partitions": [_partition_json(partition) for partition in status.partitions],
         "parked": [parked_status_json(key) for key in status.parked],
@@ -97,6 +107,7 @@ def _partition_json(partition: PartitionStatus) -> dict[str, Any]:
         "topic": partition.topic_partition.topic,
         "partition": partition.topic_partition.partition,
         "stable": partition.done.stable,
+        "committed": partition.committed,
         "front": partition.done.front,
         "planned_to": partition.planned_to,
         "first": partition.log[0] if partition.log else None,
@@ -268,9 +279,19 @@ def _red(text: str) -> str:
 
 
 def batches_text(checkpoint: Checkpoint) -> str:
-    """The batch that a query is at, as text."""
+    """The batch that a query is at, as text, and how late the records of one that runs are."""
     committed = "none" if checkpoint.committed is None else str(checkpoint.committed)
-    return f"batch {checkpoint.planned} planned, {committed} committed"
+    text = f"batch {checkpoint.planned} planned, {committed} committed"
+    live = [source for source in checkpoint.sources if source.live is not None]
+    if not live:
+        return text
+    recent, whole = (Latency.total(source.latency[at] for source in live) for at in (0, 1))
+    return f"{text}, live{latency_text(recent, whole)}"
+
+
+def _quantiles(latency: Latency) -> dict[str, float | None]:
+    """Seconds within which shares of the records were handed over; null if there are none."""
+    return {quantile_name(share): latency.quantile(share) for share in QUANTILES}
 
 
 def partition_text(
@@ -287,6 +308,8 @@ def partition_text(
     reading = "in progress up to" if is_running else "planned up to"
     source = f" (source {partition.source})" if several else ""
     facts = [f"stable {done.stable:,}"]
+    if partition.committed is not None:
+        facts = [f"live {done.stable:,}", f"committed {partition.committed:,}"]
     if done.front > done.stable:
         facts.append(f"front {done.front:,}")
     if partition.planned_to > done.front:

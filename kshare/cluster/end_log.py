@@ -25,6 +25,7 @@ from kshare.cluster.client import servers
 from kshare.cluster.compacted_topic import Changes, CompactedTopic, Row
 from kshare.cluster.row_writer import RowWriter
 from kshare.cluster.topics import RANGE_ENDS_TOPIC, TopicSpec
+from kshare.core.live import is_live_key, live_key, run_of
 from kshare.core.open_batch import no_ends
 from kshare.core.open_entry import LogPosition, OpenRange
 from kshare.core.range_end import (
@@ -97,6 +98,8 @@ class EndLog:
 
     Attributes:
         topic: Its topic.
+        live: What the planner of the batch that was read last has said there of its tasks
+            (:mod:`kshare.core.live`); None if nothing.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class EndLog:
         producer: Callable[..., Producer] = Producer,
     ) -> None:
         self.topic = topic
+        self.live: bytes | None = None
         self._kafka = kafka
         self._fails = fail_on_data_loss
         self._rows = CompactedTopic(
@@ -173,7 +177,7 @@ class EndLog:
         if self._reading != (position, batch):
             is_other = self._is_other(position)
             self._rows.seek(position.partition, 0 if is_other else position.offset)
-            self._reading, self._found = (position, batch), []
+            self._reading, self._found, self.live = (position, batch), [], None
             self._seen.setdefault(batch, _Seen(position.partition, set()))
         changes = self._attempted(self._rows.read)
         if is_other or changes.restarted:
@@ -253,7 +257,11 @@ class EndLog:
         return found.partition
 
     def _take(self, batch: str, changes: Changes) -> None:
+        run = live_key(run_of(batch))
         for row in changes.rows:
+            if row.key is not None and is_live_key(row.key):
+                self.live = row.value if row.key == run else self.live
+                continue
             key = self._key_of(row)
             if key is None or key.range.batch not in self._seen:
                 continue

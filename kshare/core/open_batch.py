@@ -133,7 +133,10 @@ def reached(
 
 
 def read_so_far(
-    batch: OpenBatch, progress: Mapping[TopicPartition, Progress], ends: RangeEnds
+    batch: OpenBatch,
+    progress: Mapping[TopicPartition, Progress],
+    ends: RangeEnds,
+    positions: Mapping[RangeId, int] | None = None,
 ) -> dict[TopicPartition, Progress]:
     """The progress of partitions as far as ends say it, for those who only look.
 
@@ -141,9 +144,15 @@ def read_so_far(
         batch: The batch.
         progress: Where its partitions begin.
         ends: The ends of its ranges; a range without one counts as unread.
+        positions: How far ranges without an end are, as their tasks say.
     """
     ranges = open_ranges(batch, progress)
-    known = RangeEnds(ends.wanted, {**seals(ranges, ends), **ends.ends})
+    said = {
+        each.id: each.begin.raised(positions[each.id], but=NO_HASHES)
+        for each in ranges
+        if positions and each.id in positions
+    }
+    known = RangeEnds(ends.wanted, {**seals(ranges, ends), **said, **ends.ends})
     return reached(ranges, progress, known, lambda _: NO_HASHES)
 
 

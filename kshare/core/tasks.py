@@ -149,6 +149,7 @@ class OpenTask:
         topic: The topic of the log of ends.
         log: Where in it the ends of the batch are.
         until_ms: When it ends reading at the latest, milliseconds since 1970; None: no such time.
+        ticket: How it says where it is; None if nobody wants to know.
     """
 
     ranges: tuple[OpenRange, ...]
@@ -156,6 +157,7 @@ class OpenTask:
     topic: str
     log: LogPosition
     until_ms: int | None = None
+    ticket: Ticket | None = None
 
 
 def fetch_groups(query: str, batch: str, offsets: Iterable[OffsetRange]) -> list[FetchGroup | None]:

@@ -16,16 +16,31 @@ import logging
 import socket
 import time
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from kshare.core.bounded_json import JsonBounds, read_object
 from kshare.core.hashing import HASH_SPACE
+from kshare.core.live import Latency
 from kshare.core.slice_end import HOT_KEYS_MAX, KEY_BYTES_MAX, SAMPLE_MAX, HotKey, SliceEnd
 from kshare.core.tasks import Ticket, TicketId
 
-__all__ = ["Done", "Executor", "Hello", "Message", "TaskReport", "decode", "encode", "seal"]
+__all__ = [
+    "LIVE_RANGES_MAX",
+    "Done",
+    "Executor",
+    "Hello",
+    "Message",
+    "Reading",
+    "TaskReport",
+    "decode",
+    "encode",
+    "seal",
+]
+
+LIVE_RANGES_MAX = 1_000
+"""Maximum number of ranges of a task that says where it is: these fit into a line."""
 
 _OFFSET_MAX = 2**63 - 1
 _MAC_SIZE = 64  # hexadecimal
@@ -78,7 +93,24 @@ class Done:
     end: SliceEnd
 
 
-Message: TypeAlias = Hello | Done
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A task of an open batch reads on.
+
+    Attributes:
+        ticket: The task's ticket.
+        positions: Below which offset all is handed over, for each of its ranges.
+        ends: Where the log of each range's partition ended; 0 if that is not known.
+        latency: That of all records that it has handed over.
+    """
+
+    ticket: TicketId
+    positions: tuple[int, ...]
+    ends: tuple[int, ...]
+    latency: Latency
+
+
+Message: TypeAlias = Hello | Done | Reading
 
 
 def encode(key: bytes, message: Message) -> bytes:
@@ -96,6 +128,9 @@ def encode(key: bytes, message: Message) -> bytes:
                 fields["keys"] = [
                     [b2a_base64(hot.key, newline=False).decode(), hot.share] for hot in end.hot_keys
                 ]
+        case Reading(positions=positions, ends=ends, latency=latency):
+            fields |= {"kind": "reading", "positions": positions, "ends": ends}
+            fields["latency"] = latency.counts
     return seal(key, fields)
 
 
@@ -115,6 +150,11 @@ def decode(key: bytes, line: bytes) -> Message:
             return Hello(ticket, _executor(fields))
         case "done":
             return _done(ticket, fields)
+        case "reading":
+            positions, ends = (_integers(fields, name) for name in ("positions", "ends"))
+            if not len(positions) == len(ends) <= LIVE_RANGES_MAX:
+                raise ValueError("'positions' and 'ends' are not of the same ranges, or too many")
+            return Reading(ticket, positions, ends, Latency(_integers(fields, "latency")))
         case kind:
             raise ValueError(f"no message of kind {kind!r}")
 
@@ -175,6 +215,15 @@ def _executor(fields: Mapping[str, Any]) -> Executor | None:
     return Executor(name, _integer(fields, "slots", _SLOTS_MAX))
 
 
+def _integers(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    values = fields.get(name)
+    if not isinstance(values, list) or not all(
+        type(value) is int and 0 <= value < _OFFSET_MAX for value in values
+    ):
+        raise ValueError(f"{name!r} is no list of numbers in range")
+    return tuple(values)
+
+
 def _integer(fields: Mapping[str, Any], name: str, end: int) -> int:
     value = fields.get(name)
     if type(value) is not int or not 0 <= value < end:
@@ -217,6 +266,13 @@ class TaskReport:
             _log.info("the planner at %s:%d takes no reports: %s", *address, error)
             return
         self._send(*(Hello(ticket.id, executor) for ticket in self._tickets))
+
+    def reading(
+        self, ticket: Ticket, positions: Sequence[int], ends: Sequence[int], latency: Latency
+    ) -> None:
+        """Say where a task of an open batch is: see :class:`Reading`."""
+        if len(positions) <= LIVE_RANGES_MAX:
+            self._send(Reading(ticket.id, tuple(positions), tuple(ends), latency))
 
     def done(self, ticket: Ticket, end: SliceEnd, *, held: bool) -> None:
         """Say where reading ended; after all slices, close the connection unless it is held.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import Ticket, TicketId
-from kshare.feedback.messages import Done, Executor, Hello, Message, decode
+from kshare.feedback.messages import Done, Executor, Hello, Message, Reading, decode
 
 __all__ = ["FeedbackServer"]
 
@@ -56,13 +56,19 @@ class FeedbackServer:
     Args:
         host_hint: A host and port (a Kafka broker's) through which the tasks' machines are reached.
             The server listens on this machine's address in that network.
+        without: What becomes of it if it cannot listen, for the log.
 
     Attributes:
         rejected: The number of connections that were dropped for a line that does not count.
     """
 
-    def __init__(self, host_hint: tuple[str, int]) -> None:
+    def __init__(
+        self,
+        host_hint: tuple[str, int],
+        without: str = "the planner will look for their ends in Kafka",
+    ) -> None:
         self._hint = host_hint
+        self._without = without
         self._key = secrets.token_bytes(32)
         self._ends = _TaskEnds()
         self._listener: socket.socket | None = None
@@ -84,8 +90,9 @@ class FeedbackServer:
             self._wake = socket.socketpair()
         except OSError as error:
             _log.warning(
-                "no feedback from tasks, the planner will look for their ends in Kafka: cannot "
-                "listen on this machine's address towards %s:%d: %s",
+                "no feedback from tasks, %s: cannot listen on this machine's address towards "
+                "%s:%d: %s",
+                self._without,
                 *self._hint,
                 error,
             )
@@ -131,6 +138,10 @@ class FeedbackServer:
     def executors(self, batch: str) -> dict[int, Executor]:
         """Reported executors of a batch's tasks, by ticket number."""
         return self._ends.executors_of(batch)
+
+    def readings(self, batch: str) -> dict[int, Reading]:
+        """What the tasks of an open batch have said last, by ticket number."""
+        return self._ends.readings_of(batch)
 
     def retain(self, batches: Collection[str]) -> None:
         """Forget all other batches."""
@@ -228,6 +239,8 @@ class FeedbackServer:
                 peer.began[ticket] = time.monotonic()
                 if executor is not None:
                     self._ends.began(ticket, executor)
+            case Reading(ticket) if ticket in peer.began:
+                self._ends.reading(message)
             case Done(ticket, end) if ticket in peer.began:
                 self._ends.add(ticket, replace(end, began=peer.began[ticket]), peer)
             case _:
@@ -270,6 +283,7 @@ class _TaskEnds:
         self._changed = threading.Condition()  # guards what follows
         self._entries: dict[str, dict[int, _Entry | None]] = {}  # of each ticket
         self._executors: dict[str, dict[int, Executor]] = {}
+        self._readings: dict[str, dict[int, Reading]] = {}
 
     def expect(self, ticket: TicketId) -> None:
         with self._changed:
@@ -280,6 +294,7 @@ class _TaskEnds:
             for batch in [batch for batch in self._entries if batch not in batches]:
                 del self._entries[batch]
                 self._executors.pop(batch, None)
+                self._readings.pop(batch, None)
 
     def of_batch(self, batch: str, wait_seconds: float) -> dict[int, SliceEnd]:
         with self._changed:
@@ -295,6 +310,16 @@ class _TaskEnds:
         with self._changed:
             if ticket.number in self._entries.get(ticket.batch, {}):
                 self._executors.setdefault(ticket.batch, {})[ticket.number] = executor
+
+    def reading(self, said: Reading) -> None:
+        batch, number = said.ticket
+        with self._changed:
+            if number in self._entries.get(batch, {}):
+                self._readings.setdefault(batch, {})[number] = said
+
+    def readings_of(self, batch: str) -> dict[int, Reading]:
+        with self._changed:
+            return dict(self._readings.get(batch, {}))
 
     def add(self, ticket: TicketId, end: SliceEnd, peer: _Peer) -> None:
         with self._changed:

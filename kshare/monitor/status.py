@@ -2,7 +2,8 @@
 
 Guarantees: reading changes nothing, and needs no query to run. What a table says was processed was:
 of a batch that is not committed, or whose tasks have record limits, only what stood when it began.
-So of one that reads for a while (``realTime``), unless it is known where its ranges ended.
+So of one that reads for a while (``realTime``), unless it is known where its ranges ended, or where
+they are: what is handed over and not committed is said to be live.
 All hashes of a range stand at the same offsets, so tables and pictures show the same ranges.
 
 Cost: two files of the checkpoint, and the times of three; the arithmetic is linear in the gaps.
@@ -18,6 +19,7 @@ from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, WHOLE, HashRange, KeyRanges, key_hash
 from kshare.core.listing import duration, show_key
+from kshare.core.live import NO_LATENCY, Latency
 from kshare.core.offsets import Bounds
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.errors import CheckpointError
@@ -51,12 +53,22 @@ class Source:
         planned: the offset dict of the newest planned batch.
         done: what is processed for sure.
         name: what the user calls it (``readStream.name``); None if it has no name.
+        live: what is handed over of a batch that reads for a while (``realTime``), and not
+            committed; None if that is not known.
+        latency: of the records of that batch: of the last seconds, and of all.
     """
 
     number: int
     planned: BatchOffsets
     done: Mapping[TopicPartition, Progress]
     name: str | None = None
+    live: Mapping[TopicPartition, Progress] | None = None
+    latency: tuple[Latency, Latency] = (NO_LATENCY, NO_LATENCY)
+
+    @property
+    def shown(self) -> Mapping[TopicPartition, Progress]:
+        """What is processed; with what is handed over, where that is known."""
+        return self.done if self.live is None else {**self.done, **self.live}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +134,7 @@ class PartitionStatus:
     Attributes:
         source: the number of its source.
         topic_partition: the partition.
-        done: what is processed for sure.
+        done: what is processed for sure; with ``committed``, what was handed over.
         planned_to: up to where the planned batch may read.
         log: the broker's first offset and end; None if not known, or if the partition is gone.
         lag: as in :class:`RangeStatus`, for all hashes; None also if the log ends below what is
@@ -134,6 +146,7 @@ class PartitionStatus:
         left: Number of offsets that the newest batch has left unread although their records are
             older than it, without those of parked keys. None if that is not known, or if the batch
             is not done. A lower bound where the batch has record limits.
+        committed: Below which offset all is processed for sure, where ``done`` is live; else None.
     """
 
     source: int
@@ -146,6 +159,7 @@ class PartitionStatus:
     ranges: tuple[RangeStatus, ...]
     late: int | None = None
     left: int | None = None
+    committed: int | None = None
 
     @property
     def lost(self) -> int:
@@ -300,7 +314,7 @@ def describe(
     }
     positions: dict[tuple[str, int], dict[int, int]] = {}
     for source in checkpoint.sources:
-        for tp, done in source.done.items():
+        for tp, done in source.shown.items():
             known = [hash_ for topic, hash_ in keys if topic == tp.topic]
             for hash_, position in _waiting(done, source.planned.limits.get(tp, ()), known):
                 keys.setdefault((tp.topic, hash_), None)
@@ -369,18 +383,21 @@ def _partition(
     planned_at: int | None,
 ) -> PartitionStatus:
     limits = source.planned.limits.get(tp, ())
+    done = source.shown[tp]
     planned_to = max([source.planned.progress[tp].front, *(limit.end for limit in limits)])
     if source.planned.open is not None and log is not None:
         planned_to = max(planned_to, log[1])  # it reads what there is
     status = partition_status(
         tp,
-        source.done[tp],
+        done,
         log,
         source=source.number,
         planned_to=planned_to,
         limits=limits,
         parked=parked,
     )
+    if source.live is not None:
+        status = replace(status, committed=source.done[tp].stable)
     if planned_at is not None:
         status = replace(status, left=_left(status, planned_at, parked))
     if not limits or watermark_at is None:

@@ -66,6 +66,7 @@ from kshare.planner.batch_history import BatchHistory, RecentBatch, batch_name, 
 from kshare.planner.cluster_view import ClusterLike, ClusterView
 from kshare.planner.end_offsets import EndOffsetResolver, Scan, scan_log
 from kshare.planner.key_selection import KeySelection
+from kshare.planner.live_board import LiveBoard
 from kshare.planner.offset_options import is_certain_start
 from kshare.planner.open_batches import EndLogLike, OpenBatches
 from kshare.planner.query_group import QueryGroup, QueryMemberLike
@@ -129,6 +130,7 @@ class StreamPlanner:
         rates = RateController(options, feedback, clock=clock)
         self._tasks = TaskPlan(options, self._keys, rates, clock=clock)
         self._open = OpenBatches(options, self._keys, self._tasks.cut, end_log, clock=clock)
+        self._live = LiveBoard(options.kafka, feedback)
         self._history = BatchHistory(
             options,
             self._keys,
@@ -253,7 +255,8 @@ class StreamPlanner:
         if batch.offsets.open is None:
             return None
         self._schemas.compare(batch.offsets)
-        return self._open.tasks(batch.offsets)  # the dict says all of it
+        tasks = self._open.tasks(batch.offsets)  # the dict says all of it
+        return self._live.follow(batch.offsets.open, tasks)
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Task, ...]:
         """The tasks of the batch between two dicts, which is not open; none if they are the same.
@@ -277,7 +280,7 @@ class StreamPlanner:
     def close(self) -> None:
         """Close the connections, and drop what tasks have fetched for each other on this host."""
         with ExitStack() as closing:  # all of them, also if one raises
-            for each in (self._view, self._group, self._tasks, self._open):
+            for each in (self._view, self._group, self._tasks, self._open, self._live):
                 closing.callback(each.close)
 
     # -- the batch before -------------------------------------------------------------------

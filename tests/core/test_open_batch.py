@@ -227,6 +227,8 @@ HALF = LEFT.pairs
         ("log", [1]),
         ("log", ["", 1, 2]),
         ("log", ["ends", 1, -2]),
+        ("log", ["ends", 1, 2, ""]),
+        ("log", ["ends", 1, 2, "id", "id"]),
         ("ranges", []),
         ("ranges", {"t": {"01": [HALF]}}),
         ("ranges", {"t": {"0": []}}),

@@ -5,9 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE
+from kshare.core.live import BOUNDS, NO_LATENCY, Latency
 from kshare.core.slice_end import HOT_KEYS_MAX, KEY_BYTES_MAX, SAMPLE_MAX, HotKey, SliceEnd
 from kshare.core.tasks import TicketId
-from kshare.feedback.messages import Done, Executor, Hello, Message, decode, encode, seal
+from kshare.feedback.messages import (
+    LIVE_RANGES_MAX,
+    Done,
+    Executor,
+    Hello,
+    Message,
+    Reading,
+    decode,
+    encode,
+    seal,
+)
 
 KEY = b"k" * 32
 TASKS = st.builds(TicketId, st.text(max_size=20), st.integers(0, 2**62))
@@ -23,7 +34,19 @@ ENDS = st.builds(
     ).map(tuple),
 )
 EXECUTORS = st.builds(Executor, st.text(min_size=1, max_size=300), st.integers(0, 1 << 15))
-MESSAGES = st.builds(Hello, TASKS, st.none() | EXECUTORS) | st.builds(Done, TASKS, ENDS)
+COUNTS = st.integers(0, 2**62)
+LATENCIES = st.lists(COUNTS, min_size=len(BOUNDS) + 1, max_size=len(BOUNDS) + 1).map(
+    lambda counts: Latency(tuple(counts))
+)
+READINGS = st.builds(
+    lambda ticket, places, latency: Reading(
+        ticket, tuple(at for at, _ in places), tuple(end for _, end in places), latency
+    ),
+    TASKS,
+    st.lists(st.tuples(COUNTS, COUNTS), max_size=10),
+    LATENCIES,
+)
+MESSAGES = st.builds(Hello, TASKS, st.none() | EXECUTORS) | st.builds(Done, TASKS, ENDS) | READINGS
 
 
 @given(MESSAGES)
@@ -102,3 +125,20 @@ def test_keys_that_cannot_be_are_no_message(keys: object) -> None:
     line = seal(KEY, fields | {"sample": [], "keys": keys})
     with pytest.raises(ValueError):  # noqa: PT011 - base64 has its own texts
         decode(KEY, line[:-1])
+
+
+def test_so_many_ranges_fit_into_a_line() -> None:
+    most = (2**63 - 2,) * LIVE_RANGES_MAX
+    message = Reading(TicketId("b", 0), most, most, NO_LATENCY)
+    assert decode(KEY, encode(KEY, message)[:-1]) == message
+    for positions, ends in (((*most, 1), (*most, 1)), ((1,), ())):
+        line = encode(KEY, Reading(TicketId("b", 0), positions, ends, NO_LATENCY))
+        with pytest.raises(ValueError, match=r"not of the same ranges|too"):
+            decode(KEY, line[:-1])
+
+
+@pytest.mark.parametrize("value", [None, 1, [-1], [True], ["1"], [2**63]])
+def test_positions_that_are_none_are_refused(value: object) -> None:
+    fields = {"batch": "b", "task": 0, "kind": "reading", "positions": value, "ends": [1]}
+    with pytest.raises(ValueError, match="'positions' is no list of numbers"):
+        decode(KEY, seal(KEY, fields)[:-1])

@@ -10,15 +10,17 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import HASH_SPACE
+from kshare.core.live import NO_LATENCY, Latency
 from kshare.core.slice_end import SAMPLE_MAX, SliceEnd
 from kshare.feedback import server as server_module
-from kshare.feedback.messages import seal
+from kshare.feedback.messages import LIVE_RANGES_MAX, Reading, TaskReport, seal
 from kshare.feedback.server import FeedbackServer
 from tests.support.clock import WAIT_S, until
 from tests.support.effort import examples
@@ -378,3 +380,28 @@ def test_starting_and_closing_again() -> None:
     with pytest.raises(ConnectionRefusedError):
         Stranger(address)
     assert all(thread.name != "kshare-feedback" for thread in threading.enumerate())
+
+
+def test_a_task_of_an_open_batch_tells_where_it_is(server: FeedbackServer) -> None:
+    task = TaskReport(server.ticket("b", 2, hold=False))
+    other = server.ticket("c", 0, hold=False)
+    ticket = server.ticket("b", 2, hold=False)
+    latency = Latency((3, *NO_LATENCY.counts[1:]))
+    assert server.readings("b") == {}
+    with closing(task):
+        task.begin()
+        for position in (5, 9):
+            task.reading(ticket, [position, 0], [10, 11], latency)
+            said = {2: Reading(ticket.id, (position, 0), (10, 11), latency)}
+            until(partial(_hears, server, said))
+        task.reading(ticket, [1] * (LIVE_RANGES_MAX + 1), [1] * (LIVE_RANGES_MAX + 1), latency)
+        task.reading(other, [1], [1], latency)  # without a word that it has begun
+        until(lambda: server.rejected == 1)
+    assert _hears(server, said)
+    assert server.readings("c") == {}
+    server.retain({"c"})
+    assert server.readings("b") == {}
+
+
+def _hears(server: FeedbackServer, said: dict[int, Reading]) -> bool:
+    return server.readings("b") == said

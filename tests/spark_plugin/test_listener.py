@@ -4,7 +4,10 @@ import json
 import logging
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,14 +20,18 @@ from pyspark.sql.streaming.listener import (
 
 import spark_plugin
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, encode
-from kshare.core.hashing import ALL_HASHES, HASH_SPACE, HashRange, KeyRanges
+from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges, split
 from kshare.core.listing import ParkedCount
+from kshare.core.live import NO_LATENCY, Latency, Live, LiveRange
 from kshare.core.offsets import OffsetRange
+from kshare.core.open_entry import LogPosition, OpenBatch
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.core.slice_end import HotKey
+from kshare.monitor.live_file import write_live
 from kshare.monitor.report import PartitionReport, RangeReport, encode_report
-from spark_plugin.listener import KshareListener, QueryReport
+from spark_plugin.listener import KshareListener, QueryReport, report_of
+from spark_plugin.query_report import as_of_now
 from tests.support.series import series
 
 HALF = HASH_SPACE // 2
@@ -436,3 +443,76 @@ def test_offsets_in_the_way_of_python() -> None:
     report = heard((str(encode(BatchOffsets({T1: Progress.at(3)}))), str({"t": {"1": 8}})))
     assert report is not None
     assert report.sources[0].metrics["maxOffsetsBehindLatest"] == "5"
+
+
+# -- positions of a batch that reads for a while ---------------------------------------------------
+
+LOWER, UPPER = split(WHOLE, 2)
+OPEN = OpenBatch(
+    "3f9c-1", 60_000, "ends", LogPosition(0, 0), {T0: (KeyRanges([LOWER]), KeyRanges([UPPER]))}
+)
+LATENCY = Latency((9, *NO_LATENCY.counts[1:]))
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Live:
+    """What a planner says of a later batch of the same run, while that reads."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ranges = (LiveRange(T0, 1, UPPER, 25, 40), LiveRange(T0, 0, LOWER, 20, 40))
+    said = Live("3f9c-2", round(time.time() * 1000), ranges, LATENCY, LATENCY)
+    write_live(said)
+    return said
+
+
+def open_event() -> QueryProgressEvent:
+    offsets = BatchOffsets({T0: Progress.at(10), T1: Progress.at(3)}, open=OPEN)
+    parked = RangeReport((HashRange.of(7),), 2, 28, is_parked=True)
+    told = {T0: PartitionReport(30, 10, ranges=(parked,))}
+    return event((encode(offsets), encode_report(told, {T1: 4})))
+
+
+def test_positions_are_those_of_now(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "kshare")
+    listener = KshareListener()
+    listener.onQueryProgress(open_event())
+    (source,) = listener.last[QUERY].sources
+    assert (source.batch, source.live, source.latency) == ("3f9c-1", {T0: 20}, LATENCY)
+    assert source.offsets_behind_latest == {T0: 20, T1: 1}
+    assert source.partitions[T0] == PartitionReport(
+        40,
+        10,
+        ranges=(
+            RangeReport((LOWER,), 20, 20),
+            RangeReport((HashRange.of(7),), 2, 28, is_parked=True),
+            RangeReport((UPPER,), 25, 15),
+        ),
+    )
+    said = [record.message for record in caplog.records]
+    assert (
+        "orders batch 4, source 0: positions are live, latency in the last 10 s p50 1 ms p90 1 ms "
+        "p99 1 ms, in the batch p50 1 ms p90 1 ms p99 1 ms"
+    ) in said
+    assert any("t-0: live 20, committed 10, end 40, 3 ranges" in text for text in said)
+    assert any("t-1: stable 3, end 4" in text for text in said)
+    write_live(replace(live, ranges=(LiveRange(T0, 0, WHOLE, 33, 50),)))
+    (source,) = listener.now(QUERY).sources
+    assert (source.live, source.offsets_behind_latest[T0]) == ({T0: 33}, 17)
+    write_live(replace(live, at_ms=1))
+    (source,) = listener.last[QUERY].sources
+    assert source.live == {T0: 20}  # what the last event had
+    assert not as_of_now(report_of(open_event().progress)).sources[0].live  # type: ignore[arg-type]
+
+
+def test_metrics_are_those_of_now(live: Live) -> None:
+    registry = CollectorRegistry()
+    KshareListener(prometheus=registry).onQueryProgress(open_event())
+    source, first = ("orders", "0"), ("orders", "0", "t", "0")
+    write_live(replace(live, ranges=(LiveRange(T0, 0, WHOLE, 33, 50),), recent=NO_LATENCY))
+    found = series(registry)
+    assert found["kshare_live_offset", *first] == 33
+    assert found["kshare_stable_offset", *first] == 10
+    assert found["kshare_offsets_behind_latest", *first] == 17
+    assert {labels: value for labels, value in found.items() if "latency" in labels[0]} == {
+        ("kshare_latency_seconds", *source, "batch", share): 0.001
+        for share in ("0.5", "0.9", "0.99")
+    }

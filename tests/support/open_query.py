@@ -56,6 +56,13 @@ class Ends:
         return [key for key in last if last[key] is not None]
 
 
+class Silent(Feedback):
+    """No task can report."""
+
+    def start(self) -> bool:
+        return False
+
+
 class OpenQuery:
     """A query with a sink that keeps what it gets, by batch."""
 
@@ -85,7 +92,7 @@ class OpenQuery:
             parsed,
             self.log,
             parking=self.parking,
-            feedback=Feedback(),
+            feedback=Silent(),
             scan=lambda *_: [],
             clock=lambda: self.now,
             group=self.group,

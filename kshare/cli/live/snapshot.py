@@ -349,6 +349,7 @@ def as_json(
                 "source": each.source,
                 **each.topic_partition._asdict(),
                 "stable": each.done.stable,
+                "committed": each.committed,
                 "front": each.done.front,
                 "end": each.log[1] if each.log else None,
                 "lag": each.lag,

@@ -39,6 +39,7 @@ from kshare.options import SourceOptions
 from kshare.wire.decode.columns import schema
 from kshare.wire.protocol.background import Waker
 from kshare.wire.reader.read_slice import read_slices
+from kshare.wire.reader.reading_meter import ReadingMeter, Says, say_nothing
 from kshare.wire.reader.tail_reader import LossTexts, NamedReset, TailReader
 
 __all__ = ["LOOK_SECONDS", "Ends", "OpenReader", "no_parked"]
@@ -81,6 +82,8 @@ class OpenReader:
         ends: The log of ends.
         parked: The hashes of the keys that are parked now, by topic; asked for with each batch of
             rows, so it must not wait.
+        says: Called about each second with where each range is, where its partition's log ends (0
+            if not known), and how late records were handed over. It must not wait.
         seconds: Source of time.
         wall_clock: Seconds since 1970.
     """
@@ -92,6 +95,7 @@ class OpenReader:
         ends: Ends,
         *,
         parked: Callable[[], Mapping[str, KeyRanges]] = no_parked,
+        says: Says = say_nothing,
         seconds: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -99,6 +103,7 @@ class OpenReader:
         self._options = options
         self._ends = ends
         self._parked = parked
+        self._meter = ReadingMeter(says, seconds)
         self._seconds = seconds
         self._attempt = token_hex(8)
         self._no_rows = pa.RecordBatch.from_pylist([], schema(options.column_names))
@@ -199,17 +204,31 @@ class OpenReader:
                     followed = parked
                     self._leave_out(tail, following, parked)
                 records = tail.next_records(min(left, LOOK_SECONDS))
+                if self._meter.is_due:
+                    self._meter.say(self._places(tail))
                 if records is not None:
+                    self._meter.take(records.batch)
                     yield records.batch
                 elif self._seconds() - idle_from < IDLE_SECONDS:
                     continue
                 else:
                     yield self._no_rows
                 idle_from = self._seconds()
+            self._meter.say(self._places(tail))
             for partition in following:
                 self._deliver(partition, tail.delivered(partition))
         for reader in self._at(Step.READ):
             self._put(reader.time_over())
+
+    def _places(self, tail: TailReader) -> list[tuple[int, int]]:
+        """Where each range is, and the end of its partition's log; 0 if that is not known."""
+        return [
+            (
+                max(reader.delivered.parts[-1][1], tail.delivered(partition)),
+                tail.end(partition) or 0,
+            )
+            for (_, partition, _), reader in self._readers.items()
+        ]
 
     def _read(self, tail: TailReader, partition: TopicPartition) -> None:
         """Read what is not handed over of a partition, from now on."""

@@ -19,6 +19,7 @@ from kshare.core.hashing import (
     key_hash,
     split,
 )
+from kshare.core.live import NO_LATENCY, Latency
 from kshare.core.open_batch import open_ranges, reached
 from kshare.core.open_entry import LogPosition, OpenBatch, OpenRange
 from kshare.core.progress import Progress, TopicPartition
@@ -143,6 +144,31 @@ def test_rows_come_as_they_are_written_until_the_time_is_over(
         lambda _: NO_HASHES,
     )
     assert [progress.stable for progress in after.values()] == [60, 12]
+
+
+def test_it_says_where_it_is_and_how_late_records_are(cluster: FakeCluster) -> None:
+    task, seconds = task_of(partitions=2, ranges=HALVES), Seconds()
+    said = list[tuple[list[int], list[int], Latency]]()
+
+    def says(positions: Sequence[int], ends: Sequence[int], latency: Latency, /) -> None:
+        said.append(([*positions], [*ends], latency))
+
+    with EndLog(cluster_kafka(cluster)) as ends:
+        batches = attempt(cluster, task, ends, says=says, seconds=seconds).batches()
+        take(batches, 60)
+        assert said[0] == ([0] * 4, [0] * 4, NO_LATENCY)
+        cluster.produce("orders", [("k", "later")] * 12, partition=1)
+        take(batches, 12)
+        seconds.now += 1
+        cluster.produce("orders", [("k", "later")] * 12, partition=1)
+        take(batches, 12)
+        assert len(said) == 2
+        seconds.end()
+        assert rest(batches) == []
+    at, log_ends, latency = said[-1]
+    assert at == log_ends == [60, 60, 24, 24]
+    assert (said[1][0], said[1][2].records) == ([60, 60, 12, 12], 72)
+    assert latency.records == 84
 
 
 def test_a_task_that_runs_again_reads_up_to_its_end(cluster: FakeCluster) -> None:
