@@ -341,8 +341,8 @@ def test_no_damage_is_more_than_an_error_of_the_option(
             assert "keysecret" not in told
             assert "changeit" not in told
             return
-    assert found is not None
-    assert x509.load_pem_x509_certificates(found.certificates.encode())
+        assert found is not None
+        assert x509.load_pem_x509_certificates(found.certificates.encode())
 
 
 def test_openssl_takes_what_comes_out(opened: Opened, tmp_path: Path) -> None:
