@@ -103,7 +103,7 @@ class OpenReader:
         self._options = options
         self._ends = ends
         self._parked = parked
-        self._meter = ReadingMeter(says, seconds)
+        self._meter = ReadingMeter(says, seconds, wall_clock)
         self._seconds = seconds
         self._attempt = token_hex(8)
         self._no_rows = pa.RecordBatch.from_pylist([], schema(options.column_names))
