@@ -25,6 +25,7 @@ from integration.processes import PythonProcess, let_go
 from integration.topics import Topics
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
+from kshare.group.offsets import list_offsets
 from kshare.testing import check_order
 from tests.support import shown
 
@@ -185,6 +186,19 @@ class Group:
 
     def delivered(self) -> set[tuple[int, int]]:
         return {(each[1], each[2]) for member in self.members for each in member.records()}
+
+    def is_done(self, produced: int) -> bool:
+        """Whether so many records are delivered and committed: none of them comes again.
+
+        All may be delivered while what a dead member had not committed has yet to come again. Who
+        is ended amid that leaves a key's last records where the dead member had them.
+        """
+        return len(self.delivered()) == produced == self._committed()
+
+    def _committed(self) -> int:
+        config = {"bootstrap.servers": self.broker.bootstrap_servers}
+        known = list_offsets(self.name or self.topic, config)
+        return sum(each.offset for at, each in known.items() if at.topic == self.topic)
 
     def note_log_loss(self, what: str) -> None:
         """The group's log is about to be deleted or truncated."""

@@ -82,7 +82,7 @@ def test_members_join_and_leave(group: Group, assign: bool) -> None:
     produced = keep_filled(lambda: len(group.delivered()) > left + 500, group, produced)
     fourth = group.start(**PATIENT, assign=assign)
     produced = keep_filled(fourth.records, group, produced)
-    eventually(lambda: len(group.delivered()) == produced)
+    eventually(lambda: group.is_done(produced))
     end_all(group)
     check(group, end=produced)
     assert stable(group) == produced
@@ -97,7 +97,7 @@ def test_a_member_is_killed(group: Group, assign: bool) -> None:
     victim = members[1]
     victim.signal(signal.SIGKILL)
     killed = time.monotonic()
-    eventually(lambda: len(group.delivered()) == produced)
+    eventually(lambda: group.is_done(produced))
     print(f"all delivered {time.monotonic() - killed:.1f} s after the kill")
     for member in members:
         if member is not victim:
@@ -119,7 +119,7 @@ def test_a_member_is_stopped_for_long_and_goes_on(group: Group, assign: bool) ->
     eventually(lambda: len(group.delivered()) == produced)
     one.signal(signal.SIGCONT)
     produced = keep_filled(lambda: len(one.records()) > before + 50, group, produced)
-    eventually(lambda: len(group.delivered()) == produced)
+    eventually(lambda: group.is_done(produced))
     end_all(group)
     late = offsets(one)[before:]
     # It goes on with what nobody had, but for the record that its handler had in hand.

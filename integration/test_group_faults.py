@@ -73,7 +73,7 @@ def test_the_coordinator_is_killed_and_moves(brokers: KafkaCluster, tmp_path: Pa
         group.faults.append("the coordinator moved")
         eventually(lambda: brokers.coordinator(name) == 2)
         fill(group, 9_000, 12_000)
-        eventually(lambda: len(group.delivered()) == 12_000)
+        eventually(lambda: group.is_done(12_000))
         eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))
         end_all(group)
         group.check({0: 12_000})
@@ -139,7 +139,7 @@ def test_a_broker_answers_late(tmp_path: Path, seconds: int) -> None:
         broker.freeze()
         time.sleep(seconds)
         broker.thaw()
-        eventually(lambda: len(group.delivered()) == 8_000)
+        eventually(lambda: group.is_done(8_000))
         eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))
         end_all(group)
         group.check({0: 8_000})
@@ -160,7 +160,7 @@ def test_answers_come_late(proxied: tuple[KafkaBroker, CountingProxy], tmp_path:
         proxy.delay = 0.0
         eventually(lambda: any(line[0] == "lost" for m in members for line in m.lines()))
         fill(group, 6_000, 8_000)
-        eventually(lambda: len(group.delivered()) == 8_000)
+        eventually(lambda: group.is_done(8_000))
         eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))
         end_all(group)
         group.check({0: 8_000})
@@ -183,7 +183,7 @@ def test_a_policy_is_switched_while_three_members_run(
                 group.faults.append(f"accept.range.fetch={value}")
                 assert kshare_command(["policy", "set", "accept.range.fetch", value, *where]) == 0
                 eventually(lambda wanted=shares: have_shares(members, wanted))  # type: ignore[misc]
-        eventually(lambda: len(group.delivered()) == produced)
+        eventually(lambda: group.is_done(produced))
         end_all(group)
         group.check({0: produced})
         assert sum(len(member.records()) for member in members) == produced
@@ -207,7 +207,7 @@ def test_the_log_is_deleted(tmp_path: Path) -> None:
         fill(group, 4_000, 8_000)
         members.append(group.start(pause=0.002))
         eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in members))
-        eventually(lambda: len(group.delivered()) == 8_000)
+        eventually(lambda: group.is_done(8_000))
         end_all(group)
         group.check({0: 8_000})
 
@@ -226,7 +226,7 @@ def test_a_handler_hangs(broker: KafkaBroker, topic: str, tmp_path: Path) -> Non
         fill(group, produced, produced + 1_000)
         produced += 1_000
         eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in group.members))
-        eventually(lambda: len(group.delivered()) == produced)
+        eventually(lambda: group.is_done(produced))
         end_all(group)
         group.check({0: produced})
 
@@ -240,7 +240,7 @@ def test_a_plain_consumer_joins(broker: KafkaBroker, topic: str, tmp_path: Path)
         group.faults.append("a plain consumer joined")
         wait_for_refusal(broker.bootstrap_servers, topic, topic)
         fill(group, 2_000, 4_000)
-        eventually(lambda: len(group.delivered()) == 4_000)
+        eventually(lambda: group.is_done(4_000))
         end_all(group)
         group.check({0: 4_000})
         assert sum(len(member.records()) for member in members) == 4_000
@@ -280,6 +280,6 @@ def test_members_join_and_leave_every_second(
                 living.pop(chance.randrange(len(living))).signal(
                     chance.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGKILL])
                 )
-        eventually(lambda: len(group.delivered()) == total)
+        eventually(lambda: group.is_done(total))
         end_all(group)
         group.check({0: total})

@@ -80,7 +80,7 @@ def test_a_hot_key_gets_a_range_of_its_own_and_a_killed_member_is_replaced(group
     eventually(lambda: sum(member.share() for member in others) > 0.999)
     fill(group, produced, produced + 500)
     produced += 500
-    eventually(lambda: len(group.delivered()) == produced)
+    eventually(lambda: group.is_done(produced))
     end_all(group)
     group.check({0: produced})
 
@@ -110,7 +110,7 @@ def test_a_hot_partition_among_enough_is_shared(broker: KafkaBroker, tmp_path: P
             return min(of_hot) > 100
 
         eventually(is_shared)
-        eventually(lambda: len(group.delivered()) == sum(sizes.values()))
+        eventually(lambda: group.is_done(sum(sizes.values())))
         end_all(group)
         group.check(sizes)
         assert sum(len(member.records()) for member in group.members) == sum(sizes.values())
@@ -131,7 +131,7 @@ def test_tasks_go_to_members_in_the_rack_of_their_replicas_until_a_deadline(
         eventually(lambda: have_shares(group, 1 / 3, 1 / 3, 1 / 3))
         assert have_had_shares(group, 1 / 2, 1 / 2, 0)
         produced = fill_until(far.records, group, 2_000, write=fill)
-        eventually(lambda: len(group.delivered()) == produced)
+        eventually(lambda: group.is_done(produced))
         end_all(group)
         group.check({0: produced})
 
@@ -155,7 +155,7 @@ def test_spare_members_help_while_others_are_behind(group: Group) -> None:
         least=3_000,
         write=fill,
     )
-    eventually(lambda: len(group.delivered()) == produced)
+    eventually(lambda: group.is_done(produced))
     eventually(lambda: have_shares(group, 1 / 2, 1 / 2, 0))
     end_all(group)
     group.check({0: produced})
@@ -189,5 +189,5 @@ def test_a_static_leader_that_is_started_again_asks_its_assignor_again(group: Gr
     produced = fill_until(
         lambda: have(1 / 3, 1 / 3, 1 / 3) and spare.records(), group, 200, least=3_000, write=fill
     )
-    eventually(lambda: len(group.delivered()) == produced)
+    eventually(lambda: group.is_done(produced))
     end_all(group)

@@ -41,7 +41,7 @@ def test_members_join_and_leave(group: Group) -> None:
     eventually(lambda: are_shown(group, 3))
     first.end()
     eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in (second, third)))
-    eventually(lambda: len(group.delivered()) == produced)
+    eventually(lambda: group.is_done(produced))
     end_all(group)
     group.check({0: produced})
     times = Counter(offset for member in group.members for _, _, offset, _ in member.records())
@@ -64,7 +64,7 @@ def test_a_killed_member_is_replaced(group: Group) -> None:
     one.signal(signal.SIGKILL)
     shown.killed("member of a group")
     eventually(lambda: all(abs(m.share() - 1 / 2) < 0.01 for m in others))
-    eventually(lambda: len(group.delivered()) == produced)
+    eventually(lambda: group.is_done(produced))
     end_all_but(group, one)
     group.check({0: produced})
 
@@ -90,7 +90,7 @@ def test_a_member_is_stopped_past_its_session_and_goes_on(group: Group) -> None:
     fill(group, produced, produced + 1_000)
     produced += 1_000
     eventually(lambda: all(abs(m.share() - 1 / 3) < 0.01 for m in group.members))
-    eventually(lambda: len(group.delivered()) == produced)
+    eventually(lambda: group.is_done(produced))
     end_all(group)
     group.check({0: produced})
 
@@ -116,7 +116,7 @@ def test_a_static_leader_is_started_again_and_leads_on(group: Group, is_late: bo
     if not is_late:
         eventually(lambda: abs(again.share() - 1 / 2) < 0.01)
         fill(group, 2_000, 4_000)
-        eventually(lambda: len(group.delivered()) == 4_000)
+        eventually(lambda: group.is_done(4_000))
         assert len(changes_of(other)) == changes  # there was no rebalance
         assert len(changes_of(again)) == 1
         group.broker.add_partitions(group.topic, 2)
@@ -156,7 +156,7 @@ def test_members_come_and_go_at_random(group: Group, seed: int) -> None:
                 time.sleep(chance.uniform(0, 8))
                 victim.signal(signal.SIGCONT)
                 living.append(victim)
-    eventually(lambda: len(group.delivered()) == total)
+    eventually(lambda: group.is_done(total))
     for member in living:
         member.end()
     group.check({0: total})

@@ -56,7 +56,7 @@ def ends(group: Group) -> dict[int, int]:
 
 
 def check(group: Group) -> None:
-    eventually(lambda: len(group.delivered()) == sum(ends(group).values()))
+    eventually(lambda: group.is_done(sum(ends(group).values())))
     end_all(group)
     group.check(ends(group))
 
@@ -187,7 +187,7 @@ def test_a_group_that_brokers_convert_and_convert_back(group: Group) -> None:
         leader.result(60)
     eventually(lambda: new.share() + member.share() == PARTITIONS)
     fill(group, 0, 1_000)
-    eventually(lambda: len(group.delivered()) == 1_000)
+    eventually(lambda: group.is_done(1_000))
     assert warnings(member)
     new.end()
     eventually(lambda: member.share() == PARTITIONS)
@@ -221,7 +221,7 @@ def test_both_kinds_come_and_go_at_random(group: Group, seed: int) -> None:
         else:
             victim.end()
     living.append(group.start(**BOTH))
-    eventually(lambda: len(group.delivered()) == total)
+    eventually(lambda: group.is_done(total))
     for member in living:
         member.end()
     group.check(ends(group))
