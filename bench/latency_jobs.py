@@ -11,6 +11,7 @@ first seconds of each run do not count.
 """
 
 import argparse
+import asyncio
 import base64
 import statistics
 import subprocess
@@ -35,6 +36,7 @@ from bench import data
 from bench.rows import Row
 from integration.kafka import KafkaBroker
 from integration.spark import start_spark
+from kshare.processing import Processor, Record, process_by_key
 from kshare.testing.records import watermarks
 
 PARTITIONS = 5
@@ -63,6 +65,7 @@ class Way:
         conf: Settings of the session.
         p50: Target of the median, in ms; None if it is a peer.
         p99: Target of the 99th percentile; None for none.
+        handles: Whether records go through ``process_by_key``, with a handler that waits 5 ms.
     """
 
     source: str
@@ -72,6 +75,7 @@ class Way:
     conf: Mapping[str, str] = field(default_factory=dict)
     p50: float | None = None
     p99: float | None = None
+    handles: bool = False
 
 
 _NO_CONF: Mapping[str, str] = MappingProxyType({})
@@ -88,6 +92,7 @@ WAYS = {
     "realTime": Way("kshare", options=_OURS, p50=10, p99=85),
     "realTime, 2 tasks": Way("kshare", options=_OURS | {"maxTasks": "2"}, p50=10, p99=85),
     "realTime, 4 key ranges": Way("kshare", options=_OURS | {"keyRanges": f"{RANGES}"}, p99=100),
+    "realTime, handlers of 5 ms": Way("kshare", options=_OURS, handles=True, p50=20),
     "realTime, kshare's sink": Way("kshare", "kshare", _OURS, conf=_SMALL, p50=15),
 }
 
@@ -152,6 +157,11 @@ def transformed(frame: DataFrame) -> DataFrame:
     )
 
 
+async def handle(_: Record) -> None:
+    """Wait, as for an answer."""
+    await asyncio.sleep(0.005)
+
+
 @contextmanager
 def running(
     spark: SparkSession, way: Way, servers: str, topics: tuple[str, str], folder: str
@@ -160,6 +170,8 @@ def running(
     source, out = topics
     reader = spark.readStream.format(way.source).option("kafka.bootstrap.servers", servers)
     frame = reader.option("subscribe", source).options(**way.options).load()
+    if way.handles:
+        frame = process_by_key(frame, Processor(handle, concurrency=256))
     mode = "update" if "realTime" in way.trigger else "append"
     writer = transformed(frame).writeStream.format(way.sink).outputMode(mode)
     writer = writer.option("kafka.bootstrap.servers", servers).option("topic", out)

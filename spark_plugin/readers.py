@@ -43,12 +43,18 @@ def warn(warnings: Iterable[str]) -> None:
 class _TaskReader:
     """The part of a reader that runs in tasks, which get a copy with its options and schemas."""
 
-    def __init__(self, options: SourceOptions, schemas: "ReaderSchemas | None" = None) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        schemas: "ReaderSchemas | None" = None,
+        work: bytes | None = None,
+    ) -> None:
         self._options = options
         self._schemas = schemas
+        self._work = work
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_schemas": self._schemas}
+        return {"_options": self._options, "_schemas": self._schemas, "_work": self._work}
 
     @edge
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -59,9 +65,9 @@ class _TaskReader:
         from spark_plugin.task_side import read_open_partition, read_partition  # noqa: PLC0415
 
         if isinstance(partition, OpenPartition):
-            yield from read_open_partition(partition, self._options, self._schemas)
+            yield from read_open_partition(partition, self._options, self._schemas, self._work)
         else:
-            yield from read_partition(partition, self._options, self._schemas)
+            yield from read_partition(partition, self._options, self._schemas, self._work)
 
 
 class BatchReader(_TaskReader, DataSourceReader):
@@ -98,8 +104,9 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         options: SourceOptions,
         warnings: Sequence[str] = (),
         schemas: "ReaderSchemas | None" = None,
+        work: bytes | None = None,
     ) -> None:
-        super().__init__(options, schemas)
+        super().__init__(options, schemas, work)
         self._warnings = warnings
 
     @property

@@ -7,6 +7,7 @@ what only planners need is in :mod:`spark_plugin.planner_side`, what only tasks 
 """
 
 from collections.abc import MutableMapping, Sequence
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -64,7 +65,13 @@ class KshareDataSource(DataSource):
         folder: By which its streams hear of ``available_now``; None if Spark tells them.
         schemas: The reader schemas of typed rows, once they were asked for: Spark sends this object
             on to where readers are made. None: keys and values are bytes.
+        work: What tasks do with rows before they hand them over, pickled: see :meth:`working`.
+        adds: The columns that this adds.
     """
+
+    format_name = "kshare"
+    work: bytes | None = None
+    adds = StructType()
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -74,7 +81,21 @@ class KshareDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """The name that users write in ``format(...)``."""
-        return "kshare"
+        return cls.format_name
+
+    @classmethod
+    def working(cls, work: bytes, adds: StructType) -> "type[KshareDataSource]":
+        """A source to register beside this one, whose tasks process their rows in the reader.
+
+        A class, as an option would be one of SQL tables, too: whoever names a table could have code
+        run where it is read.
+
+        Args:
+            work: A pickled :class:`~kshare.processing.work.Work`.
+            adds: The columns that it adds.
+        """
+        name = f"kshare-handlers-{token_hex(4)}"
+        return type("Working", (cls,), {"format_name": name, "work": work, "adds": adds})
 
     @edge
     def schema(self) -> StructType:
@@ -98,7 +119,10 @@ class KshareDataSource(DataSource):
             except OptionsError as batch:
                 raise OptionsError(_merged(streaming.problems, batch.problems)) from None
         self.schemas = _schemas_of(parsed.options)
-        return _schema(parsed.options, self.schemas)
+        return self._with_added(_schema(parsed.options, self.schemas))
+
+    def _with_added(self, schema: StructType) -> StructType:
+        return StructType([*schema.fields, *self.adds.fields])
 
     @edge
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -117,7 +141,7 @@ class KshareDataSource(DataSource):
         """
         try:
             parsed, schemas = _parse(self, schema, streaming=True)
-            reader = StreamReader(parsed.options, parsed.warnings, schemas)
+            reader = StreamReader(parsed.options, parsed.warnings, schemas, self.work)
         except (OptionsError, SchemaRegistryError) as error:
             reader = RefusedReader(error)
         if TELLS_START:
@@ -183,7 +207,7 @@ def _parse(
         parsed = parse_options(options, streaming=streaming, check_rows=_inline_faults)
     # Spark does not ask for the schema of a table, or where .schema() gives one.
     schemas = source.schemas or _schemas_of(parsed.options)
-    if schema != _schema(parsed.options, schemas):
+    if schema != source._with_added(_schema(parsed.options, schemas)):  # noqa: SLF001 - of this module
         why = (
             "as Spark's kafka source has them"
             if schemas is None

@@ -27,6 +27,7 @@ mode.
 import gc
 import logging
 import os
+import pickle
 import socket
 import sys
 from collections.abc import Generator, Iterator, Sequence
@@ -51,6 +52,7 @@ from spark_plugin.spark_api import SPARK, refuse_reuse, worker_flush
 
 if TYPE_CHECKING:
     from kshare.formats.schemas import ReaderSchemas
+    from kshare.processing.work import Work
 
 __all__ = [
     "end_worker_with_task",
@@ -65,7 +67,10 @@ _DAEMONS = {"pyspark.daemon", "spark_plugin.daemon"}
 
 
 def read_partition(
-    partition: SlicePartition, options: SourceOptions, schemas: "ReaderSchemas | None" = None
+    partition: SlicePartition,
+    options: SourceOptions,
+    schemas: "ReaderSchemas | None" = None,
+    work: bytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read a task's slices, together.
 
@@ -75,7 +80,15 @@ def read_partition(
         partition: The task.
         options: The query's options.
         schemas: The reader schemas of typed rows; None: keys and values are bytes.
+        work: The handlers that rows go through, as of :meth:`.KshareDataSource.working`.
     """
+    rows = _read_partition(partition, options, schemas)
+    yield from rows if work is None else _work(work).rows(rows)
+
+
+def _read_partition(
+    partition: SlicePartition, options: SourceOptions, schemas: "ReaderSchemas | None"
+) -> Iterator[pa.RecordBatch]:
     _prepare_process()
     tickets = {each.slice: each.ticket for each in partition.slices if each.ticket is not None}
     on_end: dict[Slice, OnEnd] = {}
@@ -95,7 +108,10 @@ def read_partition(
 
 
 def read_open_partition(
-    partition: OpenPartition, options: SourceOptions, schemas: "ReaderSchemas | None" = None
+    partition: OpenPartition,
+    options: SourceOptions,
+    schemas: "ReaderSchemas | None" = None,
+    work: bytes | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
     """Read a task of a batch that reads for a while; rows leave the worker as they come.
 
@@ -103,13 +119,14 @@ def read_open_partition(
         partition: The task.
         options: The query's options.
         schemas: As of :func:`read_partition`.
+        work: The same.
     """
     _prepare_process()
     # Other queries need neither these nor librdkafka's clients.
     from kshare.cluster.end_log import EndLog  # noqa: PLC0415
     from kshare.cluster.parked_keys import ParkWatch  # noqa: PLC0415
     from kshare.cluster.parking import Parking  # noqa: PLC0415
-    from kshare.wire.reader.open_reader import LOOK_SECONDS, OpenReader  # noqa: PLC0415
+    from kshare.wire.reader.open_reader import LOOK_SECONDS, Handled, OpenReader  # noqa: PLC0415
     from kshare.wire.reader.reading_meter import Says, say_nothing  # noqa: PLC0415
 
     task, fails = partition.task, options.fail_on_data_loss
@@ -141,21 +158,30 @@ def read_open_partition(
             report.begin()
             says = partial(report.reading, task.ticket)
 
-        def read(raw: SourceOptions) -> Generator[pa.RecordBatch, None, None]:
-            reader = OpenReader(task, raw, ends, parked=lambda: parking.hashes or {}, says=says)
-            return reader.batches()
+        def read(handled: Handled | None = None) -> Generator[pa.RecordBatch, None, None]:
+            def read_raw(raw: SourceOptions) -> Generator[pa.RecordBatch, None, None]:
+                hashes = lambda: parking.hashes or {}  # noqa: E731
+                reader = OpenReader(task, raw, ends, parked=hashes, says=says, handled=handled)
+                return reader.batches()
 
-        rows = read(options)
-        if schemas is not None:
+            if schemas is None:
+                return read_raw(options)
             from kshare.typed_slices import typed_batches  # noqa: PLC0415
 
             places = {each.id.partition for each in task.ranges}
-            rows = typed_batches(read, places, options, schemas)
+            return typed_batches(read_raw, places, options, schemas)
+
+        rows = read() if work is None else _work(work).open_rows(read)
         stack.enter_context(closing(rows))
         for batch in rows:
             yield batch
             if flush is not None:
                 flush()  # that batch: the worker has written it, and asks for the next one
+
+
+def _work(pickled: bytes) -> "Work":
+    work: Work = pickle.loads(pickled)  # noqa: S301 - of the class that the driver has registered
+    return work
 
 
 def _report(report: TaskReport, ticket: Ticket, end: SliceEnd) -> None:

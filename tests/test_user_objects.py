@@ -119,7 +119,8 @@ def test_a_result_that_cannot_be_shown_is_refused_with_its_record() -> None:
 
 def rows_of_outcomes_of(record: Record, result: Any) -> Any:
     batch = pa.RecordBatch.from_pydict({"key": [b"k"]})
-    record.source = type("Rows", (), {"topic_partition": record.topic_partition, "batch": batch})()
+    fields = {"topic_partition": record.topic_partition, "batch": batch, "first": 0}
+    record.source = type("Rows", (), fields)()
     return rows_of_outcomes([Outcome(record, Status.DONE, result)], "string")
 
 

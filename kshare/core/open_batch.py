@@ -236,6 +236,22 @@ class RangeReader:
         """Operators park keys: no more of their rows, unless the end says so already."""
         return replace(self, parked=self.parked | (hashes & self.range.hashes))
 
+    def hold(self, firsts: Mapping[int, int]) -> "RangeReader":
+        """Of some key hashes, what was read from an offset on is not handed over.
+
+        Args:
+            firsts: That offset by key hash, also hashes of other ranges of the partition.
+        """
+        parts = [
+            (ours, offset)
+            for hash_, offset in firsts.items()
+            if (ours := KeyRanges.of_hashes([hash_]) & self.range.hashes)
+        ]
+        others = self.range.hashes - KeyRanges(part for ours, _ in parts for part in ours)
+        if others:
+            parts.append((others, OFFSET_MAX))
+        return replace(self, delivered=self.delivered.cut(RangeEnd(tuple(parts))))
+
     def time_over(self) -> "RangeReader":
         """The batch's time is over."""
         return replace(self, is_over=True)

@@ -20,6 +20,7 @@ _SHOWN: Final = 1_000
 __all__ = [
     "OUTCOME_COLUMNS",
     "RESULT_TYPES",
+    "no_rows",
     "records_of_rows",
     "rewritten_parts",
     "rows_of_outcomes",
@@ -47,12 +48,17 @@ _BYTES: Final = (pa.binary(), pa.large_binary())
 class _Rows:
     """Rows of a partition: the source of their records."""
 
-    __slots__ = ("_columns", "batch", "rewritten", "topic_partition")
+    __slots__ = ("_columns", "batch", "first", "rewritten", "topic_partition")
 
     def __init__(
-        self, batch: pa.RecordBatch, topic_partition: TopicPartition, rewritten: tuple[str, ...]
+        self,
+        batch: pa.RecordBatch,
+        first: int,
+        topic_partition: TopicPartition,
+        rewritten: tuple[str, ...],
     ) -> None:
         self.batch = batch
+        self.first = first  # number of rows before
         self.topic_partition = topic_partition
         self.rewritten = rewritten  # which of key and value are texts that were made here
         self._columns: dict[str, list[Any]] = {}
@@ -122,7 +128,7 @@ def records_of_rows(
     keys, values = batch.column(key), _value_column(batch, key)
     parts = (("key", keys), ("value", values))
     rewritten = tuple(name for name, column in parts if column.type not in (*_TEXTS, *_BYTES))
-    rows = {_NOWHERE: _Rows(batch, _NOWHERE, rewritten)}
+    rows = {_NOWHERE: _Rows(batch, first, _NOWHERE, rewritten)}
     partitions: Iterable[TopicPartition] = [_NOWHERE] * batch.num_rows
     if "topic" in names and "partition" in names:
         topics, numbers = (batch.column(name).to_pylist() for name in ("topic", "partition"))
@@ -138,7 +144,7 @@ def records_of_rows(
     ):
         source = rows.get(partition)
         if source is None:
-            rows[partition] = source = _Rows(batch, partition, rewritten)
+            rows[partition] = source = _Rows(batch, first, partition, rewritten)
         record = processor.record(source, row, offset, raw_key, raw_value)
         record.key, record.value = its_key, value
         if processor.order == "key" and record.raw_key is not None:
@@ -192,7 +198,9 @@ def _json(column: pa.Array) -> list[bytes | None]:
 
 
 def rows_of_outcomes(outcomes: Sequence[Outcome], result: str | None) -> Iterator[pa.RecordBatch]:
-    """The rows that records were made of, batch by batch, with :data:`OUTCOME_COLUMNS`.
+    """The rows that records were made of, with :data:`OUTCOME_COLUMNS`: each key's in order.
+
+    They come batch by batch, in the order in which batches were read.
 
     Args:
         outcomes: The outcomes of the records.
@@ -204,19 +212,35 @@ def rows_of_outcomes(outcomes: Sequence[Outcome], result: str | None) -> Iterato
     by_batch: dict[int, list[Outcome]] = {}
     for outcome in outcomes:
         source: Any = outcome.record.source
-        by_batch.setdefault(id(source.batch), []).append(outcome)
-    for of_batch in by_batch.values():
+        by_batch.setdefault(source.first, []).append(outcome)
+    for _, of_batch in sorted(by_batch.items()):  # as they were read: a key may be in several
         source = of_batch[0].record.source
         batch = source.batch.take(pa.array([outcome.record.row for outcome in of_batch]))
-        columns = [
-            pa.array([outcome.status.value for outcome in of_batch], pa.string()),
-            pa.array([outcome.attempts for outcome in of_batch], pa.int32()),
-            pa.array([_text(outcome.error) for outcome in of_batch], pa.string()),
-        ]
-        if result is not None:
-            columns.append(_results(of_batch, result))
-        names = [*batch.schema.names, *OUTCOME_COLUMNS[: len(columns)]]
-        yield pa.RecordBatch.from_arrays([*batch.columns, *columns], names)
+        yield _with_outcomes(batch, of_batch, result)
+
+
+def no_rows(batch: pa.RecordBatch, result: str | None) -> pa.RecordBatch:
+    """No rows, with the columns of those that :func:`rows_of_outcomes` makes.
+
+    Args:
+        batch: What has the columns of records.
+        result: As of :func:`rows_of_outcomes`.
+    """
+    return _with_outcomes(batch.slice(0, 0), [], result)
+
+
+def _with_outcomes(
+    batch: pa.RecordBatch, outcomes: Sequence[Outcome], result: str | None
+) -> pa.RecordBatch:
+    columns = [
+        pa.array([outcome.status.value for outcome in outcomes], pa.string()),
+        pa.array([outcome.attempts for outcome in outcomes], pa.int32()),
+        pa.array([_text(outcome.error) for outcome in outcomes], pa.string()),
+    ]
+    if result is not None:
+        columns.append(_results(outcomes, result))
+    names = [*batch.schema.names, *OUTCOME_COLUMNS[: len(columns)]]
+    return pa.RecordBatch.from_arrays([*batch.columns, *columns], names)
 
 
 def _results(outcomes: Sequence[Outcome], result: str) -> pa.Array:

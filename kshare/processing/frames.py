@@ -10,45 +10,36 @@ The rows that are held are bounded by the processor's ``max_records`` and one ba
 Nothing here imports Spark: ``mapInArrow`` is a method of the frame, so those of Spark Connect do.
 """
 
-import asyncio
-import math
-import threading
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from kshare.core.showing import shown
-from kshare.dead_letters.record import Outcome, Record
-from kshare.dead_letters.writer import Letters
-from kshare.edge import edge
 from kshare.errors import OptionsError
 from kshare.import_caches import forget_finders
-from kshare.options.sink import parse_sink_options
-from kshare.processing.engine import Engine
-from kshare.processing.frame_rows import (
-    OUTCOME_COLUMNS,
-    RESULT_TYPES,
-    records_of_rows,
-    rewritten_parts,
-    rows_of_outcomes,
-)
+from kshare.processing.frame_rows import OUTCOME_COLUMNS, RESULT_TYPES
+from kshare.processing.frame_task import letters_of
 from kshare.processing.handling import Handling
-from kshare.processing.loop import new_event_loop
+from kshare.processing.open_source import (
+    REAL_TIME,
+    open_source,
+    processing_source,
+    why_not_in_reader,
+)
 from kshare.processing.pickling import spark_dumps, unpicklable
 from kshare.processing.policy import DeadLetter, Park
+from kshare.processing.work import Work
 
 __all__ = [
     "Frame",
     "process_by_key",
-    "process_rows",
     "run_batch",
 ]
 
-_OUTCOMES_A_BATCH: Final = 4_096
+_log = logging.getLogger("kshare.processing")
 _OF_BYTES: Final = ("binary", "string")
 
 
@@ -117,16 +108,27 @@ def process_by_key(
         problems += unpicklable(processor.handler.parts, dumps)
     if problems:
         raise OptionsError(problems, of="the arguments of process_by_key")
-    _letters(processor, options)  # wrong options are told now, not in tasks
+    letters_of(processor, options)  # wrong options are told now, not in tasks
     schema = type(frame.schema)(list(frame.schema.fields))
     schema = schema.add("status", "string").add("attempts", "integer").add("error", "string")
     if result is not None:
         schema = schema.add("result", RESULT_TYPES[result][0])
-    given = None if options is None else dict(options)
+    work = Work(processor, key, result, None if options is None else dict(options))
+    opened = open_source(frame)
+    if opened is not None and dumps is not None:
+        if (why := why_not_in_reader(opened, frame, work)) is None:
+            added = type(schema)([each for each in schema if each.name not in frame.columns])
+            return processing_source(frame, opened, dumps(work), added)
+        _log.warning(
+            "process_by_key: %s, so the handlers run behind the reader, and rows wait for up to "
+            "64 KiB of them, or for the end of the micro-batch (realTime=%s)",
+            why,
+            opened.options[REAL_TIME],
+        )
 
     def process(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            yield from process_rows(batches, processor, key=key, result=result, options=given)
+            yield from work.rows(batches)
         finally:
             forget_finders()
 
@@ -212,164 +214,3 @@ def _unsuitable(processor: Handling, options: Mapping[str, str] | None) -> Itera
             "on_outcome is not called in Spark; leave it out: each outcome is a row of the frame "
             "that process_by_key returns"
         )
-
-
-# -- in a task ----------------------------------------------------------------------------------
-
-
-@edge
-def process_rows(
-    batches: Iterable[pa.RecordBatch],
-    processor: Handling,
-    *,
-    key: str = "key",
-    result: str | None = None,
-    options: Mapping[str, str] | None = None,
-    letters: Letters | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Process the rows of a task.
-
-    Args:
-        batches: The rows.
-        processor: What is called.
-        key: Name of the column of keys.
-        result: Type of the column of results; None if there is none.
-        options: As for :func:`process_by_key`.
-        letters: Writes dead letters; made of the options if None.
-
-    Yields:
-        The rows with :data:`OUTCOME_COLUMNS`, in the order in which they were done.
-
-    Raises:
-        ProcessingError: A record has failed for good, with ``Stop()``, or its handler returned
-            what the column of results does not take.
-    """
-    with _running_loop() as loop:
-        task = _Task(processor, letters or _letters(processor, options), result)
-        _in(loop, task.begin())
-        try:
-            first = 0
-            for batch in batches:
-                _in(loop, task.offer(records_of_rows(processor, batch, key, first)))
-                first += batch.num_rows
-                yield from task.outcomes(_OUTCOMES_A_BATCH)
-            _in(loop, task.finish())
-            yield from task.outcomes(1)
-        finally:
-            _in(loop, task.close())
-
-
-class _Task:
-    """An engine for the rows of a task; also its edge."""
-
-    def __init__(self, processor: Handling, letters: Letters | None, result: str | None) -> None:
-        self._processor = processor
-        self._result = result
-        self._letters = letters
-        self._engine: Engine | None = None
-        self._settled: list[Outcome] = []
-
-    @property
-    def engine(self) -> Engine:
-        assert self._engine is not None
-        return self._engine
-
-    async def begin(self) -> None:
-        self._engine = self._processor.engine(self)
-
-    async def offer(self, records: Iterable[Record]) -> None:
-        """Take records, and wait until there is room for more."""
-        engine = self.engine
-        engine.offer(records)
-        await engine.loop.wait(
-            lambda: engine.room > 0 or engine.failure is not None,
-            waits=partial(engine.waits, "there is no room for more records", "handlers return"),
-        )
-        engine.raise_failure()
-
-    async def finish(self) -> None:
-        """Wait until every record has its outcome."""
-        engine = self.engine
-        await engine.loop.wait(
-            lambda: engine.is_idle or engine.failure is not None,
-            waits=partial(engine.waits, "not every record has its outcome", "handlers return"),
-        )
-        await asyncio.sleep(0)  # the last outcomes are handed out in the loop's next turn
-        engine.raise_failure()
-
-    async def close(self) -> None:
-        if self._engine is not None:
-            await self._engine.close()
-        if self._letters is not None:
-            self._letters.close()
-
-    def outcomes(self, at_least: int) -> Iterator[pa.RecordBatch]:
-        """The outcomes since the last call, if they are enough for a batch."""
-        count = len(self._settled)
-        if count >= at_least:
-            settled = self._settled[:count]
-            del self._settled[:count]  # meanwhile the event loop's thread adds others
-            yield from rows_of_outcomes(settled, self._result)
-
-    # -- the engine's edge ------------------------------------------------------------------
-
-    def seconds_left(self) -> float:
-        return math.inf
-
-    def settle(self, outcomes: Sequence[Outcome]) -> None:
-        self._settled.extend([each for each in outcomes if each.status.is_final])
-
-    async def write_letter(self, record: Record, error: BaseException | None) -> None:
-        assert self._letters is not None
-        now = self.engine.loop.now()
-        await self._letters.write(record, error, now, rewritten_parts(record))
-
-    async def begin_sequence(self, record: Record, error: BaseException | None) -> None:
-        raise NotImplementedError  # refused by process_by_key
-
-    async def park(self, record: Record, error: BaseException | None) -> None:
-        raise NotImplementedError  # refused by process_by_key
-
-    def give_back(self, firsts: Sequence[Record]) -> None:
-        """Nothing to do: what has no outcome fails the task, and Spark runs it again."""
-
-    def take_again(self, record: Record) -> None:
-        """Nothing to do."""
-
-    def remember(self, record: Record) -> None:
-        """Nothing to do: a task that runs again begins anew."""
-
-    def forget(self, record: Record, *, is_parked: bool) -> None:
-        """Nothing to do."""
-
-
-# -- the event loop -----------------------------------------------------------------------------
-
-
-@contextmanager
-def _running_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop that runs in a thread: a task's own thread waits for Spark's rows."""
-    loop = new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="kshare-handlers", daemon=True)
-    thread.start()
-    try:
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-def _in(loop: asyncio.AbstractEventLoop, work: Any) -> Any:
-    return asyncio.run_coroutine_threadsafe(work, loop).result()
-
-
-def _letters(processor: Handling, options: Mapping[str, str] | None) -> Letters | None:
-    policy = processor.on_failure
-    if not isinstance(policy, DeadLetter) or options is None:
-        return None
-    kafka = parse_sink_options({**options, "topic": policy.topic}, streaming=False).options.kafka
-    # In tasks: a client of Spark Connect has neither brokers' clients nor kafka-python.
-    from kshare.dead_letters.writer import DeadLetters  # noqa: PLC0415
-
-    return DeadLetters(kafka, policy.topic)

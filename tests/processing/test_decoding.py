@@ -12,7 +12,7 @@ from confluent_kafka.serialization import SerializationContext
 from kshare.errors import OptionsError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import DeadLetter, Processor, Record, Status
-from kshare.processing.frames import process_rows
+from kshare.processing.frame_task import process_rows
 from kshare.processing.runner import Runner
 from kshare.testing import FakeCluster
 from kshare.testing import Record as Row

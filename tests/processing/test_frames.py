@@ -16,8 +16,9 @@ from kshare.dead_letters.letter import Letter
 from kshare.dead_letters.writer import letter_of_record
 from kshare.errors import OptionsError, ProcessingError
 from kshare.processing import DeadLetter, Outcome, Park, Processor, Record, Retry, Status
-from kshare.processing.frame_rows import records_of_rows
-from kshare.processing.frames import _Task, process_by_key, process_rows
+from kshare.processing.frame_rows import records_of_rows, rows_of_outcomes
+from kshare.processing.frame_task import FrameTask, process_rows
+from kshare.processing.frames import process_by_key
 from tests.support.effort import examples
 
 QUICK = Retry(attempts=3, first="1ms", most="2ms")
@@ -258,19 +259,19 @@ def test_columns_of_any_type_leave_a_dead_letter_possible(
 
 def test_rows_that_are_taken_while_others_are_settled_come_once() -> None:
     """The one is done by the task's thread, the other one by the event loop's."""
-    task = _Task(Processor(print), None, None)
+    task = FrameTask(Processor(print), None)
     records = list(records_of_rows(Processor(print), rows([0, 1, 2]), "key", 0))
     done = [Outcome(record, Status.DONE) for record in records]
     out = list[pa.RecordBatch]()
 
     class Amid(list[Outcome]):
         def __iter__(self) -> Iterator[Outcome]:
-            out.extend(task.outcomes(1))
+            out.extend(rows_of_outcomes(task.settled(1), None))
             return super().__iter__()
 
     task.settle(done[:1])
     task.settle(Amid(done[1:]))
-    out += task.outcomes(1)
+    out += rows_of_outcomes(task.settled(1), None)
     offsets = [offset for batch in out for offset in batch.column("offset").to_pylist()]
     assert offsets == [0, 1, 2]
 

@@ -13,7 +13,7 @@ import uvloop
 
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import Processor, Record
-from kshare.processing.frames import process_rows
+from kshare.processing.frame_task import process_rows
 from kshare.processing.loop import new_event_loop
 
 

@@ -14,16 +14,22 @@ generator that is closed proposes nothing. Records of one partition come in offs
 handed over as they arrive; where none does for a second, an empty batch is, so that whoever has
 gone is noticed.
 
+With handlers (:class:`Handled`), rows are handed over when they have an outcome, by whoever takes
+them here. When the time is over, what is under way may end; an end then covers what was handed
+over, and the rest comes again.
+
 Cost: as of :class:`~kshare.wire.reader.tail_reader.TailReader`: a long poll at each leader, so a
 partition without records costs two requests a second. The log of ends is read twice, and written
 once.
 """
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -34,21 +40,26 @@ from kshare.core.open_entry import LogPosition, OpenRange
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.range_end import PARTS_MAX, EndKey, RangeEnd, RangeEnds, RangeId
 from kshare.core.tasks import OpenTask, PlannedSlice
+from kshare.core.unhandled import Unhandled
 from kshare.errors import KafkaError
 from kshare.options import SourceOptions
 from kshare.wire.decode.columns import schema
 from kshare.wire.protocol.background import Waker
 from kshare.wire.reader.read_slice import read_slices
 from kshare.wire.reader.reading_meter import ReadingMeter, Says, say_nothing
-from kshare.wire.reader.tail_reader import LossTexts, NamedReset, TailReader
+from kshare.wire.reader.tail_reader import LossTexts, NamedReset, TailReader, TailRecords
 
-__all__ = ["LOOK_SECONDS", "Ends", "OpenReader", "no_parked"]
+__all__ = ["LOOK_SECONDS", "Ends", "Handled", "OpenReader", "no_parked"]
+
+_log = logging.getLogger(__name__)
 
 IDLE_SECONDS: Final = 1.0
 """Longest time between two batches of rows, empty ones among them."""
 LOOK_SECONDS: Final = 0.5
 """Longest time between two looks whether keys were parked."""
 _PROPOSALS_MAX: Final = 100
+_HELD_HASHES_MAX: Final = PARTS_MAX // 4
+"""Each may need an offset of its own in an end, beside those of parked keys."""
 _TEXTS: Final = LossTexts(
     option="failOnDataLoss is false",
     to_go_on="if that is acceptable, set failOnDataLoss to false",
@@ -73,6 +84,39 @@ def no_parked() -> Mapping[str, KeyRanges]:
     return {}
 
 
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """What a reader has to know of handlers that its rows go through.
+
+    Whoever takes the rows notes them in ``unhandled``, before it takes the next ones, and hands
+    over what this lets go. It is given an empty batch whenever it was woken, too.
+
+    Args:
+        unhandled: The rows that have no outcome, or wait for others of their key hash.
+        drain_seconds: How long handlers have once the batch's time is over.
+        is_full: Whether handlers take no more rows now.
+        is_at_rest: Whether no handler runs, or is about to: all that is held waits for a time.
+
+    Attributes:
+        waker: Its ``wake`` says that there are outcomes; from any thread.
+    """
+
+    unhandled: Unhandled[Any] = field(default_factory=Unhandled)
+    drain_seconds: float = 0.0
+    is_full: Callable[[], bool] = _never
+    is_at_rest: Callable[[], bool] = _never
+    waker: Waker = field(default_factory=Waker)
+
+    @property
+    def may_end(self) -> bool:
+        """True if an end has room for what is held."""
+        return len(self.unhandled) <= _HELD_HASHES_MAX
+
+
 class OpenReader:
     """One attempt at a task of an open batch. For one thread.
 
@@ -84,6 +128,7 @@ class OpenReader:
             rows, so it must not wait.
         says: Called about each second with where each range is, where its partition's log ends (0
             if not known), and how late records were handed over. It must not wait.
+        handled: Says when rows are handed over; None: when they are taken.
         seconds: Source of time.
         wall_clock: Seconds since 1970.
     """
@@ -96,6 +141,7 @@ class OpenReader:
         *,
         parked: Callable[[], Mapping[str, KeyRanges]] = no_parked,
         says: Says = say_nothing,
+        handled: Handled | None = None,
         seconds: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -104,6 +150,8 @@ class OpenReader:
         self._ends = ends
         self._parked = parked
         self._meter = ReadingMeter(says, seconds, wall_clock)
+        self._has_handlers = handled is not None
+        self._handled = handled or Handled()
         self._seconds = seconds
         self._attempt = token_hex(8)
         self._no_rows = pa.RecordBatch.from_pylist([], schema(options.column_names))
@@ -180,7 +228,13 @@ class OpenReader:
         """Read what has an end up to it: the same rows as whoever has read it before."""
         bounded = [reader for reader in self._at(Step.READ) if reader.bound is not None]
         slices = [PlannedSlice(each) for reader in bounded for each in reader.rest]
-        yield from read_slices(slices, self._options)
+        handled = self._handled
+        with closing(handled.waker.open()):
+            with closing(read_slices(slices, self._options)) as batches:
+                for batch in batches:
+                    yield batch
+                    yield from self._wait_while(handled.is_full)
+            yield from self._wait_while(lambda: len(handled.unhandled) > 0)
         for reader in bounded:
             self._put(reader.deliver_to(OFFSET_MAX))
 
@@ -188,7 +242,7 @@ class OpenReader:
         """Read on until the time is over: ranges of one partition together."""
         following = {reader.range.id.partition for reader in self._at(Step.READ)}
         with ExitStack() as stack:
-            waker = stack.enter_context(closing(Waker().open()))
+            waker = stack.enter_context(closing(self._handled.waker.open()))
             reset: NamedReset = "error" if self._options.fail_on_data_loss else "earliest"
             tail = TailReader(
                 self._options, reset, waker, texts=_TEXTS, drops_times=False, rests=True
@@ -203,22 +257,53 @@ class OpenReader:
                 if parked != followed:
                     followed = parked
                     self._leave_out(tail, following, parked)
-                records = tail.next_records(min(left, LOOK_SECONDS))
+                records = self._next(tail, min(left, LOOK_SECONDS))
                 if self._meter.is_due:
                     self._meter.say(self._places(tail))
                 if records is not None:
                     self._meter.take(records.batch)
                     yield records.batch
-                elif self._seconds() - idle_from < IDLE_SECONDS:
+                elif not self._has_handlers and self._seconds() - idle_from < IDLE_SECONDS:
                     continue
                 else:
                     yield self._no_rows
                 idle_from = self._seconds()
+            yield from self._drain()
             self._meter.say(self._places(tail))
             for partition in following:
                 self._deliver(partition, tail.delivered(partition))
+        unhandled = self._handled.unhandled
         for reader in self._at(Step.READ):
-            self._put(reader.time_over())
+            self._put(reader.hold(unhandled.firsts(reader.range.id.partition)).time_over())
+        if count := unhandled.give_up():
+            _log.warning(
+                "%d records have no outcome when their micro-batch ends: they come again in the "
+                "next one, and their handlers are called again",
+                count,
+            )
+
+    def _next(self, tail: TailReader, seconds: float) -> TailRecords | None:
+        if self._handled.is_full():
+            tail.wait(seconds)
+            return None
+        return tail.next_records(seconds)
+
+    def _drain(self) -> Iterator[pa.RecordBatch]:
+        """Wait for handlers that run; for all others, too, if an end has no room for them."""
+        handled = self._handled
+        end = self._seconds() + handled.drain_seconds
+        yield from self._wait_while(
+            lambda: (
+                len(handled.unhandled) > 0
+                and not (handled.may_end and (self._seconds() >= end or handled.is_at_rest()))
+            )
+        )
+
+    def _wait_while(self, is_so: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """Read nothing meanwhile; whoever takes the rows hands over what gets its outcome."""
+        while is_so():
+            self._handled.waker.wait(LOOK_SECONDS)
+            yield self._no_rows
 
     def _places(self, tail: TailReader) -> list[tuple[int, int]]:
         """Where each range is, and the end of its partition's log; 0 if that is not known."""

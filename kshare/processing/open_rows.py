@@ -1,0 +1,118 @@
+"""The rows of a task that reads for a while, through a processor: handlers in the reader.
+
+::
+
+    OpenReader --rows--> noted as unhandled --> engine, in the event loop's thread
+        ^  ^                                        |
+        |  +------------- wakes the reader ---------+
+        |                                           v
+        +-- where the range ends <-- unhandled --> outcomes --> rows, at once
+
+The reader and this share one thread and :class:`~kshare.core.unhandled.Unhandled`: what is handed
+over and where a range ends are one and the same. See docs/design/real-time.md.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from typing import Final
+
+import pyarrow as pa
+
+from kshare.core.hashing import key_hash
+from kshare.core.progress import TopicPartition
+from kshare.dead_letters.record import Record
+from kshare.dead_letters.writer import Letters
+from kshare.edge import edge
+from kshare.processing.frame_rows import no_rows, records_of_rows, rows_of_outcomes
+from kshare.processing.frame_task import FrameTask, in_loop, letters_of, running
+from kshare.processing.handling import Handling
+from kshare.processing.held import SAY_SECONDS
+from kshare.wire.protocol.wait_log import WaitLog
+from kshare.wire.reader.open_reader import Handled
+
+__all__ = ["process_open_rows"]
+
+_log: Final = logging.getLogger("kshare.processing")
+
+
+@edge
+def process_open_rows(
+    read: Callable[[Handled], Generator[pa.RecordBatch, None, None]],
+    processor: Handling,
+    *,
+    result: str | None = None,
+    options: Mapping[str, str] | None = None,
+    letters: Letters | None = None,
+) -> Generator[pa.RecordBatch, None, None]:
+    """Process the rows of a task that reads for a while: each leaves when it has its outcome.
+
+    Args:
+        read: Reads the rows, with the columns ``key``, ``topic``, ``partition`` and ``offset``. It
+            asks what it gets when to read on, and where to end.
+        processor: What is called.
+        result: As of :func:`.process_rows`.
+        options: The same.
+        letters: The same.
+
+    Yields:
+        A batch of rows as of :func:`.process_rows` for each batch that is read; one without rows if
+        nothing is done, so that whoever has gone is noticed.
+
+    Raises:
+        ProcessingError: As of :func:`.process_rows`. What has no outcome is pending.
+    """
+    handled = Handled(
+        drain_seconds=processor.drain_seconds,
+        is_full=lambda: task.engine.room <= 0,
+        is_at_rest=lambda: bool(in_loop(loop, task.is_at_rest())),
+    )
+    task = FrameTask(processor, letters or letters_of(processor, options), handled.waker.wake)
+    waits = _Waits(task)
+    with running(task) as loop, closing(read(handled)) as batches:
+        first = 0
+        for batch in batches:
+            records = list(records_of_rows(processor, batch, "key", first))
+            first += batch.num_rows
+            for record in records:
+                handled.unhandled.read(*_place_of(record))
+            in_loop(loop, task.take(records))
+            done = [
+                each
+                for outcome in task.settled(1)
+                for each in handled.unhandled.done(*_place_of(outcome.record), outcome)
+            ]
+            waits.look(is_waiting=len(handled.unhandled) > 0 and not records and not done)
+            if done:
+                yield from rows_of_outcomes(done, result)
+            else:
+                yield no_rows(batch, result)
+
+
+def _place_of(record: Record) -> tuple[TopicPartition, int, int]:
+    return record.topic_partition, key_hash(record.raw_key, record.offset), record.offset
+
+
+class _Waits:
+    """Says what is waited for while no record gets its outcome."""
+
+    def __init__(self, task: FrameTask) -> None:
+        self._task = task
+        self._log = WaitLog(_log)
+        self._look_at = math.inf
+
+    def look(self, *, is_waiting: bool) -> None:
+        """Nothing was read and nothing has ended since the last look, or something has."""
+        now = time.monotonic()
+        if not is_waiting:
+            self._look_at = math.inf
+            if self._log.is_waiting:
+                self._log.over()
+        elif self._look_at == math.inf:
+            self._look_at = now + SAY_SECONDS  # not at once: what is held is counted for it
+        elif now >= self._look_at:
+            self._look_at = now + SAY_SECONDS
+            state = "records that were read have no outcome, and no others come"
+            self._log.wait(self._task.engine.waits(state, "handlers return"))

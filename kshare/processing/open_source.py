@@ -1,0 +1,128 @@
+"""Frames whose source reads with ``realTime``: handlers run in its tasks, and not behind them.
+
+Rows that go to an operator in Python wait in Spark's buffers, up to 64 KiB of them. So where
+nothing lies between a source and its handlers, the source is loaded anew, and given the handlers.
+
+What a frame reads is looked up in its plan: of the JVM, or of Spark Connect's client. Spark is not
+imported here: frames, sessions and the source are found as Spark finds them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from kshare.options.kinds import parse_duration
+
+if TYPE_CHECKING:
+    from kshare.processing.work import Work
+
+__all__ = ["REAL_TIME", "OpenSource", "open_source", "processing_source", "why_not_in_reader"]
+
+REAL_TIME: Final = "realtime"
+"""The option, as Spark writes it in a plan."""
+_FORMAT: Final = "kshare"
+_SOURCE: Final = "pyspark_kshare"
+_COLUMNS: Final = ("key", "topic", "partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSource:
+    """A source with ``realTime`` in the plan of a frame.
+
+    Attributes:
+        options: Its options, by their names in lower case.
+        between: What lies between it and the frame, the frame's own node first.
+        has_name: Whether it has a name of its own in the checkpoint.
+    """
+
+    options: Mapping[str, str] = field(repr=False)
+    between: tuple[str, ...] = ()
+    has_name: bool = False
+
+
+def open_source(frame: Any) -> OpenSource | None:
+    """The source of a frame that reads with ``realTime``; None if there is none."""
+    classic = getattr(frame, "_jdf", None)
+    found = (
+        _in_jvm(classic.queryExecution().analyzed(), ())
+        if classic is not None
+        else _in_connect(getattr(frame, "_plan", None), ())
+    )
+    return next((each for each in found if REAL_TIME in each.options), None)
+
+
+def _in_jvm(plan: Any, above: tuple[str, ...]) -> Iterator[OpenSource]:
+    kind = plan.getClass().getSimpleName()
+    if kind.startswith("StreamingRelation"):
+        if plan.sourceName().lower() == _FORMAT:
+            options = {name.lower(): value for name, value in dict(plan.extraOptions()).items()}
+            name = getattr(plan, "sourceIdentifyingName", None)
+            has_name = name is not None and "user" in name().getClass().getSimpleName().lower()
+            yield OpenSource(options, above, has_name)
+        return
+    children = plan.children()
+    for number in range(children.size()):
+        yield from _in_jvm(children.apply(number), (*above, kind))
+
+
+def _in_connect(plan: Any, above: tuple[str, ...]) -> Iterator[OpenSource]:
+    kind = type(plan).__name__
+    if kind == "DataSource":
+        if str(plan._format).lower() == _FORMAT and plan._is_streaming:  # noqa: SLF001
+            options = {name.lower(): value for name, value in (plan._options or {}).items()}  # noqa: SLF001
+            has_name = getattr(plan, "_source_name", None) is not None
+            yield OpenSource(options, above, has_name)
+        return
+    for name in ("_child", "left", "right"):
+        child = getattr(plan, name, None)
+        if child is not None:
+            yield from _in_connect(child, (*above, kind))
+
+
+def why_not_in_reader(source: OpenSource, frame: Any, work: "Work") -> str | None:
+    """Why handlers cannot run in the tasks of a source, and what helps; None if they can."""
+    return next(_obstacles(source, frame, work), None)
+
+
+def _obstacles(source: OpenSource, frame: Any, work: "Work") -> Iterator[str]:
+    if source.between:
+        yield (
+            f"between load() and it there is {', '.join(source.between)}; call it with the frame "
+            "of load(), and filter or select afterwards, or in the handler"
+        )
+    if source.has_name:
+        yield "the source has a name; leave out name(...)"
+    if work.key != "key":
+        yield f"key={work.key!r} is not the records' key; leave it out"
+    lacking = [name for name in _COLUMNS if name not in frame.columns]
+    if lacking:
+        yield f"columns are left out; let the option columns have {', '.join(lacking)}, too"
+    elif frame.schema["key"].dataType.typeName() != "binary":
+        yield "keys are typed; leave out keyFormat"
+    seconds = parse_duration(source.options[REAL_TIME])
+    plan = work.processor.settings.retry
+    least = sum(
+        min(plan.first_seconds * 2.0 ** min(each, 64), plan.seconds_max)
+        for each in range(min(plan.attempts - 1, 1_000))
+    )
+    if least >= seconds:
+        yield (
+            f"the {plan.attempts} attempts of its Retry take {least:g} s, and are counted anew in "
+            "each micro-batch; let realTime be longer"
+        )
+
+
+def processing_source(frame: Any, source: OpenSource, work: bytes, added: Any) -> Any:
+    """The frame of a source whose tasks process their rows.
+
+    Args:
+        frame: The frame of the source.
+        source: The source.
+        work: The pickled :class:`~kshare.processing.work.Work`.
+        added: The columns that it adds, a ``StructType``.
+    """
+    session = frame.sparkSession
+    made = import_module(_SOURCE).DefaultSource.working(work, added)
+    session.dataSource.register(made)
+    return session.readStream.format(made.name()).options(**source.options).load()
