@@ -36,9 +36,10 @@ NEEDED: Final = frozenset(
         *("_cffi_backend", "annotated_types", "anyio", "attr", "attrs", "authlib", "cachetools"),
         *("certifi", "cffi", "confluent_kafka", "crc32c", "cryptography", "dateutil", "fastavro"),
         *("fsspec", "google", "h11", "httpcore", "httpx", "httpx2", "idna", "javaproperties"),
-        *("joserfc", "kafka", "mmh3", "numpy", "opentelemetry", "pandas", "prometheus_client"),
-        *("py4j", "pyarrow", "pycparser", "pydantic", "pydantic_core", "pyspark", "pytz"),
-        *("scipy", "six", "typing_extensions", "typing_inspection", "tzdata", "uvloop"),
+        *("joserfc", "kafka", "mmh3", "msgspec", "numpy", "opentelemetry", "pandas"),
+        *("prometheus_client", "py4j", "pyarrow", "pycparser", "pydantic", "pydantic_core"),
+        *("pyspark", "pytz", "scipy", "six", "typing_extensions", "typing_inspection", "tzdata"),
+        "uvloop",
     }
 )
 """Modules of other packages that planners, tasks and consumers import, extras among them."""

@@ -1,7 +1,7 @@
 """A record as an object: ``confluent_kafka.Message``'s methods over a row of Arrow columns.
 
-Cost: 0.2 us a message. The first access converts a column for all rows of its chunk;
-values are converted before. A message keeps its chunk alive, 2,048 rows at most, and
+Cost: 0.1 us a message with its key and value. The first access converts a column for all rows of
+its chunk; values are converted before. A message keeps its chunk alive, 2,048 rows at most, and
 the record batch that it was cut from. Whoever keeps rows for long takes them without their values
 (:attr:`Chunk.slim`).
 """
@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby, repeat
 from operator import itemgetter, length_hint
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from weakref import WeakMethod
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from kshare.arrow_values import int64_array, int64_numbers
 from kshare.core.progress import TopicPartition
-from kshare.errors import KshareError
+from kshare.errors import ConsumerClosedError, KshareError
 
 __all__ = [
     "ACKNOWLEDGED",
@@ -31,6 +33,7 @@ __all__ = [
     "BatchMark",
     "Chunk",
     "Message",
+    "ReleaseCount",
     "Rows",
     "batch_of",
     "chunks",
@@ -68,6 +71,11 @@ _COLUMNS: Final = frozenset(("headers", "key", "offset", "timestamp", "timestamp
 
 
 _numbers = count()
+_ROWS: Final = tuple(range(CHUNK_ROWS))  # shared: an integer for each message takes as long as it
+
+
+ReleaseCount: TypeAlias = WeakMethod[Callable[[TopicPartition, int], int]]
+"""A method of a consumer that says how often a record was released."""
 
 
 class Chunk:
@@ -86,13 +94,15 @@ class Chunk:
         acknowledged: For each row, 0 or ACKNOWLEDGED. Any thread may acknowledge, without a look.
         released: For each row, 0, RELEASED or REPLACED; it has the last word over `acknowledged`.
         offsets: The offset of each row.
-        release_count: How often a record was released, by partition and offset; None: none was.
+        release_count: Refers to what says how often a record was released, by partition and offset,
+            and keeps it not alive; None: none was.
         overtaken: Whether later records may have been handed out before, also between its rows.
-        headers, key, offset, timestamp, timestampType, value: As :meth:`column`.
+        headers, key, offset, timestamp, timestampType, value: As :meth:`column`, once that was
+            called.
     """
 
-    # Columns have slots, as `Message.key` is called for each record: with a method and a dict, it
-    # takes a third more.
+    # Columns have slots, and nothing is called where one is missing (`__getattr__`): `Message.key`
+    # reads them for each record, and Python reads attributes of such a class directly.
     __slots__ = (
         "_slim",
         "acknowledged",
@@ -131,7 +141,7 @@ class Chunk:
         self.acknowledged = bytearray(batch.num_rows)
         self.released = bytearray(batch.num_rows)
         self.offsets: npt.NDArray[np.int64] = int64_numbers(batch.column("offset"))
-        self.release_count: Callable[[TopicPartition, int], int] | None = None
+        self.release_count: ReleaseCount | None = None
         self.overtaken = False
         self._slim: Chunk | Literal[True] | None = None  # its copy, or True if it is one
 
@@ -212,34 +222,29 @@ class Chunk:
         self.released[first:] = bytes(count)
 
     def column(self, name: str) -> list[Any]:
-        """The values of a column as Python objects.
+        """The values of a column as Python objects, converted once.
 
         Raises:
             ValueError: It is not read (``columns``).
         """
         if name not in _COLUMNS:
             raise ValueError(f"{name} is no column of a record")
-        values: list[Any] = getattr(self, name)
-        return values
-
-    def __getattr__(self, name: str) -> list[Any]:
-        """Convert a column, once: Python asks here for a slot that has no value yet."""
-        if name not in _COLUMNS:
-            raise AttributeError(f"a chunk has no attribute {name!r}", name=name, obj=self)
-        if name not in self.batch.schema.names:
-            raise ValueError(f"{name} is not read: add it to the configuration 'columns'")
-        array = self.batch.column(name)
-        convert = _CONVERSIONS.get(name)
-        values: list[Any] = convert(array) if convert else array.to_pylist()
-        setattr(self, name, values)
+        values: list[Any] | None = getattr(self, name, None)
+        if values is None:
+            if name not in self.batch.schema.names:
+                raise ValueError(f"{name} is not read: add it to the configuration 'columns'")
+            array = self.batch.column(name)
+            convert = _CONVERSIONS.get(name)
+            values = convert(array) if convert else array.to_pylist()
+            setattr(self, name, values)
         return values
 
     def messages(self) -> "Rows":
         """A message for each row, made when it is taken."""
-        rows = iter(range(self.batch.num_rows))
+        rows = iter(_ROWS[: self.batch.num_rows])
         if "value" in self.batch.schema.names:
-            return Rows(map(Message, zip(repeat(self), rows, self.value)), rows)
-        return Rows(map(_WithoutValue, zip(repeat(self), rows)), rows)
+            return Rows(map(Message, repeat(self), rows, self.column("value")), rows)
+        return Rows(map(_WithoutValue, repeat(self), rows, repeat(None)), rows)
 
 
 class Rows(NamedTuple):
@@ -275,59 +280,70 @@ def chunks(
 def batch_of(messages: "Sequence[Message]") -> pa.RecordBatch:
     """The rows of messages of one partition, at least one, as one record batch."""
     parts = []
-    for _, of_chunk in groupby(messages, lambda message: id(message[0])):
+    for _, of_chunk in groupby(messages, lambda message: id(message.chunk)):
         rows = list(of_chunk)
-        parts.append(rows[0][0].batch.take(int64_array([row[1] for row in rows])))
+        parts.append(rows[0].chunk.batch.take(int64_array([each.row for each in rows])))
     return pa.concat_batches(parts)
 
 
-# A tuple: objects of a class with slots take twice as long to make.
-class Message(tuple[Any, ...]):
+# Of C: a class of Python's takes twice as long to make, and to read. The garbage collector need not
+# know it, as nothing that it refers to refers to a message, or to a consumer.
+class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A record of Kafka, as ``confluent_kafka.Message``.
 
     Hold on to what you need of it rather than to the message: a message keeps its whole chunk.
+
+    Attributes:
+        chunk: The rows that it is one of; for kshare alone, as is all that follows.
+        row: Which.
+        data: The value.
     """
 
-    __slots__ = ()
+    chunk: Chunk
+    row: int
+    data: bytes | None
 
     def value(self) -> bytes | None:
         """The value; None for a tombstone."""
-        value: bytes | None = self[2]
-        return value
+        return self.data
 
     def key(self) -> bytes | None:
         """The key; None if there is none."""
-        key: bytes | None = self[0].key[self[1]]
-        return key
+        try:  # for each record: to ask whether it is there would cost as much as the rest
+            return self.chunk.key[self.row]
+        except AttributeError:
+            key: bytes | None = self.chunk.column("key")[self.row]
+            return key
 
     def topic(self) -> str:
         """The topic."""
-        topic: str = self[0].topic_partition.topic
-        return topic
+        return self.chunk.topic_partition.topic
 
     def partition(self) -> int:
         """The partition's number."""
-        partition: int = self[0].topic_partition.partition
-        return partition
+        return self.chunk.topic_partition.partition
 
     def offset(self) -> int:
         """The offset."""
-        offset: int = self[0].offset[self[1]]
-        return offset
+        try:  # as for the key
+            return self.chunk.offset[self.row]
+        except AttributeError:
+            offset: int = self.chunk.column("offset")[self.row]
+            return offset
 
     def timestamp(self) -> tuple[int, int]:
         """Type and milliseconds since 1970: (1, ...) set by the producer, (2, ...) by the broker.
 
         (0, -1) if there is none.
         """
-        milliseconds = self[0].timestamp[self[1]]
+        milliseconds = self.chunk.column("timestamp")[self.row]
         if milliseconds < 0:
             return 0, -1
-        return self[0].timestampType[self[1]] + 1, milliseconds
+        return self.chunk.column("timestampType")[self.row] + 1, milliseconds
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         """The headers in their order; None if there are none."""
-        headers = self[0].headers[self[1]]
+        headers = self.chunk.column("headers")[self.row]
         return headers and [(header["key"], header["value"]) for header in headers]
 
     def error(self) -> KshareError | None:
@@ -336,7 +352,7 @@ class Message(tuple[Any, ...]):
 
     def leader_epoch(self) -> int | None:
         """The epoch of the leader that wrote the record; None if the broker gave none."""
-        epochs = self[0].epochs
+        epochs = self.chunk.epochs
         last = bisect_right(epochs, self.offset(), key=itemgetter(0)) - 1
         return epochs[last][1] if last >= 0 and epochs[last][1] >= 0 else None
 
@@ -348,20 +364,24 @@ class Message(tuple[Any, ...]):
         rebalance reads the log.
 
         Raises:
+            ConsumerClosedError: The consumer that counts was deleted.
             KafkaError: The group's log cannot be read.
         """
-        count = self[0].release_count
-        return 1 if count is None else 1 + count(self[0].topic_partition, self.offset())
+        if self.chunk.release_count is None:
+            return 1
+        count = self.chunk.release_count()
+        if count is None:
+            raise ConsumerClosedError
+        return 1 + count(self.topic_partition, self.offset())
 
     def is_released(self) -> bool:
         """True if it comes again, as it or an earlier record of its key was released: skip it."""
-        return bool(self[0].released[self[1]])
+        return bool(self.chunk.released[self.row])
 
     @property
     def topic_partition(self) -> TopicPartition:
         """Topic and partition."""
-        topic_partition: TopicPartition = self[0].topic_partition
-        return topic_partition
+        return self.chunk.topic_partition
 
     def __len__(self) -> int:
         """Size of the value in bytes."""
@@ -370,26 +390,17 @@ class Message(tuple[Any, ...]):
     def __bool__(self) -> bool:
         return True
 
-    def __iter__(self) -> Iterator[Any]:
-        raise TypeError("a message is no sequence")
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
-
     def __repr__(self) -> str:
         return f"<Message {self.topic_partition} offset {self.offset()}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("a message cannot be pickled; take what you need of it")
 
+    __copy__ = __reduce__
 
-class _WithoutValue(Message):
+
+class _WithoutValue(Message, frozen=True):
     """A message whose values are not read."""
-
-    __slots__ = ()
 
     def value(self) -> bytes | None:
         """The value.
@@ -397,7 +408,7 @@ class _WithoutValue(Message):
         Raises:
             ValueError: Values are not read (``columns``).
         """
-        value: bytes | None = self[0].value[self[1]]
+        value: bytes | None = self.chunk.column("value")[self.row]
         return value
 
     def __len__(self) -> int:

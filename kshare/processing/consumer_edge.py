@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from kshare.cluster.parked_keys import ParkedKey, ParkedKeys
 from kshare.core.hashing import key_hash
@@ -111,7 +111,8 @@ def _faults_of_topics(
 
 def message_of(record: Record) -> Message:
     """The message that a record was made of."""
-    return Message((record.source, record.row, record.raw_value))
+    chunk = cast("Chunk", record.source)  # what a consumer returns is of one
+    return Message(chunk, record.row, record.raw_value)
 
 
 def records_of(processor: Handling, messages: Iterable[Message]) -> Iterable[Record]:
@@ -119,14 +120,14 @@ def records_of(processor: Handling, messages: Iterable[Message]) -> Iterable[Rec
     chunk: Chunk | None = None
     keys, values, offsets, has_headers = [], [], [], False
     for message in messages:
-        if message[0] is not chunk:
-            chunk = message[0]
+        if message.chunk is not chunk:
+            chunk = message.chunk
             source: Chunk = (
                 chunk.slim
             )  # a record may wait for long, and would keep the others' values
             keys, values, offsets = map(chunk.column, ("key", "value", "offset"))
             has_headers = _has_headers(source)
-        row = message[1]
+        row = message.row
         record = processor.record(source, row, offsets[row], keys[row], values[row])
         if has_headers:
             record.due = processor.not_before.of(record)

@@ -113,7 +113,7 @@ class KeptState:
         for record in records:
             first, end = self._put_back.get(record.lane, (0, 0))
             if first <= record.offset < end or record in self._aborted:
-                message_of(record)[0].acknowledged[record.row] = ACKNOWLEDGED
+                message_of(record).chunk.acknowledged[record.row] = ACKNOWLEDGED
                 _log.info("%r is passed over: it is put back behind it", record)
             else:
                 others.append(record)

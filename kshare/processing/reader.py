@@ -154,7 +154,7 @@ class Reader:
         if first is None:
             return []
         self._given_up.clear()
-        batch = first[0].batch
+        batch = first.chunk.batch
         more = min(most.fits(batch.nbytes // batch.num_rows), READ_MAX) - 1
         others = self._retried(lambda: self._consumer.consume(more, 0.0), list[Message]())
         place = first.topic_partition, first.key(), first.offset()

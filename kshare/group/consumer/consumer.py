@@ -209,8 +209,8 @@ class KeySharedConsumer:
             TypeError: It is no message.
         """
         try:  # for each record: a check ahead would cost as much as the rest
-            message[0].acknowledged[message[1]] = ACKNOWLEDGED
-        except (AttributeError, LookupError, TypeError):
+            message.chunk.acknowledged[message.row] = ACKNOWLEDGED
+        except (AttributeError, TypeError):
             _check_message(message)
             raise
 

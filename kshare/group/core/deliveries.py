@@ -412,7 +412,7 @@ class Deliveries:
         Returns:
             Whether it does so; False if it is acknowledged, or not this consumer's any more.
         """
-        chunk, row, topic_partition = message[0], message[1], message.topic_partition
+        chunk, row, topic_partition = message.chunk, message.row, message.topic_partition
         if not chunk.is_open(row) or topic_partition not in self.assignment:
             return False
         key, offset = message.key(), message.offset()
@@ -430,7 +430,7 @@ class Deliveries:
         by_partition = dict[TopicPartition, tuple[dict[bytes, int], set[int]]]()
         for message in messages:
             partition, key, offset = message.topic_partition, message.key(), message.offset()
-            if not message[0].is_open(message[1]) or partition not in self.assignment:
+            if not message.chunk.is_open(message.row) or partition not in self.assignment:
                 continue
             firsts, alone = by_partition.setdefault(partition, ({}, set()))
             self.left_out.released.defer(partition, key_hash(key, offset), None)

@@ -10,7 +10,7 @@ partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailRead
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -27,7 +27,16 @@ from kshare.group.core.handing_out import HandingOut
 from kshare.group.core.left_out import LeftOut, ParkedHashes, Released
 from kshare.group.delivery.load_meter import LoadMeter
 from kshare.group.delivery.looks import Looks
-from kshare.group.message import NO_ROWS, Chunk, Message, Rows, batch_of, chunks, marked
+from kshare.group.message import (
+    NO_ROWS,
+    Chunk,
+    Message,
+    ReleaseCount,
+    Rows,
+    batch_of,
+    chunks,
+    marked,
+)
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.protocol.subscription import Assigned
 from kshare.group.session.session import GroupSession
@@ -74,7 +83,7 @@ class Dispatcher:
         self.meter: LoadMeter | None = None
         self.parking: Parking | None = None
         self.looks = Looks(config.kafka)
-        self.release_count: Callable[[TopicPartition, int], int] | None = None
+        self.release_count: ReleaseCount | None = None
         self._config = config
         self._columns = _raw_columns(config, config.columns or DEFAULT_COLUMNS)
         self._session = session
@@ -285,7 +294,7 @@ class Dispatcher:
             messages: Where its messages go; there are none.
         """
         self.out.collect(most, messages)
-        return marked(batch_of(messages), [message[0] for message in messages]).select(
+        return marked(batch_of(messages), [message.chunk for message in messages]).select(
             self._columns
         )
 

@@ -218,7 +218,7 @@ class Process:
         """A record that a call has returned is acknowledged; it may be of a start that is over."""
         each = self.held.pop(which)
         partition, offset = each.at
-        chunk, row = each.message[0], each.message[1]
+        chunk, row = each.message.chunk, each.message.row
         assert int(chunk.offsets[row]) == offset
         state, rows = self.driver.state, np.array([offset], np.int64)
         state.acknowledge_rows(partition, rows, {chunk.number})

@@ -129,7 +129,7 @@ class Driver:
         return [message.offset() for message in self.take(most)]
 
     def acknowledge(self, message: Message) -> None:
-        message[0].acknowledged[message[1]] = ACKNOWLEDGED
+        message.chunk.acknowledged[message.row] = ACKNOWLEDGED
 
     def park(self, *keys: str) -> None:
         self.parked = {"orders": KeyRanges.of_hashes(point(key) for key in keys)} if keys else {}

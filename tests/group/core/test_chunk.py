@@ -1,11 +1,19 @@
 """A chunk's rows, acknowledged by any thread and released by another, beside a plain twin."""
 
+import copy
+import gc
+import pickle
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakMethod
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.progress import TopicPartition
+from kshare.errors import ConsumerClosedError
 from kshare.group.core.handed_out import OpenChunks
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk
 from tests.group.core.driver import chunk_of
@@ -54,7 +62,7 @@ def test_a_release_has_the_last_word_until_the_row_comes_again(
             continue
         getattr(twin, step)(row)
         if step == "acknowledge":
-            messages[row][0].acknowledged[row] = ACKNOWLEDGED  # as a consumer does: without a look
+            messages[row].chunk.acknowledged[row] = ACKNOWLEDGED  # as consumers do
         else:
             getattr(chunk, step)(row)
         for each in (chunk, slim):
@@ -139,11 +147,40 @@ def test_a_release_without_a_key_is_of_that_record_alone() -> None:
 def test_a_column_is_converted_once_and_one_that_is_not_read_is_named() -> None:
     columns = [pa.array([b"k", None], pa.binary()), pa.array([7, 8], pa.int64())]
     chunk = Chunk(TopicPartition("t", 0), pa.record_batch(columns, ["key", "offset"]))
-    assert (chunk.key, chunk.offset) == ([b"k", None], [7, 8])
+    assert (chunk.column("key"), chunk.column("offset")) == ([b"k", None], [7, 8])
     assert chunk.column("key") is chunk.key
     with pytest.raises(ValueError, match=r"headers is not read: add it to .* 'columns'"):
         chunk.column("headers")
     with pytest.raises(ValueError, match="partition is no column"):
         chunk.column("partition")
-    with pytest.raises(AttributeError, match="no attribute 'keys'"):
-        chunk.keys  # noqa: B018
+
+
+def test_a_message_keeps_no_consumer_alive() -> None:
+    """The garbage collector does not know messages: a cycle through one would never end."""
+
+    class Consumer:
+        def count(self, partition: TopicPartition, offset: int) -> int:
+            return offset + 1
+
+    consumer, chunk = Consumer(), made()
+    chunk.release_count = WeakMethod(consumer.count)
+    message = next(chunk.messages().messages)
+    assert message.delivery_count() == 2 + message.offset()
+    assert not gc.is_tracked(message)
+    del consumer
+    with pytest.raises(ConsumerClosedError):
+        message.delivery_count()
+
+
+def test_a_message_is_one_value_and_cannot_be_changed_or_copied() -> None:
+    chunk = made()
+    one, again = next(chunk.messages().messages), next(chunk.messages().messages)
+    assert one != again
+    assert len({one, again, one}) == 2
+    for name in ("row", "mark"):
+        with pytest.raises(AttributeError):
+            setattr(one, name, 2)
+    uses: list[Callable[[Any], object]] = [copy.copy, copy.deepcopy, pickle.dumps, list]
+    for use in uses:
+        with pytest.raises(TypeError):
+            use(one)

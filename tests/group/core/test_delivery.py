@@ -135,8 +135,8 @@ class Model:
     def acknowledge(self, number: int) -> None:
         if self.messages:
             offset = sorted(self.messages)[number % len(self.messages)]
-            chunk, row = self.messages[offset][:2]
-            chunk.acknowledged[row] = 1
+            message = self.messages[offset]
+            message.chunk.acknowledged[message.row] = 1
             self.acknowledged.add(offset)
 
     def acknowledge_batch(self, number: int) -> None:
