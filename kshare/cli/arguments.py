@@ -4,13 +4,21 @@ Cost: argparse, and nothing else.
 """
 
 import argparse
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from kshare.cli.output import Answer, show
+from kshare.cli.shared_arguments import (
+    add_drop_damaged,
+    add_hex,
+    add_log_topic,
+    add_plot,
+    add_what_to_look_at,
+    nonempty_name,
+    set_connected,
+    set_module,
+)
 
-__all__ = ["FEATURES", "add_commands", "add_connection", "set_module"]
+__all__ = ["FEATURES", "add_commands"]
 
 FEATURES: Final = ("source", "groups", "exactly-once", "parked-keys", "dead-letters")
 """The features of ``kshare doctor``, as ``--feature`` names them."""
@@ -37,28 +45,6 @@ def add_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         add(commands)
 
 
-def set_module(parser: argparse.ArgumentParser, module: str) -> None:
-    """Have a command run by the function ``run`` of a module, which is imported only then.
-
-    It returns an :class:`~kshare.cli.output.Answer`, or the exit code if it prints as it goes.
-    """
-
-    def run(arguments: argparse.Namespace) -> int:
-        answer: Answer | int = import_module(f"kshare.cli.{module}").run(parser, arguments)
-        if isinstance(answer, int):
-            return answer
-        show(answer, is_json=arguments.json)
-        return answer.code
-
-    parser.set_defaults(run=run)
-
-
-def _set_connected(parser: argparse.ArgumentParser, module: str) -> None:
-    """As :func:`set_module`, of a command that reaches Kafka."""
-    add_connection(parser)
-    set_module(parser, module)
-
-
 def _add_keys(commands: "argparse._SubParsersAction[Any]") -> None:
     park = commands.add_parser(
         "park",
@@ -78,26 +64,28 @@ def _add_keys(commands: "argparse._SubParsersAction[Any]") -> None:
     _add_key_arguments(unpark)
     unpark.add_argument(
         "--group",
-        type=_name,
+        type=nonempty_name,
         help="let this group's processors handle keys again that follow a dead letter "
         "(DeadLetter with sequence=True)",
     )
-    _add_log_topic(unpark)
+    add_log_topic(unpark)
     parked = commands.add_parser(
         "parked",
         help="list the keys that are parked",
         description="List the keys that are parked, since when, by whom and why.",
     )
-    parked.add_argument("--topic", type=_name, help="only keys of this topic")
+    parked.add_argument("--topic", type=nonempty_name, help="only keys of this topic")
     parked.add_argument("--json", action="store_true", help="for programs")
-    _add_drop_damaged(parked)
+    add_drop_damaged(parked)
     for parser in (park, unpark, parked):
-        _set_connected(parser, "keys")
+        set_connected(parser, "keys")
 
 
 def _add_key_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", type=_name, required=True, help="the topic that the keys are of")
-    _add_hex(parser)
+    parser.add_argument(
+        "--topic", type=nonempty_name, required=True, help="the topic that the keys are of"
+    )
+    add_hex(parser)
     parser.add_argument("keys", nargs="+", metavar="KEY", help="a key; text is taken as UTF-8")
 
 
@@ -113,15 +101,17 @@ def _add_replay(commands: "argparse._SubParsersAction[Any]") -> None:
     replay.add_argument(
         "--from",
         dest="source",
-        type=_name,
+        type=nonempty_name,
         required=True,
         metavar="TOPIC",
         help="the dead-letter topic",
     )
-    replay.add_argument("--to", type=_name, metavar="TOPIC", help="put all of them here instead")
+    replay.add_argument(
+        "--to", type=nonempty_name, metavar="TOPIC", help="put all of them here instead"
+    )
     replay.add_argument(
         "--topic",
-        type=_name,
+        type=nonempty_name,
         action="append",
         dest="topics",
         default=[],
@@ -148,17 +138,19 @@ def _add_replay(commands: "argparse._SubParsersAction[Any]") -> None:
         "in order, and may run meanwhile",
     )
     replay.add_argument(
-        "--group", type=_name, help="with --release: the group whose processors wrote the letters"
+        "--group",
+        type=nonempty_name,
+        help="with --release: the group whose processors wrote the letters",
     )
-    _add_log_topic(replay)
+    add_log_topic(replay)
     replay.add_argument(
         "--dry-run", action="store_true", help="list what would be put back, and change nothing"
     )
-    _add_hex(replay)
+    add_hex(replay)
     replay.add_argument(
         "keys", nargs="*", metavar="KEY", help="only letters of these keys; others stay pending"
     )
-    _set_connected(replay, "replay")
+    set_connected(replay, "replay")
 
 
 def _add_status(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -180,8 +172,8 @@ def _add_status(commands: "argparse._SubParsersAction[Any]") -> None:
         help="which keys wait in the ranges that are furthest behind, and in the slowest one: "
         "reads up to 1,000 records of each, of at most 5 (needs a broker)",
     )
-    _add_plot(status)
-    _set_connected(status, "status")
+    add_plot(status)
+    set_connected(status, "status")
 
 
 def _add_checkpoint(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -219,7 +211,7 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
     offsets.add_argument(
         "action", nargs="?", choices=("list", "reset", "drop"), default="list", help="default: list"
     )
-    offsets.add_argument("--group", type=_name, required=True, help="id of the group")
+    offsets.add_argument("--group", type=nonempty_name, required=True, help="id of the group")
     offsets.add_argument(
         "--to",
         metavar="WHERE",
@@ -259,10 +251,10 @@ def _add_offsets(commands: "argparse._SubParsersAction[Any]") -> None:
         "for their claim.timeout.ms before it deletes a claim",
     )
     offsets.add_argument("--json", action="store_true", help="for programs")
-    _add_plot(offsets)
-    offsets.add_argument("--topic", type=_name, help="only partitions of this topic")
-    _add_log_topic(offsets)
-    _set_connected(offsets, "offsets")
+    add_plot(offsets)
+    offsets.add_argument("--topic", type=nonempty_name, help="only partitions of this topic")
+    add_log_topic(offsets)
+    set_connected(offsets, "offsets")
 
 
 def _add_groups(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -273,11 +265,13 @@ def _add_groups(commands: "argparse._SubParsersAction[Any]") -> None:
         "one: its members, who owns which key hashes, how far each range is, and its lag (in "
         "offsets, so at most so many records). It joins no group.",
     )
-    groups.add_argument("--group", type=_name, help="id of the group; none: list the groups")
+    groups.add_argument(
+        "--group", type=nonempty_name, help="id of the group; none: list the groups"
+    )
     groups.add_argument("--json", action="store_true", help="for programs")
-    _add_plot(groups)
-    _add_log_topic(groups)
-    _set_connected(groups, "groups")
+    add_plot(groups)
+    add_log_topic(groups)
+    set_connected(groups, "groups")
 
 
 def _add_owners(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -288,9 +282,9 @@ def _add_owners(commands: "argparse._SubParsersAction[Any]") -> None:
         "(application.server). Without --key, show the owner of each range. Exit code 1 if nobody "
         "owns the key.",
     )
-    owners.add_argument("--group", type=_name, required=True, help="id of the group")
+    owners.add_argument("--group", type=nonempty_name, required=True, help="id of the group")
     owners.add_argument(
-        "--topic", type=_name, help="the topic of the key; without --key: only this topic"
+        "--topic", type=nonempty_name, help="the topic of the key; without --key: only this topic"
     )
     owners.add_argument("--key", help="a key; text is taken as UTF-8")
     owners.add_argument(
@@ -303,8 +297,8 @@ def _add_owners(commands: "argparse._SubParsersAction[Any]") -> None:
         help="the key's partition, if producers do not choose it as Java's do by default",
     )
     owners.add_argument("--json", action="store_true", help="for programs")
-    _add_log_topic(owners)
-    _set_connected(owners, "owners")
+    add_log_topic(owners)
+    set_connected(owners, "owners")
 
 
 def _add_top(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -317,7 +311,7 @@ def _add_top(commands: "argparse._SubParsersAction[Any]") -> None:
         "reversed; arrows scroll, q ends. Elsewhere each look is printed below the last. Lag is "
         "in offsets, so at most so many records.",
     )
-    _add_what_to_look_at(top)
+    add_what_to_look_at(top)
     top.add_argument(
         "--once",
         action="store_true",
@@ -343,7 +337,7 @@ def _add_ui(commands: "argparse._SubParsersAction[Any]") -> None:
         "hash, parked keys and members. The page changes nothing. It has no login: by default "
         "only this machine reaches it.",
     )
-    _add_what_to_look_at(ui)
+    add_what_to_look_at(ui)
     ui.add_argument(
         "--host", default="127.0.0.1", help="the address to listen at (default: 127.0.0.1)"
     )
@@ -359,66 +353,6 @@ def _add_ui(commands: "argparse._SubParsersAction[Any]") -> None:
         "is answered then; may be repeated",
     )
     set_module(ui, "ui")
-
-
-def _add_what_to_look_at(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--checkpoint", metavar="DIR", help="a query, by its checkpointLocation")
-    what.add_argument("--group", type=_name, metavar="G", help="a consumer group, by its id")
-    parser.add_argument(
-        "--interval",
-        type=_seconds,
-        default=2.0,
-        metavar="SECONDS",
-        help="from one look to the next (default: 2)",
-    )
-    _add_log_topic(parser)
-    add_connection(parser)
-
-
-def _name(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("it is empty; wanted a name (is a shell variable unset?)")
-    return text
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r}: wanted seconds, from 0.1 to 3600")
-    return seconds
-
-
-def _add_hex(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--hex", action="store_true", help="keys are bytes in hexadecimal, such as 00ff"
-    )
-
-
-def _add_plot(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="draw offsets x hash space into a .png or .svg (needs the extra: kshare[plot])",
-    )
-
-
-def _add_drop_damaged(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--drop-damaged",
-        action="store_true",
-        help="before, delete the records of the topic that cannot be read, and no others",
-    )
-
-
-def _add_log_topic(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--log-topic", help="the log of individual commits (individual.commit.topic)"
-    )
 
 
 def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -442,16 +376,16 @@ def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     for parser in (set_, unset):
         parser.add_argument("name", choices=("accept.individual.commit", "accept.range.fetch"))
-        parser.add_argument("--topic", type=_name, help="the topic of accept.range.fetch")
+        parser.add_argument("--topic", type=nonempty_name, help="the topic of accept.range.fetch")
     set_.add_argument("value", choices=("true", "false"))
     set_.add_argument("--why", default="", metavar="TEXT", help="for those who find it set")
     listed = actions.add_parser(
         "list", help="the policies that are set", description="List the policies that are set."
     )
     listed.add_argument("--json", action="store_true", help="for programs")
-    _add_drop_damaged(listed)
+    add_drop_damaged(listed)
     for parser in (set_, unset, listed):
-        _set_connected(parser, "policy")
+        set_connected(parser, "policy")
 
 
 def _add_ledger(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -465,12 +399,15 @@ def _add_ledger(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     ledger.add_argument("action", choices=("show", "drop"))
     ledger.add_argument(
-        "--query", type=_name, required=True, help="the id in the file metadata of its checkpoint"
+        "--query",
+        type=nonempty_name,
+        required=True,
+        help="the id in the file metadata of its checkpoint",
     )
-    ledger.add_argument("--ledger-topic", type=_name, help="the query's option ledgerTopic")
+    ledger.add_argument("--ledger-topic", type=nonempty_name, help="the query's option ledgerTopic")
     ledger.add_argument("--dry-run", action="store_true", help="for drop: change nothing")
     ledger.add_argument("--json", action="store_true", help="for programs")
-    _set_connected(ledger, "ledger")
+    set_connected(ledger, "ledger")
 
 
 def _add_assign(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -506,7 +443,7 @@ def _add_doctor(commands: "argparse._SubParsersAction[Any]") -> None:
         "records, or drops rows behind a watermark. Nothing is made or changed. Exit code 1 if "
         "something is red.",
     )
-    doctor.add_argument("--topic", type=_name, help="a topic that a query shall read")
+    doctor.add_argument("--topic", type=nonempty_name, help="a topic that a query shall read")
     doctor.add_argument("--checkpoint", metavar="DIR", help="the checkpointLocation of a query")
     doctor.add_argument(
         "--registry",
@@ -535,40 +472,7 @@ def _add_doctor(commands: "argparse._SubParsersAction[Any]") -> None:
         help="start a Spark session, too, and let it find the source (takes some 20 s)",
     )
     doctor.add_argument("--json", action="store_true", help="for programs")
-    _set_connected(doctor, "doctor")
-
-
-def add_connection(parser: argparse.ArgumentParser) -> None:
-    """Add the options by which a command reaches Kafka."""
-    group = parser.add_argument_group(
-        "connection", "If an option is given in several of these ways, the first one counts."
-    )
-    group.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help="one broker of the cluster, or more"
-    )
-    group.add_argument(
-        "--option",
-        action="append",
-        type=_option,
-        default=[],
-        metavar="kafka.NAME=VALUE",
-        help="an option of the source, such as kafka.security.protocol=SSL; may be repeated",
-    )
-    group.add_argument(
-        "--kafka-config",
-        type=Path,
-        metavar="FILE",
-        help="properties of Kafka's Java client, as Kafka's own tools take them "
-        "(--command-config): the place for passwords",
-    )
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.lower().startswith("kafka."):
-        shown = name.split("=", 1)[0]  # never the value: it may be a password
-        raise argparse.ArgumentTypeError(f"{shown!r}: wanted kafka.NAME=VALUE")
-    return name, value
+    set_connected(doctor, "doctor")
 
 
 def _add_broker(commands: "argparse._SubParsersAction[Any]") -> None:

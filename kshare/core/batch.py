@@ -53,19 +53,19 @@ __all__ = [
     "advanced",
     "batch_ends",
     "begin",
+    "implied_starts",
     "is_idle",
     "limit_ranges",
     "limited_slices",
     "needs_earliest",
     "progress_after",
-    "said_starts",
     "slices_below",
     "start_of",
     "start_with_gaps",
     "surely_read_whole",
-    "unrecorded_starts",
-    "unsaid_starts",
+    "unwritten_starts",
     "with_gaps",
+    "written_starts",
 ]
 
 
@@ -128,7 +128,7 @@ def start_with_gaps(starts: Mapping[TopicPartition, Progress]) -> BatchOffsets:
     return offsets if is_level else with_gaps(offsets, starts)
 
 
-def unrecorded_starts(
+def unwritten_starts(
     before: BatchOffsets, reached: Mapping[TopicPartition, Progress]
 ) -> dict[TopicPartition, Progress]:
     """The state of partitions that start beside gaps, before a batch's dict holds it.
@@ -161,7 +161,7 @@ def begin(
     reached: Mapping[TopicPartition, Progress],
     available: Mapping[TopicPartition, int],
     earliest: Mapping[TopicPartition, int],
-    made_anew: Collection[str] = (),
+    recreated: Collection[str] = (),
 ) -> BatchStart:
     """The begin of a batch.
 
@@ -170,7 +170,7 @@ def begin(
         reached: How far each partition is when that batch is done; empty before the first batch.
         available: The end of the log of each partition that exists.
         earliest: The first offsets of the logs of :func:`needs_earliest`.
-        made_anew: Topics that were deleted and made again since the last batch.
+        recreated: Topics that were deleted and made again since the last batch.
     """
     started = {} if reached else dict(before.started)  # the first dict must carry its start
     new = {tp: earliest[tp] for tp in available if tp not in reached and tp not in started}
@@ -180,7 +180,7 @@ def begin(
     progress, deleted = without_deleted(progress, available)
     shorter = {loss.partition for loss in deleted}
     whole = {tp: at for tp, at in progress.items() if tp in reached and tp not in shorter}
-    losses += recreated_topics(whole, available, made_anew)
+    losses += recreated_topics(whole, available, recreated)
     uneven = [tp for tp, at in progress.items() if not at.is_level]
     progress, trimmed = without_trimmed(progress, {tp: earliest[tp] for tp in uneven})
     return BatchStart(
@@ -191,7 +191,7 @@ def begin(
     )
 
 
-def said_starts(
+def written_starts(
     started: Mapping[TopicPartition, int],
     reached: Mapping[TopicPartition, Progress],
     after: Mapping[TopicPartition, Progress],
@@ -213,7 +213,7 @@ def said_starts(
     }
 
 
-def unsaid_starts(
+def implied_starts(
     before: BatchOffsets, reached: Mapping[TopicPartition, Progress], after: BatchOffsets
 ) -> list[TopicPartition]:
     """The partitions that are new in a batch, and whose start its dict does not say; ascending.
@@ -246,7 +246,7 @@ def start_of(
         before: What the dict of the batch before says.
         reached: How far each partition is when that batch is done.
         after: What the dict of the batch says.
-        earliest: The first offsets of the logs of :func:`unsaid_starts`.
+        earliest: The first offsets of the logs of :func:`implied_starts`.
         is_certain: Whether a batch 0 that another source has planned began at an offset of today.
 
     Raises:

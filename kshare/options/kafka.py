@@ -20,6 +20,7 @@ from kshare.options.kafka_table import (
 )
 from kshare.options.kinds import host_and_port
 from kshare.options.model import KafkaConfig
+from kshare.options.names import canonical
 from kshare.options.producer_table import (
     COMMON,
     PRODUCER_LIBRDKAFKA_NAMES,
@@ -29,7 +30,7 @@ from kshare.options.producer_table import (
 )
 from kshare.options.raw import RawProperties
 from kshare.options.security import SecurityParser
-from kshare.options.table import OPTIONS, canonical
+from kshare.options.table import OPTIONS
 
 __all__ = ["CONSUMER", "PRODUCER", "PropertyNames", "check_names", "lacks_prefix", "parse_kafka"]
 

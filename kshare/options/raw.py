@@ -14,8 +14,9 @@ from kshare.errors import SPARK_OPTIONS, OptionsError
 from kshare.options.frozen import HIDDEN, Properties
 from kshare.options.kafka_table import PROPERTIES, SECRET, Property
 from kshare.options.kinds import Kind
+from kshare.options.names import canonical
 from kshare.options.rules import Rule, applying
-from kshare.options.table import OPTIONS, Option, canonical
+from kshare.options.table import OPTIONS, Option
 
 __all__ = ["Faults", "RawOptions", "RawProperties"]
 

@@ -14,6 +14,7 @@ from kshare.options.frozen import FrozenMapping
 from kshare.options.kafka import PRODUCER, check_names, lacks_prefix, parse_kafka
 from kshare.options.kinds import INT_MAX, topic_fault
 from kshare.options.model import KafkaConfig
+from kshare.options.names import NOT_BUILT, REMOVED
 from kshare.options.producer_table import (
     COMMON,
     IN_FLIGHT,
@@ -27,7 +28,7 @@ from kshare.options.row_encodings import RowEncoding, RowEncodings, RowEncodings
 from kshare.options.row_formats import is_row_option
 from kshare.options.rules import SINK_RULES
 from kshare.options.source import is_assignor_config
-from kshare.options.table import NOT_BUILT, OPTIONS, REMOVED
+from kshare.options.table import OPTIONS
 
 __all__ = [
     "ID_PREFIX",

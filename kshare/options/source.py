@@ -26,12 +26,13 @@ from kshare.options.model import (
     SubscribePattern,
     Topics,
 )
+from kshare.options.names import NO_EFFECT, NOT_BUILT, REMOVED
 from kshare.options.offset_specs import OffsetSpecParser, parse_assign
 from kshare.options.pattern import java_pattern
 from kshare.options.raw import Faults, RawOptions
 from kshare.options.row_formats import TypedRowsParser, is_row_option
 from kshare.options.rules import SOURCE_RULES
-from kshare.options.table import NO_EFFECT, NOT_BUILT, OPTIONS, REMOVED
+from kshare.options.table import OPTIONS
 from kshare.options.typed_rows import TypedRows
 
 if TYPE_CHECKING:

@@ -3,8 +3,6 @@
 Parsing, bounds, warnings of misspelt names and ``docs/options.md`` follow from this table. To add
 an option, add an entry here and a field to :class:`~kshare.options.model.SourceOptions`, whose
 default is the option's, and run ``python docs/options_page.py > docs/options.md``.
-
-Names are compared without regard to case, as Spark does.
 """
 
 from typing import Any, Final, Literal, NamedTuple
@@ -34,7 +32,7 @@ from kshare.options.kinds import (
 )
 from kshare.options.typed_rows import FORMATS, FRAMINGS, OTHER_RECORDS, SINK_FRAMINGS
 
-__all__ = ["NOT_BUILT", "NO_EFFECT", "OPTIONS", "REMOVED", "SECTIONS", "Option", "canonical"]
+__all__ = ["OPTIONS", "SECTIONS", "Option"]
 
 Query = Literal["batch", "stream", "sink"]
 
@@ -492,45 +490,3 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
 
 OPTIONS: Final = {option.name: option for options in SECTIONS.values() for option in options}
 """All options by name."""
-
-NOT_BUILT: Final = ("envelope",)
-"""Options that are known and refused, because to ignore them would change what is read."""
-
-REMOVED: Final = {
-    "maxBytesPerTrigger": (
-        "is no option any more: its batches cost brokers each byte twice",
-        "bound a batch with maxOffsetsPerTrigger, or each task's time with targetTaskDuration",
-    ),
-}
-"""Options of a stream that are refused: what is wrong, and what to use instead."""
-
-NO_EFFECT: Final = {
-    "reserve.message.value.range.fetch": (
-        "has no effect here, because what waits for the other ranges of a partition is the fetched "
-        "chunk as the broker sent it, values included; max.bytes.key.range.results bounds it"
-    ),
-    "accept.individual.commit": (
-        "has no effect here, because it is a policy of operators: kshare policy set "
-        "accept.individual.commit"
-    ),
-    "accept.range.fetch": (
-        "has no effect here, because it is a policy of operators: kshare policy set "
-        "accept.range.fetch"
-    ),
-}
-"""Names of the key-shared consumption proposal that do nothing here, and why."""
-
-_SPELLINGS: Final = {
-    **{name.lower(): name for name in (*OPTIONS, *NOT_BUILT, *REMOVED, *NO_EFFECT)},
-    **{alias.lower(): option.name for option in OPTIONS.values() for alias in option.aliases},
-}
-
-
-def canonical(name: str) -> str:
-    """Return the documented spelling of an option; an unknown name is returned as it is.
-
-    Args:
-        name: An option in any case; ``kafka.`` properties are lower-case by nature.
-    """
-    lowered = name.lower()
-    return lowered if lowered.startswith("kafka.") else _SPELLINGS.get(lowered, name)

@@ -240,7 +240,7 @@ class ClusterView:
                 raise
             return view.latest(left)
 
-    def made_anew(self) -> set[str]:
+    def recreated(self) -> set[str]:
         """The topics that were deleted and made again since the last call, as far as ids tell."""
         known, self._topic_ids = self._topic_ids, dict(self._cluster.topic_ids())
         return {name for name, id_ in self._topic_ids.items() if known.get(name, id_) != id_}

@@ -42,15 +42,15 @@ from kshare.core.batch import (
     BatchStart,
     advanced,
     begin,
+    implied_starts,
     is_idle,
     limit_ranges,
     needs_earliest,
-    said_starts,
     start_of,
     surely_read_whole,
-    unrecorded_starts,
-    unsaid_starts,
+    unwritten_starts,
     with_gaps,
+    written_starts,
 )
 from kshare.core.checkpoint import BatchOffsets, encode
 from kshare.core.listing import join_names
@@ -195,36 +195,17 @@ class StreamPlanner:
         """
         if self._refused is not None and start == _NOWHERE:
             raise self._refused
-        last = self._history.finished(start)
-        self._tasks.observe(last)
+        last = self._finish(start)
         before, reached = last.offsets, last.progress
-        self._schemas.compare(before)
-        self._open.forget(before)
-        self._group.commit(reached)
-        available = self._view.ends({tp: progress.front for tp, progress in reached.items()})
-        self._view.check_policies(self._options, available)
-        self._group.publish(before, reached, available)
-        parked = self._view.parked({tp.topic for tp in available})
-        keys = self._keys.with_parked(parked)
+        available, keys = self._look(before, reached)
         if may_wait and self._bounds.waits(before, reached, available, keys):
             self._report.wait(available)
             return self._idle(start)
         moved = self._history.ends.past_vacant(reached, self._view.retention.at_risk, keys)
         reached = {**reached, **moved}
-        earliest = self._view.earliest(needs_earliest(before, reached, available))
-        self._bounds.name_parked(
-            (topic, key) for topic in parked for key in {*parked[topic], *self._options.parked_keys}
-        )
-
-        batch = begin(before, reached, available, earliest, self._view.made_anew())
-        if batch.new:
-            _log.info(
-                "new partitions, read from their earliest offsets: %s",
-                join_names(sorted(batch.new)),
-            )
-        raise_or_warn(batch.losses, fail=self._options.fail_on_data_loss)
+        batch = self._begin(before, reached, available)
         available = {tp: available[tp] for tp in batch.progress}
-        starting = unrecorded_starts(before, batch.progress)
+        starting = unwritten_starts(before, batch.progress)
         starting |= {tp: batch.progress[tp] for tp in moved if tp in batch.progress}  # read next
         after, limited, limits = self._planned(
             batch, available, starting, keys, reached, max_offsets
@@ -285,6 +266,15 @@ class StreamPlanner:
 
     # -- the batch before -------------------------------------------------------------------
 
+    def _finish(self, start: Mapping[str, Any]) -> RecentBatch:
+        """Find how far the batch of a dict has come, and commit that for the group."""
+        last = self._history.finished(start)
+        self._tasks.observe(last)
+        self._schemas.compare(last.offsets)
+        self._open.forget(last.offsets)
+        self._group.commit(last.progress)
+        return last
+
     def _idle(self, start: Mapping[str, Any]) -> dict[str, Any]:
         """There is nothing to read: the time to wait for commits, as the query may end now."""
         self._group.flush()
@@ -293,7 +283,7 @@ class StreamPlanner:
     def _begins(self, last: RecentBatch, after: BatchOffsets) -> dict[TopicPartition, Progress]:
         """The begins of partitions without limits in a batch, by its dict and the one before."""
         before, reached = last.offsets, last.progress
-        unsaid = unsaid_starts(before, reached, after)
+        unsaid = implied_starts(before, reached, after)
         there = set(self._view.partitions()) if unsaid else set()
         new = self._view.earliest([tp for tp in unsaid if tp in there])
         raise_or_warn(new_partitions(new), fail=self._options.fail_on_data_loss)
@@ -305,6 +295,44 @@ class StreamPlanner:
         }
 
     # -- the next batch ---------------------------------------------------------------------
+
+    def _look(
+        self, before: BatchOffsets, reached: Mapping[TopicPartition, Progress]
+    ) -> tuple[dict[TopicPartition, int], KeySelection]:
+        """Ask the cluster where the logs end, and which keys the query may read now.
+
+        Raises:
+            OptionsError: A topic's policy does not accept key ranges, and they are asked for.
+        """
+        available = self._view.ends({tp: progress.front for tp, progress in reached.items()})
+        self._view.check_policies(self._options, available)
+        self._group.publish(before, reached, available)
+        parked = self._view.parked({tp.topic for tp in available})
+        self._bounds.name_parked(
+            (topic, key) for topic in parked for key in {*parked[topic], *self._options.parked_keys}
+        )
+        return available, self._keys.with_parked(parked)
+
+    def _begin(
+        self,
+        before: BatchOffsets,
+        reached: Mapping[TopicPartition, Progress],
+        available: Mapping[TopicPartition, int],
+    ) -> BatchStart:
+        """Decide where the batch begins.
+
+        Raises:
+            DataLossError: Partitions or offsets are gone, and ``failOnDataLoss`` is true.
+        """
+        earliest = self._view.earliest(needs_earliest(before, reached, available))
+        batch = begin(before, reached, available, earliest, self._view.recreated())
+        if batch.new:
+            _log.info(
+                "new partitions, read from their earliest offsets: %s",
+                join_names(sorted(batch.new)),
+            )
+        raise_or_warn(batch.losses, fail=self._options.fail_on_data_loss)
+        return batch
 
     def _planned(
         self,
@@ -345,7 +373,7 @@ class StreamPlanner:
                 BatchOffsets(advanced(batch.progress, end.ends, keys), batch.started),
                 [],
             )
-        started = said_starts(after.started, reached, after.progress)
+        started = written_starts(after.started, reached, after.progress)
         after = replace(after, started=started, schemas=self._schemas.pins)
         return with_gaps(after, starting) if starting else after, limited, end.limits
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cli import main
-from kshare.cli.arguments import add_connection
 from kshare.cli.connection import is_given, parse_properties, source_options
+from kshare.cli.shared_arguments import add_connection
 from kshare.cluster.parked_keys import PARKED_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError, OptionsError

@@ -11,19 +11,19 @@ from kshare.core.batch import (
     advanced,
     batch_ends,
     begin,
+    implied_starts,
     is_idle,
     limit_ranges,
     limited_slices,
     needs_earliest,
     progress_after,
-    said_starts,
     slices_below,
     start_of,
     start_with_gaps,
     surely_read_whole,
-    unrecorded_starts,
-    unsaid_starts,
+    unwritten_starts,
     with_gaps,
+    written_starts,
 )
 from kshare.core.checkpoint import BatchOffsets, RangeLimit, decode, encode
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, WHOLE, HashRange, KeyRanges
@@ -91,15 +91,15 @@ def test_a_start_with_gaps_is_written_down_by_a_batch_that_reads_nothing(
     if all(progress.is_level for progress in starts.values()):
         assert not start.progress  # as of any other start
         assert not start.limits
-        assert not unrecorded_starts(start, starts)
+        assert not unwritten_starts(start, starts)
         return
     assert decode(encode(start)) == start
-    assert unrecorded_starts(start, starts) == starts
+    assert unwritten_starts(start, starts) == starts
     # Batch 0 goes by what is known after the start, and says it in its own dict.
     batch = decode(encode(with_gaps(BatchOffsets({}, started=start.started), starts)))
     assert batch.progress == starts
     assert limited_slices(batch) == []
-    assert not unrecorded_starts(
+    assert not unwritten_starts(
         BatchOffsets(starts), starts
     )  # the next one has nothing more to say
 
@@ -177,13 +177,13 @@ def test_where_a_partition_starts() -> None:
 def test_a_partition_that_is_new_in_a_batch_of_sparks_source() -> None:
     before = BatchOffsets({T0: Progress(3)})
     after = BatchOffsets({tp: Progress(9) for tp in (T0, T1, T2)})
-    assert unsaid_starts(before, before.progress, after) == [T1, T2]
+    assert implied_starts(before, before.progress, after) == [T1, T2]
     at = start_of(T1, before, before.progress, after, {T1: 2, T2: 0}, is_certain=never)
     assert at == Progress(2)
     # Of other batches, dicts and options say it.
-    assert unsaid_starts(BatchOffsets({}, {T0: 3}), {}, after) == []
+    assert implied_starts(BatchOffsets({}, {T0: 3}), {}, after) == []
     said = BatchOffsets(after.progress, {T1: 0}, {T2: (RangeLimit(ALL_HASHES, 9, 1),)})
-    assert unsaid_starts(before, before.progress, said) == []
+    assert implied_starts(before, before.progress, said) == []
 
 
 # -- where it ends -------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def test_a_start_is_said_if_another_planner_could_find_another_one(
     after: Progress, offset: int, is_first: bool
 ) -> None:
     reached = {} if is_first else {T1: Progress.at(3)}
-    said = said_starts({T0: offset}, reached, {T0: after})
+    said = written_starts({T0: offset}, reached, {T0: after})
     is_found = offset == 0 and after.is_level and not is_first
     assert said == ({} if is_found else {T0: offset})
 

@@ -16,7 +16,6 @@ from kshare.options import (
     SourceOptions,
     parse_options,
     parse_sink_options,
-    table,
 )
 from kshare.options.kafka_table import (
     CONSUMER_NO_EFFECT,
@@ -30,6 +29,9 @@ from kshare.options.kafka_table import (
 from kshare.options.kafka_table import (
     SECRET as SECRET_PROPERTIES,
 )
+from kshare.options.names import NO_EFFECT as SPARK_NO_EFFECT
+from kshare.options.names import NOT_BUILT as SPARK_NOT_BUILT
+from kshare.options.names import canonical
 from kshare.options.producer_table import (
     COMMON,
     PRODUCER_LIBRDKAFKA_NAMES,
@@ -37,7 +39,7 @@ from kshare.options.producer_table import (
     PRODUCER_PROPERTIES,
     PRODUCER_REFUSED,
 )
-from kshare.options.table import OPTIONS, canonical
+from kshare.options.table import OPTIONS
 from tests.support.options import BASE, SECRET, SERVERS, options, problem, problems, warnings
 
 KAFKA_REFUSED = {**REFUSED, **CONSUMER_REFUSED}
@@ -82,7 +84,7 @@ def test_the_error_counts_and_lists() -> None:
     assert str(caught.value).startswith("2 faults in the options of format('kshare'):\n  - ")
 
 
-@pytest.mark.parametrize("name", table.NOT_BUILT)
+@pytest.mark.parametrize("name", SPARK_NOT_BUILT)
 def test_what_is_not_built_is_refused_by_name(name: str) -> None:
     assert problem({name.upper(): "x"}) == f"{name}: not built yet (given: 'x')"
 
@@ -331,7 +333,7 @@ def test_values_of_python_are_taken_as_texts() -> None:
 
 
 def test_every_documented_name_is_its_own_canonical_spelling() -> None:
-    for name in (*OPTIONS, *table.NOT_BUILT, *table.NO_EFFECT):
+    for name in (*OPTIONS, *SPARK_NOT_BUILT, *SPARK_NO_EFFECT):
         assert canonical(name.upper()) == canonical(name.lower()) == name
     assert canonical("Kafka.Bootstrap.Servers") == "kafka.bootstrap.servers"
     assert canonical("Other") == "Other"
@@ -368,7 +370,7 @@ def test_a_policy_is_no_option_of_a_query(policy: str) -> None:
 
 
 def test_a_name_is_in_one_table_only() -> None:
-    options = (OPTIONS, table.NOT_BUILT, table.NO_EFFECT)
+    options = (OPTIONS, SPARK_NOT_BUILT, SPARK_NO_EFFECT)
     consumer = (PROPERTIES, KAFKA_NO_EFFECT, NOT_BUILT, KAFKA_REFUSED, LIBRDKAFKA_NAMES)
     producer = (
         COMMON,

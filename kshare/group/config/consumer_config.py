@@ -41,14 +41,15 @@ from kshare.options.kafka_table import (
     PROPERTIES,
     REFUSED,
 )
+from kshare.options.names import NO_EFFECT as PROPOSAL_NO_EFFECT
+from kshare.options.names import canonical
 from kshare.options.producer_table import request_fault
 from kshare.options.raw import Faults, RawOptions, RawProperties
 from kshare.options.row_formats import TypedRowsParser
 from kshare.options.row_names import DOTTED_NAMES, dotted, row_option
 from kshare.options.rules import idle
 from kshare.options.source import is_assignor_config, parse_task_assignor
-from kshare.options.table import NO_EFFECT as PROPOSAL_NO_EFFECT
-from kshare.options.table import OPTIONS, canonical
+from kshare.options.table import OPTIONS
 
 __all__ = ["CONFIGURATION", "cluster_and_log", "consumer_config"]
 

@@ -53,6 +53,7 @@ class CallState:
         self.gate = threading.RLock()
         self.polling = threading.RLock()
         self.lock = threading.RLock()
+        self._asks = threading.Condition(self.lock)
         self.has_begun = self.has_ended = False
         self.is_closed = self.is_batch = False
         self._shut_down: Callable[[], None] | None = shut_down
@@ -134,7 +135,7 @@ class CallState:
         if thread in self._calling:
             self._ending.add(thread)
             return
-        if self.lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as a Condition asks
+        if self._holds_lock():
             self._end_elsewhere()
             return
         try:
@@ -143,6 +144,14 @@ class CallState:
             if self._shut_down is not None:  # interrupted while it waited for another thread's call
                 self._end_elsewhere()
             raise
+
+    def _holds_lock(self) -> bool:
+        """True if a signal handler runs amid a change of what is delivered, by its own thread."""
+        try:
+            self._asks.notify()  # nobody waits: it only looks who holds the lock
+        except RuntimeError:
+            return False
+        return True
 
     def _end_elsewhere(self) -> None:
         threading.Thread(target=self._end, name="kshare close").start()

@@ -87,9 +87,10 @@ class Released:
         waiting = self._partitions.get(partition)
         return NO_HASHES if waiting is None else KeyRanges.of_hashes(waiting.due)
 
-    def unfollowed(self, partition: TopicPartition) -> KeyRanges:
-        """Those, and the ones that wait no more, until the delivery has followed.
+    def unapplied(self, partition: TopicPartition) -> KeyRanges:
+        """Hashes whose change the delivery has not applied yet.
 
+        They are those of waiting keys, and of keys released since its last refresh.
         What is read of them before that is behind what is read again after it.
         """
         waiting = self._partitions.get(partition)
@@ -167,7 +168,7 @@ class LeftOut:
         """
         if not self.released.is_new(chunk.topic_partition):
             return
-        held = self.released.unfollowed(chunk.topic_partition)
+        held = self.released.unapplied(chunk.topic_partition)
         for key in set(chunk.column("key")):
             if key is not None and held.holds(key_hash(key, 0)):
                 OpenChunks((chunk,)).release(key, int(chunk.offsets[0]))

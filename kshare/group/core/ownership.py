@@ -80,8 +80,8 @@ class FollowUps:
         """Commit, though not more often than once in a while."""
         self.due_at = min(self.due_at, max(now, self.done_at + _COMMIT_SECONDS))
 
-    def hasten(self, now: float) -> None:
-        """What is due is due at once."""
+    def run_now(self, now: float) -> None:
+        """Ignore the pacing interval for the next follow-up commit."""
         self.done_at = float("-inf")
         self.due_at = min(self.due_at, now) if self.is_due else self.due_at
 
@@ -137,8 +137,10 @@ class CommitCounter:
 
 
 @dataclass(slots=True)
-class Inheritance:
-    """What counts of the claims that a claim has replaced: their hashes that stay are read on.
+class ReplacedClaims:
+    """Earlier starts of this session whose records may still be committed.
+
+    A claim has replaced theirs, and keeps these hashes.
 
     Attributes:
         starts: Starts of those claims, each with the hashes that were kept since; the last ones.
@@ -170,7 +172,7 @@ class Ownership:
         retries: What has failed.
         follow_ups: Commits that follow from what is read back.
         followed_to: The end of the log when it was looked at for what others have committed.
-        inherited: What counts of the claims that this one has replaced.
+        replaced_claims: Earlier claims of this session whose records may still be committed.
     """
 
     owner: Owner
@@ -183,7 +185,7 @@ class Ownership:
     retries: Retries = field(default_factory=Retries)
     follow_ups: FollowUps = field(default_factory=FollowUps)
     followed_to: int = -1
-    inherited: Inheritance = field(default_factory=Inheritance)
+    replaced_claims: ReplacedClaims = field(default_factory=ReplacedClaims)
 
     def advance(self, log: PartitionLog, end: int, now: float) -> tuple[tuple[Action, ...], bool]:
         """Go on as far as the log says.
@@ -257,26 +259,26 @@ class Ownership:
             self.owner.inherit(former.owner)
         self.inherit(former.former())
 
-    def former(self) -> Inheritance:
+    def former(self) -> ReplacedClaims:
         """What counts of it once its claim is replaced."""
         is_shared = self.owner.claim.shared
         if self.owner.phase is Phase.FENCED and not is_shared:
-            return Inheritance()
-        starts = self.inherited.starts
+            return ReplacedClaims()
+        starts = self.replaced_claims.starts
         if self.start is not None:
             starts = (*starts, (self.start, self.owner.hashes))
         most = _FORMER_STARTS_SHARED if is_shared else _FORMER_STARTS
-        return Inheritance(starts[-most:], incarnation=self.inherited.incarnation)
+        return ReplacedClaims(starts[-most:], incarnation=self.replaced_claims.incarnation)
 
-    def inherit(self, former: Inheritance) -> None:
+    def inherit(self, former: ReplacedClaims) -> None:
         """What was handed out under former claims counts, of the hashes that are kept."""
         kept = ((start, hashes & self.owner.hashes) for start, hashes in former.starts)
         starts = tuple((start, hashes) for start, hashes in kept if hashes)
-        self.inherited = Inheritance(starts, incarnation=former.incarnation)
+        self.replaced_claims = ReplacedClaims(starts, incarnation=former.incarnation)
 
     def takes(self, start: DeliveryStart | None) -> KeyRanges:
         """The hashes of which it counts what was processed since a start."""
-        return self.owner.hashes if start == self.start else self.inherited.kept(start)
+        return self.owner.hashes if start == self.start else self.replaced_claims.kept(start)
 
     def processed_since(self, start: DeliveryStart | None, what: ProcessedWork) -> bool:
         """Some records have been processed that were delivered from a start; whether they count.
@@ -286,7 +288,7 @@ class Ownership:
         if start is not None and start == self.start:
             self.processed(what)
             return True
-        hashes = self.inherited.kept(start)
+        hashes = self.replaced_claims.kept(start)
         if not hashes:
             return False
         what = what if isinstance(what, Progress) else Progress.of(0, what)
@@ -294,30 +296,30 @@ class Ownership:
         if self.start is not None:
             self.processed(what)
         else:
-            before = self.inherited.processed
-            self.inherited.processed = what if before is None else before.union(what)
+            before = self.replaced_claims.processed
+            self.replaced_claims.processed = what if before is None else before.union(what)
         return True
 
     def _begin(self) -> None:
         """Delivery begins."""
-        resolved, inherited = self.owner.resolved, self.inherited
+        resolved, replaced = self.owner.resolved, self.replaced_claims
         assert resolved is not None
         self.start = DeliveryStart.new(self.owner.done)
         self.retries.backoff.reset()
         # Another member may have met the reset: to this one, the group then goes on.
-        is_reset = inherited.incarnation not in {None, resolved.incarnation}
+        is_reset = replaced.incarnation not in {None, resolved.incarnation}
         if is_reset or resolved.reason in {Reason.RESET, Reason.EXPIRED}:
-            self.inherited = Inheritance()
-        self.inherited.incarnation = resolved.incarnation
-        if self.inherited.processed is not None:
-            self.processed(self.inherited.processed)
-            self.inherited.processed = None
+            self.replaced_claims = ReplacedClaims()
+        self.replaced_claims.incarnation = resolved.incarnation
+        if self.replaced_claims.processed is not None:
+            self.processed(self.replaced_claims.processed)
+            self.replaced_claims.processed = None
 
     def _end(self) -> None:
         """Nothing is delivered any more; with key order, what was delivered counts no more."""
         if self.start is not None:
             # Without, facts are true in any order: they count unless the offsets were reset.
-            self.inherited = self.former() if self.owner.claim.shared else Inheritance()
+            self.replaced_claims = self.former() if self.owner.claim.shared else ReplacedClaims()
             self.start = None
 
     def rewind(self) -> None:

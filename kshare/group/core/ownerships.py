@@ -11,7 +11,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import clip
 from kshare.errors import AuthorizationError, FencedError
 from kshare.group.core.lease_clock import LeaseClock
-from kshare.group.core.ownership import Claimant, Inheritance, Ownership
+from kshare.group.core.ownership import Claimant, Ownership, ReplacedClaims
 from kshare.group.core.work import DeliveryStart, LateWork, ProcessedWork
 from kshare.group.protocol.actions import Action
 from kshare.group.protocol.leases import Share
@@ -73,7 +73,7 @@ class Ownerships:
         )
         self._leases = LeaseClock(lease_timeout)
         self._given_up: list[Key] = []
-        self._former: dict[TopicPartition, Inheritance] = {}  # of what is shared and given up
+        self._former: dict[TopicPartition, ReplacedClaims] = {}  # of what is shared and given up
 
     @property
     def times_anew(self) -> int:

@@ -542,7 +542,7 @@ class Owner:
             anchor = Anchor(log.incarnation, log.position, self.topic_id)
             return (WritePrimary(commit.stable.offset, anchor, commit.stable.leader_epoch),)
         self.commit = None
-        self.done = self.done.commit(()).advance(log.stable.offset if log.stable else 0)
+        self.done = self.done.advance(log.stable.offset if log.stable else 0)
         owned = log.owned_by(self.claim_name)
         keys = [
             *keys_to_delete(self.partition, log, self.claim_name, owned, self.done),

@@ -223,7 +223,7 @@ class TransactionLog:
         with self._shared.changed:
             listed = list(self._shared.ownerships.by_partition.values())
             for each in listed:
-                each.follow_ups.hasten(self.now())
+                each.follow_ups.run_now(self.now())
             self._thread.wake()
             while self._shared.fault is None and any(map(_is_open, listed)):
                 left = until - time.monotonic()

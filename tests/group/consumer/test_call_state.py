@@ -49,6 +49,21 @@ def test_who_closes_it_amid_a_call_ends_it_after_that() -> None:
     assert state.has_ended
 
 
+def test_who_closes_it_amid_a_change_of_what_is_delivered_lets_another_thread_end_it() -> None:
+    """As a signal handler: who polls holds ``polling``, and may wait for ``lock``."""
+    by, has_ended = list[int](), threading.Event()
+
+    def shut_down() -> None:
+        by.append(threading.get_ident())
+        has_ended.set()
+
+    state = CallState(shut_down)
+    with state.lock:
+        state.shut_down()
+    assert has_ended.wait(SECONDS)
+    assert by != [threading.get_ident()]
+
+
 def test_in_a_process_that_was_forked_since_no_call_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

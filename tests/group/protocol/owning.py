@@ -78,7 +78,7 @@ def _clone(each: Ownership) -> Ownership:
     owner = copy.owner = shallow(each.owner)
     owner.commit = None if owner.commit is None else shallow(owner.commit)
     copy.commits, copy.retries = shallow(each.commits), shallow(each.retries)
-    copy.follow_ups, copy.inherited = shallow(each.follow_ups), shallow(each.inherited)
+    copy.follow_ups, copy.replaced_claims = shallow(each.follow_ups), shallow(each.replaced_claims)
     return copy
 
 
@@ -143,7 +143,7 @@ def print_of_ownership(each: Ownership | None, end: int, delivery: object) -> tu
         follow.is_due,
         follow.done_at < 0.0,
         each.followed_to == end,
-        tuple((start == delivery, hashes) for start, hashes in each.inherited.starts),
-        each.inherited.processed,
-        each.inherited.incarnation,
+        tuple((start == delivery, hashes) for start, hashes in each.replaced_claims.starts),
+        each.replaced_claims.processed,
+        each.replaced_claims.incarnation,
     )

@@ -10,7 +10,7 @@ import pytest
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import Bounds, OffsetRange
 from kshare.core.progress import Progress, Rectangle
-from kshare.group.core.ownership import Claimant, Inheritance, Ownership
+from kshare.group.core.ownership import Claimant, Ownership, ReplacedClaims
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.protocol import cooperator
@@ -394,7 +394,7 @@ def test_who_has_read_that_its_claim_cannot_be_leases_nothing(
 
 
 def forgets_the_starts_of_before(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ownership, "former", lambda self: Inheritance())
+    patch.setattr(Ownership, "former", lambda self: ReplacedClaims())
 
 
 def forgets_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
@@ -423,7 +423,7 @@ def forgets_it_as_delivery_begins(patch: pytest.MonkeyPatch) -> None:
     begin = Ownership._begin
 
     def broken(self: Ownership) -> None:
-        self.inherited.processed = None
+        self.replaced_claims.processed = None
         begin(self)
 
     patch.setattr(Ownership, "_begin", broken)
