@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from math import inf
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, RecordError, UnknownTopicError
@@ -41,8 +42,8 @@ __all__ = ["FetchLoop", "ReaderClock"]
 
 _RESPONSE_BYTES_MIN = 64 << 10
 _TOGETHER_SECONDS = 0.05
-_REST = 8
-_REST_SECONDS_MAX = 0.05
+_REST = 2
+_REST_SECONDS_MAX = 0.01
 
 _Checks = list[tuple[PartitionReader, FetchAnswer]]
 """Partitions whose bounds are to be asked for, and the answers that led there."""
@@ -77,6 +78,7 @@ class FetchLoop:
         self.rests = False
         self._options = options
         self._brokers = brokers
+        self._looked_at = self.clock.monotonic(), clock.monotonic()
 
     # -- which partitions -------------------------------------------------------------------
 
@@ -153,6 +155,23 @@ class FetchLoop:
             [fetcher.silence_left for fetcher in unasked],
         )
 
+    @property
+    def seconds_until_due(self) -> float:
+        """Seconds until something may be asked that was not due when this step began; inf for none.
+
+        What was due then waits for a thread that connects, and wakes whoever waits. What has become
+        due since then was not looked at: it is due now (0), and no request is under way for it.
+        """
+        pauses, silences = self.pauses
+        looked_at, actually = self._looked_at
+        since, actually_since = (
+            self.clock.monotonic() - looked_at,
+            self.clock.actual.monotonic() - actually,
+        )
+        left = [each for each in pauses if each + since > 0]
+        left += [each for each in silences if each + actually_since > 0]
+        return max(min(left, default=inf), 0.0)
+
     def step(self, ready: Callable[[], Sequence[Fetcher]]) -> Iterator[Delivered]:
         """Ask whoever may be asked, and deliver what is answered.
 
@@ -162,6 +181,7 @@ class FetchLoop:
         Raises:
             KshareError: Reading cannot go on; :meth:`rewind` comes before the next step.
         """
+        self._looked_at = self.clock.monotonic(), self.clock.actual.monotonic()
         due = yield from self._take_chunks()
         self._route(due)
         self._send()

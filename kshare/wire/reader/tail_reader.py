@@ -413,9 +413,8 @@ class TailReader:
             for fetcher in self._loop.asked
             if fetcher.connection is not None
         }
-        # Where a pause is over, a thread is connecting, and wakes this one.
-        pauses = [pause for kind in self._loop.pauses for pause in kind if pause > 0]
-        ready = self._waker.wait(min([seconds, *pauses]), dict.fromkeys(asked, select.POLLIN))
+        seconds = min(seconds, self._loop.seconds_until_due)
+        ready = self._waker.wait(seconds, dict.fromkeys(asked, select.POLLIN))
         answered = [asked[socket] for socket in ready]
         for fetcher in self._loop.asked:
             if fetcher.is_overdue and fetcher not in answered:  # frozen, or cut off: no FIN comes

@@ -1,6 +1,7 @@
 """A reader that has caught up asks less often, for more at once; amid a backlog, at once."""
 
 from collections.abc import Sequence
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ BATCHES = [
     batch_of(numbered([Rec(b"k", b"%d" % offset)]), base=offset).encode() for offset in range(60)
 ]
 OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
-LONGEST = 0.05
+LONGEST = 0.01
 
 
 class Endless:
@@ -109,10 +110,70 @@ def follow(
 def test_no_broker_is_asked_while_a_reader_that_has_caught_up_rests(
     rests: bool, appended: list[int], took: float
 ) -> None:
-    """It rests for eight times as long as a response took, and not amid a backlog."""
+    """It rests for twice as long as a response took, and not amid a backlog."""
     seen, offsets = follow(appended, took, rests=rests)
     assert offsets == list(range(sum(appended)))
     assert len(seen) >= len(offsets) - 1
     for at, then, is_last in seen:
-        wait = took + min(8 * took, LONGEST) if rests and is_last else 0
+        wait = took + min(2 * took, LONGEST) if rests and is_last else 0
         assert then == pytest.approx(at + wait)
+
+
+@given(
+    lags=st.lists(st.sampled_from([0.0, 0.001, 0.009, 0.02]), min_size=1, max_size=12),
+    took=st.sampled_from([0.001, 0.004, 0.2]),
+)
+def test_who_has_no_request_under_way_is_told_when_to_send_one(
+    lags: list[float], took: float
+) -> None:
+    """Also if a rest ends between the look at it and the wait: nothing else would end that wait."""
+    clock = Clock()
+    log = Growing(clock)
+    options = reader_options(OPTIONS, "t")
+    loop = FetchLoop(options, log, clock)
+    loop.rests = True
+    slice_ = kshare.Slice(*PARTITION, (kshare.Rectangle(kshare.OffsetRange(0, NO_END), WHOLE),))
+    loop.read([SliceRecords(PlannedSlice(slice_), options)], Endless())
+    left = iter(lags)
+    waited = count = 0
+
+    def ready() -> list[Fetcher]:
+        nonlocal waited
+        if loop.asked:
+            assert loop.seconds_until_due == inf  # the answer ends the wait
+            log.grow(1)
+            return loop.asked
+        clock.now += next(left, 0.0)  # the process sleeps here
+        waited += 1
+        assert loop.seconds_until_due <= LONGEST
+        clock.sleep(loop.seconds_until_due)
+        return []
+
+    while count < len(lags) + 2:
+        for _, batch in loop.step(ready):
+            count += batch.num_rows
+            clock.now += took
+    assert waited >= len(lags)
+
+
+@pytest.mark.parametrize("lag", [0.0, 0.2, 5.0])
+def test_who_has_lost_its_broker_is_told_when_to_look_for_one(lag: float) -> None:
+    """The same of a pause behind a fault."""
+    clock = Clock()
+    log = Growing(clock)
+    options = reader_options(OPTIONS, "t")
+    loop = FetchLoop(options, log, clock)
+    slice_ = kshare.Slice(*PARTITION, (kshare.Rectangle(kshare.OffsetRange(0, NO_END), WHOLE),))
+    partition = loop.read([SliceRecords(PlannedSlice(slice_), options)], Endless())
+    partition.failed(ConnectionRefusedError("refused"))
+    told = []
+
+    def ready() -> list[Fetcher]:
+        clock.now += lag
+        told.append(loop.seconds_until_due)
+        return []
+
+    assert not list(loop.step(ready))
+    (seconds,) = told
+    assert (seconds == 0) == (lag > 0.1)
+    assert seconds < 1
