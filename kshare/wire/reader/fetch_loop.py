@@ -43,7 +43,7 @@ __all__ = ["FetchLoop", "ReaderClock"]
 _RESPONSE_BYTES_MIN = 64 << 10
 _TOGETHER_SECONDS = 0.05
 _REST = 2
-_REST_SECONDS_MAX = 0.01
+_REST_SECONDS_MAX = 0.05
 
 _Checks = list[tuple[PartitionReader, FetchAnswer]]
 """Partitions whose bounds are to be asked for, and the answers that led there."""
