@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby, repeat
 from operator import itemgetter, length_hint
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 from weakref import WeakMethod
 
 import msgspec
@@ -393,10 +393,16 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     def __repr__(self) -> str:
         return f"<Message {self.topic_partition} offset {self.offset()}>"
 
+    def __rich_repr__(self) -> Iterator[str]:
+        yield f"{self.topic_partition} offset {self.offset()}"  # a struct's would show the value
+
     def __reduce__(self) -> Any:
-        raise TypeError("a message cannot be pickled; take what you need of it")
+        raise TypeError("a message cannot be pickled or copied; take what you need of it")
 
     __copy__ = __reduce__
+
+    def __replace__(self, **_: object) -> Self:
+        raise TypeError("a message is read-only; take what you need of it")
 
 
 class _WithoutValue(Message, frozen=True):

@@ -22,7 +22,8 @@ KERNELS = COMPILER | READER
 PLANNING = {"confluent_kafka", "kshare.cluster", "kshare.planner"}
 SINK = {"kshare.produce", "kshare.options.sink", "spark_plugin.sink"}
 FOR_FAULTS_AND_CHOICES = {"cryptography", "kshare.assignment.racks", "pandas", "pydantic"}
-NOT_IN_ANY = COMMAND_LINE | FOR_FAULTS_AND_CHOICES | {"spark_plugin.listener"}
+FOR_MESSAGES = {"msgspec"}
+NOT_IN_ANY = COMMAND_LINE | FOR_FAULTS_AND_CHOICES | FOR_MESSAGES | {"spark_plugin.listener"}
 
 SOURCE = """
 import json, pickle, sys

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError
 from kshare.group.core.handed_out import OpenChunks
-from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk
+from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk, Message
 from tests.group.core.driver import chunk_of
 
 ROWS = 4
@@ -180,7 +180,36 @@ def test_a_message_is_one_value_and_cannot_be_changed_or_copied() -> None:
     for name in ("row", "mark"):
         with pytest.raises(AttributeError):
             setattr(one, name, 2)
-    uses: list[Callable[[Any], object]] = [copy.copy, copy.deepcopy, pickle.dumps, list]
+    uses: list[Callable[[Any], object]] = [
+        *(copy.copy, copy.deepcopy, pickle.dumps, list),
+        *(lambda message: message.__replace__(row=0), lambda message: message < message),
+    ]
     for use in uses:
         with pytest.raises(TypeError):
             use(one)
+
+
+def test_only_its_value_shows_a_value() -> None:
+    """``rich`` prints local variables of a traceback by what a struct says of itself."""
+    columns = [pa.array([b"secret"], pa.binary()), pa.array([7], pa.int64())]
+    chunk = Chunk(TopicPartition("t", 0), pa.record_batch(columns, ["value", "offset"]))
+    message = next(chunk.messages().messages)
+    assert message.value() == b"secret"
+    assert len(message) == len(b"secret")
+    shown = [repr(message), str(message), f"{message}", *message.__rich_repr__()]
+    assert all("t-0 offset 7" in each and "secret" not in each for each in shown)
+
+
+def test_a_subclass_is_a_message_that_nobody_collects() -> None:
+    class Billing(Message):
+        def amount(self) -> int:
+            return len(self)
+
+    chunk = made()
+    message = Billing(chunk, 1, b"1234")
+    assert isinstance(message, Message)
+    assert (message.amount(), message.offset(), message.key()) == (4, 1, b"k")
+    assert not gc.is_tracked(message)
+    assert message != Billing(chunk, 1, b"1234")
+    with pytest.raises(AttributeError):
+        message.row = 2  # type: ignore[misc]
