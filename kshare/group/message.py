@@ -393,8 +393,8 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     def __repr__(self) -> str:
         return f"<Message {self.topic_partition} offset {self.offset()}>"
 
-    def __rich_repr__(self) -> Iterator[str]:
-        yield f"{self.topic_partition} offset {self.offset()}"  # a struct's would show the value
+    def __rich_repr__(self) -> list[tuple[str, Any]]:  # a struct's would show the value
+        return [("partition", str(self.topic_partition)), ("offset", self.offset())]
 
     def __reduce__(self) -> Any:
         raise TypeError("a message cannot be pickled or copied; take what you need of it")
