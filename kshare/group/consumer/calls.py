@@ -136,7 +136,11 @@ class Calls:
         call.is_gathered = False
         try:
             while len(call.messages) < most and not call.is_cancelled:
-                if not self.next_rows(deadline, continues=not call.is_empty):
+                continues = not call.is_empty
+                if not (
+                    self._goes_on(continues=continues)
+                    or self.next_rows(deadline, continues=continues)
+                ):
                     break
                 with self._state.lock:
                     if self._dispatcher.rows.left and not call.is_cancelled:
@@ -157,6 +161,18 @@ class Calls:
             if call.is_cancelled:
                 self._receiver.give_back()
         return not call.is_empty
+
+    def _goes_on(self, *, continues: bool) -> bool:
+        """True if messages are there, and need no other look at the session.
+
+        Args:
+            continues: Whether the same call has collected records already.
+        """
+        if self._unsaid is not None or not self._dispatcher.rows.left or not self._is_fresh():
+            return False
+        if not continues:
+            self._settle()
+        return True
 
     def return_gathered(self, call: Call) -> list[Message]:
         """Return what was gathered, if it may be returned now; if not, it goes back.
@@ -218,17 +234,21 @@ class Calls:
 
         A look that is fresh is enough, as whatever changes ends it.
         """
-        may, fresh = False, self._fresh
+        may = False
         try:
-            may = fresh.since <= wall_time() < fresh.until or self._receiver.may_return(call)
+            may = self._is_fresh() or self._receiver.may_return(call)
         finally:
             if not may:
                 self._receiver.give_back()
         if not may:
             return None
         self._state.is_batch = True
-        fresh.look_again()
+        self._fresh.settle_first()
         return call.confirm()
+
+    def _is_fresh(self) -> bool:
+        fresh = self._fresh
+        return fresh.since <= wall_time() < fresh.holds_until
 
     def cancel(self, call: Call) -> None:
         """Nobody waits for a call any more: it ends, and has returned nothing. For any thread."""
@@ -256,14 +276,18 @@ class Calls:
             meter = self._dispatcher.meter
             if meter is not None:
                 meter.called(continues=continues)
-            if not continues:  # what the calls before this one returned is processed
-                with self._state.lock:
-                    self._dispatcher.state.settle()
-                    self._state.is_batch = False
+            if not continues:
+                self._settle()
             has_some = self._receiver.wait(take, deadline, continues=continues)
             if meter is not None and not has_some:
                 meter.returned(None)
             return has_some
+
+    def _settle(self) -> None:
+        """What the calls before this one have returned is processed."""
+        with self._state.lock:
+            self._dispatcher.state.settle()
+            self._state.is_batch = False
 
     def close(self) -> None:
         """Log what no call will raise any more, and write no more dead letters."""

@@ -53,6 +53,8 @@ class Fresh:
         rows: The messages.
         since: From when they may be, by :data:`wall_time`: before that, the clock was set back.
         until: Until when they may be.
+        holds_until: Until when that look holds: `until`, or later if what one call has returned is
+            to be settled before the next record.
         is_changed: Whether the session may answer differently since it was looked at.
     """
 
@@ -60,10 +62,15 @@ class Fresh:
     rows: Iterator[Message] = field(default_factory=lambda: iter(()))
     since: float = 0.0
     until: float = 0.0
+    holds_until: float = 0.0
     is_changed: bool = False
 
     def look_again(self) -> None:
         """Hand out no record without another look at the session."""
+        self.until = self.holds_until = 0.0
+
+    def settle_first(self) -> None:
+        """Hand out no record before what was returned is settled, which needs no look."""
         self.until = 0.0
 
     def interrupt(self) -> None:
@@ -174,6 +181,7 @@ class Receiver:
         5. Call ``on_started`` for claims that are in place.
         6. Take records that are read, or wait for some.
         """
+        self.fresh.look_again()  # the former one is over, also for callbacks
         self.fresh.is_changed = False
         self._commits.serve()
         with self._state.lock:
@@ -278,7 +286,8 @@ class Receiver:
         """Look at the session; return for how many seconds records need no other look."""
         since = wall_time()  # first: the process may be stopped before the session answers
         seconds = min(self._session.seconds_to_deliver(), _FRESH_SECONDS)
-        self.fresh.since, self.fresh.until = since, since + seconds
+        self.fresh.since = since
+        self.fresh.until = self.fresh.holds_until = since + seconds
         if self.fresh.is_changed or self._state.is_closed:
             self.fresh.look_again()
         return seconds

@@ -10,7 +10,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
 from typing import TypeAlias
@@ -41,7 +41,7 @@ class _Mark:
     position: int
     before_last: int
     records: int
-    chunks: list[tuple[Chunk, int]] = field(default_factory=list)
+    chunks: list[tuple[Chunk, int]]
 
 
 _WHOLE = 8
@@ -139,9 +139,14 @@ class HandedOut:
     def collect(self) -> None:
         """What is handed out from now on is collected by a call, which may return it later."""
         if self._mark is None:
-            self._mark = _Mark(self.position, self.before_last, self.records)
-            if self._current is not None:
-                self._mark.chunks.append((self._current[0], self._rows))
+            current, rows = self._current, self._rows
+            before_last = self._position_at(current, rows - 1) if rows else self._before_last
+            self._mark = _Mark(
+                self._position_at(current, rows),
+                before_last,
+                self._records + rows,
+                [] if current is None else [(current[0], rows)],
+            )
 
     def confirm(self) -> None:
         """Count as returned what was collected."""

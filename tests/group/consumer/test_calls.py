@@ -423,3 +423,52 @@ def test_the_right_is_looked_at_when_the_task_gets_the_records(
         assert offsets(await consumer.consume(RECORDS, WAIT_S)) == list(range(RECORDS))
 
     run(cluster, group, test)
+
+
+# -- calls between two looks at the session ------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time stands still: what a look has allowed goes on until something changes."""
+    for module in (calls_module, receiver_module, consumer_module):
+        monkeypatch.setattr(module, "wall_time", lambda: 1e9)
+
+
+@pytest.mark.usefixtures("stopped")
+def test_consume_takes_what_is_there_without_a_look_until_something_changes(
+    group: FakeSessions, make: Callable[..., KeySharedConsumer]
+) -> None:
+    consumer = make()
+    consumer.assign([ORDERS])
+    assert offsets(consumer.consume(1, WAIT_S)) == [0]
+    session = group.members[0]
+    session.can_deliver = False  # and nobody says so
+    assert offsets(consumer.consume(1, WAIT_S)) == [1]
+    session.change()
+    assert consumer.consume(1, 0.0) == []
+    session.can_deliver = True
+    session.change()
+    assert offsets(consumer.consume(RECORDS, 0.0)) == [2, 3]
+
+
+@pytest.mark.usefixtures("stopped")
+@pytest.mark.parametrize(
+    ("steps", "processed"),
+    [((2,), 0), ((1, 1), 1), ((1, 2), 1), ((1, 1, 2), 2), ((2, 0), 2), ((1, 0, 0), 2), ((0, 2), 1)],
+)
+def test_a_call_without_a_look_counts_what_was_returned_before(
+    group: FakeSessions,
+    make: Callable[..., KeySharedConsumer],
+    steps: tuple[int, ...],
+    processed: int,
+) -> None:
+    """``consume`` of so many records; 0 is ``poll``. Until the next call, none of it counts."""
+    consumer = make(enable__auto__commit=True)
+    consumer.assign([ORDERS])
+    for step in steps:
+        returned = consumer.consume(step, WAIT_S) if step else [consumer.poll(WAIT_S)]
+        assert len(returned) == max(step, 1)
+    consumer.close()
+    done = group.done.get(ORDERS, Progress.at(0))
+    assert done == Progress.at(processed)
