@@ -47,6 +47,7 @@ SHORT = (
     "integration/test_typed_versions.py::test_a_stream_of_all_types_and_its_restart[json]",
     "integration/test_spark_versions.py::test_what_one_batch_leaves",
     "integration/test_spark_versions.py::test_the_spark_is_of_the_wanted_version",
+    "integration/test_spark_versions.py::test_a_task_finds_its_connection_to_spark",
 )
 PACKAGES = "KSHARE_TEST_PACKAGES"
 WANTED = "KSHARE_TEST_SPARK"

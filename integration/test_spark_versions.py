@@ -1,6 +1,8 @@
 """A query whose checkpoint moves between versions of Spark, while its ranges stand apart."""
 
 import os
+import socket
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -24,6 +27,7 @@ from kshare.cli.query import observed_status
 from kshare.core.checkpoint import EXTRA_KEY
 from kshare.options import parse_options
 from kshare.testing import Record
+from kshare.worker_connection import SentToTasks, worker_output
 from spark_plugin import KshareListener
 from spark_plugin.spark_api import TELLS_START
 
@@ -76,6 +80,44 @@ def test_the_spark_is_of_the_wanted_version(spark: SparkSession) -> None:
     """A matrix that runs one version four times proves nothing."""
     wanted = os.environ.get(WANTED, version("pyspark"))
     assert (pyspark.__version__, spark.version) == (wanted, wanted)
+
+
+class _Connections(DataSource):
+    """Each task tells whether its connection to Spark keeps small messages back."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "connections"
+
+    def schema(self) -> str:
+        return "at_once int, descriptors int"
+
+    def reader(self, schema: object) -> "_ConnectionReader":
+        return _ConnectionReader()
+
+
+class _ConnectionReader(SentToTasks, DataSourceReader):
+    def __init__(self) -> None:
+        self._tasks = 2  # without a state, nothing would be told that it is unpickled
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(self._tasks)]
+
+    def read(self, _: InputPartition) -> Iterator[tuple[int, int]]:
+        output = worker_output()
+        assert output is not None
+        with socket.socket(fileno=os.dup(output.fileno())) as connection:
+            at_once = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        yield at_once, len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def test_a_task_finds_its_connection_to_spark(spark: SparkSession) -> None:
+    """With any Python of Spark's, a worker's first task or a later one; none is left open."""
+    spark.dataSource.register(_Connections)
+    frame = spark.read.format("connections").load()
+    told = [row for _ in range(4) for row in frame.collect()]
+    assert [row.at_once for row in told] == [1] * 8
+    assert len({row.descriptors for row in told[2:]}) == 1
 
 
 class _Ended(StreamingQueryListener):

@@ -9,12 +9,11 @@ twice its time by that (docs/design/benchmarks.md). ``kshare-python`` leaves the
 
 import re
 import sys
-from pathlib import PurePath
 from typing import Final
 
 __all__ = ["forget_finders"]
 
-_SPARKS: Final = re.compile(r"pyspark\.zip|py4j-[^/]*-src\.zip|spark-core_[^/]*\.jar")
+_SPARKS: Final = re.compile(r"(?:^|/)(?:pyspark\.zip|py4j-[^/]*-src\.zip|spark-core_[^/]*\.jar)/?$")
 
 
 def forget_finders() -> None:
@@ -24,7 +23,5 @@ def forget_finders() -> None:
     directory that Python has read before: these files do not change while Spark runs. Archives of
     users may, and stay as they are.
     """
-    for path in [
-        each for each in sys.path_importer_cache if _SPARKS.fullmatch(PurePath(each).name)
-    ]:
+    for path in [each for each in sys.path_importer_cache if _SPARKS.search(each)]:
         del sys.path_importer_cache[path]

@@ -13,6 +13,7 @@ Cost: 0.05 ms, once a process. It imports nothing that a process of kshare's doe
 
 import errno
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -46,6 +47,7 @@ class OperatingSystem:
         file_locks: Locks of files that end with their holder.
         forks_after_imports: A forked process may use the libraries that its parent has loaded.
             macOS ends one that does: its frameworks start threads.
+        quick_acknowledgements: A TCP connection can acknowledge at once, when asked to.
         boot_clock: The clock that goes on while the machine is suspended.
     """
 
@@ -56,6 +58,7 @@ class OperatingSystem:
     unnamed_files: bool = False
     file_locks: bool = False
     forks_after_imports: bool = False
+    quick_acknowledgements: bool = False
     boot_clock: int = time.CLOCK_MONOTONIC
 
     @property
@@ -86,6 +89,8 @@ class OperatingSystem:
             found.append(
                 "minPartitions=auto and task assignors count one task slot for each executor"
             )
+        if not self.quick_acknowledgements:
+            found.append("a task may wait 0.04 s for what Spark sends it second")
         return found
 
     # -- processes --------------------------------------------------------------------------------
@@ -217,6 +222,16 @@ class OperatingSystem:
         paths = (line.rpartition(b" ")[2] for line in listed)
         return {path[1:] for path in paths if path.startswith(b"@")}
 
+    def acknowledge(self, connection: socket.socket) -> None:
+        """Acknowledge at once what a TCP connection has received, rather than with the next answer.
+
+        Raises:
+            OSError: That cannot be asked for, or the connection is no TCP one.
+        """
+        if not self.quick_acknowledgements:
+            raise OSError(errno.ENOSYS, "this system has no acknowledgements that can be asked for")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
     def _of(self, process: int | str, what: str) -> str:
         if not self.process_files:
             raise OSError(errno.ENOSYS, f"this system has no {_PROCESSES}")
@@ -239,6 +254,7 @@ def observed() -> OperatingSystem:
         unnamed_files=hasattr(os, "O_TMPFILE"),
         file_locks=fcntl is not None,
         forks_after_imports=hasattr(os, "fork") and sys.platform != "darwin",
+        quick_acknowledgements=hasattr(socket, "TCP_QUICKACK"),
         boot_clock=getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC),
     )
 

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from kshare.edge import edge
 from kshare.errors import KshareError, OptionsError
 from kshare.options import SourceOptions
+from kshare.worker_connection import SentToTasks
 from spark_plugin.partitions import OpenPartition, SlicePartition, as_partitions
 from spark_plugin.spark_api import (
     ReadAllAvailable,
@@ -40,7 +41,7 @@ def warn(warnings: Iterable[str]) -> None:
         _log.warning(warning)
 
 
-class _TaskReader:
+class _TaskReader(SentToTasks):
     """The part of a reader that runs in tasks, which get a copy with its options and schemas."""
 
     def __init__(

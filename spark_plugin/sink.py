@@ -26,6 +26,7 @@ from kshare.import_caches import forget_finders
 from kshare.options.frozen import digest_of
 from kshare.options.row_encodings import RowEncodings
 from kshare.options.sink import SinkOptions, parse_sink_options
+from kshare.worker_connection import SentToTasks
 from spark_plugin.logs import show_log
 from spark_plugin.spark_api import DataSourceStreamArrowWriter
 from spark_plugin.tables import told_of_tables
@@ -68,7 +69,7 @@ class PreparedMessage(WriterCommitMessage):
     prepared: "Prepared"
 
 
-class BatchSink(DataSourceArrowWriter):
+class BatchSink(SentToTasks, DataSourceArrowWriter):
     """Writes a DataFrame, at least once."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -80,7 +81,7 @@ class BatchSink(DataSourceArrowWriter):
         return _write(iterator, self._options, is_start=True)
 
 
-class StreamSink(DataSourceStreamArrowWriter):
+class StreamSink(SentToTasks, DataSourceStreamArrowWriter):
     """Writes a stream's batches, at least once or with ``exactlyOnce`` exactly once."""
 
     def __init__(self, options: SinkOptions) -> None:

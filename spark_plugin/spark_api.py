@@ -23,11 +23,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from io import BufferedIOBase
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyspark
 from pyspark.sql import datasource
+
+from kshare.worker_connection import worker_output
 
 SPARK: Final = f"Spark {pyspark.__version__}"
 """The installed Spark, as warnings and errors name it."""
@@ -99,9 +100,6 @@ __all__ = [
 _RECEIVER: Final = "SparkSocketMessageReceiver"
 _FINISH: Final = "get_finish_signal_from_stream"
 _READ: Final = "read_int"
-_MAIN: Final = "main"
-_WORKERS: Final = ("pyspark.worker", "__main__")  # the latter without a daemon
-_OUTPUT: Final = "outfile"
 
 
 def new_folder() -> str | None:
@@ -158,20 +156,14 @@ def worker_flush() -> Callable[[], None] | None:
     """Return what sends the rows that this Python worker has written so far to Spark.
 
     A worker keeps 64 KiB of rows back (``spark.buffer.size``), which in a batch that reads for a
-    while may be all of them. What it writes to is in a local variable of its main function, so this
-    looks there: it is to be called in the generator that the worker takes rows from. Seen on Spark
-    4.0.2 and 4.3.0, with any Python.
+    while may be all of them. To be called in the generator that the worker takes rows from. Seen on
+    Spark 4.0.2 and 4.3.0, with any Python.
 
     Returns:
         None outside of a worker, and in one of an unknown version of Spark.
     """
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == _MAIN and frame.f_globals.get("__name__") in _WORKERS:
-            output = frame.f_locals.get(_OUTPUT)
-            return output.flush if isinstance(output, BufferedIOBase) else None
-        frame = frame.f_back
-    return None
+    output = worker_output()
+    return None if output is None else output.flush
 
 
 def _failing(finish: Callable[[Any], None]) -> Callable[[Any], NoReturn]:

@@ -8,12 +8,13 @@ import pyarrow as pa
 
 from kshare.processing.frame_task import process_rows
 from kshare.processing.handling import Handling
+from kshare.worker_connection import SentToTasks
 
 __all__ = ["Work"]
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(SentToTasks):
     """What a task does with its rows: plain data, but for the processor, which is pickled with it.
 
     Attributes:
