@@ -20,10 +20,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from bench.data import new_topic
 from kshare.testing.records import watermarks
 
 TRIGGER_ROWS = 100
 TRIGGERS = 60
+ARRIVALS = 30
 FULL_TRIGGERS = 7  # with a record for each of many partitions
 
 
@@ -152,10 +154,29 @@ def one_record_each(spark: SparkSession, source: str, servers: str, topic: str) 
     return statistics.median(list(times.values())[2:])
 
 
-def trigger_times(spark: SparkSession, source: str, servers: str, topic: str) -> float:
-    """Median trigger time in seconds of 100-row batches, two tasks, noop sink."""
-    limits = {"maxOffsetsPerTrigger": str(TRIGGER_ROWS), "minPartitions": "2"}
+def trigger_times(
+    spark: SparkSession, source: str, servers: str, topic: str, tasks: int = 2
+) -> float:
+    """Median trigger time in seconds of 100-row batches of a backlog, noop sink."""
+    limits = {"maxOffsetsPerTrigger": str(TRIGGER_ROWS), "minPartitions": str(tasks)}
     return _trigger_times(_stream(spark, source, servers, topic, **limits))
+
+
+def arrival_times(spark: SparkSession, source: str, servers: str) -> float:
+    """Median trigger time in seconds of 100 rows that come while the query waits for them."""
+    topic = new_topic(servers, "arrivals")
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 1000})  # 100 in a batch
+    times: dict[int, float] = {}
+    with _running(_stream(spark, source, servers, topic)) as query:
+        for round_ in range(1, ARRIVALS + 1):
+            for number in range(TRIGGER_ROWS):
+                producer.produce(topic, b"v" * 88, b"key-%d" % number)
+            producer.flush()
+            while len(times) < round_:
+                _raise_failure(query)
+                time.sleep(0.1)
+                times |= _times_of(query, TRIGGER_ROWS)
+    return statistics.median(list(times.values())[ARRIVALS // 3 :])
 
 
 def trigger_floor(spark: SparkSession) -> float:

@@ -4,7 +4,8 @@ A session of each version stays open. ``format("kafka")`` runs beside, as versio
 by themselves.
 
 ``python -m bench.version_jobs [--runs N] [VERSION ...]`` measures; with ``--plain`` all processes of
-Spark run the environment's ``python``, as where users cannot choose ``kshare-python``.
+Spark run the environment's ``python``, as where users cannot choose ``kshare-python``. ``--only
+WORDS`` leaves out the jobs whose name has none of these words.
 ``--session HOST:PORT`` is one of its sessions, which runs a job for each line of its input.
 """
 
@@ -21,7 +22,13 @@ from pyspark.sql import SparkSession
 
 from bench import data
 from bench.rows import Row, shown_seconds
-from bench.spark_jobs import available_now, batch_one_task, batch_two_ranges, trigger_times
+from bench.spark_jobs import (
+    arrival_times,
+    available_now,
+    batch_one_task,
+    batch_two_ranges,
+    trigger_times,
+)
 from integration.jars import ROOT
 from integration.kafka import KafkaBroker
 from integration.spark import start_spark
@@ -34,11 +41,23 @@ def small_triggers(spark: SparkSession, source: str, servers: str, _: str) -> fl
     return trigger_times(spark, source, servers, data.SMALL)
 
 
+def one_task_triggers(spark: SparkSession, source: str, servers: str, _: str) -> float:
+    """The same with one task."""
+    return trigger_times(spark, source, servers, data.SMALL, tasks=1)
+
+
+def arrivals(spark: SparkSession, source: str, servers: str, _: str) -> float:
+    """As :func:`.arrival_times` measures them."""
+    return arrival_times(spark, source, servers)
+
+
 JOBS: dict[str, Callable[[SparkSession, str, str, str], float]] = {
     "batch to noop, one task": batch_one_task,
     "two key ranges": batch_two_ranges,
     "streaming, AvailableNow, one task": available_now,
     "streaming, 100-row batches: median trigger time": small_triggers,
+    "the same, one task": one_task_triggers,
+    "100 rows between arrivals: median trigger time": arrivals,
 }
 SLOWER_MAX = 1.1
 """The time of an older version, by that of the newest."""
@@ -91,7 +110,9 @@ def running(version: str, servers: str, *, plain: bool) -> Iterator[Callable[[st
         log.close()
 
 
-def rows(servers: str, runs: int, versions: Sequence[str], *, plain: bool) -> list[Row]:
+def rows(
+    servers: str, runs: int, versions: Sequence[str], only: Sequence[str], *, plain: bool
+) -> list[Row]:
     """A row for each job and version; the peer is the last version."""
     data.make_topics(servers)
     found = []
@@ -100,6 +121,8 @@ def rows(servers: str, runs: int, versions: Sequence[str], *, plain: bool) -> li
             each: stack.enter_context(running(each, servers, plain=plain)) for each in versions
         }
         for name in JOBS:
+            if only and not any(word in name for word in only):
+                continue
             times: dict[tuple[str, str], list[float]] = {}
             for turn in range(runs + 1):
                 for version, run in sessions.items():
@@ -134,6 +157,7 @@ def main() -> int:
     parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="VERSION")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--plain", action="store_true", help="Spark runs python, not kshare-python")
+    parser.add_argument("--only", nargs="+", default=(), metavar="WORD")
     parser.add_argument("--session", metavar="HOST:PORT", help="run jobs of standard input")
     arguments = parser.parse_args()
     if arguments.session:
@@ -141,7 +165,8 @@ def main() -> int:
         return 0
     with KafkaBroker() as broker:
         servers = broker.bootstrap_servers
-        found = rows(servers, arguments.runs, arguments.versions, plain=arguments.plain)
+        given = arguments.runs, arguments.versions, arguments.only
+        found = rows(servers, *given, plain=arguments.plain)
     return 0 if all(row.met for row in found) else 1
 
 
