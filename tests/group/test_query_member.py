@@ -11,6 +11,7 @@ import pytest
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError, ConsumerClosedError, FencedError
+from kshare.group.core.ownerships import no_epochs
 from kshare.group.offsets import GroupOffsets
 from kshare.group.query_member import QueryMember
 from kshare.options import KafkaConfig
@@ -158,7 +159,7 @@ class SilentSession(FakeSession):
     """The log does not answer a commit until the session ends."""
 
     def __init__(self) -> None:
-        super().__init__(FakeSessions(), None, 0)
+        super().__init__(FakeSessions(), None, no_epochs, 0)
         self.closed = Event()
 
     def commit(self, *_: object, **__: object) -> dict[TopicPartition, int]:

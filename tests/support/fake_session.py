@@ -6,11 +6,11 @@ from threading import Lock
 from typing import Any
 
 from kshare.core.hashing import ALL_HASHES, KeyRanges
-from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.core.ownerships import LeaderEpochsOf, no_epochs
 from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.membership.group_planner import WholeTopics
@@ -28,8 +28,13 @@ class FakeSession:
     """A session of one consumer; what is committed lives in :class:`FakeSessions`."""
 
     def __init__(
-        self, group: "FakeSessions", on_change: Callable[[], None] | None, number: int
+        self,
+        group: "FakeSessions",
+        on_change: Callable[[], None] | None,
+        leader_epochs: LeaderEpochsOf,
+        number: int,
     ) -> None:
+        self.leader_epochs = leader_epochs
         self.session_id = f"member-{number}"
         self.commits: list[dict[TopicPartition, Progress]] = []
         self.error: KshareError | None = None
@@ -44,9 +49,6 @@ class FakeSession:
         self._on_change = on_change
         self._started: dict[TopicPartition, DeliveryStart] = {}
         self._claimed: dict[TopicPartition, KeyRanges] = {}
-
-    def use_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
-        self.leader_epochs = of
 
     def join(
         self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics
@@ -154,9 +156,13 @@ class FakeSessions:
         self.lock = Lock()
 
     def __call__(
-        self, config: ConsumerConfig, *, on_change: Callable[[], None] | None = None
+        self,
+        config: ConsumerConfig,
+        *,
+        on_change: Callable[[], None] | None = None,
+        leader_epochs: LeaderEpochsOf = no_epochs,
     ) -> Any:  # what consumers take for a session
-        self.members.append(FakeSession(self, on_change, len(self.members)))
+        self.members.append(FakeSession(self, on_change, leader_epochs, len(self.members)))
         return self.members[-1]
 
     def processed(self, tp: TopicPartition, offset: int) -> bool:

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import WeakMethod
 
 from kshare.cluster.parking import Parking, ParkView
 from kshare.cluster.policies import PolicyWatch
+from kshare.core.progress import TopicPartition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
 from kshare.group.consumer.calls import Calls
@@ -22,9 +24,9 @@ from kshare.group.consumer.receiver import Fresh, Receiver
 from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks
 from kshare.group.consumer.transaction import Transactions
-from kshare.group.delivery.dispatcher import Dispatcher
-from kshare.group.delivery.load_meter import meter_of
+from kshare.group.delivery.dispatcher import Dispatcher, reader_of
 from kshare.group.delivery.shared_dispatcher import SharedDispatcher
+from kshare.group.message import ReleaseCount
 from kshare.group.session.session import GroupSession
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.background import Waker
@@ -65,12 +67,17 @@ class ConsumerParts:
         make_typed = _typed_calls(config)  # first: what is wrong with schemas leaves nothing open
         self.group = config.group
         fresh = Fresh(Waker().open())
-        self.session = session(config, on_change=fresh.interrupt)
-        kind = Dispatcher if config.order == "key" else SharedDispatcher
-        self.dispatcher = kind(config, self.session, fresh.waker)
-        if config.order == "key":
-            self.dispatcher.parking = Parking(parked(config.kafka), fresh.interrupt)
-        self.session.use_leader_epochs(self.dispatcher.leader_epochs)
+        reader = reader_of(config, fresh.waker)
+        self.session = session(
+            config, on_change=fresh.interrupt, leader_epochs=reader.leader_epochs
+        )
+        count: ReleaseCount = WeakMethod(self._release_count)
+        given = config, self.session, reader, count
+        self.dispatcher = (
+            Dispatcher(*given, parking=Parking(parked(config.kafka), fresh.interrupt))
+            if config.order == "key"
+            else SharedDispatcher(*given, obstacle=self._obstacle)
+        )
         self.state = CallState(self.shut_down)
         restrictions = Restrictions(policies(config.kafka), config.group)
         releases = Releases(config, self.dispatcher, self.state, fresh.interrupt)
@@ -78,13 +85,17 @@ class ConsumerParts:
             config, self.dispatcher, self.state, restrictions, self.is_subscribed, releases
         )
         self.commits = Commits(config, self.session, self.processed)
-        self.receiver = Receiver(self.dispatcher, self.session, self.state, self.commits, fresh)
+        transactions = None
+        if config.transactional_id is not None:
+            transactions = Transactions(
+                config, self.session.transaction_log, self.processed, self.state
+            )
+        self.receiver = Receiver(
+            self.dispatcher, self.session, self.state, self.commits, fresh, transactions
+        )
         self.calls = Calls(self.receiver, self.dispatcher, self.state)
         if make_typed is not None:
             self.calls.typed = make_typed(self.receiver, self.dispatcher, self.state)
-        if isinstance(self.dispatcher, SharedDispatcher):
-            self.dispatcher.obstacle = self.commits.obstacle
-        self.dispatcher.meter = meter_of(config)
         self.reading = Reading(
             config,
             self.dispatcher,
@@ -94,14 +105,16 @@ class ConsumerParts:
             self.receiver,
             self.commits,
         )
-        if config.transactional_id is not None:
-            self.receiver.transactions = Transactions(
-                config, self.session.transaction_log, self.processed, self.state
-            )
 
     def is_subscribed(self) -> bool:
         """True if the group assigns the partitions."""
         return self.receiver.subscriber is not None
+
+    def _release_count(self, partition: TopicPartition, offset: int) -> int:
+        return self.processed.releases.count(partition, offset)
+
+    def _obstacle(self) -> str | None:
+        return self.commits.obstacle()
 
     def shut_down(self) -> None:
         """Commit, and give up all claims."""

@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
-from weakref import WeakMethod
 
 import pyarrow as pa
 
@@ -72,7 +71,6 @@ class Releases:
         self._retry_log: RetryLog | None = None
         self._attempts: dict[TopicPartition, dict[int, _Attempt]] = {}
         self._starts: dict[TopicPartition, Any] = {}  # as of the last look at the log
-        dispatcher.release_count = WeakMethod(self.count)
 
     def defer(self, messages: Iterable[Message]) -> None:
         """Records come again, and all of their keys behind them, once :meth:`let_go` is called."""

@@ -89,11 +89,12 @@ class Receiver:
         state: What the consumer's threads share.
         commits: Commits from time to time.
         fresh: What may be handed out.
+        transactions: The consumer's transactions; None if it has none.
 
     Attributes:
         fresh: As given.
+        transactions: As given.
         subscriber: The consumer's membership; None if it has none.
-        transactions: The consumer's transactions; None if it has none.
         delivery_pause: Time in which nothing may be handed out.
         call: What the call that is under way has collected.
     """
@@ -105,10 +106,11 @@ class Receiver:
         state: CallState,
         commits: Commits,
         fresh: Fresh,
+        transactions: Transactions | None,
     ) -> None:
         self.fresh = fresh
+        self.transactions = transactions
         self.subscriber: Subscriber | None = None
-        self.transactions: Transactions | None = None
         self.delivery_pause = DeliveryPause()
         self.call = Call()
         self._dispatcher = dispatcher

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 from kshare.core.backoff import Uniform
 from kshare.core.hashing import ALL_HASHES, NO_HASHES
@@ -22,7 +23,15 @@ from kshare.group.protocol.start import Reason
 from kshare.group.protocol.subscription import Assigned
 from kshare.group.protocol.takeover import session_of
 
-__all__ = ["Ownerships"]
+__all__ = ["LeaderEpochsOf", "Ownerships", "no_epochs"]
+
+LeaderEpochsOf: TypeAlias = Callable[[TopicPartition], LeaderEpochs]
+"""Which leaders wrote what was read of a partition."""
+
+
+def no_epochs(_: TopicPartition) -> LeaderEpochs:
+    """Where no leader's epoch is known."""
+    return NO_EPOCHS
 
 
 class Ownerships:
@@ -36,13 +45,13 @@ class Ownerships:
         lease_records: Number of offsets to lease at a time; None for key order.
         lease_timeout: Seconds without a commit after which a lease is given up.
         keeps_log: Whether the group has a log. Without one, nothing is claimed or written.
+        leader_epochs: Which leaders wrote what was read of a partition.
         uniform: Source of jitter for pauses after faults.
 
     Attributes:
         log: What the group's log says, as far as it has been read.
         by_partition: The ownership of each partition.
         topic_id: Id of the log's topic; empty if it is not known.
-        leader_epochs: Which leaders wrote what was read of a partition.
         warnings: Texts that are to be logged.
     """
 
@@ -56,12 +65,13 @@ class Ownerships:
         lease_timeout: float = float("inf"),
         *,
         keeps_log: bool = True,
+        leader_epochs: LeaderEpochsOf = no_epochs,
         uniform: Uniform | None = None,
     ) -> None:
         self.log = GroupLog(group)
         self.by_partition: dict[TopicPartition, Ownership] = {}
         self.topic_id = ""
-        self.leader_epochs: Callable[[TopicPartition], LeaderEpochs] = lambda _: NO_EPOCHS
+        self._leader_epochs = leader_epochs
         self.warnings: list[str] = []
         self._claim_timeout = claim_timeout
         self._claimant = Claimant(
@@ -404,7 +414,7 @@ class Ownerships:
         # The epoch's record may be read later than its number comes with SyncGroup.
         if owner.peers is None and owner.epoch is not None and owner.epoch in self.log.epochs:
             owner.know_peers(self.log.epochs[owner.epoch].names)
-        owner.leader_epochs = self.leader_epochs(owner.partition)
+        owner.leader_epochs = self._leader_epochs(owner.partition)
         if each.has_waited(now, self._claim_timeout):
             owner.waited()
         actions, has_begun = each.advance(self.log.of(owner.partition), self.log.end, now)

@@ -18,14 +18,13 @@ import pyarrow as pa
 
 from kshare.cluster.parking import Parking
 from kshare.core.hashing import KeyRanges
-from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.progress import Slice, Stripe, TopicPartition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handing_out import HandingOut
 from kshare.group.core.left_out import LeftOut, ParkedHashes, Released
-from kshare.group.delivery.load_meter import LoadMeter
+from kshare.group.delivery.load_meter import meter_of
 from kshare.group.delivery.looks import Looks
 from kshare.group.message import (
     NO_ROWS,
@@ -47,7 +46,7 @@ from kshare.options.model import Assign
 from kshare.wire.protocol.background import Waker
 from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 
-__all__ = ["Dispatcher", "delivery_metrics", "read_options"]
+__all__ = ["Dispatcher", "delivery_metrics", "read_options", "reader_of"]
 
 _NONE_PARKED: Final[ParkedHashes] = {}
 
@@ -60,35 +59,42 @@ class Dispatcher:
     Args:
         config: The consumer's configuration.
         session: Says where to start.
-        waker: What ends waiting.
+        reader: Fetches.
+        release_count: For :attr:`.Chunk.release_count`.
+        parking: The parked keys; None if nobody parks any.
 
     Attributes:
         state: What is read and why.
         out: What is handed out of that.
         meter: Measures the load; None if nobody looks at it.
-        parking: The parked keys; None if nobody parks any.
+        parking: As given.
         looks: Looks at the cluster from time to time.
-        release_count: For :attr:`.Chunk.release_count`.
     """
 
     state_class: ClassVar[type[Deliveries]] = Deliveries
 
-    def __init__(self, config: ConsumerConfig, session: GroupSession, waker: Waker) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        session: GroupSession,
+        reader: TailReader,
+        release_count: ReleaseCount,
+        parking: Parking | None = None,
+    ) -> None:
         self.state = self.state_class(
             LeftOut(),
             explicit=config.explicit,
             is_transactional=config.transactional_id is not None,
         )
         self.out = HandingOut(self.state, explicit=config.explicit)
-        self.meter: LoadMeter | None = None
-        self.parking: Parking | None = None
+        self.meter = meter_of(config)
+        self.parking = parking
         self.looks = Looks(config.kafka)
-        self.release_count: ReleaseCount | None = None
+        self._release_count = release_count
         self._config = config
         self._columns = _raw_columns(config, config.columns or DEFAULT_COLUMNS)
         self._session = session
-        assert isinstance(config.offset_reset, str)  # users name one
-        self._reader = TailReader(read_options(config), config.offset_reset, waker)
+        self._reader = reader
 
     @property
     def assignment(self) -> Assigned:
@@ -196,10 +202,6 @@ class Dispatcher:
         """The end of a partition, as of the last fetch; None if it is not known."""
         return self._reader.end(topic_partition)
 
-    def leader_epochs(self, topic_partition: TopicPartition) -> LeaderEpochs:
-        """Which leaders wrote what was read of a partition. May be called by any thread."""
-        return self._reader.leader_epochs(topic_partition)
-
     # -- records ----------------------------------------------------------------------------
 
     def next_rows(self, seconds: float) -> bool:
@@ -228,7 +230,7 @@ class Dispatcher:
         return self.out.begun(self._begins)
 
     def _begins(self, chunk: Chunk) -> None:
-        chunk.release_count = self.release_count
+        chunk.release_count = self._release_count
         if self.meter is not None:
             self.meter.begun(chunk)
 
@@ -361,6 +363,17 @@ def delivery_metrics(
         oldest_unacknowledged_ms=delivery.oldest_unacknowledged_ms,
         retention_margin=None if first is None else max(stable - first, 0),
     )
+
+
+def reader_of(config: ConsumerConfig, waker: Waker) -> TailReader:
+    """Make the reader of a consumer.
+
+    Args:
+        config: The consumer's configuration.
+        waker: What ends waiting.
+    """
+    assert isinstance(config.offset_reset, str)  # users name one
+    return TailReader(read_options(config), config.offset_reset, waker)
 
 
 def read_options(config: ConsumerConfig) -> SourceOptions:

@@ -24,11 +24,11 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.shared_deliveries import SharedDeliveries
 from kshare.group.core.shared_delivery import SharedDelivery
 from kshare.group.delivery.dispatcher import Dispatcher
+from kshare.group.message import ReleaseCount
 from kshare.group.metrics import PartitionMetrics
 from kshare.group.protocol.leases import Share
 from kshare.group.session.session import GroupSession
-from kshare.wire.protocol.background import Waker
-from kshare.wire.reader.tail_reader import NO_END, TailRecords
+from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
 
 __all__ = ["SharedDispatcher"]
 
@@ -44,18 +44,24 @@ class SharedDispatcher(Dispatcher):
     Args:
         config: The consumer's configuration.
         session: Leases offsets.
-        waker: What ends waiting.
-
-    Attributes:
+        reader: Fetches.
+        release_count: For :attr:`.Chunk.release_count`.
         obstacle: Says why nothing is committed; None as long as something will be.
     """
 
     state: SharedDeliveries
     state_class = SharedDeliveries
 
-    def __init__(self, config: ConsumerConfig, session: GroupSession, waker: Waker) -> None:
-        super().__init__(config, session, waker)
-        self.obstacle: Callable[[], str | None] = lambda: None
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        session: GroupSession,
+        reader: TailReader,
+        release_count: ReleaseCount,
+        obstacle: Callable[[], str | None],
+    ) -> None:
+        super().__init__(config, session, reader, release_count)
+        self._obstacle = obstacle
         self._bounds: dict[TopicPartition, tuple[int, int]] = {}  # of the logs, as seen last
         self._probes: dict[TopicPartition, int] = {}  # where records are waited for
 
@@ -130,7 +136,7 @@ class SharedDispatcher(Dispatcher):
     def _check_committed(self) -> None:
         for topic_partition, delivery in list(self.state.shared.items()):
             is_stuck = delivery.is_handed_out and not delivery.has_new and _is_full(delivery)
-            if is_stuck and (why := self.obstacle()) is not None:
+            if is_stuck and (why := self._obstacle()) is not None:
                 raise KshareError(
                     f"group {self._config.group}, {topic_partition}: {delivery.uncommitted} chunks "
                     f"are processed and not committed, so no more are taken: {why}"

@@ -16,12 +16,12 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from kshare.core.leader_epochs import LeaderEpochs
 from kshare.core.offsets import Bounds
 from kshare.core.progress import TopicPartition
 from kshare.errors import CommitFailedError, ConsumerClosedError, FetchTimeoutError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership
+from kshare.group.core.ownerships import LeaderEpochsOf, no_epochs
 from kshare.group.core.work import DeliveryStart, LateWork, ProcessedWork
 from kshare.group.log.primary import OffsetAndMetadata, committed_offset
 from kshare.group.membership.group_planner import WholeTopics
@@ -49,6 +49,8 @@ class GroupSession:
         config: The consumer's configuration.
         on_change: Called from the session's thread when :meth:`started`, :meth:`check` or
             :meth:`may_deliver` may answer differently. It must not block.
+        leader_epochs: Which leaders wrote what was read of a partition: they are committed beside
+            offsets. Called from the session's thread with its lock held.
         now: Source of time, in seconds; the time during which the machine is suspended counts.
 
     Attributes:
@@ -61,28 +63,21 @@ class GroupSession:
         config: ConsumerConfig,
         *,
         on_change: Callable[[], None] | None = None,
+        leader_epochs: LeaderEpochsOf = no_epochs,
         now: Callable[[], float] = boot_time,
     ) -> None:
         self.session_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._group = config.group
         self._now = now
-        self._thread = SessionThread(config, self.session_id, on_change or (lambda: None), now)
+        self._thread = SessionThread(
+            config, self.session_id, on_change or (lambda: None), leader_epochs, now
+        )
         self._shared = self._thread.shared
         self._right = self._thread.ground.right
         self._is_started = False
         self.transaction_log = TransactionLog(
             config.group, self._shared, self._thread, self.may_deliver, now
         )
-
-    def use_leader_epochs(self, of: Callable[[TopicPartition], LeaderEpochs]) -> None:
-        """Commit leader epochs beside offsets, which are not known otherwise.
-
-        Args:
-            of: Which leaders wrote what was read of a partition. Called from the session's thread
-                with its lock held.
-        """
-        with self._shared.changed:
-            self._shared.ownerships.leader_epochs = of
 
     def log_metrics(self) -> LogMetrics | None:
         """The size of the group's log; None if it was not found yet, or the group keeps none."""

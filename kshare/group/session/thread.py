@@ -22,7 +22,7 @@ from typing import Any, Final
 from kshare.core.showing import shown
 from kshare.errors import ForeignMemberError, KshareError
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.core.ownerships import Ownerships
+from kshare.group.core.ownerships import LeaderEpochsOf, Ownerships
 from kshare.group.core.right import Right
 from kshare.group.protocol.leases import Share
 from kshare.group.session.by_coordinator import ByCoordinator
@@ -94,6 +94,7 @@ class SessionThread:
         config: The consumer's configuration.
         session_id: Id of the session.
         on_change: Called when what the session says has changed.
+        leader_epochs: Which leaders wrote what was read of a partition.
         now: Source of time; suspension counts.
 
     Attributes:
@@ -107,6 +108,7 @@ class SessionThread:
         config: ConsumerConfig,
         session_id: str,
         on_change: Callable[[], None],
+        leader_epochs: LeaderEpochsOf,
         now: Callable[[], float] = boot_time,
     ) -> None:
         kafka, seconds = config.kafka, config.claim_timeout_ms / 1000
@@ -118,6 +120,7 @@ class SessionThread:
             seconds,
             *ids,
             keeps_log=config.keeps_log,
+            leader_epochs=leader_epochs,
             uniform=CHANCE.uniform,
         )
         self.shared = Shared(ownerships)

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from kshare.cluster.parking import Parking
 from kshare.core.hashing import ALL_HASHES, KeyRanges, key_hash
 from kshare.core.progress import Progress, TopicPartition
+from kshare.group.config.table import ConsumerConfig
 from kshare.group.core import (
     deliveries,
     fetched_rows,
@@ -18,7 +20,8 @@ from kshare.group.core import (
 )
 from kshare.group.core.work import DeliveryStart
 from kshare.group.delivery import dispatcher as tail_module
-from kshare.group.delivery.dispatcher import Dispatcher
+from kshare.group.delivery.dispatcher import Dispatcher, reader_of
+from kshare.group.message import ReleaseCount
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from kshare.wire.protocol.background import Waker
@@ -38,6 +41,40 @@ class Started:
         return self.at
 
 
+class Parks:
+    """Parked keys that the test sets."""
+
+    def __init__(self) -> None:
+        self.hashes: Mapping[str, KeyRanges] = {}
+
+    def close(self) -> None:
+        pass
+
+    def toggle(self, key: str) -> None:
+        self.hashes = (
+            {} if self.hashes else {"orders": KeyRanges.of_hashes([key_hash(key.encode(), 0)])}
+        )
+
+
+def no_releases(_: TopicPartition, __: int) -> int:
+    """Nothing was released."""
+    return 0
+
+
+def dispatcher_of(
+    config: ConsumerConfig, session: Started, parks: Parks | None = None
+) -> Dispatcher:
+    """What reads for a consumer."""
+    reader = reader_of(config, Waker().open())
+    return Dispatcher(
+        config,
+        cast("GroupSession", session),
+        reader,
+        cast("ReleaseCount", lambda: no_releases),
+        cast("Parking | None", parks),
+    )
+
+
 KEYS = [f"key-{i}" for i in range(40)]
 OF_LOWER = [i for i, key in enumerate(KEYS) if key_hash(key.encode(), i) in LOWER]
 
@@ -49,8 +86,7 @@ def reading() -> Iterator[tuple[Dispatcher, Started]]:
     with FakeCluster(topics={"orders": 1}) as cluster:
         cluster.produce("orders", [(key.encode(), b"v") for key in KEYS], partition=0)
         config = group_config(cluster.bootstrap_servers)
-        made = Dispatcher(config, cast("GroupSession", session), Waker().open())
-        with closing(made) as dispatcher:
+        with closing(dispatcher_of(config, session)) as dispatcher:
             yield dispatcher, session
 
 
@@ -104,8 +140,7 @@ def test_a_key_that_is_given_back_while_another_is_read_again_keeps_what_is_held
         cluster.produce("orders", [("a", "v"), ("b", "v")] * 3 + [("b", "v")], partition=0)
         explicit: dict[str, Any] = {"acknowledgement.mode": "explicit"}
         config = group_config(cluster.bootstrap_servers, **explicit)
-        made = Dispatcher(config, cast("GroupSession", session), Waker().open())
-        with closing(made) as dispatcher:
+        with closing(dispatcher_of(config, session)) as dispatcher:
             dispatcher.assign({T0: ALL_HASHES})
             session.at = {T0: DeliveryStart.new(Progress.at(0))}
             dispatcher.refresh()
@@ -123,21 +158,6 @@ def test_a_key_that_is_given_back_while_another_is_read_again_keeps_what_is_held
             assert released == [0, 2, 4, 5, 6]
 
 
-class Parks:
-    """Parked keys that the test sets."""
-
-    def __init__(self) -> None:
-        self.hashes: Mapping[str, KeyRanges] = {}
-
-    def close(self) -> None:
-        pass
-
-    def toggle(self, key: str) -> None:
-        self.hashes = (
-            {} if self.hashes else {"orders": KeyRanges.of_hashes([key_hash(key.encode(), 0)])}
-        )
-
-
 @contextmanager
 def interrupted(
     partitions: int = 1, **given: Any
@@ -146,9 +166,7 @@ def interrupted(
     session, parks = Started(), Parks()
     with FakeCluster(topics={"orders": partitions}) as cluster:
         config = group_config(cluster.bootstrap_servers, **given)
-        made = Dispatcher(config, cast("GroupSession", session), Waker().open())
-        with closing(made) as dispatcher:
-            dispatcher.parking = cast("Any", parks)
+        with closing(dispatcher_of(config, session, parks)) as dispatcher:
             all_of_it = [TopicPartition("orders", number) for number in range(partitions)]
             dispatcher.assign(dict.fromkeys(all_of_it, ALL_HASHES))
             session.at = {tp: DeliveryStart.new(Progress.at(0)) for tp in all_of_it}
