@@ -24,14 +24,20 @@ def archives(tmp_path: Path) -> Iterator[dict[str, str]]:
     for number, path in enumerate(paths.values()):
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr(f"in_archive_{number}.py", f"NUMBER = {number}")
+            archive.writestr(f"package_{number}/__init__.py", "")
+            archive.writestr(f"package_{number}/inner.py", "")
     before = sys.path.copy()
     sys.path[:0] = paths.values()
     assert importlib.util.find_spec("nowhere_at_all") is None
+    for number in range(len(paths)):
+        importlib.import_module(f"package_{number}.inner")
     yield paths
     sys.path[:] = before
     for number, path in enumerate(paths.values()):
-        sys.path_importer_cache.pop(path, None)
-        sys.modules.pop(f"in_archive_{number}", None)
+        for known in [path, f"{path}/package_{number}"]:
+            sys.path_importer_cache.pop(known, None)
+        for module in ("in_archive_{}", "package_{}", "package_{}.inner"):
+            sys.modules.pop(module.format(number), None)
 
 
 def test_sparks_are_not_read_again(archives: dict[str, str]) -> None:
@@ -45,11 +51,26 @@ def test_sparks_are_not_read_again(archives: dict[str, str]) -> None:
     assert importlib.util.find_spec("later_in_m") is not None
 
 
+def finders_in(archive: str) -> dict[str, object]:
+    """The finders of an archive and of the packages in it."""
+    known = sys.path_importer_cache.items()
+    return {path: finder for path, finder in known if path.startswith(archive)}
+
+
+@pytest.mark.parametrize("name", SPARKS)
+def test_no_package_of_sparks_is_read_again(archives: dict[str, str], name: str) -> None:
+    """``pyspark.zip`` has 20 packages: its directory would be read once for each of them."""
+    assert len(finders_in(archives[name])) == 2
+    import_caches.forget_finders()
+    assert finders_in(archives[name]) == {}
+
+
 @pytest.mark.parametrize("name", USERS)
 def test_those_of_users_stay(archives: dict[str, str], name: str) -> None:
-    finder = sys.path_importer_cache[archives[name]]
+    finders = finders_in(archives[name])
+    assert len(finders) == 2
     import_caches.forget_finders()
-    assert sys.path_importer_cache[archives[name]] is finder
+    assert finders_in(archives[name]) == finders
 
 
 def test_a_task_forgets_them(archives: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
