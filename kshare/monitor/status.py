@@ -4,27 +4,27 @@ Guarantees: reading changes nothing, and needs no query to run. What a table say
 of a batch that is not committed, or whose tasks have record limits, only what stood when it began.
 So of one that reads for a while (``realTime``), unless it is known where its ranges ended, or where
 they are: what is handed over and not committed is said to be live.
-All hashes of a range stand at the same offsets, so tables and pictures show the same ranges.
+All hashes of a range stand at the same offsets (:mod:`kshare.monitor.stretches`), so tables and
+pictures show the same ranges.
 
 Cost: two files of the checkpoint, and the times of three; the arithmetic is linear in the gaps.
 """
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
-from kshare.core.hashing import ALL_HASHES, NO_HASHES, WHOLE, HashRange, KeyRanges, key_hash
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, KeyRanges, key_hash
 from kshare.core.listing import duration, show_key
 from kshare.core.live import NO_LATENCY, Latency
-from kshare.core.offsets import Bounds
-from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import CheckpointError
 from kshare.monitor.offset_log import OffsetLog
 from kshare.monitor.report import entry_bytes, lag
+from kshare.monitor.stretches import batch_ranges, waiting
 
 __all__ = [
     "Checkpoint",
@@ -36,7 +36,6 @@ __all__ = [
     "describe",
     "partition_status",
     "read_checkpoint",
-    "stretches",
     "unchanged_text",
 ]
 
@@ -316,7 +315,7 @@ def describe(
     for source in checkpoint.sources:
         for tp, done in source.shown.items():
             known = [hash_ for topic, hash_ in keys if topic == tp.topic]
-            for hash_, position in _waiting(done, source.planned.limits.get(tp, ()), known):
+            for hash_, position in waiting(done, source.planned.limits.get(tp, ()), known):
                 keys.setdefault((tp.topic, hash_), None)
                 of_key = positions.setdefault((tp.topic, hash_), {})
                 of_key[tp.partition] = min(position, of_key.get(tp.partition, position))
@@ -454,87 +453,6 @@ def partition_status(
                 lag=None if end is None else lag(done, end, hashes),
                 limit=limit,
             )
-            for hashes, limit in _ranges(done, limits, parked)
+            for hashes, limit in batch_ranges(done, limits, parked)
         ),
     )
-
-
-def _ranges(
-    done: Progress, limits: Sequence[RangeLimit], parked: KeyRanges
-) -> list[tuple[KeyRanges, RangeLimit | None]]:
-    """The ranges of a batch and all other hashes, cut where progress differs; none is parked."""
-    others = ALL_HASHES - [limit.hashes.span for limit in limits] - parked
-    ranges: list[tuple[KeyRanges, RangeLimit | None]]
-    ranges = [(hashes, None) for hashes in stretches(done, others, parked)]
-    for limit in limits:
-        holes = KeyRanges([limit.hashes.span]) - limit.hashes
-        ranges += [(hashes, limit) for hashes in stretches(done, limit.hashes, holes)]
-    return sorted(ranges, key=lambda pair: pair[0][0].lo)
-
-
-def stretches(
-    done: Progress, hashes: KeyRanges, holes: KeyRanges = NO_HASHES
-) -> Iterator[KeyRanges]:
-    """Key hashes, cut where progress differs.
-
-    Args:
-        done: What is processed.
-        hashes: The hashes.
-        holes: What lies between hashes and does not part them: hashes of parked keys.
-
-    Yields:
-        Hashes that are processed at the same offsets, ascending by the first of them.
-    """
-    tiling = done.stripes or (Stripe(WHOLE, ()),)
-    parts: list[HashRange] = []
-    bounds: Bounds = ()
-    for whole in hashes:
-        number = bisect_right(tiling, whole.lo, key=lambda stripe: stripe.hashes.lo) - 1
-        while number < len(tiling) and tiling[number].hashes.lo < whole.hi:
-            stripe = tiling[number]
-            part = HashRange(max(whole.lo, stripe.hashes.lo), min(whole.hi, stripe.hashes.hi))
-            if parts and bounds == stripe.bounds and _adjoin(parts[-1], part, holes):
-                parts.append(part)
-            else:
-                if parts:
-                    yield KeyRanges(parts)
-                parts, bounds = [part], stripe.bounds
-            number += 1
-    if parts:
-        yield KeyRanges(parts)
-
-
-def _adjoin(one: HashRange, other: HashRange, holes: KeyRanges) -> bool:
-    """True if nothing is between two ranges, or a hole."""
-    return one.hi == other.lo or any(
-        hole.lo <= one.hi and other.lo <= hole.hi
-        for hole in holes.overlapping(HashRange.of(one.hi))
-    )
-
-
-def _waiting(
-    done: Progress, limits: Sequence[RangeLimit], parked: Sequence[int]
-) -> Iterator[tuple[int, int]]:
-    """Hashes that wait and that the planned batch does not read, each with its position.
-
-    Args:
-        done: What is processed.
-        limits: The record limits of the planned batch.
-        parked: Hashes of keys that are known to be parked. Others wait if they stay behind their
-            neighbours.
-    """
-    planned = KeyRanges(part for limit in limits for part in limit.hashes)
-    front = done.front
-    for hash_ in parked:
-        position = done.position(HashRange.of(hash_))
-        if position < front and not planned.holds(hash_):
-            yield hash_, position
-    stripes = done.stripes
-    for i, stripe in enumerate(stripes):
-        hash_ = stripe.hashes.lo
-        if stripe.hashes.width > 1 or planned.holds(hash_):
-            continue
-        position = done.position(stripe.hashes)
-        neighbours = [*stripes[max(i - 1, 0) : i], *stripes[i + 1 : i + 2]]
-        if all(done.position(other.hashes) > position for other in neighbours):
-            yield hash_, position

@@ -35,9 +35,9 @@ from kshare.monitor.status import (
     PartitionStatus,
     Status,
     partition_status,
-    stretches,
     unchanged_text,
 )
+from kshare.monitor.stretches import stretches
 
 __all__ = [
     "Behind",
