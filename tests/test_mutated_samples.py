@@ -28,7 +28,7 @@ from kshare.processing import Processor
 from kshare.produce import ledger_state
 from kshare.produce.ledger_state import Entry, State
 from kshare.wire.protocol.api_versions import parse_api_versions
-from kshare.wire.protocol.connection import ProtocolError
+from kshare.wire.protocol.frames import ProtocolError
 from kshare.wire.protocol.messages import parse_fetch_response
 from tests.core.test_checkpoint import everything
 from tests.group.log.test_retry_log import log_of

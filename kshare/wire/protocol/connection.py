@@ -1,4 +1,4 @@
-"""One connection to one broker: socket, TLS, SASL, framing, API versions.
+"""One connection to one broker: socket, TLS, SASL, API versions, requests and their answers.
 
 A response is handed out only for the request that was sent for it. After any error the connection
 is closed and of no further use. A broker that throttles its client answers, and then reads nothing
@@ -19,10 +19,8 @@ import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
-
-import numpy as np
 
 from kshare._version import __version__
 from kshare.core.waits import PATIENCE_SECONDS
@@ -40,21 +38,15 @@ from kshare.wire.protocol import error_codes
 from kshare.wire.protocol.api_versions import parse_api_versions
 from kshare.wire.protocol.apis import api_of
 from kshare.wire.protocol.error_codes import ErrorCode
+from kshare.wire.protocol.frames import FrameReceiver, ProtocolError
 
-__all__ = ["BrokerConnection", "Connection", "ProtocolError"]
+__all__ = ["BrokerConnection", "Connection"]
 
 _log = logging.getLogger(__name__)
-
-_FRAME_AT_ONCE = 64 << 20
-"""Bytes allocated by what a frame's length says; a longer frame grows as it arrives."""
 
 _API_VERSIONS: Final = api_of(ApiVersionsRequest.API_KEY)
 _asked_by_0: Final = set[str]()
 """Brokers that close the connection if they are asked for their versions in another one."""
-
-
-class ProtocolError(OSError):
-    """The peer does not speak Kafka's protocol, or answers out of step."""
 
 
 class BrokerConnection(Protocol):
@@ -113,9 +105,7 @@ class Connection:
         self._kafka = kafka
         self._correlation_id = 0
         self._in_flight: deque[int] = deque()
-        self._buffer = np.empty(0, np.uint8)
-        self._frame: Generator[memoryview, None, memoryview] | None = None  # that is received
-        self._room = memoryview(b"")  # of it, for what comes next
+        self._frames = FrameReceiver(self.broker)
         self._versions: dict[int, tuple[int, int]] = {}
         self.throttled_until = 0.0
         self._socket = self._connect(host, port)
@@ -218,7 +208,7 @@ class Connection:
     def _receive(self, deadline: float | None) -> memoryview | None:
         correlation_id = self._in_flight[0]
         try:
-            frame = self._receive_frame(deadline)
+            frame = self._frames.receive(self._socket, deadline)
             if frame is None:
                 return None
             (answered,) = struct.unpack_from(">i", frame)
@@ -284,7 +274,7 @@ class Connection:
     def close(self) -> None:
         """Close the socket. May be called again."""
         self._in_flight.clear()
-        self._frame = None
+        self._frames.clear()
         with contextlib.suppress(OSError):
             self._socket.close()
 
@@ -453,9 +443,8 @@ class Connection:
         self._socket.settimeout(self._timeout)
         try:
             self._socket.sendall(struct.pack(">i", len(token)) + token)
-            self._frame = self._next_frame(least=0)
-            self._room = next(self._frame)
-            answer = self._receive_frame(time.monotonic() + self._timeout)
+            deadline = time.monotonic() + self._timeout
+            answer = self._frames.receive(self._socket, deadline, least=0)
         except ConnectionError as error:
             raise ConnectionResetError(
                 f"broker {self.broker} closed the connection amid SASL "
@@ -464,66 +453,6 @@ class Connection:
             ) from error
         assert answer is not None
         return bytes(answer)
-
-    # -- bytes ------------------------------------------------------------------------------
-
-    def _receive_frame(self, deadline: float | None) -> memoryview | None:
-        """The next frame; without a deadline, None as long as it is not there as a whole."""
-        if self._frame is None:
-            self._frame = self._next_frame()
-            self._room = next(self._frame)
-        while True:
-            while len(self._room):
-                got = self._receive_some(deadline)
-                if got is None:
-                    return None
-                self._room = self._room[got:]
-            try:
-                self._room = next(self._frame)
-            except StopIteration as end:
-                self._frame = None
-                frame: memoryview = end.value
-                return frame
-
-    def _next_frame(self, least: int = 4) -> Generator[memoryview, None, memoryview]:
-        """Yield what the parts of a frame are to be received into, and return it.
-
-        Args:
-            least: The fewest bytes that it has: a correlation id.
-        """
-        head = bytearray(4)
-        yield memoryview(head)
-        (size,) = struct.unpack(">i", head)
-        if size < least:
-            raise ProtocolError(
-                f"broker {self.broker} announced a response of {size} bytes: no Kafka broker"
-            )
-        received = 0
-        while received < size:
-            goal = min(size, max(_FRAME_AT_ONCE, 2 * received))
-            if len(self._buffer) < goal:
-                grown = np.empty(goal, np.uint8)
-                grown[:received] = self._buffer[:received]
-                self._buffer = grown
-            yield self._buffer.data[received:goal]
-            received = goal
-        return self._buffer.data[:size]
-
-    def _receive_some(self, deadline: float | None) -> int | None:
-        """The number of bytes that were received; None if none are there, without a deadline."""
-        left = 0.0
-        if deadline is not None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"broker {self.broker} did not answer within request.timeout.ms")
-        self._socket.settimeout(left)
-        try:
-            got = self._socket.recv_into(self._room)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return None  # the last one: TLS itself has something to say, and says it next time
-        if not got:
-            raise ConnectionResetError(f"broker {self.broker} closed the connection")
-        return got
 
     @staticmethod
     def _response_class(request: type[Any]) -> type[Any]:

@@ -1,7 +1,7 @@
 """The few messages of the read path, as values.
 
 What a broker sends is either understood to the last byte that is used, or a
-:class:`~kshare.wire.protocol.connection.ProtocolError`. Records are not copied: the Fetch response
+:class:`~kshare.wire.protocol.frames.ProtocolError`. Records are not copied: the Fetch response
 is read where it lies (versions 4 to 11, which have no tagged fields). All other messages go through
 kafka-python's classes.
 """
@@ -18,8 +18,9 @@ from kshare.errors import AuthorizationError, KafkaError, Location, UnknownTopic
 from kshare.kafka_python import FetchRequest, ListOffsetsRequest, MetadataRequest
 from kshare.options import KafkaConfig
 from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.connection import BrokerConnection, ProtocolError
+from kshare.wire.protocol.connection import BrokerConnection
 from kshare.wire.protocol.error_codes import ErrorCode
+from kshare.wire.protocol.frames import ProtocolError
 
 __all__ = [
     "Address",

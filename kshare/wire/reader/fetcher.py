@@ -14,7 +14,8 @@ from kshare.core.progress import TopicPartition
 from kshare.core.waits import Wait
 from kshare.options import KafkaConfig
 from kshare.wire.protocol.brokers import Brokers
-from kshare.wire.protocol.connection import BrokerConnection, ProtocolError
+from kshare.wire.protocol.connection import BrokerConnection
+from kshare.wire.protocol.frames import ProtocolError
 from kshare.wire.protocol.messages import (
     Address,
     FetchAnswer,

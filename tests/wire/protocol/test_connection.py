@@ -15,6 +15,7 @@ from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
 from kshare.options import parse_options
 from kshare.testing import FakeCluster
 from kshare.wire.protocol import connection as connection_module
+from kshare.wire.protocol import frames
 from kshare.wire.protocol.connection import Connection
 from tests.support.clock import Clock
 
@@ -164,6 +165,7 @@ def test_the_time_for_an_answer_counts_from_the_end_of_a_throttle(
     """The broker reads nothing of a connection that it throttles (KIP-219)."""
     clock = Clock()
     monkeypatch.setattr(connection_module, "time", clock)
+    monkeypatch.setattr(frames, "time", clock)
     with ExitStack() as stack:
         connection, _ = connected(stack)
         answer = HeartbeatResponse(version=3, throttle_time_ms=40_000, error_code=0)

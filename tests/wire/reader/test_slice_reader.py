@@ -24,7 +24,8 @@ from kshare.wire.decode.columns import Rows
 from kshare.wire.decode.records import BatchIndex, Decoder
 from kshare.wire.protocol import broker_pool
 from kshare.wire.protocol.broker_pool import BrokerPool
-from kshare.wire.protocol.connection import BrokerConnection, Connection, ProtocolError
+from kshare.wire.protocol.connection import BrokerConnection, Connection
+from kshare.wire.protocol.frames import ProtocolError
 from kshare.wire.protocol.messages import Address, parse_fetch_response
 from kshare.wire.reader.read_slice import reader_options
 from tests.support import scripted
