@@ -15,6 +15,7 @@ counted from 0 in this start:
 ``before-offset-log``  in planning, before Spark writes the batch's offsets
 ``after-offset-log``   in planning, when they are written and no task has started
 ``in-reader``          in a task, when its reader has handed out some records
+``in-handler``         in a task, amid a call of a handler
 ``in-tasks``           in a task, when what follows the reader has seen some rows
 ``before-commit-log``  when the sink has written the batch, before Spark notes that it is done
 ``any-time``           some seconds after the query was started
@@ -28,8 +29,15 @@ ends as soon as there is a file ``stop_file``. With ``trigger``, a time, it runs
     batch TIME ID
     record TIME PARTITION OFFSET KEY
     done TIME ID
+
+With ``handlers``, a file, rows go through ``process_by_key``. Handlers fail and take long now and
+then, and write lines there, in the order in which things happen::
+
+    begun TIME PARTITION OFFSET
+    handled TIME PARTITION OFFSET
 """
 
+import asyncio
 import importlib
 import json
 import logging
@@ -39,7 +47,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -51,6 +59,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from integration.spark import INTERPRETED, start_spark
 from kshare.core.tasks import Ticket
 from kshare.feedback.server import FeedbackServer
+from kshare.processing import Processor, Record, Retry, process_by_key
 from spark_plugin.readers import StreamReader
 from spark_plugin.source import KshareDataSource
 from spark_plugin.spark_api import TELLS_START
@@ -78,6 +87,16 @@ def strike(kill: Kill) -> None:
             process.kill()
     else:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(kill: Kill) -> None:
+    """From now on, tasks kill what should be killed."""
+    Path(kill["marker"] + ".armed").touch()
+
+
+def is_armed(kill: Kill) -> bool:
+    """Whether it is time to."""
+    return Path(kill["marker"] + ".armed").exists()
 
 
 def driver_above() -> psutil.Process:
@@ -139,7 +158,7 @@ class Reader(StreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         self._strike_in("after-offset-log")
         if self.kill.get("where") == "in-reader" and self.planned >= self.kill["batch"]:
-            Path(self.kill["marker"] + ".armed").touch()
+            arm(self.kill)
         self.planned += 1
         return super().partitions(start, end)
 
@@ -152,7 +171,7 @@ class Reader(StreamReader):
     def _read_and_strike(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             yield batch
-            if Path(self.kill["marker"] + ".armed").exists():
+            if is_armed(self.kill):
                 strike(self.kill)
 
     def _strike_in(self, where: str) -> None:
@@ -211,26 +230,58 @@ def source_of(job: Mapping[str, Any]) -> type[KshareDataSource]:
     return Source
 
 
+@dataclass
+class Handler:
+    """Notes its calls; some fail once, and some take longer than a micro-batch waits for them."""
+
+    file: str
+    kill: Kill
+
+    async def __call__(self, record: Record) -> None:
+        place = f"{record.partition} {record.offset}"
+        note(self.file, f"begun {time.monotonic_ns()} {place}")
+        await asyncio.sleep(0.5 if record.offset % 7 == 3 else 0.01)
+        if self.kill.get("where") == "in-handler" and is_armed(self.kill):
+            strike(self.kill)
+        if record.offset % 11 == 5 and record.attempt == 1:
+            raise ConnectionError("once")
+        note(self.file, f"handled {time.monotonic_ns()} {place}")
+
+
+def handled(frame: DataFrame, file: str, kill: Kill) -> DataFrame:
+    """The rows that handlers are done with."""
+    processor = Processor(
+        Handler(file, kill), retry=Retry(2, first="5ms", most="10ms"), drain_timeout="50ms"
+    )
+    results: DataFrame = process_by_key(frame, processor)
+    return results.where("status = 'done'")
+
+
 def run_query(spark: SparkSession, job: dict[str, Any]) -> None:
     """Run a query until it has read all that is there, or fails, or kills this process."""
     kill: Kill = job.get("kill") or {}
     where, enough = kill.get("where"), threading.Event()
     ran: list[int] = []
     spark.dataSource.register(source_of(job))
-    source = job.get("source", "kshare")
+    source, handlers = job.get("source", "kshare"), job.get("handlers")
+    is_watched = source == "kshare" and not handlers  # what has handlers is loaded by its own name
     reader = (
-        spark.readStream.format(WATCHED if source == "kshare" else source)
+        spark.readStream.format(WATCHED if is_watched else source)
         .option("kafka.bootstrap.servers", job["servers"])
         .option("startingOffsets", "earliest")
     )
     if not {"assign", "subscribePattern"} & job.get("options", {}).keys():
         reader = reader.option("subscribe", job["topic"])
     frame = reader.options(**job.get("options", {})).load()
+    if handlers:
+        frame = handled(frame, handlers, kill)
 
     def sink(rows: DataFrame, batch: int) -> None:
         number = len(ran)
         ran.append(batch)
         is_time = number >= kill.get("batch", 0)
+        if where == "in-handler" and is_time:
+            arm(kill)
         if number >= job.get("batches", number + 1) or Path(job.get("stop_file", "/")).is_file():
             enough.set()
         if history := job.get("history"):

@@ -4,7 +4,8 @@ The judge is the one of query histories: a batch that runs again has the same re
 key's come in order. Besides, each record comes once with its batch's first run, and none is lost.
 
 ``python -m integration.test_real_time --kills 20`` kills so often, at random points, and prints the
-verdict; ``--minutes 10 --every 20`` kills each 20 s, for 10 minutes.
+verdict; ``--minutes 10 --every 20`` kills each 20 s, for 10 minutes. With ``--handlers``, rows go
+through ``process_by_key``.
 """
 
 import argparse
@@ -50,6 +51,14 @@ SOAKED = [
     ("worker", "in-reader"),
     ("broker", "any-time"),
 ]
+SOAKED_WITH_HANDLERS = [
+    ("driver", "in-handler"),
+    ("driver", "before-commit-log"),
+    ("driver", "any-time"),
+    ("planner", "any-time"),
+    ("worker", "in-handler"),
+    ("broker", "any-time"),
+]
 
 
 @dataclass
@@ -60,6 +69,7 @@ class RealTime:
         broker: Of the topic, and of the log of ends.
         folder: Where the checkpoint is, and the history.
         options: Of the source, beside those that all have.
+        handles: Whether its rows go through ``process_by_key``, with calls that are noted.
         ends: How its starts have ended.
     """
 
@@ -67,6 +77,7 @@ class RealTime:
     driver: Driver
     folder: Path
     options: dict[str, str] = field(default_factory=dict)
+    handles: bool = False
     ends: list[str | None] = field(default_factory=list)
     produced: Counter[int] = field(default_factory=Counter)
 
@@ -74,7 +85,10 @@ class RealTime:
         self.topic = self.broker.create_topic(partitions=PARTITIONS)
         self.run = StreamingRun(self.broker.bootstrap_servers, self.topic, self.folder, self.driver)
         self.history = self.folder / "history"
+        self.calls = self.folder / "calls"
         self.run.more = {"history": str(self.history), "trigger": "0 seconds"}
+        if self.handles:
+            self.run.more["handlers"] = str(self.calls)
         self._is_over = threading.Event()
 
     @contextmanager
@@ -163,7 +177,38 @@ class RealTime:
         faults = faults_of_batches(self.batches, [])
         faults += [f"lost: {place}" for place in sorted(wanted - received.keys())]
         faults += [f"{count} times: {place}" for place, count in received.items() if count > 1]
+        return faults + (self._faults_of_calls() if self.handles else [])
+
+    def called(self) -> list[tuple[str, int, tuple[int, int]]]:
+        """What handlers have noted: what, when, and of which partition and offset."""
+        lines = [line.split() for line in self.calls.read_text().splitlines()]
+        return [(what, int(at), (int(tp), int(offset))) for what, at, tp, offset in lines]
+
+    def _faults_of_calls(self) -> list[str]:
+        """A call of a key comes after all before it, and none once its record is committed."""
+        by_number = {batch.number: batch for batch in reversed(self.batches)}
+        committed_at = dict[tuple[int, int], int]()  # a later batch has begun
+        for number, batch in by_number.items():
+            later = [each.began for each in by_number.values() if each.number > number]
+            for offset, key in batch.records:
+                place = int(key.split(b"-")[0]), offset
+                committed_at[place] = min(later, default=2**63)
+        faults, handled = list[str](), set[tuple[int, int]]()
+        for what, at, place in self.called():
+            partition, offset = place
+            if what == "handled":
+                handled.add(place)
+            elif offset >= KEYS and (partition, offset - KEYS) not in handled:
+                faults.append(f"{place} was begun before the record of its key before it was done")
+            elif at > committed_at.get(place, 2**63):
+                faults.append(f"{place} was begun although it was committed")
+        faults += [f"{place} came unhandled" for place in committed_at.keys() - handled]
         return faults
+
+    def begun_again(self) -> int:
+        """How often a call was begun of a record that had been begun before; retries count, too."""
+        begun = Counter(place for what, _, place in self.called() if what == "begun")
+        return sum(begun.values()) - len(begun)
 
 
 def is_reached(kill: Kill) -> bool:
@@ -244,7 +289,14 @@ def kafka_of(broker: KafkaBroker) -> KafkaConfig:
     return KafkaConfig(bootstrap_servers=((host, int(port)),))
 
 
-def soak(kills: int, seed: int, version: str | None, every: float | None = None) -> int:
+def soak(
+    kills: int,
+    seed: int,
+    version: str | None,
+    every: float | None = None,
+    *,
+    handles: bool = False,
+) -> int:
     """Kill a query so often, with other options at each start, and print the verdict.
 
     Args:
@@ -252,6 +304,7 @@ def soak(kills: int, seed: int, version: str | None, every: float | None = None)
         seed: Of chance.
         version: Of Spark; None: that of this environment.
         every: Seconds from one kill to the next; None: at once.
+        handles: As of :class:`RealTime`.
     """
     chance, done = random.Random(seed), Counter[str]()
     with (
@@ -259,7 +312,7 @@ def soak(kills: int, seed: int, version: str | None, every: float | None = None)
         KafkaBroker() as broker,
         Driver(Path(folder), master="local[3,4]", version=version) as driver,
     ):
-        query = RealTime(broker, driver, Path(folder))
+        query = RealTime(broker, driver, Path(folder), handles=handles)
         with query.producing():
             began = time.monotonic()
             for number in range(kills):
@@ -267,7 +320,7 @@ def soak(kills: int, seed: int, version: str | None, every: float | None = None)
                 query.options = {"keyRanges": str(chance.randint(1, 5)), "maxTasks": tasks}
                 length = chance.choice([1, 2, 3])
                 query.options["realTime"] = f"{length}s"
-                what, where = chance.choice(SOAKED)
+                what, where = chance.choice(SOAKED_WITH_HANDLERS if handles else SOAKED)
                 done[f"{what} {where}"] += 1
                 batch, seconds = chance.randrange(3), chance.uniform(1, 6)
                 if every is not None:  # what is late comes in the second batch from now
@@ -293,6 +346,8 @@ def soak(kills: int, seed: int, version: str | None, every: float | None = None)
         faults = query.judge()
         again = Counter(batch.number for batch in query.batches)
     twice = sum(count > 1 for count in again.values())
+    if handles:
+        print(f"{query.begun_again()} of {len(query.called())} noted calls were begun again")
     print(
         f"{done.total()} kills in {seconds:.0f} s {dict(done)}; {sum(query.produced.values())} "
         f"records in {len(again)} batches, {twice} of them again; faults: {faults or 'none'}"
@@ -307,8 +362,17 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, help="in place of --kills, with --every")
     parser.add_argument("--every", type=float, help="seconds from one kill to the next")
     parser.add_argument("--spark", help="another version than that of this environment")
+    parser.add_argument("--handlers", action="store_true", help="rows go through process_by_key")
     arguments = parser.parse_args()
     kills = arguments.kills
     if arguments.minutes is not None:
         kills = round(60 * arguments.minutes / (arguments.every or 20))
-    sys.exit(soak(kills, arguments.seed, arguments.spark, arguments.every))
+    sys.exit(
+        soak(
+            kills,
+            arguments.seed,
+            arguments.spark,
+            arguments.every,
+            handles=arguments.handlers,
+        )
+    )

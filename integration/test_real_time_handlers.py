@@ -14,6 +14,9 @@ from pyspark.sql import functions as F
 
 from integration.driver_pandas import pandas_folder
 from integration.kafka import KafkaBroker
+from integration.runs import Driver
+from integration.spark_versions import OLDEST
+from integration.test_real_time import RealTime
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
@@ -29,6 +32,35 @@ KEYS = 12
 @pytest.fixture(autouse=True)
 def pandas_in_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(pandas_folder()))
+
+
+@pytest.mark.timeout(900)  # five Spark processes
+@pytest.mark.parametrize("version", [None, OLDEST], ids=["this Spark", "oldest Spark"])
+def test_handlers_through_kills(tmp_path: Path, version: str | None) -> None:
+    """No record is lost, each key's are handled in order, and none once it is committed.
+
+    What had no outcome when its micro-batch, its worker or its query ended comes again.
+    """
+    with (
+        KafkaBroker() as broker,
+        Driver(tmp_path, master="local[3,4]", version=version) as driver,
+    ):
+        query = RealTime(broker, driver, tmp_path, handles=True)
+        with query.producing():
+            query.kill("driver", "in-handler", batch=1)
+            query.kill("worker", "in-handler", batch=1)
+            query.kill("driver", "before-commit-log", batch=1)
+            query.kill("planner", "any-time", seconds=5.0)
+            with query.running():
+                query.go_on(2)
+                broker.kill9()
+                broker.restart()
+                query.go_on(2)
+        with query.running():
+            until(query.is_all_there, WAIT_S)
+    assert not query.judge(), driver.log()
+    retried = sum(offset % 11 == 5 for _, offset in query.received())
+    assert query.begun_again() > retried
 
 
 async def handle(record: Record) -> str:

@@ -171,7 +171,7 @@ def read_open_partition(
             places = {each.id.partition for each in task.ranges}
             return typed_batches(read_raw, places, options, schemas)
 
-        rows = read() if work is None else _work(work).open_rows(read)
+        rows = read() if work is None else _work(work).open_rows(read, says)
         stack.enter_context(closing(rows))
         for batch in rows:
             yield batch

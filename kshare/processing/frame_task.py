@@ -115,8 +115,13 @@ class FrameTask:
         self.engine.raise_failure()
 
     async def is_at_rest(self) -> bool:
-        """True if no handler runs or is about to: what is held waits for its time."""
+        """True if no handler runs or is about to: what is held waits for its time.
+
+        Raises:
+            ProcessingError: A record has failed for good.
+        """
         self.engine.settle()
+        self.engine.raise_failure()
         lanes = self.engine.scheduler.lanes()
         return not self._settled and all(lane.state is State.WAITING for lane in lanes)
 

@@ -32,6 +32,7 @@ from kshare.processing.handling import Handling
 from kshare.processing.held import SAY_SECONDS
 from kshare.wire.protocol.wait_log import WaitLog
 from kshare.wire.reader.open_reader import Handled
+from kshare.wire.reader.reading_meter import ReadingMeter, Says, say_nothing
 
 __all__ = ["process_open_rows"]
 
@@ -46,6 +47,7 @@ def process_open_rows(
     result: str | None = None,
     options: Mapping[str, str] | None = None,
     letters: Letters | None = None,
+    says: Says = say_nothing,
 ) -> Generator[pa.RecordBatch, None, None]:
     """Process the rows of a task that reads for a while: each leaves when it has its outcome.
 
@@ -56,6 +58,7 @@ def process_open_rows(
         result: As of :func:`.process_rows`.
         options: The same.
         letters: The same.
+        says: As of :class:`~kshare.wire.reader.open_reader.OpenReader`.
 
     Yields:
         A batch of rows as of :func:`.process_rows` for each batch that is read; one without rows if
@@ -65,6 +68,7 @@ def process_open_rows(
         ProcessingError: As of :func:`.process_rows`. What has no outcome is pending.
     """
     handled = Handled(
+        ReadingMeter(says),
         drain_seconds=processor.drain_seconds,
         is_full=lambda: task.engine.room <= 0,
         is_at_rest=lambda: bool(in_loop(loop, task.is_at_rest())),
@@ -86,7 +90,9 @@ def process_open_rows(
             ]
             waits.look(is_waiting=len(handled.unhandled) > 0 and not records and not done)
             if done:
-                yield from rows_of_outcomes(done, result)
+                for rows in rows_of_outcomes(done, result):
+                    handled.meter.take(rows)
+                    yield rows
             else:
                 yield no_rows(batch, result)
 

@@ -44,11 +44,12 @@ class OpenSource:
 def open_source(frame: Any) -> OpenSource | None:
     """The source of a frame that reads with ``realTime``; None if there is none."""
     classic = getattr(frame, "_jdf", None)
-    found = (
-        _in_jvm(classic.queryExecution().analyzed(), ())
-        if classic is not None
-        else _in_connect(getattr(frame, "_plan", None), ())
-    )
+    if classic is None:
+        found = _in_connect(getattr(frame, "_plan", None), ())
+    elif classic.isStreaming():
+        found = _in_jvm(classic.queryExecution().analyzed(), ())
+    else:
+        return None  # a plan may be long, and each look into it takes a call
     return next((each for each in found if REAL_TIME in each.options), None)
 
 
@@ -57,13 +58,19 @@ def _in_jvm(plan: Any, above: tuple[str, ...]) -> Iterator[OpenSource]:
     if kind.startswith("StreamingRelation"):
         if plan.sourceName().lower() == _FORMAT:
             options = {name.lower(): value for name, value in dict(plan.extraOptions()).items()}
-            name = getattr(plan, "sourceIdentifyingName", None)
-            has_name = name is not None and "user" in name().getClass().getSimpleName().lower()
-            yield OpenSource(options, above, has_name)
+            yield OpenSource(options, above, _has_name(plan))
         return
     children = plan.children()
     for number in range(children.size()):
         yield from _in_jvm(children.apply(number), (*above, kind))
+
+
+def _has_name(relation: Any) -> bool:
+    """Whether a source was given a name; older versions of Spark have none."""
+    # A node is asked for its fields first: through Py4J, it seems to have each attribute.
+    if "sourceIdentifyingName" not in relation.productElementNames().mkString(" ").split():
+        return False
+    return "User" in relation.sourceIdentifyingName().getClass().getSimpleName()
 
 
 def _in_connect(plan: Any, above: tuple[str, ...]) -> Iterator[OpenSource]:

@@ -35,9 +35,11 @@ class Work(SentToTasks):
             batches, self.processor, key=self.key, result=self.result, options=self.options
         )
 
-    def open_rows(self, read: Any) -> Generator[pa.RecordBatch, None, None]:
+    def open_rows(self, read: Any, says: Any) -> Generator[pa.RecordBatch, None, None]:
         """Process the rows of a task that reads for a while: see :func:`.process_open_rows`."""
         # Brings the reader, which no driver needs, and no client of Spark Connect has.
         from kshare.processing.open_rows import process_open_rows  # noqa: PLC0415
 
-        return process_open_rows(read, self.processor, result=self.result, options=self.options)
+        return process_open_rows(
+            read, self.processor, result=self.result, options=self.options, says=says
+        )

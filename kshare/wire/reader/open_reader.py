@@ -59,7 +59,7 @@ LOOK_SECONDS: Final = 0.5
 """Longest time between two looks whether keys were parked."""
 _PROPOSALS_MAX: Final = 100
 _HELD_HASHES_MAX: Final = PARTS_MAX // 4
-"""Each may need an offset of its own in an end, beside those of parked keys."""
+"""Each needs an offset of its own in an end, beside those of keys that were parked: up to half."""
 _TEXTS: Final = LossTexts(
     option="failOnDataLoss is false",
     to_go_on="if that is acceptable, set failOnDataLoss to false",
@@ -96,6 +96,7 @@ class Handled:
     over what this lets go. It is given an empty batch whenever it was woken, too.
 
     Args:
+        meter: Is shown the rows when they are handed over.
         unhandled: The rows that have no outcome, or wait for others of their key hash.
         drain_seconds: How long handlers have once the batch's time is over.
         is_full: Whether handlers take no more rows now.
@@ -105,6 +106,7 @@ class Handled:
         waker: Its ``wake`` says that there are outcomes; from any thread.
     """
 
+    meter: ReadingMeter = field(default_factory=lambda: ReadingMeter(say_nothing))
     unhandled: Unhandled[Any] = field(default_factory=Unhandled)
     drain_seconds: float = 0.0
     is_full: Callable[[], bool] = _never
@@ -128,7 +130,7 @@ class OpenReader:
             rows, so it must not wait.
         says: Called about each second with where each range is, where its partition's log ends (0
             if not known), and how late records were handed over. It must not wait.
-        handled: Says when rows are handed over; None: when they are taken.
+        handled: Says when rows are handed over, and how late they were; None: when they are taken.
         seconds: Source of time.
         wall_clock: Seconds since 1970.
     """
@@ -149,9 +151,9 @@ class OpenReader:
         self._options = options
         self._ends = ends
         self._parked = parked
-        self._meter = ReadingMeter(says, seconds, wall_clock)
         self._has_handlers = handled is not None
-        self._handled = handled or Handled()
+        self._handled = handled or Handled(ReadingMeter(says, seconds, wall_clock))
+        self._meter = self._handled.meter
         self._seconds = seconds
         self._attempt = token_hex(8)
         self._no_rows = pa.RecordBatch.from_pylist([], schema(options.column_names))
@@ -261,7 +263,8 @@ class OpenReader:
                 if self._meter.is_due:
                     self._meter.say(self._places(tail))
                 if records is not None:
-                    self._meter.take(records.batch)
+                    if not self._has_handlers:
+                        self._meter.take(records.batch)
                     yield records.batch
                 elif not self._has_handlers and self._seconds() - idle_from < IDLE_SECONDS:
                     continue
@@ -307,13 +310,13 @@ class OpenReader:
 
     def _places(self, tail: TailReader) -> list[tuple[int, int]]:
         """Where each range is, and the end of its partition's log; 0 if that is not known."""
-        return [
-            (
-                max(reader.delivered.parts[-1][1], tail.delivered(partition)),
-                tail.end(partition) or 0,
-            )
-            for (_, partition, _), reader in self._readers.items()
-        ]
+        places = []
+        for (_, partition, _), reader in self._readers.items():
+            at = max(reader.delivered.parts[-1][1], tail.delivered(partition))
+            held = self._handled.unhandled.firsts(partition).items()
+            firsts = [offset for hash_, offset in held if reader.range.hashes.holds(hash_)]
+            places.append((min([at, *firsts]), tail.end(partition) or 0))
+        return places
 
     def _read(self, tail: TailReader, partition: TopicPartition) -> None:
         """Read what is not handed over of a partition, from now on."""

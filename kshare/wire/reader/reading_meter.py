@@ -47,7 +47,7 @@ class ReadingMeter:
     def __init__(
         self,
         says: Says,
-        seconds: Callable[[], float],
+        seconds: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._says = says
