@@ -182,7 +182,9 @@ def test_a_log_that_is_trimmed_while_parked_keys_are_looked_for_is_no_fault_of_t
 
 @examples(60)
 @given(st.integers(1, 99), st.integers(1, 4), st.integers(1, 20), st.integers(0, 2))
-def test_rather_twice_than_never(first: int, ranges: int, most: int, batches: int) -> None:
+def test_what_may_not_have_been_read_comes_at_least_once(
+    first: int, ranges: int, most: int, batches: int
+) -> None:
     """The log is trimmed, and nobody knows how far the tasks came."""
     query = Query(grown(100), keyRanges=str(ranges), maxRecordsPerTask=str(most))
     for _ in range(batches + 1):
