@@ -6,9 +6,8 @@ and waits is healed after a while. :mod:`integration.histories` runs them.
 """
 
 import random
-import time
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,14 +18,13 @@ from integration.conditions import (
     TIMEOUTS,
     Observer,
     Verdict,
-    disturb,
-    disturb_broker,
     set_back,
     while_it_goes_on,
 )
 from integration.handler_judge import Handlers, Letter, Process, calls_of
 from integration.history import Delivery, Events, History, OwnerChange, check_history
-from integration.members import Group, Member, end_all
+from integration.members import Member, end_all
+from integration.rounds import Round, copies_of, group_round
 from integration.topics import Topics
 from integration.transactions import read_to_end, reader_of
 from kshare.cli import main as kshare
@@ -53,19 +51,20 @@ def key_of(offset: int) -> bytes:
 
 
 @dataclass
-class Round:
+class Processors(Round):
     """Processors of one group, and what is done to their records.
 
     Args:
         group: The processes.
-        policy: One of :data:`integration.handler_process.POLICIES`.
         chance: What happens.
+        policy: One of :data:`integration.handler_process.POLICIES`.
         folder: Where processes write.
     """
 
-    group: Group
+    member_chance = 0.4
+    broker_chance = 0.06
+
     policy: str
-    chance: random.Random
     folder: Path
     letters: str = ""
     sent: list[tuple[bytes, str]] = field(default_factory=list)
@@ -86,13 +85,16 @@ class Round:
         return self.group.start_handlers(**config)
 
     def keep(self) -> None:
-        """Start processors in the places of those that have ended."""
-        living = [each for each in self.group.members if each.process.poll() is None]
-        for _ in range(_PROCESSES - len(living)):
+        for _ in range(_PROCESSES - len(self.living())):
             self.start()
 
+    def disturb(self) -> None:
+        if self.chance.random() < 0.1:
+            self.start()
+        if self.chance.random() < 0.2:
+            self.heal()
+
     def write(self) -> None:
-        """Write some records."""
         chance, begun = self.chance, len(self.sent)
         for offset in range(begun, begun + _RECORDS):
             key = key_of(offset)
@@ -190,15 +192,12 @@ def handlers_round(
         chance: What happens.
         folder: Where processes write what they do.
     """
-    copies = {} if cluster is None else {"replication": len(cluster.brokers)}
     (folder / "healed").touch()
-    with ExitStack() as stack:
-        group = stack.enter_context(closing(Group(where, where.create_topic(**copies), folder)))
-        run = Round(group, policy, chance, folder)
+    with group_round(where, cluster, folder, key_of) as (group, observer):
+        run = Processors(group, chance, policy, folder)
         if policy in {"dead letters", "sequences"}:
-            run.letters = where.create_topic(**copies)
-        observer = stack.enter_context(Observer(where, group.topic, group.topic, key_of))
-        _chaos(run, seconds, cluster)
+            run.letters = where.create_topic(**copies_of(cluster))
+        run.chaos(seconds, cluster)
         _await(run)
         for member in group.members:
             member.is_over = member.process.poll() == 1 and _has_stopped(run, member)
@@ -212,27 +211,7 @@ def handlers_round(
     return Verdict(text, found)
 
 
-def _chaos(run: Round, seconds: float, cluster: Any) -> None:
-    group, chance = run.group, run.chance
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        run.keep()
-        began = time.monotonic()
-        run.write()
-        time.sleep(0.6 * chance.random())
-        living = [each for each in group.members if each.process.poll() is None]
-        if chance.random() < 0.4 and living:
-            disturb(chance.choice(living), chance)
-        if chance.random() < 0.1:
-            run.start()
-        if cluster is not None and chance.random() < 0.06:
-            group.faults.append(disturb_broker(group.topic, cluster, chance))
-        if chance.random() < 0.2:
-            run.heal()
-        time.sleep(max(0.0, began + 1.0 - time.monotonic()))
-
-
-def _await(run: Round) -> None:
+def _await(run: Processors) -> None:
     """Heal all, and wait until each record has its outcome."""
 
     def missing() -> int:
@@ -245,6 +224,6 @@ def _await(run: Round) -> None:
         print(f"without an outcome: {run.history().missing()[:20]}", flush=True)
 
 
-def _has_stopped(run: Round, member: Member) -> bool:
+def _has_stopped(run: Processors, member: Member) -> bool:
     """Whether a processor has ended as Stop() says."""
     return run.policy == "stop" and "ProcessingError" in member.errors()

@@ -8,10 +8,8 @@ standalone group, processes take key ranges over from those that live. In a grou
 
 import random
 import signal
-import time
 import traceback
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,15 +17,13 @@ from typing import Any, Final
 from integration.conditions import (
     CLIENT,
     TIMEOUTS,
-    Observer,
     Verdict,
-    disturb,
-    disturb_broker,
     set_back,
     signal_later,
     while_it_goes_on,
 )
-from integration.members import Group, Member, end_all, key_at
+from integration.members import Member, end_all, key_at
+from integration.rounds import Round, copies_of, group_round
 from integration.transactions import faults_of_outputs, outputs
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.group.offsets import list_offsets
@@ -59,30 +55,29 @@ _BYTES: Final = 300
 
 
 @dataclass
-class Crew:
+class Crew(Round):
     """The members that a group shall have, and who takes their places.
 
     Args:
         group: The group.
-        mode: One of :data:`MODES`.
         chance: Which member does what.
+        mode: One of :data:`MODES`.
 
     Attributes:
+        written: The number of records in each partition.
         owners: Of a standalone group: who was given each key range last.
     """
 
-    group: Group
+    member_chance = 0.6
+    broker_chance = 0.1
+
     mode: str
-    chance: random.Random
+    written: int = 0
     owners: dict[HashRange, Member | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.mode.startswith("assign"):
             self.owners = dict.fromkeys(split(WHOLE, _MEMBERS))
-
-    def living(self) -> list[Member]:
-        """Those that were not killed or ended; who is fenced, or about to be, is among them."""
-        return [each for each in self.group.members if each.process.poll() is None]
 
     @property
     def partitions(self) -> range:
@@ -90,12 +85,23 @@ class Crew:
         return range(_PARTITIONS.get(self.mode, 1))
 
     def keep(self) -> None:
-        """Start members in the places of those that have ended."""
         for hashes, owner in self.owners.items():
             if owner is None or owner.process.poll() is not None:
                 self.owners[hashes] = self._start(hashes)
         for _ in range(0 if self.owners else _MEMBERS - len(self.living())):
             self._start(None)
+
+    def write(self) -> None:
+        count = _RECORDS // len(self.partitions)
+        numbers = range(self.written, self.written + count)
+        rows = [(key_at(i), f"{i}".ljust(_BYTES)) for i in numbers]
+        for partition in self.partitions:
+            self.group.broker.produce(self.group.topic, rows, partition=partition)
+        self.written += count
+
+    def disturb(self) -> None:
+        if self.chance.random() < 0.1:
+            self.swap()
 
     def swap(self) -> None:
         """Let somebody join: it takes the place of one that lives, or a part of two places."""
@@ -157,45 +163,12 @@ def _was_replaced(member: Member) -> bool:
     return member.process.wait(0) == 1 and "FencedError" in member.errors()
 
 
-def chaos(crew: Crew, seconds: float, cluster: Any = None) -> int:
-    """Kill and suspend members, and write records; return their number in each partition.
-
-    Args:
-        crew: The members.
-        seconds: For how long.
-        cluster: Whose brokers are killed and frozen, and whose leaders are moved, too.
-    """
-    group, chance = crew.group, crew.chance
-    until, total = time.monotonic() + seconds, 0
-    while time.monotonic() < until:
-        crew.keep()
-        began = time.monotonic()
-        count = _RECORDS // len(crew.partitions)
-        rows = [(key_at(i), f"{i}".ljust(_BYTES)) for i in range(total, total + count)]
-        for partition in crew.partitions:
-            group.broker.produce(group.topic, rows, partition=partition)
-        total += count
-        time.sleep(0.6 * chance.random())  # so that some are in a call, and some are in hand
-        if chance.random() < 0.6 and (living := crew.living()):
-            disturb(chance.choice(living), chance)
-        if chance.random() < 0.1:
-            crew.swap()
-        if cluster is not None and chance.random() < 0.1:
-            group.faults.append(disturb_broker(group.topic, cluster, chance))
-        time.sleep(max(0.0, began + 1.0 - time.monotonic()))
-    return total
-
-
-def await_all(crew: Crew, total: int) -> None:
-    """Let all members go on, and wait until all records have come; who is fenced is replaced.
-
-    Args:
-        crew: The members.
-        total: The number of records in each partition.
-    """
+def _await_all(crew: Crew) -> None:
+    """Let all members go on, and wait until all records have come; who is fenced is replaced."""
     group = crew.group
     group.wake()
-    wanted = {(partition, offset) for partition in crew.partitions for offset in range(total)}
+    offsets = range(crew.written)
+    wanted = {(partition, offset) for partition in crew.partitions for offset in offsets}
 
     def come() -> set[tuple[int, int]]:
         if not group.output:
@@ -232,17 +205,14 @@ def members_round(
         chance: What happens.
         folder: Where members write what they return.
     """
-    copies = {} if cluster is None else {"replication": len(cluster.brokers)}
-    with ExitStack() as stack:
-        topic = where.create_topic(None, _PARTITIONS.get(mode, 1), **copies)
-        group = stack.enter_context(closing(Group(where, topic, folder)))
+    partitions = _PARTITIONS.get(mode, 1)
+    with group_round(where, cluster, folder, key_at, partitions) as (group, observer):
         if mode == "transactions":
-            group.output = where.create_topic(**copies)
-        observer = stack.enter_context(Observer(where, group.topic, group.topic, key_at))
-        crew = Crew(group, mode, chance)
+            group.output = where.create_topic(**copies_of(cluster))
+        crew = Crew(group, chance, mode)
         try:
-            total = chaos(crew, seconds, cluster)
-            await_all(crew, total)
+            crew.chaos(seconds, cluster)
+            _await_all(crew)
             crew.end()
         except BaseException:
             traceback.print_exc()  # brokers that do not stop then may hide it
@@ -256,8 +226,8 @@ def members_round(
         )
         found += set_back(observer.looks)
         if group.output:
-            found += faults_of_outputs(outputs(where, group.output), range(total))
+            found += faults_of_outputs(outputs(where, group.output), range(crew.written))
         fenced = sum("FencedError" in member.errors() for member in group.members)
-        written = total * len(crew.partitions)
+        written = crew.written * len(crew.partitions)
         text = f"{written} records; {group.history()}; {fenced} fenced; {len(observer.looks)} looks"
         return Verdict(text, found)

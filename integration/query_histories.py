@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,14 +25,12 @@ from integration.conditions import (
     CLIENT,
     TIMEOUTS,
     Look,
-    Observer,
     Verdict,
-    disturb,
-    disturb_broker,
     set_back,
     while_it_goes_on,
 )
 from integration.members import Group, Member, key_at
+from integration.rounds import Round, group_round
 from integration.runs import Driver, DriverKilledError
 from integration.spark import NO_PLANNER, archive_option
 from kshare.core.hashing import WHOLE, HashRange, split
@@ -239,12 +237,13 @@ def _kind_of(error: str | None) -> str:
 
 
 @dataclass
-class Round:
+class QueryAmongMembers(Round):
     """A query and members of one group."""
 
-    group: Group
+    member_chance = 0.2
+    broker_chance = 0.04
+
     query: Query
-    chance: random.Random
     owners: dict[HashRange, Member] = field(default_factory=dict)
     produced: int = 0
     seen: int = 0
@@ -254,14 +253,12 @@ class Round:
         return sum(map(len, self.query.batches())) > self.seen
 
     def keep(self) -> None:
-        """Start members in the places of those that have ended."""
         for hashes in split(UPPER, 2):
             owner = self.owners.get(hashes)
             if owner is None or owner.process.poll() is not None:
                 self.owners[hashes] = self._start(hashes)
 
     def write(self) -> None:
-        """Write some records."""
         numbers = range(self.produced, self.produced + _RECORDS)
         self.group.broker.produce(
             self.group.topic, [(key_at(i), f"{i}".ljust(_BYTES)) for i in numbers]
@@ -269,7 +266,9 @@ class Round:
         self.produced += _RECORDS
 
     def disturb(self) -> None:
-        """Do something to the query."""
+        """Do something to the query, now and then, once it has gone on since the last time."""
+        if self.chance.random() >= 0.12 or not self.has_gone_on():
+            return
         what = self.chance.choice(["kill", "stop", "suspend", "take over", "take over"])
         self.group.faults.append(f"the query: {what}")
         if what == "kill":
@@ -330,18 +329,17 @@ def query_round(
         folder: Where they write what they process.
     """
     archive_option()  # it is made where it is missing, which takes minutes on a busy machine
-    copies = {} if cluster is None else {"replication": len(cluster.brokers)}
-    with ExitStack() as stack:
-        group = stack.enter_context(closing(Group(where, where.create_topic(**copies), folder)))
-        observer = stack.enter_context(Observer(where, group.topic, group.topic, key_at))
-        query = stack.enter_context(closing(Query(group, folder)))
-        run = Round(group, query, chance)
+    with (
+        group_round(where, cluster, folder, key_at) as (group, observer),
+        closing(Query(group, folder)) as query,
+    ):
+        run = QueryAmongMembers(group, chance, query)
         run.write()
         run.keep()
         query.start()
         if while_it_goes_on(lambda: int(not query.batches()), query.is_starting):
             raise AssertionError(f"the query has processed no batch: {query.ends}")
-        _chaos(run, seconds, cluster)
+        run.chaos(seconds, cluster)
         group.wake()
 
         def missing() -> int:
@@ -364,20 +362,3 @@ def query_round(
         ends = Counter(end[:20] for end in query.ends)
         text = f"{run.produced} records; {query.number + 1} checkpoints; runs {dict(ends)}; "
     return Verdict(f"{text}{group.history()}; {len(observer.looks)} looks", found)
-
-
-def _chaos(run: Round, seconds: float, cluster: Any) -> None:
-    chance, group = run.chance, run.group
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        run.keep()
-        began = time.monotonic()
-        run.write()
-        living = [each for each in group.members if each.process.poll() is None]
-        if chance.random() < 0.2 and living:
-            disturb(chance.choice(living), chance)
-        if chance.random() < 0.12 and run.has_gone_on():
-            run.disturb()
-        if cluster is not None and chance.random() < 0.04:
-            group.faults.append(disturb_broker(group.topic, cluster, chance))
-        time.sleep(max(0.0, began + 1.0 - time.monotonic()))
