@@ -3,10 +3,11 @@
 The query goes by its checkpoint. So facts are written after Spark has noted that their batch is
 done, and what the group says never changes what the query reads, but where it starts.
 
-Guarantees: :meth:`QueryMember.commit` never waits. A fault is a warning, and the next commit says
-all of it again; only a fence is an error, as two readers would break the order of keys. Nothing is
-opened before the first call, and a process that is killed leaves nothing but its claims, which its
-successor takes over.
+Guarantees: :meth:`QueryMember.commit` waits for nothing but a session whose right has lapsed, as
+after a suspension: others may have worked in its place, and a look at the group's log shows that.
+A fault is a warning, and the next commit says all of it again; only a fence is an error, as two
+readers would break the order of keys. Nothing is opened before the first call, and a process that
+is killed leaves nothing but its claims, which its successor takes over.
 
 Cost: a thread that follows the group's log, one that commits, and two round trips a commit.
 """
@@ -15,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -44,6 +45,8 @@ planner."""
 _AGAIN_SECONDS: Final = 5.0
 """Seconds between looks at the group: others' commits move the stable offset of an idle query."""
 _FLUSH_SECONDS: Final = 5.0
+_LAPSED_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.02
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000, 30_000
 
 
@@ -113,9 +116,11 @@ class QueryMember:
         return {tp: start.done for tp, start in self._started(session, partitions).items()}
 
     def commit(self, processed: Mapping[TopicPartition, Progress], /) -> None:
-        """Publish what the query has processed of each partition, in total. Does not wait.
+        """Publish what the query has processed of each partition, in total. Does not wait for it.
 
-        While a commit is under way the newest progress is kept, and sent by a later call.
+        If the session has lost its right, because this process was suspended, or the log could not
+        be read: waits until it has it again, for 5 s at most. While a commit is under way the
+        newest progress is kept, and sent by a later call.
 
         Raises:
             FencedError: Another member has claimed key hashes that the query reads.
@@ -164,6 +169,7 @@ class QueryMember:
                 return
             answer, self._answer = self._answer, None
             self._take(answer.exception())
+        self._claims.wait_for_right(self._clock)
         self._claims.raise_fence(self._wanted)
         now = self._clock()
         is_said = _are_same(self._sent, self._wanted)
@@ -249,6 +255,7 @@ class _Claims:
         self._session: GroupSession | None = None
         self._claimed: dict[TopicPartition, KeyRanges] = {}
         self._starts = QueryStarts()  # also of sessions before: a fault may have ended one
+        self._has_waited = False  # for a right that has not come back since
 
     def claim(self, partitions: Collection[TopicPartition], timeout_ms: int) -> GroupSession:
         """The session, with what the query reads of these partitions claimed."""
@@ -261,6 +268,40 @@ class _Claims:
             self._session.claim(wanted)
             self._claimed = wanted
         return self._session
+
+    def wait_for_right(self, clock: Callable[[], float]) -> None:
+        """Wait until the session has its right again, if it had one; once, until it has.
+
+        A process that was suspended plans its next batch by what it knew before. Only once the log
+        is read again, and all claims stand, :meth:`raise_fence` sees who has worked in its place.
+        A fault ends the wait: the next commit reports it.
+        """
+        session = self._session
+        if session is None:
+            return
+        known = self._starts.partitions & self._claimed.keys()
+        until = clock() + (0.0 if self._has_waited else _LAPSED_SECONDS)
+        with suppress(Exception):  # raise_fence raises a fence, too
+            while known and not (
+                session.seconds_to_deliver() >= 0 and known <= session.started().keys()
+            ):
+                session.check()
+                if clock() >= until:
+                    self._say_lapsed()
+                    return
+                time.sleep(_LOOK_SECONDS)
+        self._has_waited = False
+
+    def _say_lapsed(self) -> None:
+        if not self._has_waited:
+            _log.warning(
+                "the log of group %s was not read for longer than others wait, nor in the last "
+                "%.0f s: the query goes on by its checkpoint, and is stopped once the log says "
+                "that others have worked in its place",
+                self._config.group,
+                _LAPSED_SECONDS,
+            )
+        self._has_waited = True
 
     def raise_fence(self, processed: Mapping[TopicPartition, Progress]) -> None:
         """Raise if another member has claimed some of it; other faults are those of commits.

@@ -272,6 +272,89 @@ def test_a_start_behind_what_others_have_committed_in_its_place_is_a_fence(
     spark.close()
 
 
+class WokenSession(FakeSession):
+    """Its process was suspended; it reads the group's log at the third look.
+
+    Attributes:
+        others: What others have committed meanwhile.
+        passes: Is called at each look, and says how much time passes.
+    """
+
+    others: Progress | None = None
+    passes: Any = staticmethod(lambda: None)
+
+    def seconds_to_deliver(self) -> float:
+        self.passes()
+        if self.others is not None and self.looks == 2:
+            self.can_deliver = True
+            self.restart(T0, self.others)
+        return super().seconds_to_deliver()
+
+
+def woken(spark: QueryMember, sessions: Sessions) -> WokenSession:
+    """Let a query that has committed be suspended."""
+    spark.commit({T0: Progress.at(5)})
+    spark.flush(SECONDS)
+    (session,) = sessions.members
+    session.__class__ = WokenSession
+    session.can_deliver = False
+    return cast("WokenSession", session)
+
+
+@pytest.mark.parametrize("others", [5, 9])
+def test_a_query_that_was_suspended_plans_nothing_before_it_has_read_the_log(others: int) -> None:
+    """Or it would read once more what others have committed in its place."""
+    sessions = Sessions()
+    with closing(fake_query(sessions)) as spark:
+        woken(spark, sessions).others = Progress.at(others)
+        if others == 5:
+            spark.commit({T0: Progress.at(5)})
+        else:
+            with pytest.raises(FencedError, match="has committed offset 5"):
+                spark.commit({T0: Progress.at(5)})
+
+
+def test_a_query_whose_claims_are_made_anew_waits_for_them() -> None:
+    sessions, clock = Sessions(), Clock()
+    with closing(fake_query(sessions, clock=clock)) as spark:
+        session = woken(spark, sessions)
+        session.can_deliver = True
+        session.waiting = {T0}
+
+        def claim() -> None:
+            clock.now += 0.1
+            if clock.now > 1001:
+                session.waiting = set()
+                session.restart(T0, Progress.at(9))
+                session.passes = lambda: None
+
+        session.passes = claim
+        with pytest.raises(FencedError, match="has committed offset 5"):
+            spark.commit({T0: Progress.at(5)})
+
+
+def test_a_log_that_cannot_be_read_holds_a_query_up_once(caplog: pytest.LogCaptureFixture) -> None:
+    """For five seconds; then it goes on, as it goes by its checkpoint."""
+    sessions, clock = Sessions(), Clock()
+    with closing(fake_query(sessions, clock=clock)) as spark:
+        session = woken(spark, sessions)
+        session.passes = lambda: setattr(clock, "now", clock.now + 1.0)
+        with caplog.at_level(logging.WARNING, "kshare.planner"):
+            for offset in (5, 6, 7):
+                before = clock.now
+                spark.commit({T0: Progress.at(offset)})
+                assert (clock.now - before >= 5) == (offset == 5)
+                spark.flush(SECONDS)
+        (warning,) = [record.getMessage() for record in caplog.records]
+        assert warning.startswith("the log of group billing was not read for longer than others")
+        session.can_deliver = True
+        spark.commit({T0: Progress.at(8)})
+        spark.flush(SECONDS)
+        session.can_deliver, before = False, clock.now
+        spark.commit({T0: Progress.at(9)})
+        assert clock.now - before >= 5
+
+
 def test_a_reset_of_the_groups_offsets_is_no_fence_of_a_query() -> None:
     sessions = Sessions()
     with closing(fake_query(sessions)) as spark:

@@ -11,6 +11,7 @@ committed. A session that was made anew after a fault does, too::
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from kshare.core.hashing import HashRange
@@ -25,6 +26,11 @@ class QueryStarts:
     """The last start of each partition that a query has claimed."""
 
     _known: dict[TopicPartition, tuple[DeliveryStart, int]] = field(default_factory=dict)
+
+    @property
+    def partitions(self) -> AbstractSet[TopicPartition]:
+        """The partitions that have started."""
+        return self._known.keys()
 
     def passed_by(
         self,
