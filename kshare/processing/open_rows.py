@@ -12,10 +12,13 @@ The reader and this share one thread and :class:`~kshare.core.unhandled.Unhandle
 over and where a range ends are one and the same. See docs/design/real-time.md.
 """
 
+import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from typing import Final
 
@@ -31,7 +34,7 @@ from kshare.processing.frame_task import FrameTask, in_loop, letters_of, running
 from kshare.processing.handling import Handling
 from kshare.processing.held import SAY_SECONDS
 from kshare.wire.protocol.wait_log import WaitLog
-from kshare.wire.reader.open_reader import Handled
+from kshare.wire.reader.open_reader import IDLE_SECONDS, Handled
 from kshare.wire.reader.reading_meter import ReadingMeter, Says, say_nothing
 
 __all__ = ["process_open_rows"]
@@ -61,8 +64,8 @@ def process_open_rows(
         says: As of :class:`~kshare.wire.reader.open_reader.OpenReader`.
 
     Yields:
-        A batch of rows as of :func:`.process_rows` for each batch that is read; one without rows if
-        nothing is done, so that whoever has gone is noticed.
+        Batches of rows as of :func:`.process_rows`; one without rows if nothing is done for a
+        second, so that whoever has gone is noticed.
 
     Raises:
         ProcessingError: As of :func:`.process_rows`. What has no outcome is pending.
@@ -70,19 +73,19 @@ def process_open_rows(
     handled = Handled(
         ReadingMeter(says),
         drain_seconds=processor.drain_seconds,
-        is_full=lambda: task.engine.room <= 0,
+        is_full=lambda: task.engine.room <= offers.count,
         is_at_rest=lambda: bool(in_loop(loop, task.is_at_rest())),
     )
     task = FrameTask(processor, letters or letters_of(processor, options), handled.waker.wake)
-    waits = _Waits(task)
+    waits, offers = _Waits(task), _Offers(task)
     with running(task) as loop, closing(read(handled)) as batches:
-        first = 0
+        first, idle_from = 0, time.monotonic()
         for batch in batches:
             records = list(records_of_rows(processor, batch, "key", first))
             first += batch.num_rows
             for record in records:
                 handled.unhandled.read(*_place_of(record))
-            in_loop(loop, task.take(records))
+            offers.offer(loop, records)
             done = [
                 each
                 for outcome in task.settled(1)
@@ -93,8 +96,41 @@ def process_open_rows(
                 for rows in rows_of_outcomes(done, result):
                     handled.meter.take(rows)
                     yield rows
+            elif time.monotonic() - idle_from < IDLE_SECONDS:
+                continue  # Spark takes as long for no rows as for some
             else:
                 yield no_rows(batch, result)
+            idle_from = time.monotonic()
+
+
+class _Offers:
+    """Gives records to the event loop, and does not wait for it: handlers may have it just now.
+
+    Args:
+        task: Takes them.
+    """
+
+    def __init__(self, task: FrameTask) -> None:
+        self._task = task
+        self._under_way: deque[tuple[Future[None], int]] = deque()
+
+    @property
+    def count(self) -> int:
+        """The number of records that are under way."""
+        return sum(count for offer, count in self._under_way if not offer.done())
+
+    def offer(self, loop: asyncio.AbstractEventLoop, records: Sequence[Record]) -> None:
+        """Give records; those of later calls come after them.
+
+        Raises:
+            ProcessingError: A record has failed for good.
+        """
+        if records:
+            offer = asyncio.run_coroutine_threadsafe(self._task.take(records), loop)
+            self._under_way.append((offer, len(records)))
+        while self._under_way and self._under_way[0][0].done():
+            self._under_way.popleft()[0].result()
+        self._task.engine.raise_failure()
 
 
 def _place_of(record: Record) -> tuple[TopicPartition, int, int]:

@@ -49,7 +49,7 @@ from kshare.wire.reader.read_slice import read_slices
 from kshare.wire.reader.reading_meter import ReadingMeter, Says, say_nothing
 from kshare.wire.reader.tail_reader import LossTexts, NamedReset, TailReader, TailRecords
 
-__all__ = ["LOOK_SECONDS", "Ends", "Handled", "OpenReader", "no_parked"]
+__all__ = ["IDLE_SECONDS", "LOOK_SECONDS", "Ends", "Handled", "OpenReader", "no_parked"]
 
 _log = logging.getLogger(__name__)
 
