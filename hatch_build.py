@@ -1,7 +1,7 @@
 """The wheel carries the compiled kernels, for one platform and any version of Python.
 
 It is for this machine, or for the one that ``KSHARE_WHEEL_TARGET`` names: one of those of
-``kshare/wire/decode/kernels/targets.py``, such as ``darwin-arm64``. ``make wheels`` makes them all.
+``kshare/read/decode/kernels/targets.py``, such as ``darwin-arm64``. ``make wheels`` makes them all.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 __all__ = ["KernelsBuildHook"]
 
-_HOME = "kshare/wire/decode"
+_HOME = "kshare/read/decode"
 
 
 class KernelsBuildHook(BuildHookInterface[Any]):
@@ -70,7 +70,7 @@ class KernelsBuildHook(BuildHookInterface[Any]):
         """A module of the sources that are built, whatever kshare is installed."""
         sys.path.insert(0, self.root)
         try:
-            return importlib.import_module(f"kshare.wire.decode.{name}")
+            return importlib.import_module(f"kshare.read.decode.{name}")
         finally:
             sys.path.remove(self.root)
 

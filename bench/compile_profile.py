@@ -10,8 +10,8 @@ from typing import Any
 
 from numba.core import event
 
-from kshare.wire.decode.kernels import build
-from kshare.wire.decode.layout import SIGNATURES
+from kshare.read.decode.kernels import build
+from kshare.read.decode.layout import SIGNATURES
 
 
 class _Passes(event.Listener):

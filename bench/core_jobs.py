@@ -18,14 +18,14 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.slicing import PartitionLoad, check_plan, plan_by_key
 from kshare.core.tasks import pack, records_of
-from kshare.group.protocol.generation import plan_generation
-from kshare.group.protocol.group_plan import plan_group
-from kshare.group.protocol.record_codec import encode as encode_record
-from kshare.group.protocol.subscription import (
+from kshare.group.protocol.commit_log.record_codec import encode as encode_record
+from kshare.group.protocol.membership.subscription import (
     Subscription,
     encode_subscription,
     in_order,
 )
+from kshare.group.protocol.plan.generation import plan_generation
+from kshare.group.protocol.plan.group_plan import plan_group
 
 PLACE = TopicPartition("t", 0)
 

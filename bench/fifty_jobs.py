@@ -17,8 +17,8 @@ from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.log.log_link import Written
 from kshare.group.membership.handle import MemberHandle
-from kshare.group.protocol.records import Epoch
-from kshare.wire.protocol.background import Beside, Waker
+from kshare.group.protocol.commit_log.records import Epoch
+from kshare.kafka.protocol.background import Beside, Waker
 
 MEMBERS = 50
 PARTITIONS = 5

@@ -1,7 +1,7 @@
 """How large a group may be: 1,000 members of 10,000 partitions, on a broker with its default limits.
 
 The coordinator keeps a group's metadata in one record of 1 MB. Members are simulated: what they say
-is that of :class:`~kshare.group.protocol.membership_state.Membership`, each over a connection of its own;
+is that of :class:`~kshare.group.protocol.membership.membership_state.Membership`, each over a connection of its own;
 nobody reads, claims or sends heartbeats, and the topic need not exist.
 
 ``python -m bench.group_size SERVERS [MEMBERS PARTITIONS]``
@@ -17,12 +17,12 @@ from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.membership.member_link import MemberLink
-from kshare.group.protocol.consumer_protocol import COMPRESSED
-from kshare.group.protocol.generation import plan_generation
-from kshare.group.protocol.membership_state import Membership, State
-from kshare.group.protocol.requests import Join, PlanRequest, Sync
-from kshare.group.protocol.subscription import Subscription
-from kshare.wire.protocol.error_codes import name
+from kshare.group.protocol.commit_log.consumer_protocol import COMPRESSED
+from kshare.group.protocol.membership.membership_state import Membership, State
+from kshare.group.protocol.membership.requests import Join, PlanRequest, Sync
+from kshare.group.protocol.membership.subscription import Subscription
+from kshare.group.protocol.plan.generation import plan_generation
+from kshare.kafka.protocol.error_codes import name
 
 TOPIC = "orders-of-all-customers1"
 _SECONDS = 300.0
@@ -75,7 +75,7 @@ class Member:
 
 
 def _code(number: int) -> Any:
-    from kshare.group.protocol.requests import Code
+    from kshare.group.protocol.membership.requests import Code
 
     return next((code for code in Code if code.value == number), None)
 

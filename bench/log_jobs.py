@@ -6,11 +6,11 @@ import numpy as np
 
 from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.group.protocol.commit import blocks_to_write
-from kshare.group.protocol.group_reader import GroupReader
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.record_codec import encode
-from kshare.group.protocol.records import Claim, Record
+from kshare.group.protocol.commit_log.commit import blocks_to_write
+from kshare.group.protocol.commit_log.group_reader import GroupReader
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.record_codec import encode
+from kshare.group.protocol.commit_log.records import Claim, Record
 
 GAPS = 1_000_000
 EVERY = 7

@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 from bench.slow_key import slow_work
 from integration.kafka import KafkaBroker
 from integration.spark import start_spark
-from kshare.cluster.parked_keys import ParkedKeys
 from kshare.errors import KshareError
+from kshare.kafka.parked_keys import ParkedKeys
 from kshare.monitor.status import read_checkpoint
 from kshare.options import parse_options
 from kshare.testing import produce, skewed_records, watermarks

@@ -34,7 +34,7 @@ def kshare_read(servers: str, topic: str, parts: str) -> Measured:
     wanted = slice_of(servers, topic, int(parts))
     options = {"kafka.bootstrap.servers": servers}
     kshare.read_slice  # noqa: B018 - imported before the clock starts, as the peer is
-    import kshare.wire.reader.fetch_loop
+    import kshare.read.reader.fetch_loop
 
     return timed(
         lambda: sum(batch.num_rows for batch in kshare.read_slice(wanted, options)), "records"
@@ -87,7 +87,7 @@ def confluent_read(servers: str, topic: str) -> Measured:
 def drain(servers: str, topic: str) -> Measured:
     """What the reader fetches, counted and thrown away: its decoder is replaced by a counter."""
     import kshare
-    from kshare.wire.reader import slice_records
+    from kshare.read.reader import slice_records
 
     wanted = slice_of(servers, topic, 1)
     seen = [0]

@@ -33,7 +33,7 @@ from kshare.cli.live.screen import View, render
 from kshare.cli.live.snapshot import as_json
 from kshare.cli.live.watch import Latest, Watch
 from kshare.cli.ui import PageServer
-from kshare.cluster.parked_keys import ParkedInfo
+from kshare.kafka.parked_keys import ParkedInfo
 from kshare.monitor.plot import draw
 from tests.support.looks import ScriptedLooker, recorded, recorded_statuses
 

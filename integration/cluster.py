@@ -10,8 +10,8 @@ from confluent_kafka.admin import PartitionMetadata
 
 from integration.kafka import KafkaBroker
 from integration.topics import Topics
-from kshare.cluster.coordinator import find_coordinator
 from kshare.group.config.consumer_config import consumer_config
+from kshare.kafka.coordinator import find_coordinator
 from tests.support.clock import until
 
 WAIT_S = 120.0  # for a leader, after a restart

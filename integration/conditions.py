@@ -20,11 +20,11 @@ from integration.history import Committed, Events
 from integration.kafka import BrokerError, KafkaBroker
 from integration.members import Member
 from integration.topics import Topics
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
-from kshare.group.offsets import list_offsets
+from kshare.group.tools.offsets import list_offsets
+from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC
 
 __all__ = [
     "CLIENT",

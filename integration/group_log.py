@@ -9,12 +9,12 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from integration.kafka import KafkaBroker, kafka_tool
 from integration.members import eventually
 from integration.topics import Topics
-from kshare.cluster.compacted_topic import CompactedTopic
-from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.core.work import DeliveryStart
 from kshare.group.session.session import GroupSession
+from kshare.kafka.compacted_topic import CompactedTopic
+from kshare.kafka.topics import TopicSpec
 
 __all__ = [
     "compacted_often",

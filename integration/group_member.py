@@ -15,7 +15,7 @@ from kshare.errors import FencedError, FetchTimeoutError
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.core.work import DeliveryStart
 from kshare.group.session.session import GroupSession
-from kshare.wire.reader.read_slice import read_slice
+from kshare.read.reader.read_slice import read_slice
 
 FENCED = 3
 _COMMIT_EVERY = 5

@@ -28,10 +28,10 @@ from integration.rounds import Round, copies_of, group_round
 from integration.topics import Topics
 from integration.transactions import read_to_end, reader_of
 from kshare.cli import main as kshare
-from kshare.cluster.parked_keys import ParkedKeys
 from kshare.core.progress import TopicPartition
 from kshare.dead_letters.writer import HEADERS
 from kshare.group.config.consumer_config import consumer_config
+from kshare.kafka.parked_keys import ParkedKeys
 
 __all__ = ["handlers_round"]
 

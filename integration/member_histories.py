@@ -26,7 +26,7 @@ from integration.members import Member, end_all, key_at
 from integration.rounds import Round, copies_of, group_round
 from integration.transactions import faults_of_outputs, outputs
 from kshare.core.hashing import WHOLE, HashRange, split
-from kshare.group.offsets import list_offsets
+from kshare.group.tools.offsets import list_offsets
 
 __all__ = ["MODES", "members_round"]
 

@@ -25,7 +25,7 @@ from integration.processes import PythonProcess, let_go
 from integration.topics import Topics
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
-from kshare.group.offsets import list_offsets
+from kshare.group.tools.offsets import list_offsets
 from kshare.testing import check_order
 from tests.support import shown
 

@@ -33,7 +33,7 @@ from integration.runs import ROOT
 from integration.streaming_job import planners
 from integration.transactions import faults_of_outputs, outputs
 from kshare.core.progress import TopicPartition
-from kshare.group.offsets import list_offsets
+from kshare.group.tools.offsets import list_offsets
 
 __all__ = ["GROWTH", "Measure", "Residents", "grown", "residents"]
 

@@ -11,9 +11,9 @@ from confluent_kafka import TopicPartition as Place
 
 from integration.topics import Topics
 from kshare.options.sink import SinkOptions, parse_sink_options
-from kshare.produce import Attempt, Prepared, prepare_rows
-from kshare.produce.coordinator import Coordinators
-from kshare.produce.driver import commit_batch
+from kshare.query.produce import Attempt, Prepared, prepare_rows
+from kshare.query.produce.coordinator import Coordinators
+from kshare.query.produce.driver import commit_batch
 
 PARTITIONS = 3
 

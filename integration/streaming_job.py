@@ -58,8 +58,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from integration.spark import INTERPRETED, start_spark
 from kshare.core.tasks import Ticket
-from kshare.feedback.server import FeedbackServer
 from kshare.processing import Processor, Record, Retry, process_by_key
+from kshare.query.feedback.server import FeedbackServer
 from spark_plugin.readers import StreamReader
 from spark_plugin.source import KshareDataSource
 from spark_plugin.spark_api import TELLS_START
@@ -95,7 +95,7 @@ def arm(kill: Kill) -> None:
 
 
 def is_armed(kill: Kill) -> bool:
-    """Whether it is time to."""
+    """True if it is time to."""
     return Path(kill["marker"] + ".armed").exists()
 
 

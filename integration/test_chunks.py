@@ -13,9 +13,9 @@ from pyspark.sql.functions import spark_partition_id
 from integration.kafka import KafkaBroker
 from integration.members import eventually
 from integration.proxy import CountingProxy
+from kshare.read.sharing.files import opened_index
+from kshare.read.sharing.group import LostGroupError
 from kshare.testing import Record
-from kshare.wire.sharing.files import opened_index
-from kshare.wire.sharing.group import LostGroupError
 
 COUNT, KEYS, RANGES = 24_000, 997, 8
 

@@ -16,7 +16,7 @@ from integration.processes import PythonProcess
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.errors import FencedError
 from kshare.group import KeySharedConsumer
-from kshare.group.offsets import list_offsets
+from kshare.group.tools.offsets import list_offsets
 from kshare.testing import check_order
 from tests.support import shown
 

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from integration.kafka import KafkaBroker
 from integration.members import Group, Member, end_all, eventually, fill_until
 from kshare.core.progress import TopicPartition
-from kshare.group.offsets import list_offsets
+from kshare.group.tools.offsets import list_offsets
 
 RECORDS = 2_000
 CHUNK = 100

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from integration.kafka import KafkaBroker
 from integration.ports import free_ports
 from integration.prometheus import Prometheus
-from kshare.cluster.parked_keys import ParkedKeys
 from kshare.group.config.consumer_config import consumer_config
+from kshare.kafka.parked_keys import ParkedKeys
 from spark_plugin import KshareListener
 from tests.docker.dashboard import ALERTS, alerts, labels, metrics, targets
 from tests.support.clock import until

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation
 from integration.kafka import KafkaBroker
 from integration.listeners import USERS, jaas
 from kshare.cli import main
-from kshare.cluster.topics import LEDGER_TOPIC
+from kshare.kafka.topics import LEDGER_TOPIC
 
 LINES = """\
 green  brokers: 1 answer: HOST

@@ -38,7 +38,7 @@ def assert_first_screen(error: PySparkException) -> None:
     assert found
     assert before.count('  File "') <= FRAMES_MAX
     assert before.count("/kshare/edge.py") <= 1
-    assert "/kshare/cluster/" not in str(error)
+    assert "/kshare/kafka/" not in str(error)
 
 
 @pytest.mark.parametrize("wait", ["processAllAvailable", "awaitTermination"])

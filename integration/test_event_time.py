@@ -30,13 +30,13 @@ from integration.event_time import (
 from integration.kafka import KafkaBroker
 from kshare.cli.query import observed_status
 from kshare.cli.show import Note, late_rows
-from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.protocol import broker_pool
 from kshare.options import parse_options
-from kshare.planner import StreamPlanner
+from kshare.query.planner import StreamPlanner
+from kshare.read.reader.read_slice import read_slice
 from kshare.testing import Record
-from kshare.wire.protocol import broker_pool
-from kshare.wire.reader.read_slice import read_slice
 from tests.support.fake_logs import NoFeedback, NothingParked
 
 COUNT = 6_000

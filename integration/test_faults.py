@@ -21,13 +21,13 @@ from integration.chance import chance_of
 from integration.cluster import KafkaCluster
 from integration.kafka import KafkaBroker
 from integration.runs import Driver, StreamingRun, was_killed
-from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import CorruptRecordError, FetchTimeoutError, KafkaError
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.protocol import broker_pool
 from kshare.options import parse_options
 from kshare.testing import Record, check_order
-from kshare.wire.protocol import broker_pool
 from tests.support.clock import until
 
 COUNT = 3000

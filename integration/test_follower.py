@@ -15,9 +15,9 @@ import kshare
 import kshare.errors
 from integration.cluster import KafkaCluster
 from kshare.core.hashing import WHOLE
+from kshare.kafka.protocol import broker_pool
+from kshare.kafka.protocol.connection import Connection
 from kshare.testing import Record
-from kshare.wire.protocol import broker_pool
-from kshare.wire.protocol.connection import Connection
 from tests.support.clock import until
 
 COUNT = 3000

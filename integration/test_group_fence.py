@@ -19,7 +19,7 @@ from integration.query_process import RECORDS as BATCH
 from kshare.core.hashing import WHOLE, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.config.consumer_config import consumer_config
-from kshare.group.offsets import GroupOffsets
+from kshare.group.tools.offsets import GroupOffsets
 
 QUARTER = split(WHOLE, 4)[0]
 RECORDS, KEYS = 400, 40

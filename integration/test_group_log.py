@@ -42,9 +42,9 @@ from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.work import DeliveryStart
 from kshare.group.log.topic import log_partition
-from kshare.group.offsets import list_offsets
 from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
+from kshare.group.tools.offsets import list_offsets
 from kshare.testing import check_order
 
 LOWER, UPPER = split(WHOLE, 2)

@@ -24,7 +24,7 @@ from integration.topics import Topics
 from kshare.cli import main as kshare
 from kshare.core.hashing import WHOLE, key_hash, split
 from kshare.core.progress import TopicPartition
-from kshare.group.offsets import list_offsets
+from kshare.group.tools.offsets import list_offsets
 
 THIRDS = split(WHOLE, 3)
 PAUSE = 0.004

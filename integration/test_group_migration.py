@@ -23,7 +23,7 @@ from integration.chance import chance_of
 from integration.kafka import KafkaBroker
 from integration.members import Group, Member, end_all, eventually, fill
 from kshare.cli import main
-from kshare.wire.protocol.error_codes import is_retriable
+from kshare.kafka.protocol.error_codes import is_retriable
 
 BOTH = {"partition.assignment.strategy": "kshare-range-v1,range"}
 CALM = {"session.timeout.ms": 45_000}  # where nobody is killed, nobody is to be dropped

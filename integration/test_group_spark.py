@@ -16,7 +16,7 @@ from integration.kafka import KafkaBroker
 from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group import KeySharedConsumer, OffsetAndMetadata
-from kshare.group.offsets import list_offsets
+from kshare.group.tools.offsets import list_offsets
 
 LOWER, UPPER = split(WHOLE, 2)
 KEYS = 40

@@ -15,8 +15,8 @@ from integration.processes import PythonProcess
 from kshare.cli import main
 from kshare.core.hashing import HASH_SPACE
 from kshare.group import GroupOwners, HostInfo, owner
-from kshare.group.offsets import list_offsets
-from kshare.group.owners import partition_of
+from kshare.group.tools.offsets import list_offsets
+from kshare.group.tools.owners import partition_of
 from kshare.testing import Record, produce
 
 KEYS = [f"customer-{number}" for number in range(60)]

@@ -24,7 +24,7 @@ from integration.transactions import Processes, commits, key_of, outputs
 from kshare.core.hashing import WHOLE
 from kshare.errors import TransactionAbortedError
 from kshare.group import KeySharedConsumer
-from kshare.wire.protocol.error_codes import ErrorCode
+from kshare.kafka.protocol.error_codes import ErrorCode
 
 RECORDS, AT_ONCE = 60, 10
 REFUSALS = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}

@@ -26,17 +26,17 @@ from integration.members import eventually
 from integration.sinking import Query
 from kshare.cli import main as kshare_command
 from kshare.cli.features import Feature
-from kshare.cluster.topics import (
-    INDIVIDUAL_COMMITS_TOPIC,
-    LEDGER_TOPIC,
-    PARKED_TOPIC,
-    POLICIES_TOPIC,
-)
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.errors import InternalTopicError, KshareError
 from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer
 from kshare.group.query_member import QueryMember
+from kshare.kafka.topics import (
+    INDIVIDUAL_COMMITS_TOPIC,
+    LEDGER_TOPIC,
+    PARKED_TOPIC,
+    POLICIES_TOPIC,
+)
 from kshare.options import parse_options
 from kshare.processing import DeadLetter, Processor, Record, Retry
 from kshare.processing.runner import Runner

@@ -8,8 +8,8 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from integration.kafka import KafkaBroker
 from integration.members import eventually
 from kshare.cli import main as kshare_command
-from kshare.cluster.parked_keys import PARKED_TOPIC, ParkedKeys, ParkWatch
 from kshare.group import KeySharedConsumer
+from kshare.kafka.parked_keys import PARKED_TOPIC, ParkedKeys, ParkWatch
 from kshare.options import parse_options
 
 

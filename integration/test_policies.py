@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 from integration.kafka import KafkaBroker
 from kshare.cli import main as kshare_command
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC, POLICIES_TOPIC
 from kshare.core.hashing import HASH_SPACE
 from kshare.errors import PolicyError
 from kshare.group import KeySharedConsumer
+from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC, POLICIES_TOPIC
 from tests.support.clock import until
 
 RECORDS = 50

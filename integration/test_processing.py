@@ -25,7 +25,6 @@ from integration.members import eventually
 from integration.processes import PythonProcess
 from integration.transactions import read_to_end
 from kshare.cli import main as kshare_command
-from kshare.cluster.parked_keys import ParkedKeys
 from kshare.core.progress import TopicPartition as Place
 from kshare.dead_letters.writer import HEADERS
 from kshare.group import KeySharedConsumer
@@ -33,7 +32,8 @@ from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.log.topic import log_table
-from kshare.group.offsets import list_offsets
+from kshare.group.tools.offsets import list_offsets
+from kshare.kafka.parked_keys import ParkedKeys
 from kshare.processing import DeadLetter, Processor, Record, Retry, replay
 from kshare.processing.runner import Runner
 from tests.support import shown

@@ -22,7 +22,7 @@ from integration.sinking import received as received_by
 from kshare.core.hashing import WHOLE
 from kshare.group import KeySharedConsumer
 from kshare.processing import Processor, Record, Retry, Stop
-from kshare.produce import write_rows
+from kshare.query.produce import write_rows
 from tests.processing.running import run
 from tests.support.clock import WAIT_S, until
 

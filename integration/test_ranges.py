@@ -25,8 +25,8 @@ from kshare.core.checkpoint import EXTRA_KEY
 from kshare.core.hashing import key_hash
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import Ticket
-from kshare.feedback.messages import TaskReport
-from kshare.planner.batch_history import batch_name
+from kshare.query.feedback.messages import TaskReport
+from kshare.query.planner.batch_history import batch_name
 from kshare.testing import Record
 
 

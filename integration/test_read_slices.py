@@ -13,15 +13,15 @@ from integration.kafka import KafkaBroker
 from kshare.core.hashing import WHOLE, key_hash, split
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice
-from kshare.testing import Record
-from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
-from kshare.wire.protocol.connection import Connection
-from kshare.wire.reader.read_slice import (
+from kshare.kafka.protocol.broker_pool import BrokerPool, PoolMemory
+from kshare.kafka.protocol.connection import Connection
+from kshare.read.reader.read_slice import (
     SliceReader,
     read_slice,
     read_slices,
     reader_options,
 )
+from kshare.testing import Record
 
 PARTITIONS, COUNT = 12, 400
 Rows = list[dict[str, Any]]

@@ -11,11 +11,11 @@ from contextlib import closing, contextmanager
 import pytest
 
 from integration.kafka import KafkaBroker
-from kshare.cluster.cluster import Cluster, TopicConfig
 from kshare.core.progress import TopicPartition
+from kshare.kafka.cluster import Cluster, TopicConfig
 from kshare.monitor.report import decode_report
 from kshare.options import SourceOptions, parse_options
-from kshare.planner import StreamPlanner
+from kshare.query.planner import StreamPlanner
 from kshare.testing import Record
 
 HOUR_MS, MIB = 3_600_000, 1 << 20

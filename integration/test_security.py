@@ -20,12 +20,12 @@ from integration.kafka import KafkaBroker
 from integration.listeners import MECHANISMS, USERS, jaas
 from integration.spark import QUERY_S
 from kshare.cli.doctor_cluster import examine_cluster
-from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE
 from kshare.errors import AuthenticationError, AuthorizationError, KafkaError
+from kshare.kafka.cluster import Cluster
 from kshare.options import parse_options
 from kshare.options.sink import parse_sink_options
-from kshare.produce import write_rows
+from kshare.query.produce import write_rows
 from kshare.testing import Record
 
 SECONDS_MAX = 50  # with the defaults, what is tried again ends after 60

@@ -36,13 +36,13 @@ from integration.sinking import (
     received,
 )
 from integration.spark import INTERPRETED, start_spark
-from kshare.cluster.topics import LEDGER_TOPIC
 from kshare.errors import KafkaError, UnknownTopicError
-from kshare.produce import write_rows
-from kshare.produce.coordinator import Coordinators
-from kshare.produce.driver import abort_batch, kept_clients
-from kshare.produce.ledger import Ledger, LedgerRecord
-from kshare.produce.ledger_state import State
+from kshare.kafka.topics import LEDGER_TOPIC
+from kshare.query.produce import write_rows
+from kshare.query.produce.coordinator import Coordinators
+from kshare.query.produce.driver import abort_batch, kept_clients
+from kshare.query.produce.ledger import Ledger, LedgerRecord
+from kshare.query.produce.ledger_state import State
 from spark_plugin.sink import StreamSink
 from spark_plugin.source import KshareDataSource
 from tests.support import shown

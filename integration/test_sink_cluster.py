@@ -16,7 +16,7 @@ from integration.sinking import (
     options_for,
     received,
 )
-from kshare.produce import write_rows
+from kshare.query.produce import write_rows
 from tests.support.clock import until
 
 REPLICAS = 2

@@ -14,12 +14,12 @@ from integration.differential import error_of
 from integration.kafka import KafkaBroker
 from integration.spark import QUERY_S
 from integration.tokens import CALLS, LIFETIME_S
-from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE
 from kshare.errors import AuthenticationError
+from kshare.kafka.cluster import Cluster
 from kshare.options import parse_options
 from kshare.options.sink import parse_sink_options
-from kshare.produce import write_rows
+from kshare.query.produce import write_rows
 from kshare.testing import Record
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from integration.wheels import WheelError, build, check, examined
-from kshare.wire.decode.kernel_library import sealed
-from kshare.wire.decode.kernels.targets import TARGETS, Target, named
+from kshare.read.decode.kernel_library import sealed
+from kshare.read.decode.kernels.targets import TARGETS, Target, named
 
 # It needs the packages of ``make wheels``.
 pytestmark = pytest.mark.long

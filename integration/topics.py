@@ -21,10 +21,10 @@ from confluent_kafka.admin import (
 )
 from kafka.protocol.admin import AlterClientQuotasRequest
 
+from kshare.kafka.protocol.connection import Connection
 from kshare.options import KafkaConfig
 from kshare.testing import RecordLike, produce, produce_all, watermarks
 from kshare.testing.records import producer_config
-from kshare.wire.protocol.connection import Connection
 from tests.support.clock import until
 
 WAIT_S = 30

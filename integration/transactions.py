@@ -15,7 +15,7 @@ from integration.members import SECONDS, eventually, keep_filled
 from integration.processes import PythonProcess
 from integration.topics import Topics
 from kshare.core.hashing import HashRange
-from kshare.group.offsets import list_offsets
+from kshare.group.tools.offsets import list_offsets
 from tests.support import shown
 
 RECORDS, KEYS = 2_000, 97

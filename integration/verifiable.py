@@ -22,7 +22,7 @@ from integration.processes import PythonProcess
 from integration.topics import Topics
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
-from kshare.group.offsets import list_offsets
+from kshare.group.tools.offsets import list_offsets
 
 __all__ = ["COOPERATIVE", "Feed", "Node", "Service"]
 

@@ -27,8 +27,8 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
 from kshare.group import KeySharedConsumer, Message
 from kshare.group.assignments import parse_assignment
-from kshare.group.protocol.holdings import assigned_minus
-from kshare.group.protocol.subscription import Assigned
+from kshare.group.protocol.membership.holdings import assigned_minus
+from kshare.group.protocol.membership.subscription import Assigned
 
 __all__ = ["main"]
 

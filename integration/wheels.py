@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from kshare._version import __version__
-from kshare.wire.decode.kernel_library import file_name, sealed
-from kshare.wire.decode.kernels.targets import TARGETS, Target
-from kshare.wire.decode.layout import SIGNATURES
+from kshare.read.decode.kernel_library import file_name, sealed
+from kshare.read.decode.kernels.targets import TARGETS, Target
+from kshare.read.decode.layout import SIGNATURES
 
 __all__ = ["Library", "WheelError", "build", "check", "examined"]
 
 ROOT = Path(__file__).parents[1]
-_HOME = "kshare/wire/decode"
+_HOME = "kshare/read/decode"
 _FROM_LIBC = {"memcpy", "memmove", "memset", "bzero"}
 _ARCHITECTURES = {
     "linux-x86_64": ("ELF", "X86_64"),

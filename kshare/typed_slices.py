@@ -15,7 +15,7 @@ from kshare.core.progress import Slice
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import FetchGroup, PlannedSlice
 from kshare.options import SourceOptions
-from kshare.wire.reader.read_slice import OnEnd, read_slices, reader_options
+from kshare.read.reader.read_slice import OnEnd, read_slices, reader_options
 
 if TYPE_CHECKING:
     from kshare.formats.schemas import ReaderSchemas
@@ -84,7 +84,7 @@ def typed_slices(
         slices: The slices.
         options: The options.
         schemas: The reader schemas.
-        on_end: As for :func:`kshare.wire.reader.read_slice.read_slices`.
+        on_end: As for :func:`kshare.read.reader.read_slice.read_slices`.
     """
     places = {each.slice.topic_partition for each in slices}
     typed = typed_batches(lambda raw: read_slices(slices, raw, on_end), places, options, schemas)

@@ -31,7 +31,7 @@ MODULES: Final = (
     "pyarrow.compute",
     "pyspark.worker",
     "pyspark.sql.worker.plan_data_source_read",
-    "kshare.produce",
+    "kshare.query.produce",
     "spark_plugin.source",
     "spark_plugin.sink",
     "spark_plugin.task_side",

@@ -59,7 +59,7 @@ MODULES: Final = (
     "pyspark.sql.pandas.serializers",
     "pyspark.sql.worker.plan_data_source_read",
     "confluent_kafka.admin",
-    "kshare.cluster.cluster",
+    "kshare.kafka.cluster",
     "spark_plugin.planner_side",
 )
 """Modules of the others, one by one: 0.1 s each, as whoever asks meanwhile waits for one."""

@@ -144,8 +144,8 @@ def _observed(run: _Run, end: BatchOffsets, options: Mapping[str, str]) -> "Stat
     """Compare where a source ended with its cluster, as ``kshare status`` does."""
     # A driver that only listens does without them.
     from kshare.cli.query import query_status  # noqa: PLC0415
-    from kshare.cluster.cluster import Cluster  # noqa: PLC0415
-    from kshare.cluster.parked_keys import ParkedKeys  # noqa: PLC0415
+    from kshare.kafka.cluster import Cluster  # noqa: PLC0415
+    from kshare.kafka.parked_keys import ParkedKeys  # noqa: PLC0415
     from kshare.monitor.status import Checkpoint, Source  # noqa: PLC0415
     from kshare.options import parse_options  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
 """The source in a planner's process: ask the cluster, and plan.
 
-A call costs one call of :mod:`kshare.planner`. Tasks do not import this module.
+A call costs one call of :mod:`kshare.query.planner`. Tasks do not import this module.
 """
 
 import logging
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.listening import START_SECONDS, check_listening
-from kshare.cluster.policies import PolicyWatch
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.listening import START_SECONDS, check_listening
+from kshare.kafka.policies import PolicyWatch
 from kshare.operating_system import OperatingSystem, this_system
 from kshare.options import FromGroup, SourceOptions
-from kshare.planner import StreamPlanner, plan_batch
-from kshare.planner.batch_query import Comparison, Condition, bounds_of
-from kshare.planner.key_selection import KeySelection
-from kshare.planner.query_group import QueryMemberLike
-from kshare.planner.schema_pins import SchemaPins
+from kshare.query.planner import StreamPlanner, plan_batch
+from kshare.query.planner.batch_query import Comparison, Condition, bounds_of
+from kshare.query.planner.key_selection import KeySelection
+from kshare.query.planner.query_group import QueryMemberLike
+from kshare.query.planner.schema_pins import SchemaPins
 from spark_plugin.partitions import as_partitions
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from kshare.formats.schemas import ReaderSchemas
-    from kshare.planner import StreamPlanner
+    from kshare.query.planner import StreamPlanner
 
 __all__ = ["BatchReader", "FilteredReader", "RefusedReader", "StreamReader", "warn"]
 

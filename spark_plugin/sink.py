@@ -3,8 +3,9 @@
 Options and columns are checked, and all faults reported together, before a task starts. So are the
 brokers' transactions, where ``exactlyOnce`` needs them. What is sent to tasks is plain data.
 
-Cost: a call of Spark is a call of :mod:`kshare.produce`, which only tasks import and drivers that
-commit, or that make a sink with ``exactlyOnce``: these open a connection, once in each process.
+Cost: a call of Spark is a call of :mod:`kshare.query.produce`, which only tasks import, and
+drivers that commit or make a sink with ``exactlyOnce``: these open a connection, once in each
+process.
 
 Spark makes a new writer on the driver for each batch, and another to commit it, so a writer keeps
 nothing. Spark tells a task which query, run and batch it writes in the job's local properties.
@@ -34,7 +35,7 @@ from spark_plugin.tables import told_of_tables
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kshare.produce import Prepared
+    from kshare.query.produce import Prepared
 
 __all__ = [
     "BatchSink",
@@ -93,7 +94,7 @@ class StreamSink(SentToTasks, DataSourceStreamArrowWriter):
         """Write a task's rows; with ``exactlyOnce`` :meth:`commit` makes them visible."""
         if not self._options.exactly_once:
             return _write(iterator, self._options, is_start=_is_first_batch())
-        from kshare.produce import Attempt, prepare_rows  # noqa: PLC0415 - as in _write()
+        from kshare.query.produce import Attempt, prepare_rows  # noqa: PLC0415 - as in _write()
 
         context, query, run, batch = _task_and_batch()
         attempt = Attempt(
@@ -132,7 +133,7 @@ class StreamSink(SentToTasks, DataSourceStreamArrowWriter):
     ) -> None:
         if not self._options.exactly_once:
             return
-        from kshare.produce.driver import abort_batch, commit_batch  # noqa: PLC0415 - 0.15 s
+        from kshare.query.produce.driver import abort_batch, commit_batch  # noqa: PLC0415 - 0.15 s
 
         prepared = [
             message.prepared for message in messages if isinstance(message, PreparedMessage)
@@ -176,7 +177,7 @@ def _ask_for_transactions(options: SinkOptions) -> None:
     """Refuse brokers without transactions, once in each process: there is a sink for each batch."""
     cluster = digest_of(options.kafka)
     if cluster not in _asked:
-        from kshare.produce import check_exactly_once  # noqa: PLC0415 - as in _write()
+        from kshare.query.produce import check_exactly_once  # noqa: PLC0415 - as in _write()
 
         check_exactly_once(options)
         _asked.add(cluster)
@@ -236,7 +237,7 @@ def _write(
     batches: "Iterator[pa.RecordBatch]", options: SinkOptions, *, is_start: bool
 ) -> WrittenMessage:
     # The driver makes sinks and writes nothing (0.15 s of imports).
-    from kshare.produce import write_rows  # noqa: PLC0415
+    from kshare.query.produce import write_rows  # noqa: PLC0415
 
     show_log()
     try:

@@ -41,11 +41,11 @@ import pyarrow as pa
 from kshare.core.progress import Slice
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import Ticket
-from kshare.feedback.messages import Executor, TaskReport
 from kshare.import_caches import forget_finders
 from kshare.operating_system import OperatingSystem, this_system
 from kshare.options import SourceOptions
-from kshare.wire.reader.read_slice import OnEnd, read_slices
+from kshare.query.feedback.messages import Executor, TaskReport
+from kshare.read.reader.read_slice import OnEnd, read_slices
 from spark_plugin.logs import show_log
 from spark_plugin.partitions import OpenPartition, SlicePartition
 from spark_plugin.spark_api import SPARK, refuse_reuse, worker_flush
@@ -123,11 +123,11 @@ def read_open_partition(
     """
     _prepare_process()
     # Other queries need neither these nor librdkafka's clients.
-    from kshare.cluster.end_log import EndLog  # noqa: PLC0415
-    from kshare.cluster.parked_keys import ParkWatch  # noqa: PLC0415
-    from kshare.cluster.parking import Parking  # noqa: PLC0415
-    from kshare.wire.reader.open_reader import LOOK_SECONDS, Handled, OpenReader  # noqa: PLC0415
-    from kshare.wire.reader.reading_meter import Says, say_nothing  # noqa: PLC0415
+    from kshare.kafka.end_log import EndLog  # noqa: PLC0415
+    from kshare.kafka.parked_keys import ParkWatch  # noqa: PLC0415
+    from kshare.kafka.parking import Parking  # noqa: PLC0415
+    from kshare.read.reader.open_reader import LOOK_SECONDS, Handled, OpenReader  # noqa: PLC0415
+    from kshare.read.reader.reading_meter import Says, say_nothing  # noqa: PLC0415
 
     task, fails = partition.task, options.fail_on_data_loss
     flush = worker_flush()

@@ -43,7 +43,7 @@ def read_rows() -> Iterator[int]:
     ours()
 
 
-ours = of_module("kshare.cluster.cluster", ask)
+ours = of_module("kshare.kafka.cluster", ask)
 
 
 def shown(function: Callable[[], object]) -> tuple[BaseException, str]:
@@ -65,7 +65,7 @@ def test_the_sentence_stands_alone() -> None:
 
 def test_rows_come_before_the_sentence() -> None:
     read = FunctionType(
-        read_rows.__code__, {**read_rows.__globals__, "__name__": "kshare.wire.reader"}
+        read_rows.__code__, {**read_rows.__globals__, "__name__": "kshare.read.reader"}
     )
     iterator = edge(read)()
     assert next(iterator) == 1
@@ -76,7 +76,7 @@ def test_rows_come_before_the_sentence() -> None:
 
 
 def test_what_the_user_raised_keeps_its_frames() -> None:
-    ours = of_module("kshare.planner.task_order", call_the_users)
+    ours = of_module("kshare.query.planner.task_order", call_the_users)
     error, text = shown(edge(ours))
     assert isinstance(error, KshareError)
     assert isinstance(error.__cause__, ValueError)

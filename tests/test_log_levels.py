@@ -20,10 +20,13 @@ FAULT = re.compile(
     r"wait\w*|cannot|no|not|passed over|again|retry\w*|dropped|gone)\b"
 )
 HARMLESS = {
-    ("wire/protocol/retry.py", "%s%s, retrying after: %s"): "a watch says it once it lasts",
-    ("cluster/client.py", "the broker takes no new login yet: %s"): "it does after a second",
-    ("planner/end_offsets.py", "%s: no record of a parked key in [%d,%d)"): "that is good news",
-    ("planner/open_batches.py", "ends of batch %s are left in %s: %s"): "nobody reads them",
+    ("kafka/protocol/retry.py", "%s%s, retrying after: %s"): "a watch says it once it lasts",
+    ("kafka/client.py", "the broker takes no new login yet: %s"): "it does after a second",
+    (
+        "query/planner/end_offsets.py",
+        "%s: no record of a parked key in [%d,%d)",
+    ): "that is good news",
+    ("query/planner/open_batches.py", "ends of batch %s are left in %s: %s"): "nobody reads them",
     ("group/delivery/looks.py", "cannot look where the logs of paused partitions end: %s"): (
         "only metrics use it"
     ),
@@ -31,15 +34,15 @@ HARMLESS = {
     ("group/session/log_follower.py", "cannot look at the log of group %s: %s"): (
         "who follows it says it"
     ),
-    ("feedback/messages.py", "the planner at %s:%d takes no reports: %s"): (
+    ("query/feedback/messages.py", "the planner at %s:%d takes no reports: %s"): (
         "the planner finds the ends itself"
     ),
-    ("feedback/messages.py", "the planner takes no more reports: %s"): "the same",
-    ("feedback/server.py", "a feedback connection was dropped: %s"): "the first is a warning",
+    ("query/feedback/messages.py", "the planner takes no more reports: %s"): "the same",
+    ("query/feedback/server.py", "a feedback connection was dropped: %s"): "the first is a warning",
     ("monitor/web_server.py", "a connection has gone by itself: %s"): "the client has left",
     ("monitor/retention.py", "cannot tell whether retention is near: %s"): "it is looked at again",
-    ("wire/reader/partition_reader.py", "%s: not from a sibling: %s"): "the broker is asked",
-    ("wire/decode/kernel_library.py", "compiled kernels cannot be kept in %s: %s"): (
+    ("read/reader/partition_reader.py", "%s: not from a sibling: %s"): "the broker is asked",
+    ("read/decode/kernel_library.py", "compiled kernels cannot be kept in %s: %s"): (
         "a warning follows if no folder takes them"
     ),
     ("task_side.py", "the Python worker of %s is not known: no task times"): "only metrics use it",

@@ -17,13 +17,13 @@ from kshare.core.progress import TopicPartition
 from kshare.core.waits import Wait
 from kshare.group.consumer.topic_lookup import SubscribedTopics, TopicPatterns
 from kshare.group.session.session import GroupSession
+from kshare.kafka.protocol.retry import boot_time
+from kshare.kafka.protocol.wait_log import WaitLog
 from kshare.options.sink import parse_sink_options
 from kshare.processing.loop import EngineLoop
-from kshare.produce import write_rows
+from kshare.query.produce import write_rows
+from kshare.read.reader.tail_reader import GROUP_TEXTS, _Tail, _TopicIds
 from kshare.testing import FakeCluster
-from kshare.wire.protocol.retry import boot_time
-from kshare.wire.protocol.wait_log import WaitLog
-from kshare.wire.reader.tail_reader import GROUP_TEXTS, _Tail, _TopicIds
 from tests.support.groups import LOG, T0, closing_session, eventually, group_config
 
 
@@ -74,7 +74,7 @@ def test_a_session_whose_log_has_no_leader(
 def test_a_sink_whose_topic_has_no_leader(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hurried(monkeypatch, "kshare.produce.sender")
+    hurried(monkeypatch, "kshare.query.produce.sender")
     cluster.move_leader("out", 0, None)
     given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": "out"}
     options = parse_sink_options(given, streaming=True).options
@@ -119,7 +119,7 @@ def tail_of(brokers: Any) -> _Tail:
 def test_records_that_an_open_transaction_hides(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hurried(monkeypatch, "kshare.wire.reader.tail_reader")
+    hurried(monkeypatch, "kshare.read.reader.tail_reader")
     tail = tail_of(SimpleNamespace(topic_id=lambda _: ""))
     text = "an open transaction hides records"
     answers: list[tuple[int, int, int]] = [

@@ -1,7 +1,7 @@
 """Each decoder with mutated samples of what is really written: a value, or its own error.
 
 docs/design/decoders.md lists the decoders. Those of a group's log and of members' data are mutated
-in tests/group/protocol, record batches in tests/wire/decode.
+in tests/group/protocol, record batches in tests/read/decode.
 """
 
 import hashlib
@@ -16,20 +16,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kshare.cluster.compacted_topic import Row
-from kshare.cluster.parked_keys import ParkedKeys
-from kshare.cluster.policies import Policies
 from kshare.core.bounded_json import DAMAGE
 from kshare.core.checkpoint import BatchOffsets, decode, decode_stable
 from kshare.errors import CheckpointError, CheckpointVersionError, KafkaError
-from kshare.feedback import messages
 from kshare.group.log.retry_log import Reason
+from kshare.kafka.compacted_topic import Row
+from kshare.kafka.parked_keys import ParkedKeys
+from kshare.kafka.policies import Policies
+from kshare.kafka.protocol.api_versions import parse_api_versions
+from kshare.kafka.protocol.frames import ProtocolError
+from kshare.kafka.protocol.messages import parse_fetch_response
 from kshare.processing import Processor
-from kshare.produce import ledger_state
-from kshare.produce.ledger_state import Entry, State
-from kshare.wire.protocol.api_versions import parse_api_versions
-from kshare.wire.protocol.frames import ProtocolError
-from kshare.wire.protocol.messages import parse_fetch_response
+from kshare.query.feedback import messages
+from kshare.query.produce import ledger_state
+from kshare.query.produce.ledger_state import Entry, State
 from tests.core.test_checkpoint import everything
 from tests.group.log.test_retry_log import log_of
 from tests.processing.engines import records_of

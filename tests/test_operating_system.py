@@ -20,8 +20,8 @@ import pytest
 
 from kshare.cli.doctor import examine_system
 from kshare.operating_system import POSIX, OperatingSystem, observed, this_system
-from kshare.wire.sharing.chunks import SharedChunks, forget_query
-from kshare.wire.sharing.files import nameless_file, opened_folder
+from kshare.read.sharing.chunks import SharedChunks, forget_query
+from kshare.read.sharing.files import nameless_file, opened_folder
 from spark_plugin import fork_server
 from spark_plugin.planner_side import say_what_lacks
 from spark_plugin.task_side import executor_above

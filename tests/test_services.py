@@ -13,7 +13,7 @@ from kshare.errors import KafkaError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.options.sink import parse_sink_options
 from kshare.processing import Processor
-from kshare.produce import write_rows
+from kshare.query.produce import write_rows
 from kshare.testing import FakeCluster
 from spark_plugin.source import KshareDataSource
 from tests.processing.running import run

@@ -26,13 +26,13 @@ from typing import Final
 
 from confluent_kafka import Producer
 
-from kshare.cluster.topics import (
+from kshare.errors import KshareError
+from kshare.kafka.topics import (
     INDIVIDUAL_COMMITS_TOPIC,
     LEDGER_TOPIC,
     PARKED_TOPIC,
     POLICIES_TOPIC,
 )
-from kshare.errors import KshareError
 from kshare.testing import FakeCluster, Record, produce_all
 from kshare.testing.records import producer_config
 

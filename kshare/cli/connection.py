@@ -10,10 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 from kshare.cli.output import complain
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.listening import COMMAND_SECONDS, check_listening
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.errors import KshareError, UnknownTopicError
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.listening import COMMAND_SECONDS, check_listening
+from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.options import KafkaConfig, SourceOptions, Subscribe, parse_options
 
 __all__ = [

@@ -30,11 +30,11 @@ from kshare.cli.query import observed_status
 from kshare.cli.show import alarms, batches_text, late_rows, records_left
 from kshare.cli.workers_imports import files_here, judged, they_hide
 from kshare.errors import KshareError
-from kshare.feedback.messages import TaskReport
-from kshare.feedback.server import FeedbackServer
 from kshare.monitor.status import unchanged_text
 from kshare.operating_system import OperatingSystem, this_system
 from kshare.options import KafkaConfig
+from kshare.query.feedback.messages import TaskReport
+from kshare.query.feedback.server import FeedbackServer
 
 if TYPE_CHECKING:
     from kshare.options.typed_rows import RegistryConfig
@@ -313,8 +313,8 @@ def examine_compiled_code() -> Finding:
     import numpy as np  # noqa: PLC0415 - with Arrow 0.2 s, which the command's help does without
 
     try:
-        from kshare.wire.decode import compiled  # noqa: PLC0415 - as above
-        from kshare.wire.decode.layout import BATCH, BatchCount  # noqa: PLC0415 - as above
+        from kshare.read.decode import compiled  # noqa: PLC0415 - as above
+        from kshare.read.decode.layout import BATCH, BatchCount  # noqa: PLC0415 - as above
 
         compiled.index(np.zeros(1, np.uint8), np.zeros(1, BATCH), BatchCount())
     except Exception as error:  # whatever it is, tasks would meet it too

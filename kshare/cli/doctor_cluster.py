@@ -23,14 +23,14 @@ from kshare.cli.features import (
 )
 from kshare.cli.findings import Finding, Level
 from kshare.cli.output import counted, duration
-from kshare.cluster.client import servers
-from kshare.cluster.listening import COMMAND_SECONDS, check_listening
-from kshare.cluster.service import ApiRanges, Replicas, Service, api_ranges, narrowest
-from kshare.cluster.topic_request import by_hand
 from kshare.core.listing import join_names
 from kshare.errors import KafkaError, UnknownTopicError
+from kshare.kafka.client import servers
+from kshare.kafka.listening import COMMAND_SECONDS, check_listening
+from kshare.kafka.protocol import apis
+from kshare.kafka.service import ApiRanges, Replicas, Service, api_ranges, narrowest
+from kshare.kafka.topic_request import by_hand
 from kshare.options import KafkaConfig, Subscribe
-from kshare.wire.protocol import apis
 
 __all__ = ["examine_cluster"]
 

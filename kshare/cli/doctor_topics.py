@@ -6,15 +6,15 @@ from typing import Final
 
 from kshare.cli.features import Feature, Lack
 from kshare.cli.findings import Finding, Level
-from kshare.cluster.cluster import TopicConfig
-from kshare.cluster.parked_keys import ParkedKeys
-from kshare.cluster.policies import Policies
-from kshare.cluster.service import DryRun, Outcome, Replicas
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC, TopicSpec
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.group.config.table import LOG_SEGMENT_BYTES
 from kshare.group.log.topic import OFFSETS_PARTITIONS, log_spec
-from kshare.produce.ledger import LEDGER_SPEC
+from kshare.kafka.cluster import TopicConfig
+from kshare.kafka.parked_keys import ParkedKeys
+from kshare.kafka.policies import Policies
+from kshare.kafka.service import DryRun, Outcome, Replicas
+from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC, TopicSpec
+from kshare.query.produce.ledger import LEDGER_SPEC
 
 __all__ = ["OwnTopic", "TopicAnswers", "finding_of", "lacks_of", "own_topics"]
 

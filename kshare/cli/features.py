@@ -9,8 +9,8 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 from kshare.core.listing import counted
+from kshare.kafka.protocol import apis
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS
-from kshare.wire.protocol import apis
 
 __all__ = [
     "TOUCHED",

@@ -7,8 +7,8 @@ from typing import Any
 from kshare.cli.connection import log_topic, needed_kafka_config
 from kshare.cli.output import Answer, counted, text_table
 from kshare.cli.show import CHUNKS_TEXT
-from kshare.group.owners import host_info
-from kshare.group.status import (
+from kshare.group.tools.owners import host_info
+from kshare.group.tools.status import (
     GroupStatus,
     GroupSummary,
     MemberStatus,

@@ -13,11 +13,11 @@ from typing import Final
 from kshare.cli.connection import log_topic, needed_kafka_config, user_name
 from kshare.cli.output import Answer, complain, counted, say
 from kshare.cli.show import parked_json, parked_text
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.parked_keys import ParkedKeys
 from kshare.core.listing import show_key
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.log.topic import log_table
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.parked_keys import ParkedKeys
 from kshare.options import KafkaConfig, Subscribe
 
 __all__ = ["keys_of", "run"]

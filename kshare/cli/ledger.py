@@ -4,9 +4,9 @@ import argparse
 
 from kshare.cli.connection import needed_kafka_config
 from kshare.cli.output import Answer, line_of
-from kshare.cluster.topics import LEDGER_TOPIC
 from kshare.errors import KshareError
-from kshare.produce.ledger import LedgerRecord
+from kshare.kafka.topics import LEDGER_TOPIC
+from kshare.query.produce.ledger import LedgerRecord
 
 __all__ = ["run"]
 

@@ -15,13 +15,13 @@ from typing import Any, Final
 from kshare.cli.connection import log_topic, needed_kafka_config
 from kshare.cli.output import Answer, complain, counted, line_of
 from kshare.cli.show import partition_text
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.examination import log_bounds
 from kshare.core.bounded_json import read_object
 from kshare.core.progress import TopicPartition
 from kshare.group.log.primary import OffsetAndMetadata
-from kshare.group.offsets import GroupOffsets
-from kshare.group.reset_target import ResetTo, ShiftBy
+from kshare.group.tools.offsets import GroupOffsets
+from kshare.group.tools.reset_target import ResetTo, ShiftBy
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.examination import log_bounds
 from kshare.monitor.plot import draw_partitions
 from kshare.monitor.status import PartitionStatus, partition_status
 from kshare.options import KafkaConfig

@@ -10,9 +10,9 @@ from kshare.cli.show import CHUNKS_TEXT
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownGroupError
-from kshare.group.offsets import GroupOffsets
-from kshare.group.owners import GroupOwners, OwnerTable, host_info
-from kshare.group.protocol.range_owners import LivingMember, RangeOwner
+from kshare.group.protocol.owners.range_owners import LivingMember, RangeOwner
+from kshare.group.tools.offsets import GroupOffsets
+from kshare.group.tools.owners import GroupOwners, OwnerTable, host_info
 
 __all__ = ["run"]
 

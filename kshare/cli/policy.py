@@ -5,8 +5,8 @@ from contextlib import closing
 
 from kshare.cli.connection import needed_kafka_config, user_name
 from kshare.cli.output import Answer, complain, counted, say, text_table
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.policies import RANGE_FETCH, Policies, Policy
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.policies import RANGE_FETCH, Policies, Policy
 from kshare.options import KafkaConfig, Subscribe
 
 __all__ = ["run"]

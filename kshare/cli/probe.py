@@ -18,7 +18,7 @@ from kshare.core.showing import shown_error
 __all__ = ["main"]
 
 _WORKER = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.plan_data_source_read")
-_KSHARE = ("kshare.produce", "kshare.cluster.cluster", "kshare.wire.reader.read_slice")
+_KSHARE = ("kshare.query.produce", "kshare.kafka.cluster", "kshare.read.reader.read_slice")
 _PLUGIN = (
     *("spark_plugin.source", "spark_plugin.readers", "spark_plugin.planner_side"),
     *("spark_plugin.task_side", "spark_plugin.sink"),
@@ -65,7 +65,7 @@ def _fault() -> str:
         has_pyspark = _origin("pyspark") is not None  # or else Spark lends it its own
         for name in (*_WORKER, *_PLUGIN, *_KSHARE) if has_pyspark else _KSHARE:
             importlib.import_module(name)
-        importlib.import_module("kshare.wire.decode.kernel_library").locate()
+        importlib.import_module("kshare.read.decode.kernel_library").locate()
     except BaseException as error:
         return shown_error(error)
     return ""

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.end_log import EndLog
-from kshare.cluster.examination import log_bounds
-from kshare.cluster.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
 from kshare.core.live import decode_live
 from kshare.core.open_batch import open_ranges, read_so_far
 from kshare.core.progress import TopicPartition
 from kshare.core.range_end import RangeId
 from kshare.errors import DataLossError, KafkaError, UnknownTopicError
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.end_log import EndLog
+from kshare.kafka.examination import log_bounds
+from kshare.kafka.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
 from kshare.monitor.status import Checkpoint, Source, Status, describe, read_checkpoint
 from kshare.options import KafkaConfig
 

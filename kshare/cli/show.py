@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from kshare.cli.output import counted, duration, printable, text_table
-from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.hashing import KeyRanges
 from kshare.core.listing import join_names, key_json, show_key
 from kshare.core.live import QUANTILES, Latency, latency_text, quantile_name
+from kshare.kafka.parked_keys import ParkedInfo
 from kshare.monitor.status import (
     Checkpoint,
     ParkedStatus,

@@ -26,7 +26,7 @@ from kshare.monitor.allowances import Allowances, measured_allowances, read_limi
 from kshare.monitor.plot import draw
 from kshare.monitor.status import PartitionStatus, RangeStatus, Status
 from kshare.options import SourceOptions
-from kshare.wire.reader.read_slice import read_slice
+from kshare.read.reader.read_slice import read_slice
 
 __all__ = ["Behind", "RangeBehind", "ranges_behind", "run"]
 

@@ -11,7 +11,7 @@ A partition takes part in a batch in one of two ways (see :mod:`kshare.core.chec
 
 Three values have a ``progress``: of :class:`.BatchOffsets` it is what the dict says (the begin of
 a limited partition, the end of another one), of :class:`BatchStart` the begin, and of
-:class:`~kshare.planner.batch_history.RecentBatch` what is reached when the batch is done.
+:class:`~kshare.query.planner.batch_history.RecentBatch` what is reached when the batch is done.
 
 Where partitions start is said in several places::
 

@@ -19,16 +19,16 @@ from typing import Any, Final, Protocol
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
-from kshare.cluster.client import Client, code_of, kafka_error, kind_of, servers
-from kshare.cluster.lacking import Idempotence
 from kshare.core.showing import error_text
 from kshare.dead_letters.letter import LEFT_OUT, REWRITTEN, TIMESTAMP, Letter, Refusal
 from kshare.dead_letters.record import Record, error_name
 from kshare.errors import KafkaError, RecordRefusedError
+from kshare.kafka.client import Client, code_of, kafka_error, kind_of, servers
+from kshare.kafka.lacking import Idempotence
+from kshare.kafka.protocol.error_codes import ErrorCode, Kind
 from kshare.options import KafkaConfig
-from kshare.produce.config import PROPAGATION
+from kshare.query.produce.config import PROPAGATION
 from kshare.security.librdkafka import librdkafka_config
-from kshare.wire.protocol.error_codes import ErrorCode, Kind
 
 __all__ = [
     "HEADERS",

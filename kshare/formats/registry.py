@@ -29,9 +29,9 @@ from kshare.formats.schema_files import (
     SchemaFiles,
     SchemaNumber,
 )
+from kshare.kafka.protocol.retry import Clock, RetryDeadline
 from kshare.options import KafkaConfig
 from kshare.options.typed_rows import RegistryConfig
-from kshare.wire.protocol.retry import Clock, RetryDeadline
 
 __all__ = ["SchemaRegistry", "named_id", "registry_of"]
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from kshare.group.log.primary import OffsetAndMetadata
     from kshare.group.message import Message
     from kshare.group.metrics import ConsumerHealth, ConsumerMetrics
-    from kshare.group.offsets import GroupOffsets, list_offsets
-    from kshare.group.owners import GroupOwners, owner
     from kshare.group.prometheus import MetricsServer, register_metrics, serve_metrics
-    from kshare.group.reset_target import ShiftBy
-    from kshare.group.restoration import StoreProgress, restore
+    from kshare.group.tools.offsets import GroupOffsets, list_offsets
+    from kshare.group.tools.owners import GroupOwners, owner
+    from kshare.group.tools.reset_target import ShiftBy
+    from kshare.group.tools.restoration import StoreProgress, restore
 
 __all__ = [
     "AsyncKeySharedConsumer",
@@ -55,22 +55,22 @@ _HOMES = {
     "ConsumerHealth": "kshare.group.metrics",
     "ConsumerMetrics": "kshare.group.metrics",
     "FencedError": "kshare.errors",
-    "GroupOffsets": "kshare.group.offsets",
-    "GroupOwners": "kshare.group.owners",
+    "GroupOffsets": "kshare.group.tools.offsets",
+    "GroupOwners": "kshare.group.tools.owners",
     "HostInfo": "kshare.assignment.interface.application",
     "KeySharedConsumer": "kshare.group.consumer.consumer",
     "Message": "kshare.group.message",
     "MetricsServer": "kshare.group.prometheus",
     "OffsetAndMetadata": "kshare.group.log.primary",
-    "ShiftBy": "kshare.group.reset_target",
-    "StoreProgress": "kshare.group.restoration",
+    "ShiftBy": "kshare.group.tools.reset_target",
+    "StoreProgress": "kshare.group.tools.restoration",
     "Transaction": "kshare.group.consumer.transaction",
     "TransactionAbortedError": "kshare.errors",
-    "list_offsets": "kshare.group.offsets",
-    "owner": "kshare.group.owners",
+    "list_offsets": "kshare.group.tools.offsets",
+    "owner": "kshare.group.tools.owners",
     "partitions_only": "kshare.group.consumer.subscriber",
     "register_metrics": "kshare.group.prometheus",
-    "restore": "kshare.group.restoration",
+    "restore": "kshare.group.tools.restoration",
     "serve_metrics": "kshare.group.prometheus",
 }
 

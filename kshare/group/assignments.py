@@ -16,7 +16,7 @@ from kshare.core.offsets import OFFSET_MAX
 from kshare.core.progress import TopicPartition
 from kshare.core.showing import shown
 from kshare.group.message import BatchMark, Message
-from kshare.group.protocol.subscription import Assigned
+from kshare.group.protocol.membership.subscription import Assigned
 from kshare.options.kinds import topic_fault
 
 __all__ = [

@@ -20,7 +20,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.backoff import Backoff
 from kshare.core.hashing import KeyRanges
 from kshare.core.progress import Progress, TopicPartition
@@ -28,10 +27,11 @@ from kshare.errors import FencedError, FetchTimeoutError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.query_starts import QueryStarts
 from kshare.group.core.work import DeliveryStart
-from kshare.group.offsets import GroupOffsets
 from kshare.group.session.session import GroupSession
+from kshare.group.tools.offsets import GroupOffsets
+from kshare.kafka.protocol.retry import CHANCE
+from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.retry import CHANCE
 
 __all__ = ["QueryMember"]
 

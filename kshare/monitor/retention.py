@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from kshare.cluster.cluster import TopicConfig
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
+from kshare.kafka.cluster import TopicConfig
 
 __all__ = ["EVERY_SECONDS", "LogView", "RetentionWatch"]
 
@@ -29,7 +29,7 @@ WARN_WITHIN = 0.1
 
 
 class LogView(Protocol):
-    """The part of a cluster that is asked: see :class:`~kshare.cluster.cluster.Cluster`."""
+    """The part of a cluster that is asked: see :class:`~kshare.kafka.cluster.Cluster`."""
 
     def topic_configs(self, topics: Collection[str], /) -> dict[str, TopicConfig]:
         """The configurations of topics."""

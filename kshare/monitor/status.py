@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, KeyRanges, key_hash
 from kshare.core.listing import duration, show_key
 from kshare.core.live import NO_LATENCY, Latency
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import CheckpointError
+from kshare.kafka.parked_keys import ParkedInfo, ParkedKey
 from kshare.monitor.offset_log import OffsetLog
 from kshare.monitor.report import entry_bytes, lag
 from kshare.monitor.stretches import batch_ranges, waiting

@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
-from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, TopicPartition
@@ -15,7 +14,8 @@ from kshare.dead_letters.record import Record
 from kshare.errors import FetchTimeoutError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.delivery.dispatcher import read_options
-from kshare.wire.reader.read_slice import read_slice
+from kshare.kafka.cluster import Cluster
+from kshare.read.reader.read_slice import read_slice
 
 __all__ = ["committed_of"]
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from functools import partial
 from typing import Any, Final, cast
 
-from kshare.cluster.parked_keys import ParkedKey, ParkedKeys
 from kshare.core.hashing import key_hash
 from kshare.core.showing import error_text, shown
 from kshare.dead_letters.record import (
@@ -26,12 +25,13 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.group.log.retry_log import Reason
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
+from kshare.kafka.parked_keys import ParkedKey, ParkedKeys
+from kshare.kafka.protocol.background import begin
 from kshare.options.raw import Faults
 from kshare.options.rules import Rule
 from kshare.processing.committed import committed_of
 from kshare.processing.handling import Handling
 from kshare.processing.policy import DeadLetter, Park
-from kshare.wire.protocol.background import begin
 
 __all__ = ["ConsumerEdge", "check_consumer", "message_of", "records_of"]
 

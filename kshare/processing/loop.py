@@ -16,9 +16,9 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeAlias
 
 from kshare.core.waits import Wait
+from kshare.kafka.protocol.retry import boot_time
+from kshare.kafka.protocol.wait_log import WaitLog
 from kshare.processing.held import SAY_SECONDS
-from kshare.wire.protocol.retry import boot_time
-from kshare.wire.protocol.wait_log import WaitLog
 
 __all__ = ["EngineLoop", "new_event_loop"]
 

@@ -29,13 +29,13 @@ from kshare.core.progress import TopicPartition
 from kshare.dead_letters.record import Record
 from kshare.dead_letters.writer import Letters
 from kshare.edge import edge
+from kshare.kafka.protocol.wait_log import WaitLog
 from kshare.processing.frame_rows import no_rows, records_of_rows, rows_of_outcomes
 from kshare.processing.frame_task import FrameTask, in_loop, letters_of, running
 from kshare.processing.handling import Handling
 from kshare.processing.held import SAY_SECONDS
-from kshare.wire.protocol.wait_log import WaitLog
-from kshare.wire.reader.open_reader import IDLE_SECONDS, Handled
-from kshare.wire.reader.reading_meter import ReadingMeter, Says, say_nothing
+from kshare.read.reader.open_reader import IDLE_SECONDS, Handled
+from kshare.read.reader.reading_meter import ReadingMeter, Says, say_nothing
 
 __all__ = ["process_open_rows"]
 
@@ -61,7 +61,7 @@ def process_open_rows(
         result: As of :func:`.process_rows`.
         options: The same.
         letters: The same.
-        says: As of :class:`~kshare.wire.reader.open_reader.OpenReader`.
+        says: As of :class:`~kshare.read.reader.open_reader.OpenReader`.
 
     Yields:
         Batches of rows as of :func:`.process_rows`; one without rows if nothing is done for a

@@ -66,7 +66,7 @@ def _in_jvm(plan: Any, above: tuple[str, ...]) -> Iterator[OpenSource]:
 
 
 def _has_name(relation: Any) -> bool:
-    """Whether a source was given a name; older versions of Spark have none."""
+    """True if a source was given a name; older versions of Spark have none."""
     # A node is asked for its fields first: through Py4J, it seems to have each attribute.
     if "sourceIdentifyingName" not in relation.productElementNames().mkString(" ").split():
         return False
@@ -88,7 +88,7 @@ def _in_connect(plan: Any, above: tuple[str, ...]) -> Iterator[OpenSource]:
 
 
 def why_not_in_reader(source: OpenSource, frame: Any, work: "Work") -> str | None:
-    """Why handlers cannot run in the tasks of a source, and what helps; None if they can."""
+    """The reason why handlers cannot run in tasks of a source, and what helps; None if they can."""
     return next(_obstacles(source, frame, work), None)
 
 

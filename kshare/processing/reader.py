@@ -25,13 +25,13 @@ from kshare.errors import (
 )
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Message
+from kshare.kafka.protocol.wait_log import WaitLog
 from kshare.processing.consumer_edge import records_of
 from kshare.processing.handling import Handling
 from kshare.processing.held import SAY_SECONDS, full
 from kshare.processing.intake import Intake
 from kshare.processing.kept_state import KeptState
 from kshare.processing.room import Allotment, Shares
-from kshare.wire.protocol.wait_log import WaitLog
 
 __all__ = ["READ_MAX", "Ending", "Reader", "Topics"]
 

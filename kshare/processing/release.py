@@ -24,7 +24,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
-from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import KeyRanges, key_hash
 from kshare.core.listing import show_key
 from kshare.core.progress import Progress, Slice, TopicPartition
@@ -37,7 +36,9 @@ from kshare.group.delivery.dispatcher import read_options
 from kshare.group.log.retry_log import RetryLog, Sequenced
 from kshare.group.log.topic import log_table
 from kshare.group.message import chunks
-from kshare.group.offsets import GroupOffsets
+from kshare.group.tools.offsets import GroupOffsets
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.protocol.wait_log import WaitLog
 from kshare.processing.replay import (
     Batch,
     Letter,
@@ -47,8 +48,7 @@ from kshare.processing.replay import (
     is_over,
     put_back,
 )
-from kshare.wire.protocol.wait_log import WaitLog
-from kshare.wire.reader.read_slice import read_slice
+from kshare.read.reader.read_slice import read_slice
 
 __all__ = ["Found", "Release", "Released", "first_without_letter"]
 

@@ -21,9 +21,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.parked_keys import ParkedKey
-from kshare.cluster.topics import is_internal
 from kshare.core.hashing import ALL_HASHES, KeyRanges, key_hash
 from kshare.core.listing import ParkedCount, counted
 from kshare.core.progress import Progress, Slice, TopicPartition
@@ -41,10 +38,13 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.transaction import Transaction
 from kshare.group.delivery.dispatcher import read_options
 from kshare.group.message import Message, chunks
-from kshare.group.offsets import GroupOffsets
+from kshare.group.tools.offsets import GroupOffsets
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.parked_keys import ParkedKey
+from kshare.kafka.topics import is_internal
 from kshare.options import KafkaConfig, Subscribe
 from kshare.options.kinds import topic_fault
-from kshare.wire.reader.read_slice import read_slice
+from kshare.read.reader.read_slice import read_slice
 
 __all__ = [
     "Batch",

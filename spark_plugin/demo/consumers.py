@@ -25,8 +25,8 @@ from typing import Final, TypeAlias
 from kshare.core.hashing import WHOLE, HashRange, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
-from kshare.group.owners import GroupOwners
-from kshare.group.protocol.range_owners import RangeOwner, owner_of
+from kshare.group.protocol.owners.range_owners import RangeOwner, owner_of
+from kshare.group.tools.owners import GroupOwners
 from kshare.start_folder import python_module
 from kshare.testing import OrderReport, produce, skewed_records
 from spark_plugin.demo.topic import Say, temporary_topic

@@ -15,12 +15,12 @@ from typing import Final, TypeAlias
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.examination import ExaminedCluster, log_bounds
-from kshare.cluster.parked_keys import ParkedKeys
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.examination import ExaminedCluster, log_bounds
+from kshare.kafka.parked_keys import ParkedKeys
+from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.options import KafkaConfig, Subscribe, parse_options
 from kshare.testing import FakeCluster, produce, skewed_records
 

@@ -22,22 +22,22 @@ from kshare.cli.doctor import (
 )
 from kshare.cli.doctor_cluster import examine_cluster
 from kshare.cli.findings import Finding
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.examination import ExaminedCluster
-from kshare.cluster.topics import (
-    INDIVIDUAL_COMMITS_TOPIC,
-    LEDGER_TOPIC,
-    PARKED_TOPIC,
-    POLICIES_TOPIC,
-)
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.errors import AuthorizationError
-from kshare.feedback.messages import TaskReport
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.examination import ExaminedCluster
+from kshare.kafka.topics import (
+    INDIVIDUAL_COMMITS_TOPIC,
+    LEDGER_TOPIC,
+    PARKED_TOPIC,
+    POLICIES_TOPIC,
+)
 from kshare.options import KafkaConfig, parse_options
+from kshare.query.feedback.messages import TaskReport
 from kshare.testing import FakeCluster, Record
 from tests.support.checkpoints import write_checkpoint
 from tests.support.services import EVENT_HUBS

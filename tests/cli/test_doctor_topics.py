@@ -10,16 +10,16 @@ from kshare.cli.doctor_topics import (
     own_topics,
 )
 from kshare.cli.features import Feature
-from kshare.cluster.cluster import TopicConfig
-from kshare.cluster.service import DryRun, Outcome, Replicas
-from kshare.cluster.topics import (
+from kshare.errors import AuthorizationError, UnknownTopicError
+from kshare.group.log.topic import OFFSETS_PARTITIONS
+from kshare.kafka.cluster import TopicConfig
+from kshare.kafka.service import DryRun, Outcome, Replicas
+from kshare.kafka.topics import (
     INDIVIDUAL_COMMITS_TOPIC,
     LEDGER_TOPIC,
     PARKED_TOPIC,
     POLICIES_TOPIC,
 )
-from kshare.errors import AuthorizationError, UnknownTopicError
-from kshare.group.log.topic import OFFSETS_PARTITIONS
 
 OWN = {own.spec.name: own for own in own_topics(None)}
 COMPACTED = TopicConfig(compacted=True, retention_ms=None)

@@ -16,7 +16,7 @@ from kshare.cli.features import (
     lacks_of_settings,
     text_of_api,
 )
-from kshare.wire.protocol import apis
+from kshare.kafka.protocol import apis
 
 LACKS = st.builds(
     Lack,

@@ -11,9 +11,9 @@ from kshare.cli import main
 from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
 from kshare.group import KeySharedConsumer
-from kshare.group.protocol.range_owners import RangeOwner
+from kshare.group.protocol.owners.range_owners import RangeOwner
 from kshare.group.session.session import GroupSession
-from kshare.group.status import RangeLag, range_lags
+from kshare.group.tools.status import RangeLag, range_lags
 from kshare.testing import FakeCluster
 from tests.support.groups import (
     GROUP,

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from kshare.cli import main
 from kshare.cli.connection import is_given, parse_properties, source_options
 from kshare.cli.shared_arguments import add_connection
-from kshare.cluster.parked_keys import PARKED_TOPIC
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError, OptionsError
 from kshare.group.log.retry_log import Reason, RetryLog
 from kshare.group.log.topic import log_table
+from kshare.kafka.parked_keys import PARKED_TOPIC
 from kshare.options import parse_options
 from kshare.testing import FakeCluster
 

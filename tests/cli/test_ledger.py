@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from kshare.cli import main
-from kshare.cluster.topics import LEDGER_TOPIC
 from kshare.errors import KafkaError
+from kshare.kafka.topics import LEDGER_TOPIC
 from kshare.options.sink import parse_sink_options
-from kshare.produce.ledger import Ledger
-from kshare.produce.ledger_state import Entry, State, encode
+from kshare.query.produce.ledger import Ledger
+from kshare.query.produce.ledger_state import Entry, State, encode
 from kshare.testing import FakeCluster
 
 OWN = f"{LEDGER_TOPIC}.a"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kshare.cli import main
-from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
-from kshare.group.description import GroupDescription, JoinedMember
 from kshare.group.log.primary import PrimaryOffsets
-from kshare.group.protocol.start import Anchor, Primary
+from kshare.group.protocol.commit_log.start import Anchor, Primary
 from kshare.group.session.session import GroupSession
+from kshare.group.tools.description import GroupDescription, JoinedMember
+from kshare.kafka.cluster import Cluster
 from kshare.options import Subscribe
 from kshare.testing import FakeCluster
 from tests.support.groups import (
@@ -231,7 +231,7 @@ def test_a_subscriber_that_was_killed_counts_until_its_session_is_over(
     """The coordinator says so; the fake cluster's says nothing of members."""
     killed = {"id-1": JoinedMember("id-1", "client-1", "/10.0.0.1")}
     known = [GroupDescription("stable", killed), GroupDescription("empty", {})]
-    monkeypatch.setattr("kshare.group.offsets.describe_group", lambda *_: known[0])
+    monkeypatch.setattr("kshare.group.tools.offsets.describe_group", lambda *_: known[0])
     code, out, err = run("reset", "--to", "earliest")
     assert (code, out) == (1, "")
     assert f"group {GROUP} is alive: client-1 on /10.0.0.1; stop its members first" in err

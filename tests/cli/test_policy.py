@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kshare.cli import main
-from kshare.cluster.topics import POLICIES_TOPIC
+from kshare.kafka.topics import POLICIES_TOPIC
 from kshare.testing import FakeCluster
 
 Run = Callable[..., tuple[int, str]]

@@ -9,7 +9,6 @@ import pytest
 
 from kshare.cli import main
 from kshare.cli.query import observed_status
-from kshare.cluster.end_log import EndLog
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.hashing import WHOLE, KeyRanges, split
 from kshare.core.live import NO_LATENCY, Latency, Live, LiveRange, encode_live, live_key
@@ -17,6 +16,7 @@ from kshare.core.open_batch import open_ranges
 from kshare.core.open_entry import LogPosition, OpenBatch
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.range_end import EndKey, RangeEnd
+from kshare.kafka.end_log import EndLog
 from kshare.monitor.status import PartitionStatus
 from kshare.testing import FakeCluster, Record
 from tests.support.checkpoints import write_checkpoint

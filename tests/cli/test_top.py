@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from kshare.cli import main
-from kshare.cluster.parked_keys import ParkedKeys
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.hashing import HASH_SPACE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
+from kshare.kafka.parked_keys import ParkedKeys
 from kshare.testing import FakeCluster
 from tests.support.checkpoints import write_checkpoint
 from tests.support.clock import WAIT_S, until

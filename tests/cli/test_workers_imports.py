@@ -104,7 +104,7 @@ def test_a_clone_of_other_sources_is_red(
     folder: Path, starter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unbuilt(folder)
-    with (folder / "kshare/wire/decode/layout.py").open("a") as file:
+    with (folder / "kshare/read/decode/layout.py").open("a") as file:
         file.write("# changed\n")
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text(

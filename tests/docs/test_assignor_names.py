@@ -113,7 +113,7 @@ def test_each_name_of_ours_is_there(name: str) -> None:
         "TaskAssignor.assigns",
         "TaskInfo.racks",
         "kshare.errors.NoError",
-        "kshare.planner.nowhere.Placement",
+        "kshare.query.planner.nowhere.Placement",
         "KafkaStreamsState.lag_for(consumer)",
         "AssignmentError.OVERLAPPING_CLIENT",
     ],

@@ -13,7 +13,7 @@ from itertools import count
 
 import pytest
 
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
+from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.options import parse_options
 from kshare.options.sink import parse_sink_options
 from kshare.options.table import OPTIONS

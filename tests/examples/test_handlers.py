@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
+from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.testing import FakeCluster
 from kshare.testing.records import watermarks
 

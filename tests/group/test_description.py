@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import KafkaError as RdKafkaError
 
 from kshare.errors import AuthenticationError
-from kshare.group import description
-from kshare.group.description import describe_group
+from kshare.group.tools import description
+from kshare.group.tools.description import describe_group
 from kshare.options import KafkaConfig
 
 

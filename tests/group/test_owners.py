@@ -10,12 +10,12 @@ from kshare.core.hashing import ALL_HASHES, HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownTopicError
 from kshare.group import GroupOwners, HostInfo, KeySharedConsumer, owner
-from kshare.group.description import GroupDescription, JoinedMember, describe_group
-from kshare.group.owners import OwnerTable, host_info, partition_of
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.records import Epoch, EpochMember, key_of
-from kshare.group.protocol.subscription import PROTOCOL
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.records import Epoch, EpochMember, key_of
+from kshare.group.protocol.membership.subscription import PROTOCOL
 from kshare.group.session.session import GroupSession
+from kshare.group.tools.description import GroupDescription, JoinedMember, describe_group
+from kshare.group.tools.owners import OwnerTable, host_info, partition_of
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S
 from tests.support.groups import (

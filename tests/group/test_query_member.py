@@ -12,8 +12,8 @@ from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError, ConsumerClosedError, FencedError
 from kshare.group.core.ownerships import no_epochs
-from kshare.group.offsets import GroupOffsets
 from kshare.group.query_member import QueryMember
+from kshare.group.tools.offsets import GroupOffsets
 from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster
 from tests.support.clock import Clock

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError
-from kshare.group.reset_target import ResetTo, ShiftBy, reset_offsets
+from kshare.group.tools.reset_target import ResetTo, ShiftBy, reset_offsets
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 START = datetime(2026, 3, 1, 6, tzinfo=UTC)

@@ -14,8 +14,9 @@ from kshare.core.hashing import WHOLE, HashRange, key_hash, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import DataLossError, OptionsError, UnknownTopicError
-from kshare.group import StoreProgress, restoration, restore
+from kshare.group import StoreProgress, restore
 from kshare.group.config.consumer_config import consumer_config
+from kshare.group.tools import restoration
 from kshare.testing import FakeCluster
 from tests.docs.test_examples import examples as examples_of
 from tests.support.clock import until

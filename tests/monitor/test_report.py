@@ -173,7 +173,7 @@ def test_an_error_shows_little_of_what_was_found() -> None:
 def test_only_who_reads_a_report_loads_pydantic() -> None:
     code = (
         "import sys\n"
-        "import kshare.planner, kshare.monitor.status, spark_plugin, spark_plugin.listener\n"
+        "import kshare.query.planner, kshare.monitor.status, spark_plugin, spark_plugin.listener\n"
         "from kshare.monitor.report import PartitionReport, decode_report, encode_report\n"
         "told = encode_report({('t', 0): PartitionReport(9, 5)})\n"
         "print('pydantic' in sys.modules)\n"

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.cli.show import as_json, as_text, parked_json, parked_text
-from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, HashRange, KeyRanges, key_hash
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.errors import CheckpointError, CheckpointVersionError, PlotError
+from kshare.kafka.parked_keys import ParkedInfo
 from kshare.monitor.plot import PANELS_MAX, draw, processed_bars
 from kshare.monitor.status import Checkpoint, Source, Status, describe, read_checkpoint
 from tests.support.checkpoints import SourceOffsets, write_checkpoint

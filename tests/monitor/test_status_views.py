@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from kshare.cli.live.snapshot import behind_of, of_query
 from kshare.cli.query import observed_status
 from kshare.cli.show import ago_text, as_json, as_text, late_rows, records_left
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRanges, key_hash, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.parked_keys import ParkedInfo
 from kshare.monitor.plot import panel
 from kshare.monitor.status import Checkpoint, Source, Status, describe, read_checkpoint
 from kshare.options import KafkaConfig

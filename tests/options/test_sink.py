@@ -11,7 +11,7 @@ from kshare.errors import OptionsError
 from kshare.options import SinkOptions, parse_sink_options
 from kshare.options.kafka_table import NOT_BUILT
 from kshare.options.table import OPTIONS
-from kshare.produce.config import producer_config, transactional_config
+from kshare.query.produce.config import producer_config, transactional_config
 from tests.support.effort import examples
 from tests.support.options import SECRET, SERVERS
 

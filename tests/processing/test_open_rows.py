@@ -21,8 +21,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kshare.cluster.end_log import EndLog
-from kshare.cluster.topics import RANGE_ENDS_TOPIC
 from kshare.core.hashing import ALL_HASHES, NO_HASHES, WHOLE, KeyRanges, split
 from kshare.core.live import Latency
 from kshare.core.open_batch import open_ranges, reached
@@ -30,15 +28,17 @@ from kshare.core.open_entry import LogPosition, OpenBatch
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.tasks import OpenTask
 from kshare.errors import ProcessingError
+from kshare.kafka.end_log import EndLog
+from kshare.kafka.protocol.wait_log import WaitLog
+from kshare.kafka.topics import RANGE_ENDS_TOPIC
 from kshare.options import EARLIEST, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign
 from kshare.processing import DeadLetter, Processor, Record, Retry, RetryAfter, open_rows
 from kshare.processing.open_rows import process_open_rows
+from kshare.read.reader import open_reader
+from kshare.read.reader.open_reader import Handled, OpenReader
 from kshare.testing import FakeCluster
-from kshare.wire.protocol.wait_log import WaitLog
-from kshare.wire.reader import open_reader
-from kshare.wire.reader.open_reader import Handled, OpenReader
 from tests.support.clock import WAIT_S, Ahead
 from tests.support.effort import examples
 from tests.support.groups import group_config

@@ -17,6 +17,7 @@ from kshare.group.config.consumer_config import consumer_config
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Reason, Remembered, RetryLog, Sequenced
 from kshare.group.log.topic import log_table
+from kshare.kafka.protocol.wait_log import WaitLog
 from kshare.processing import DeadLetter, Processor, Record, Retry
 from kshare.processing.core.sequences import Sequences
 from kshare.processing.kept_state import KeptState
@@ -24,7 +25,6 @@ from kshare.processing.release import Found, Release, Released, first_without_le
 from kshare.processing.replay import Replay
 from kshare.testing import FakeCluster, watermarks
 from kshare.testing import Record as Produced
-from kshare.wire.protocol.wait_log import WaitLog
 from tests.processing.running import ORDERS, run
 from tests.support.groups import FETCH_WAIT_MS, GROUP, LOG, eventually
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from kshare.cluster.parked_keys import ParkWatch
-from kshare.cluster.topics import PARKED_TOPIC, POLICIES_TOPIC
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.dead_letters.writer import HEADERS
@@ -19,6 +17,8 @@ from kshare.group.core.transaction_state import TransactionAction, TransactionSt
 from kshare.group.core.work import CommitRequest
 from kshare.group.message import Message
 from kshare.group.session.transaction_log import TransactionLog
+from kshare.kafka.parked_keys import ParkWatch
+from kshare.kafka.topics import PARKED_TOPIC, POLICIES_TOPIC
 from kshare.processing.replay import Replay, group_of
 from kshare.testing import FakeCluster, Record, watermarks
 from tests.support.groups import LOG

@@ -9,11 +9,11 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from kshare.cluster.cluster import Cluster
 from kshare.errors import AuthenticationError, KafkaError
+from kshare.kafka.cluster import Cluster
 from kshare.options import KafkaConfig, parse_options, parse_sink_options
 from kshare.options.model import Subscribe
-from kshare.produce import sender, write_rows
+from kshare.query.produce import sender, write_rows
 from tests.support.clock import Clock
 from tests.support.options import SECRET
 from tests.support.security import OAUTH

@@ -13,8 +13,8 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from kshare.errors import AuthenticationError
+from kshare.kafka.protocol.connection import Connection
 from kshare.security.sasl import sasl_mechanism
-from kshare.wire.protocol.connection import Connection
 from tests.support.options import SECRET
 from tests.support.security import config, listening, login
 

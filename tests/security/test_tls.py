@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kshare.errors import AuthenticationError
+from kshare.kafka.protocol.connection import Connection
 from kshare.operating_system import POSIX
 from kshare.options.frozen import Properties
 from kshare.security.tls import context_of, ssl_context
-from kshare.wire.protocol.connection import Connection
 from tests.support.certificates import Pair, jks_key, jks_of, make
 from tests.support.options import SECRET
 from tests.support.security import config, listening, properties, refused, tls_server

@@ -59,7 +59,7 @@ print(subprocess.run([sys.executable, "-c", read], input=sent, capture_output=Tr
 MAIN = (
     PRELOAD
     + """
-kernels = "kshare.wire.decode.compiled"
+kernels = "kshare.read.decode.compiled"
 daemon.manager = lambda: print(kernels in sys.modules, "kshare.options" in sys.modules)
 sys.argv = ["daemon", *{arguments}]
 daemon.main()

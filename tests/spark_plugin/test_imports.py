@@ -15,12 +15,12 @@ from kshare.testing import FakeCluster, Record
 COMMAND_LINE = {"matplotlib", "prometheus_client", "kshare.cli", "kshare.testing"}
 COMPILER = {
     *("numba", "llvmlite", "scipy"),
-    *("kshare.wire.decode.kernel_compiler", "kshare.wire.decode.kernels"),
+    *("kshare.read.decode.kernel_compiler", "kshare.read.decode.kernels"),
 }
-READER = {"kshare.wire.decode.compiled", "kshare.wire.reader.fetch_loop"}
+READER = {"kshare.read.decode.compiled", "kshare.read.reader.fetch_loop"}
 KERNELS = COMPILER | READER
-PLANNING = {"confluent_kafka", "kshare.cluster", "kshare.planner"}
-SINK = {"kshare.produce", "kshare.options.sink", "spark_plugin.sink"}
+PLANNING = {"confluent_kafka", "kshare.kafka.client", "kshare.query.planner"}
+SINK = {"kshare.query.produce", "kshare.options.sink", "spark_plugin.sink"}
 FOR_FAULTS_AND_CHOICES = {"cryptography", "kshare.assignment.racks", "pandas", "pydantic"}
 FOR_MESSAGES = {"msgspec"}
 NOT_IN_ANY = COMMAND_LINE | FOR_FAULTS_AND_CHOICES | FOR_MESSAGES | {"spark_plugin.listener"}
@@ -132,5 +132,5 @@ def test_the_driver_that_makes_a_writer(options: dict[str, str]) -> None:
 from pyspark.sql.types import StructType
 source.writer(StructType().add("value", "binary"), False)
 """
-    unwanted = NOT_IN_ANY | KERNELS | PLANNING | {"kshare.produce", "kafka", "pyarrow"}
+    unwanted = NOT_IN_ANY | KERNELS | PLANNING | {"kshare.query.produce", "kafka", "pyarrow"}
     assert sorted(modules(script) & unwanted) == []

@@ -17,7 +17,7 @@ source.reader(schema)
 LINE = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING kshare: option keyrange is ignored.* keyRanges"
 
 
-INFORM = 'logging.getLogger("kshare.wire").info("a leader has moved")'
+INFORM = 'logging.getLogger("kshare.read").info("a leader has moved")'
 
 
 def printed(before: str = "", *, after: str = "", level: str = "") -> str:
@@ -42,7 +42,7 @@ def test_who_has_set_up_logging_has_the_last_word() -> None:
 
 def test_a_variable_says_which_lines_are_shown() -> None:
     assert "a leader" not in printed(after=INFORM)
-    assert printed(after=INFORM, level="info").endswith(" INFO kshare.wire: a leader has moved\n")
+    assert printed(after=INFORM, level="info").endswith(" INFO kshare.read: a leader has moved\n")
     assert printed(after=INFORM, level="ERROR") == ""
 
 

@@ -128,8 +128,8 @@ def test_a_whole_clone_is_imported_as_a_whole(tmp_path: Path) -> None:
         ignored = shutil.ignore_patterns("kernels-*", "__pycache__")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     (tmp_path / "shows.py").write_text(
-        "import sys, spark_plugin, kshare, kshare.kafka_python, kshare.wire.decode.compiled as c\n"
-        "from kshare.wire.decode.kernel_library import locate\n"
+        "import sys, spark_plugin, kshare, kshare.kafka_python, kshare.read.decode.compiled as c\n"
+        "from kshare.read.decode.kernel_library import locate\n"
         "c._library()\n"
         "print(kshare.__file__, spark_plugin.__file__, locate())\n"
     )

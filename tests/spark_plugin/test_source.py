@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StringType, StructField, StructType
 
 from kshare.errors import KafkaError, OptionsError
-from kshare.produce import sender
+from kshare.query.produce import sender
 from kshare.testing import FakeCluster
 from spark_plugin.source import KshareDataSource
 from tests.support.options import BASE

@@ -7,9 +7,6 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
-from kshare.cluster.end_log import EndLog
-from kshare.cluster.parked_keys import ParkedKeys
-from kshare.cluster.topics import PARKED_TOPIC, RANGE_ENDS_TOPIC
 from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.open_batch import open_ranges
@@ -18,13 +15,16 @@ from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.core.range_end import EndKey, RangeEnd
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import OpenTask, PlannedSlice
-from kshare.feedback import server as server_module
-from kshare.feedback.server import FeedbackServer
 from kshare.formats.schemas import found_schemas
+from kshare.kafka.end_log import EndLog
+from kshare.kafka.parked_keys import ParkedKeys
+from kshare.kafka.topics import PARKED_TOPIC, RANGE_ENDS_TOPIC
 from kshare.options import SourceOptions, parse_options
+from kshare.query.feedback import server as server_module
+from kshare.query.feedback.server import FeedbackServer
+from kshare.read.reader.open_reader import OpenReader
+from kshare.read.reader.read_slice import OnEnd
 from kshare.testing import FakeCluster
-from kshare.wire.reader.open_reader import OpenReader
-from kshare.wire.reader.read_slice import OnEnd
 from spark_plugin import task_side
 from spark_plugin.partitions import OpenPartition, SlicePartition
 from tests.support.clock import WAIT_S

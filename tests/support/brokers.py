@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from kshare.kafka.protocol.apis import api_of
+from kshare.kafka.protocol.broker_pool import BrokerPool, PoolMemory
+from kshare.kafka.protocol.messages import Address
 from kshare.options import KafkaConfig, parse_options
-from kshare.wire.protocol.apis import api_of
-from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
-from kshare.wire.protocol.messages import Address
 from tests.support.clock import Clock
 
 ONE, TWO, THREE, FOUR = ("one", 1), ("two", 2), ("three", 3), ("four", 4)

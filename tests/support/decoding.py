@@ -8,8 +8,8 @@ import pyarrow as pa
 from kshare.core.hashing import WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
-from kshare.wire.decode import records
-from kshare.wire.decode.records import Decoder, index_batches
+from kshare.read.decode import records
+from kshare.read.decode.records import Decoder, index_batches
 from tests.support.batches import Batch, Rec, batch_of, numbered
 
 FEW = numbered(

@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from kshare.cluster.cluster import TopicConfig
-from kshare.cluster.parked_keys import ParkedKey, ParkWatch
 from kshare.core.listing import ParkedCount
 from kshare.core.progress import TopicPartition
+from kshare.kafka.cluster import TopicConfig
+from kshare.kafka.parked_keys import ParkedKey, ParkWatch
 from kshare.options import SourceOptions, Topics, parse_options
-from kshare.planner import StreamPlanner
+from kshare.query.planner import StreamPlanner
 from tests.support.planner import Feedback
 
 

@@ -15,7 +15,7 @@ from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
-from kshare.group.protocol.subscription import Assigned
+from kshare.group.protocol.membership.subscription import Assigned
 from kshare.testing import FakeCluster
 from tests.support.groups import FETCH_WAIT_MS
 from tests.support.parked_keys import FakeParked

@@ -4,8 +4,8 @@ import socket
 
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import Ticket
-from kshare.feedback.messages import TaskReport, seal
-from kshare.feedback.server import FeedbackServer
+from kshare.query.feedback.messages import TaskReport, seal
+from kshare.query.feedback.server import FeedbackServer
 from tests.support.clock import WAIT_S
 
 HERE = ("127.0.0.1", 9092)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from kshare.wire.decode import columns
+from kshare.read.decode import columns
 
 _PROT_NONE = 0
 _libc = ctypes.CDLL(None, use_errno=True)

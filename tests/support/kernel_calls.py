@@ -8,11 +8,11 @@ import numpy as np
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice
-from kshare.wire.decode import compiled, status
-from kshare.wire.decode.columns import COLUMNS, Columns
-from kshare.wire.decode.compiled import Batches, Bytes
-from kshare.wire.decode.layout import BATCH, ScanState
-from kshare.wire.decode.wanted import WantedRecords
+from kshare.read.decode import compiled, status
+from kshare.read.decode.columns import COLUMNS, Columns
+from kshare.read.decode.compiled import Batches, Bytes
+from kshare.read.decode.layout import BATCH, ScanState
+from kshare.read.decode.wanted import WantedRecords
 
 EVERYTHING = Slice("t", 0, (Rectangle(OffsetRange(0, (1 << 63) - 1), WHOLE),))
 Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
@@ -126,7 +126,7 @@ def _murmur() -> Any:
     """Compiled when it is called first: that takes a second, and few of the callers need it."""
     from numba import njit, types
 
-    from kshare.wire.decode.kernels.native import hash_key, hash_offset
+    from kshare.read.decode.kernels.native import hash_key, hash_offset
 
     @njit(types.int64(types.int64, types.int64, types.int64))
     def compiled_murmur(begin: Any, size: Any, offset: Any) -> Any:

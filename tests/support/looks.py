@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from kshare.cli.live.snapshot import RangeLine, Snapshot, of_query
-from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
 from kshare.core.hashing import HashRange, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KshareError
+from kshare.kafka.parked_keys import ParkedInfo, ParkedKey
 from kshare.monitor.status import Status, describe, partition_status, read_checkpoint
 from tests.support.documents import ROOT
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from kshare.wire.decode.lz4_frames import _descriptor_checksum
+from kshare.read.decode.lz4_frames import _descriptor_checksum
 from tests.support.batches import compress
 
 

@@ -11,8 +11,8 @@ from kshare.core.progress import TopicPartition
 from kshare.core.range_end import EndKey, RangeEnd, RangeEnds
 from kshare.core.tasks import OpenTask
 from kshare.options import parse_options
-from kshare.planner import StreamPlanner
-from kshare.planner.query_group import QueryMemberLike
+from kshare.query.planner import StreamPlanner
+from kshare.query.planner.query_group import QueryMemberLike
 from tests.support.planner import Feedback, Log, LogTimes, Parking, check_once, check_order
 
 Rows = list[tuple[TopicPartition, int]]

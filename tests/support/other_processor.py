@@ -17,9 +17,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from kshare.wire.decode import avro_step, json_kind, message_table, node_kind
-from kshare.wire.decode.kernels.targets import Target
-from kshare.wire.decode.layout import (
+from kshare.read.decode import avro_step, json_kind, message_table, node_kind
+from kshare.read.decode.kernels.targets import Target
+from kshare.read.decode.layout import (
     BATCH,
     COPY_SLACK,
     ENUM_NAME,
@@ -204,7 +204,7 @@ class OtherProcessor:
         self._process.communicate()  # the end of its input is its end
 
     def kernel(self, name: str) -> Callable[..., int]:
-        """A kernel, as :mod:`kshare.wire.decode.compiled` calls it."""
+        """A kernel, as :mod:`kshare.read.decode.compiled` calls it."""
         return lambda *arguments: self._call(name, arguments)
 
     def _call(self, name: str, arguments: tuple[Any, ...]) -> int:

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 from confluent_kafka.admin import AdminClient
 
-from kshare.cluster.parked_keys import ParkedKey, ParkedKeys
 from kshare.core.listing import ParkedCount
+from kshare.kafka.parked_keys import ParkedKey, ParkedKeys
 from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster
 

@@ -9,8 +9,6 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from kshare.cluster.cluster import TopicConfig
-from kshare.cluster.parked_keys import ParkWatch
 from kshare.core.admission import StampedOffset
 from kshare.core.batch import limited_slices
 from kshare.core.checkpoint import decode
@@ -20,10 +18,12 @@ from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.errors import DataLossError
-from kshare.feedback.messages import Executor
-from kshare.feedback.server import FeedbackServer
+from kshare.kafka.cluster import TopicConfig
+from kshare.kafka.parked_keys import ParkWatch
 from kshare.options import SourceOptions, Topics, parse_options
-from kshare.planner import StreamPlanner, time_alignment
+from kshare.query.feedback.messages import Executor
+from kshare.query.feedback.server import FeedbackServer
+from kshare.query.planner import StreamPlanner, time_alignment
 
 KEYS = [f"key-{number}".encode() for number in range(12)]
 T0 = TopicPartition("t", 0)

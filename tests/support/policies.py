@@ -1,6 +1,6 @@
 """Policies that live in memory."""
 
-from kshare.cluster.policies import Policy, PolicyWatch
+from kshare.kafka.policies import Policy, PolicyWatch
 from kshare.options import KafkaConfig
 
 __all__ = ["FakePolicies"]

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kshare.cluster.policies import PolicyWatch
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import TopicPartition
 from kshare.group import KeySharedConsumer
+from kshare.kafka.policies import PolicyWatch
 from kshare.testing import FakeCluster
 from tests.support.groups import T0, quick_settings
 from tests.support.policies import FakePolicies

@@ -73,8 +73,8 @@ def read(folder: Path) -> Results:
 def place(nodeid: str) -> str:
     """Return the file of an integration test, the folder of a unit test.
 
-    >>> place("tests/wire/decode/test_kernels.py::test_crc")
-    'tests/wire/decode'
+    >>> place("tests/read/decode/test_kernels.py::test_crc")
+    'tests/read/decode'
     >>> place("integration/test_faults.py::test_leader")
     'integration/test_faults.py'
     """

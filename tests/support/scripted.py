@@ -15,14 +15,14 @@ import kshare
 from kshare.core.progress import TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import FetchGroup, PlannedSlice
+from kshare.kafka.protocol.apis import api_of
+from kshare.kafka.protocol.broker_pool import BrokerPool, PoolMemory
+from kshare.kafka.protocol.brokers import Brokers, Leader
+from kshare.kafka.protocol.connection import BrokerConnection
+from kshare.kafka.protocol.messages import Address
+from kshare.kafka.protocol.retry import Clock
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.apis import api_of
-from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
-from kshare.wire.protocol.brokers import Brokers, Leader
-from kshare.wire.protocol.connection import BrokerConnection
-from kshare.wire.protocol.messages import Address
-from kshare.wire.protocol.retry import Clock
-from kshare.wire.reader.read_slice import SliceReader, reader_options
+from kshare.read.reader.read_slice import SliceReader, reader_options
 from tests.support.batches import split_batches
 from tests.support.clock import Clock as FakeClock
 

@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.tasks import PlannedSlice
+from kshare.kafka.protocol.apis import api_of
+from kshare.kafka.protocol.broker_pool import BrokerPool, PoolMemory
+from kshare.kafka.protocol.brokers import Leader
+from kshare.kafka.protocol.connection import BrokerConnection
+from kshare.kafka.protocol.messages import Address
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.apis import api_of
-from kshare.wire.protocol.broker_pool import BrokerPool, PoolMemory
-from kshare.wire.protocol.brokers import Leader
-from kshare.wire.protocol.connection import BrokerConnection
-from kshare.wire.protocol.messages import Address
-from kshare.wire.reader.read_slice import OnEnd, SliceReader, reader_options
+from kshare.read.reader.read_slice import OnEnd, SliceReader, reader_options
 from tests.support.batches import split_batches
 from tests.support.clock import Clock
 

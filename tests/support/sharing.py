@@ -13,8 +13,8 @@ import pytest
 
 from kshare.core.offsets import OffsetRange
 from kshare.core.tasks import FetchGroup, fetch_groups
-from kshare.wire.sharing.chunks import forget_query
-from kshare.wire.sharing.files import _held_indexes, held_files, index_name
+from kshare.read.sharing.chunks import forget_query
+from kshare.read.sharing.files import _held_indexes, held_files, index_name
 
 COUNT, RANGES = 300, 4
 
@@ -45,8 +45,8 @@ import os, signal, sys, tempfile
 tempfile.tempdir, what, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
 from kshare.core.offsets import OffsetRange
 from kshare.core.tasks import fetch_groups
-from kshare.wire.sharing import files
-from kshare.wire.sharing.chunks import SharedChunks
+from kshare.read.sharing import files
+from kshare.read.sharing.chunks import SharedChunks
 files._LOCK_SECONDS = 60.0  # a slow machine is no sibling that hangs
 siblings = fetch_groups("q", "b", [OffsetRange(0, 300)] * 4)[number]
 content = sys.stdin.buffer.read()  # all begin at once

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kshare.group.membership import member_link as link_module
-from kshare.wire.protocol.apis import api_of
+from kshare.kafka.protocol.apis import api_of
 
 __all__ = ["SilentConnection", "silent_connections"]
 

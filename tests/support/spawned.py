@@ -4,7 +4,7 @@ import os
 
 from kshare.core.tasks import PlannedSlice
 from kshare.options import SourceOptions
-from kshare.wire.reader.read_slice import read_slices
+from kshare.read.reader.read_slice import read_slices
 
 
 def read(options: SourceOptions, planned: PlannedSlice) -> tuple[int, list[tuple[bytes, int]]]:

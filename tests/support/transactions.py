@@ -9,9 +9,9 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.group import KeySharedConsumer
 from kshare.group.consumer.transaction import Transaction
-from kshare.group.offsets import list_offsets
+from kshare.group.tools.offsets import list_offsets
+from kshare.read.reader.read_slice import read_slice
 from kshare.testing import FakeCluster, watermarks
-from kshare.wire.reader.read_slice import read_slice
 from tests.support.clock import WAIT_S
 from tests.support.groups import GROUP, LOG
 

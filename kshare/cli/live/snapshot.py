@@ -23,11 +23,11 @@ from kshare.cli.show import (
     range_hashes_text,
     waits_text,
 )
-from kshare.cluster.parked_keys import ParkedInfo, ParkedKey
 from kshare.core.checkpoint import RangeLimit
 from kshare.core.hashing import HASH_SPACE, HashRange, KeyRanges, key_hash
 from kshare.core.progress import TopicPartition
-from kshare.group.status import GroupStatus, MemberLoad, MemberStatus, RangeLag
+from kshare.group.tools.status import GroupStatus, MemberLoad, MemberStatus, RangeLag
+from kshare.kafka.parked_keys import ParkedInfo, ParkedKey
 from kshare.monitor.plot import Panel, chosen, panel, window
 from kshare.monitor.report import lag
 from kshare.monitor.status import (

@@ -22,11 +22,11 @@ from typing import Final, Protocol, TypeAlias
 from kshare.cli.connection import is_given, kafka_config, log_topic, needed_kafka_config
 from kshare.cli.live.snapshot import RangeLine, Snapshot, of_group, of_query
 from kshare.cli.query import query_status, with_ends
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError, KshareError
-from kshare.group.status import GroupObserver
+from kshare.group.tools.status import GroupObserver
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
 from kshare.monitor.report import lag
 from kshare.monitor.status import describe, read_checkpoint
 from kshare.options import KafkaConfig

@@ -26,7 +26,7 @@ from kshare.formats.avro.schema import (
 )
 from kshare.formats.avro.skipping import Skipping
 from kshare.formats.avro.types import is_split, members
-from kshare.wire.decode import avro_step
+from kshare.read.decode import avro_step
 
 __all__ = ["Node", "compile_writer", "nodes_of"]
 
@@ -54,7 +54,7 @@ class Node:
 
 
 def nodes_of(kind: pa.DataType, number: int = 0) -> Node:
-    """Return the nodes of a type, as :class:`kshare.wire.decode.output.Output` numbers them."""
+    """Return the nodes of a type, as :class:`kshare.read.decode.output.Output` numbers them."""
     if pa.types.is_struct(kind):
         listed = [(one.name, one.type) for one in kind]
     elif pa.types.is_list(kind):

@@ -18,9 +18,9 @@ from kshare.formats.avro.types import arrow_type, refuse_recursion
 from kshare.formats.decoder import Decoded, Fault
 from kshare.formats.payloads import Payloads
 from kshare.formats.selection import selected
-from kshare.wire.decode import avro_step, compiled, status
-from kshare.wire.decode.layout import AvroState
-from kshare.wire.decode.output import Output
+from kshare.read.decode import avro_step, compiled, status
+from kshare.read.decode.layout import AvroState
+from kshare.read.decode.output import Output
 
 __all__ = ["AvroDecoder"]
 

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from kshare.formats.avro.program import Program
-from kshare.wire.decode import avro_step as step
+from kshare.read.decode import avro_step as step
 
 __all__ = ["reason"]
 
@@ -32,7 +32,7 @@ def reason(program: Program, number: int, code: int, value: int) -> str:
     Args:
         program: The steps.
         number: The step at which the record is bad.
-        code: What is wrong, of :mod:`kshare.wire.decode.avro_step`.
+        code: What is wrong, of :mod:`kshare.read.decode.avro_step`.
         value: The number that is wrong, where the code has one.
     """
     detail: Any = program.details.get(number, "")

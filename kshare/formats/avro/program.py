@@ -1,6 +1,6 @@
 """The steps of a decoder under construction, and what is said of each if a record is bad there.
 
-The kernel's side is :mod:`kshare.wire.decode.avro_step`.
+The kernel's side is :mod:`kshare.read.decode.avro_step`.
 """
 
 from typing import Any, Final
@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from kshare.wire.decode import avro_step
-from kshare.wire.decode.layout import STEP
+from kshare.read.decode import avro_step
+from kshare.read.decode.layout import STEP
 
 __all__ = ["Incompatible", "Program"]
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from kshare.formats.avro.program import Program
 from kshare.formats.avro.schema import Array, Fixed, Map, Record, Schema, Union
-from kshare.wire.decode import avro_step
+from kshare.read.decode import avro_step
 
 __all__ = ["Skipping"]
 

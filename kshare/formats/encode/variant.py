@@ -24,7 +24,7 @@ from kshare.formats.encode.texts import quoted
 from kshare.formats.encode.variant_scalars import SIZES, binary_texts, scalar_texts
 from kshare.formats.framing import bytes_of as bytes_of_column
 from kshare.formats.variant_type import VARIANT
-from kshare.wire.decode import variant_kind as kinds
+from kshare.read.decode import variant_kind as kinds
 
 __all__ = ["is_variant", "variant_texts"]
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import compute
 
 from kshare.formats.encode.parts import Ints, joined
-from kshare.wire.decode import variant_kind as kinds
+from kshare.read.decode import variant_kind as kinds
 
 __all__ = ["SIZES", "binary_texts", "scalar_texts"]
 

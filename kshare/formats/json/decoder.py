@@ -23,9 +23,9 @@ from kshare.formats.json.reasons import EXCERPT_MAX, excerpt, grammar_reason, ty
 from kshare.formats.json.steps import Steps
 from kshare.formats.payloads import Payloads, payload_of
 from kshare.formats.selection import selected
-from kshare.wire.decode import compiled, json_kind, status
-from kshare.wire.decode.layout import JsonState
-from kshare.wire.decode.output import Output
+from kshare.read.decode import compiled, json_kind, status
+from kshare.read.decode.layout import JsonState
+from kshare.read.decode.output import Output
 
 __all__ = ["JsonDecoder"]
 

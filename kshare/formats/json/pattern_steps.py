@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from kshare.formats.json.patterns import parts_of
-from kshare.wire.decode import pattern_step as steps
+from kshare.read.decode import pattern_step as steps
 
 __all__ = ["Step", "pattern_steps"]
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from kshare.formats.json.options import JsonOptions
 from kshare.formats.json.syntax import MalformedError, Text, java_text
-from kshare.wire.decode import variant_kind
+from kshare.read.decode import variant_kind
 
 __all__ = ["OPTIONS", "PlainVariant", "too_large"]
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from kshare.wire.decode import json_kind
+from kshare.read.decode import json_kind
 
 __all__ = ["excerpt", "grammar_reason", "type_name"]
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 from kshare.formats.json.options import JsonOptions
 from kshare.formats.json.pattern_steps import Step, pattern_steps
 from kshare.formats.json.times import zone_of
-from kshare.wire.decode import json_kind, pattern_step
-from kshare.wire.decode.compiled import address
-from kshare.wire.decode.layout import JSON_FIELD, JSON_LEVEL, JSON_STEP, JsonState
+from kshare.read.decode import json_kind, pattern_step
+from kshare.read.decode.compiled import address
+from kshare.read.decode.layout import JSON_FIELD, JSON_LEVEL, JSON_STEP, JsonState
 
 __all__ = ["Steps", "powers_of_five_and_ten"]
 

@@ -21,15 +21,15 @@ from kshare.formats.json.reasons import grammar_reason
 from kshare.formats.json.steps import powers_of_five_and_ten
 from kshare.formats.payloads import Payloads, payload_of
 from kshare.formats.variant_type import VARIANT
-from kshare.wire.decode import compiled, json_kind, status, variant_kind
-from kshare.wire.decode.layout import (
+from kshare.read.decode import compiled, json_kind, status, variant_kind
+from kshare.read.decode.layout import (
     COPY_SLACK,
     VARIANT_FIELD,
     VARIANT_KEY,
     VARIANT_LEVEL,
     VariantState,
 )
-from kshare.wire.decode.output import Output
+from kshare.read.decode.output import Output
 
 __all__ = ["VariantDecoder"]
 

@@ -25,9 +25,9 @@ from kshare.formats.protobuf.indexes import without_indexes
 from kshare.formats.protobuf.merging import merged
 from kshare.formats.protobuf.schema import Message, arrow_type
 from kshare.formats.protobuf.tables import Tables
-from kshare.wire.decode import compiled, status
-from kshare.wire.decode import message_table as table
-from kshare.wire.decode.layout import (
+from kshare.read.decode import compiled, status
+from kshare.read.decode import message_table as table
+from kshare.read.decode.layout import (
     ENUM_NAME,
     FRAME,
     MESSAGE,
@@ -36,7 +36,7 @@ from kshare.wire.decode.layout import (
     MessageDecoding,
     RowDecoding,
 )
-from kshare.wire.decode.output import Output
+from kshare.read.decode.output import Output
 
 __all__ = ["ProtobufDecoder"]
 

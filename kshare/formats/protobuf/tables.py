@@ -1,7 +1,7 @@
 """A Protobuf message as the tables that the kernel reads.
 
-See MESSAGE and MESSAGE_FIELD in :mod:`kshare.wire.decode.layout`. Guarantee: a field's node is that
-of its place in the Arrow type, counted in preorder, as :mod:`kshare.wire.decode.output` does.
+See MESSAGE and MESSAGE_FIELD in :mod:`kshare.read.decode.layout`. Guarantee: a field's node is that
+of its place in the Arrow type, counted in preorder, as :mod:`kshare.read.decode.output` does.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kshare.formats.protobuf.schema import WIRE_TYPES, EnumType, Field, Message
-from kshare.wire.decode import message_table as table
-from kshare.wire.decode.layout import ENUM_NAME, MESSAGE, MESSAGE_ENUM, MESSAGE_FIELD
+from kshare.read.decode import message_table as table
+from kshare.read.decode.layout import ENUM_NAME, MESSAGE, MESSAGE_ENUM, MESSAGE_FIELD
 
 __all__ = ["Tables"]
 

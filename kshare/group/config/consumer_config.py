@@ -12,7 +12,6 @@ from dataclasses import replace
 from inspect import iscoroutinefunction
 from typing import Any, Final
 
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.errors import OptionsError
 from kshare.group.config.names import (
     HARMLESS,
@@ -30,7 +29,8 @@ from kshare.group.config.table import (
     TRANSACTION_MS,
     ConsumerConfig,
 )
-from kshare.group.protocol.subscription import RANGE
+from kshare.group.protocol.membership.subscription import RANGE
+from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.options import KafkaConfig
 from kshare.options.kafka import parse_kafka
 from kshare.options.kafka_table import (

@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 from kshare.group.config.table import CONFIGS, ConsumerConfig
-from kshare.group.protocol.report import ROUND_ROBIN
-from kshare.group.protocol.subscription import RANGE
+from kshare.group.protocol.membership.report import ROUND_ROBIN
+from kshare.group.protocol.membership.subscription import RANGE
 from kshare.options.rules import Rule, idle
 
 __all__ = ["CONSUMER_RULES", "facts_of", "needs_explicit"]

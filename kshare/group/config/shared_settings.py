@@ -3,7 +3,7 @@
 import hashlib
 
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.protocol.shared_settings import Settings
+from kshare.group.protocol.commit_log.shared_settings import Settings
 
 __all__ = ["shared_settings"]
 

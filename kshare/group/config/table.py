@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from kshare.cluster.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.commit import Purgatory
-from kshare.group.protocol.report import NO_REPORT, ROUND_ROBIN, MemberReport
-from kshare.group.protocol.subscription import PROTOCOL, RANGE
+from kshare.group.protocol.commit_log.commit import Purgatory
+from kshare.group.protocol.membership.report import NO_REPORT, ROUND_ROBIN, MemberReport
+from kshare.group.protocol.membership.subscription import PROTOCOL, RANGE
+from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.options import KafkaConfig
 from kshare.options.frozen import FrozenMapping
 from kshare.options.kinds import (
@@ -29,7 +29,7 @@ from kshare.options.kinds import (
 from kshare.options.model import RECORD_BYTES
 from kshare.options.table import OPTIONS
 from kshare.options.typed_rows import TypedRows
-from kshare.wire.reader.tail_reader import NamedReset
+from kshare.read.reader.tail_reader import NamedReset
 
 __all__ = [
     "CLAIM_TIMEOUT_MS",

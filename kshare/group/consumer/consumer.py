@@ -10,9 +10,6 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from kshare.cluster.parked_keys import ParkWatch
-from kshare.cluster.parking import ParkView
-from kshare.cluster.policies import PolicyWatch
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError
@@ -37,6 +34,9 @@ from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.message import ACKNOWLEDGED, Message
 from kshare.group.metrics import ConsumerHealth, ConsumerMetrics, Latencies
 from kshare.group.session.session import GroupSession
+from kshare.kafka.parked_keys import ParkWatch
+from kshare.kafka.parking import ParkView
+from kshare.kafka.policies import PolicyWatch
 from kshare.options import KafkaConfig
 
 __all__ = ["KeySharedConsumer", "check_number"]

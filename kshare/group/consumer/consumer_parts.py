@@ -11,8 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakMethod
 
-from kshare.cluster.parking import Parking, ParkView
-from kshare.cluster.policies import PolicyWatch
 from kshare.core.progress import TopicPartition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.call_state import CallState
@@ -28,8 +26,10 @@ from kshare.group.delivery.dispatcher import Dispatcher, reader_of
 from kshare.group.delivery.shared_dispatcher import SharedDispatcher
 from kshare.group.message import ReleaseCount
 from kshare.group.session.session import GroupSession
+from kshare.kafka.parking import Parking, ParkView
+from kshare.kafka.policies import PolicyWatch
+from kshare.kafka.protocol.background import Waker
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.background import Waker
 
 if TYPE_CHECKING:
     from kshare.group.consumer.typed_calls import TypedCalls

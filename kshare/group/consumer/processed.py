@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from kshare.cluster.policies import INDIVIDUAL_COMMIT
 from kshare.core.hashing import NO_HASHES, key_hash
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import OptionsError, PolicyError
@@ -27,6 +26,7 @@ from kshare.group.log.retry_log import Attempted, RetryLog
 from kshare.group.log.topic import LogTopic, log_table
 from kshare.group.message import Message
 from kshare.group.session.transaction_log import Gap
+from kshare.kafka.policies import INDIVIDUAL_COMMIT
 from kshare.options.raw import Faults
 from kshare.options.rules import Rule
 

@@ -19,9 +19,9 @@ from kshare.group.consumer.subscriber import Callbacks, Subscriber
 from kshare.group.consumer.topic_lookup import SubscribedTopics, check_existence, log_offsets
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.log.primary import OffsetAndMetadata
-from kshare.group.offsets import GroupOffsets
-from kshare.group.protocol.subscription import Assigned
+from kshare.group.protocol.membership.subscription import Assigned
 from kshare.group.session.session import GroupSession
+from kshare.group.tools.offsets import GroupOffsets
 
 __all__ = ["Reading"]
 

@@ -28,7 +28,7 @@ from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.message import Message
 from kshare.group.metrics import DeliveryPause
 from kshare.group.session.session import GroupSession
-from kshare.wire.protocol.background import Waker
+from kshare.kafka.protocol.background import Waker
 
 __all__ = ["Fresh", "Receiver", "Take", "wall_time"]
 

@@ -7,10 +7,10 @@ each. Policies are looked at with each assignment and each commit, and are then 
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyWatch
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import PolicyError
-from kshare.group.protocol.subscription import Assigned
+from kshare.group.protocol.membership.subscription import Assigned
+from kshare.kafka.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy, PolicyWatch
 
 __all__ = ["Restrictions"]
 

@@ -24,8 +24,8 @@ from kshare.group.assignments import as_assigned
 from kshare.group.consumer.call_state import raise_first
 from kshare.group.consumer.topic_lookup import SubscribedTopics, TopicPatterns
 from kshare.group.membership.handle import MemberHandle
-from kshare.group.protocol.holdings import Change, assigned_minus
-from kshare.group.protocol.subscription import Assigned
+from kshare.group.protocol.membership.holdings import Change, assigned_minus
+from kshare.group.protocol.membership.subscription import Assigned
 from kshare.options import KafkaConfig
 
 __all__ = ["Callbacks", "Host", "Listener", "Subscriber", "partitions_only"]

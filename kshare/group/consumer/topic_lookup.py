@@ -19,16 +19,16 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.topics import is_internal
 from kshare.core.progress import TopicPartition
 from kshare.core.showing import shown
 from kshare.core.waits import Wait
 from kshare.errors import KafkaError, UnknownTopicError
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.protocol.wait_log import WaitLog
+from kshare.kafka.topics import is_internal
 from kshare.options import KafkaConfig, Subscribe
 from kshare.options.kinds import topic_fault
 from kshare.options.pattern import java_pattern
-from kshare.wire.protocol.wait_log import WaitLog
 
 __all__ = ["SubscribedTopics", "TopicPatterns", "check_existence", "log_offsets"]
 

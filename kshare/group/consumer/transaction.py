@@ -18,8 +18,8 @@ and for the log no more then, but for what is asked of brokers: a fence, a new p
 itself. Between them, the transaction is aborted.
 
 Cost: one producer for each consumer; a new one after an abort, and after a commit that may have
-been asked for twice (:mod:`kshare.produce.config`). A commit of a new producer waits until the log
-was read once, 0.5 s at most.
+been asked for twice (:mod:`kshare.query.produce.config`). A commit of a new producer waits until
+the log was read once, 0.5 s at most.
 """
 
 import logging

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
-from kshare.cluster.client import kafka_error, kind_of
 from kshare.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -20,9 +19,10 @@ from kshare.errors import (
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.transaction_state import GiveUp, ProducerEpoch
 from kshare.group.session.transaction_log import TransactionLog
-from kshare.produce.config import commit_transaction, consumer_producer_config
-from kshare.produce.sender import Sender, write_error
-from kshare.wire.protocol.error_codes import Kind
+from kshare.kafka.client import kafka_error, kind_of
+from kshare.kafka.protocol.error_codes import Kind
+from kshare.query.produce.config import commit_transaction, consumer_producer_config
+from kshare.query.produce.sender import Sender, write_error
 
 __all__ = ["Headers", "TransactionProducer", "closed"]
 

@@ -25,7 +25,7 @@ from kshare.group.core.left_out import LeftOut, ParkedHashes
 from kshare.group.core.position import NextDelivery, Position
 from kshare.group.core.work import DeliveryStart, LateWork
 from kshare.group.message import Message
-from kshare.group.protocol.subscription import Assigned
+from kshare.group.protocol.membership.subscription import Assigned
 
 __all__ = ["Deliveries", "MayCount", "Starts"]
 

@@ -20,8 +20,8 @@ from kshare.core.backoff import Backoff
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.core.right import Liveness
-from kshare.group.protocol.membership_state import Membership, State
-from kshare.group.protocol.requests import (
+from kshare.group.protocol.membership.membership_state import Membership, State
+from kshare.group.protocol.membership.requests import (
     Code,
     FindCoordinator,
     Heartbeat,

@@ -8,15 +8,15 @@ from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError, ForeignMemberError
 from kshare.group.core.work import DeliveryStart, ProcessedWork
-from kshare.group.protocol.actions import Action, Append, Delete, Unblock
-from kshare.group.protocol.commit import is_read_back
-from kshare.group.protocol.cooperator import Cooperator
-from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.plain_owner import OffsetOwner, PlainOwner
-from kshare.group.protocol.records import Block, Claim
-from kshare.group.protocol.start import Reason
-from kshare.group.protocol.subscription import Assigned
+from kshare.group.protocol.commit_log.commit import is_read_back
+from kshare.group.protocol.commit_log.log import PartitionLog
+from kshare.group.protocol.commit_log.records import Block, Claim
+from kshare.group.protocol.commit_log.start import Reason
+from kshare.group.protocol.membership.subscription import Assigned
+from kshare.group.protocol.owners.actions import Action, Append, Delete, Unblock
+from kshare.group.protocol.owners.cooperator import Cooperator
+from kshare.group.protocol.owners.owner import Owner, Phase
+from kshare.group.protocol.owners.plain_owner import OffsetOwner, PlainOwner
 
 __all__ = [
     "Claimant",

@@ -14,14 +14,14 @@ from kshare.errors import AuthorizationError, FencedError
 from kshare.group.core.lease_clock import LeaseClock
 from kshare.group.core.ownership import Claimant, Ownership, ReplacedClaims
 from kshare.group.core.work import DeliveryStart, LateWork, ProcessedWork
-from kshare.group.protocol.actions import Action
-from kshare.group.protocol.leases import Share
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Claim, Key
-from kshare.group.protocol.start import Reason
-from kshare.group.protocol.subscription import Assigned
-from kshare.group.protocol.takeover import session_of
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.records import Claim, Key
+from kshare.group.protocol.commit_log.start import Reason
+from kshare.group.protocol.membership.subscription import Assigned
+from kshare.group.protocol.owners.actions import Action
+from kshare.group.protocol.owners.leases import Share
+from kshare.group.protocol.owners.owner import Owner, Phase
+from kshare.group.protocol.owners.takeover import session_of
 
 __all__ = ["LeaderEpochsOf", "Ownerships", "no_epochs"]
 
@@ -30,7 +30,7 @@ LeaderEpochsOf: TypeAlias = Callable[[TopicPartition], LeaderEpochs]
 
 
 def no_epochs(_: TopicPartition) -> LeaderEpochs:
-    """Where no leader's epoch is known."""
+    """No leader epoch is known."""
     return NO_EPOCHS
 
 

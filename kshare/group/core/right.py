@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.records import Member
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.records import Member
 
 __all__ = ["Beats", "Liveness", "Right"]
 

@@ -23,7 +23,7 @@ from kshare.group.core.left_out import LeftOut
 from kshare.group.core.position import Position
 from kshare.group.core.shared_delivery import SharedDelivery
 from kshare.group.core.work import DeliveryStart, LateWork
-from kshare.group.protocol.leases import Share, processed_offsets
+from kshare.group.protocol.owners.leases import Share, processed_offsets
 
 __all__ = ["LateDeliveries", "SharedDeliveries"]
 

@@ -26,7 +26,7 @@ from kshare.group.core.handed_out import Offsets
 from kshare.group.core.position import Position
 from kshare.group.core.work import DeliveryStart
 from kshare.group.message import Chunk, Rows
-from kshare.group.protocol.leases import Share
+from kshare.group.protocol.owners.leases import Share
 
 __all__ = ["SharedDelivery"]
 

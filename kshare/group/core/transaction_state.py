@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 
 from kshare.core.progress import TopicPartition
 from kshare.group.core.work import DeliveryStart
-from kshare.group.protocol.commit import PurgatoryState
+from kshare.group.protocol.commit_log.commit import PurgatoryState
 
 __all__ = [
     "GiveUp",

@@ -15,11 +15,11 @@ from kshare.core.waits import Wait
 from kshare.group.core.member import GroupMember
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
-from kshare.group.protocol.actions import Fence, FetchPrimary, ResolveInitial, WritePrimary
-from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.membership_state import State
-from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.takeover import session_of
+from kshare.group.protocol.commit_log.log import PartitionLog
+from kshare.group.protocol.membership.membership_state import State
+from kshare.group.protocol.owners.actions import Fence, FetchPrimary, ResolveInitial, WritePrimary
+from kshare.group.protocol.owners.owner import Owner, Phase
+from kshare.group.protocol.owners.takeover import session_of
 
 __all__ = [
     "Waits",

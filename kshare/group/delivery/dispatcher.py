@@ -6,7 +6,7 @@
 
 Guarantees: what is handed out comes from a start of the session, is not processed by it, and comes
 once. What an interrupted call has fetched is fetched again. Cost: one fetch for all ranges of a
-partition; buffers are those of :class:`~kshare.wire.reader.tail_reader.TailReader`.
+partition; buffers are those of :class:`~kshare.read.reader.tail_reader.TailReader`.
 """
 
 import time
@@ -16,7 +16,6 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from kshare.cluster.parking import Parking
 from kshare.core.hashing import KeyRanges
 from kshare.core.progress import Slice, Stripe, TopicPartition
 from kshare.group.config.table import ConsumerConfig
@@ -37,14 +36,15 @@ from kshare.group.message import (
     marked,
 )
 from kshare.group.metrics import PartitionMetrics
-from kshare.group.protocol.subscription import Assigned
+from kshare.group.protocol.membership.subscription import Assigned
 from kshare.group.session.session import GroupSession
+from kshare.kafka.parking import Parking
+from kshare.kafka.protocol.background import Waker
 from kshare.monitor.report import lag
 from kshare.options import DEFAULT_COLUMNS, EARLIEST, SOURCE_COLUMNS, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign
-from kshare.wire.protocol.background import Waker
-from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
+from kshare.read.reader.tail_reader import NO_END, TailReader, TailRecords
 
 __all__ = ["Dispatcher", "delivery_metrics", "read_options", "reader_of"]
 

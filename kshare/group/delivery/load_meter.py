@@ -33,7 +33,7 @@ from kshare.core.slice_end import KeySample
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.delivery import Delivery
 from kshare.group.message import Chunk
-from kshare.group.protocol.report import MemberReport, bounded, by_range
+from kshare.group.protocol.membership.report import MemberReport, bounded, by_range
 
 __all__ = ["LoadMeter", "meter_of"]
 

@@ -20,14 +20,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.examination import log_bounds
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.metrics import PartitionMetrics
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.examination import log_bounds
+from kshare.kafka.protocol.background import begin
 from kshare.monitor.retention import RetentionWatch
 from kshare.options.model import KafkaConfig
-from kshare.wire.protocol.background import begin
 
 __all__ = ["Looks"]
 

@@ -26,9 +26,9 @@ from kshare.group.core.shared_delivery import SharedDelivery
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.message import ReleaseCount
 from kshare.group.metrics import PartitionMetrics
-from kshare.group.protocol.leases import Share
+from kshare.group.protocol.owners.leases import Share
 from kshare.group.session.session import GroupSession
-from kshare.wire.reader.tail_reader import NO_END, TailReader, TailRecords
+from kshare.read.reader.tail_reader import NO_END, TailReader, TailRecords
 
 __all__ = ["SharedDispatcher"]
 

@@ -10,13 +10,13 @@ from kshare.errors import AuthenticationError, AuthorizationError, InternalTopic
 from kshare.group.log.log_load import LogLoad
 from kshare.group.log.tail import LogTail
 from kshare.group.log.topic import LogWriter
-from kshare.group.protocol.group_reader import GroupReader
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.placement import UNPLACED, Placement
-from kshare.group.protocol.record_codec import encode
-from kshare.group.protocol.records import Epoch
-from kshare.group.protocol.takeover import dropped_ids
-from kshare.wire.protocol.error_codes import Kind
+from kshare.group.protocol.commit_log.group_reader import GroupReader
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.placement import UNPLACED, Placement
+from kshare.group.protocol.commit_log.record_codec import encode
+from kshare.group.protocol.commit_log.records import Epoch
+from kshare.group.protocol.owners.takeover import dropped_ids
+from kshare.kafka.protocol.error_codes import Kind
 
 __all__ = ["DENIED", "EpochWriter", "LogLink", "Written"]
 

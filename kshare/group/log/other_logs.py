@@ -10,10 +10,10 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from kshare.cluster.cluster import Cluster
 from kshare.core.listing import join_names
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError, KshareError
+from kshare.kafka.cluster import Cluster
 from kshare.options import Subscribe
 
 __all__ = ["OtherLogs"]

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from kshare.cluster.client import kafka_error
-from kshare.cluster.cluster import Cluster
-from kshare.cluster.committed import CommittedOffset, CommittedOffsets
-from kshare.cluster.coordinator import OffsetWriter, fetch_offsets
 from kshare.core.listing import join_names
 from kshare.core.offsets import Bounds, intersect
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KafkaError, NoOffsetError, UnknownTopicError
 from kshare.group.config.table import OffsetReset
-from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.start import Anchor, Primary, Reason, resolve_start
+from kshare.group.protocol.commit_log.log import PartitionLog
+from kshare.group.protocol.commit_log.start import Anchor, Primary, Reason, resolve_start
+from kshare.kafka.client import kafka_error
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.committed import CommittedOffset, CommittedOffsets
+from kshare.kafka.coordinator import OffsetWriter, fetch_offsets
 from kshare.options import KafkaConfig
 
 __all__ = ["OffsetAndMetadata", "PrimaryOffsets", "StoredOffset", "committed_offset"]

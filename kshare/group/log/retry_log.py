@@ -28,8 +28,6 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from kshare.cluster.compacted_topic import CompactedTopic
-from kshare.cluster.topic_table import json_bytes
 from kshare.core.bounded_json import (
     DAMAGE,
     JsonBounds,
@@ -40,6 +38,8 @@ from kshare.core.bounded_json import (
 )
 from kshare.core.progress import TopicPartition
 from kshare.errors import KshareError, UnknownTopicError
+from kshare.kafka.compacted_topic import CompactedTopic
+from kshare.kafka.topic_table import json_bytes
 
 __all__ = [
     "YEAR_10000_MS",

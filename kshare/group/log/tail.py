@@ -19,15 +19,12 @@ from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, TopicPartition
 from kshare.errors import AuthorizationError, KafkaError
-from kshare.options import KafkaConfig
-from kshare.wire.decode.batch_index import index_batches
-from kshare.wire.decode.records import Decoder
-from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.background import abandon, begin
-from kshare.wire.protocol.brokers import Brokers
-from kshare.wire.protocol.connection import BrokerConnection
-from kshare.wire.protocol.error_codes import ErrorCode, Kind
-from kshare.wire.protocol.messages import (
+from kshare.kafka.protocol import error_codes
+from kshare.kafka.protocol.background import abandon, begin
+from kshare.kafka.protocol.brokers import Brokers
+from kshare.kafka.protocol.connection import BrokerConnection
+from kshare.kafka.protocol.error_codes import ErrorCode, Kind
+from kshare.kafka.protocol.messages import (
     Address,
     FetchAnswer,
     PartitionFetch,
@@ -36,7 +33,10 @@ from kshare.wire.protocol.messages import (
     list_offsets,
     parse_fetch_response,
 )
-from kshare.wire.protocol.retry import boot_time, retry_backoff
+from kshare.kafka.protocol.retry import boot_time, retry_backoff
+from kshare.options import KafkaConfig
+from kshare.read.decode.batch_index import index_batches
+from kshare.read.decode.records import Decoder
 
 __all__ = ["LastAnswer", "LogLostError", "LogTail", "Row"]
 

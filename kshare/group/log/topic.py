@@ -20,20 +20,6 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType, TopicDescription
 
-from kshare.cluster.admin_requests import Request, failure_of, send
-from kshare.cluster.client import (
-    Client,
-    code_of,
-    kafka_error,
-    kind_of,
-    servers,
-)
-from kshare.cluster.cluster import TopicConfig
-from kshare.cluster.compacted_topic import CompactedTopic
-from kshare.cluster.coordinator import find_coordinator
-from kshare.cluster.lacking import Idempotence
-from kshare.cluster.topic_creation import is_refusal
-from kshare.cluster.topics import TopicSpec
 from kshare.core.progress import TopicPartition
 from kshare.errors import (
     AuthenticationError,
@@ -42,10 +28,24 @@ from kshare.errors import (
     KafkaError,
     UnknownTopicError,
 )
+from kshare.kafka.admin_requests import Request, failure_of, send
+from kshare.kafka.client import (
+    Client,
+    code_of,
+    kafka_error,
+    kind_of,
+    servers,
+)
+from kshare.kafka.cluster import TopicConfig
+from kshare.kafka.compacted_topic import CompactedTopic
+from kshare.kafka.coordinator import find_coordinator
+from kshare.kafka.lacking import Idempotence
+from kshare.kafka.protocol.error_codes import Kind
+from kshare.kafka.protocol.retry import RetryDeadline, retry_backoff
+from kshare.kafka.topic_creation import is_refusal
+from kshare.kafka.topics import TopicSpec
 from kshare.options import KafkaConfig
 from kshare.security.librdkafka import librdkafka_config
-from kshare.wire.protocol.error_codes import Kind
-from kshare.wire.protocol.retry import RetryDeadline, retry_backoff
 
 __all__ = [
     "LOG_CLIENT",

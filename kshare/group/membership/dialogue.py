@@ -23,8 +23,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from kshare.cluster.committed import CommittedOffsets
-from kshare.cluster.coordinator import commit_codes
 from kshare.core.progress import TopicPartition
 from kshare.core.showing import shown
 from kshare.errors import AuthorizationError, KafkaError, KshareError, UnknownTopicError
@@ -33,8 +31,8 @@ from kshare.group.core.member import GroupMember, Level
 from kshare.group.log.log_link import DENIED
 from kshare.group.membership.leader import GroupLeader
 from kshare.group.membership.member_link import MemberLink
-from kshare.group.protocol.membership_state import State
-from kshare.group.protocol.requests import (
+from kshare.group.protocol.membership.membership_state import State
+from kshare.group.protocol.membership.requests import (
     Code,
     FindCoordinator,
     Heartbeat,
@@ -44,8 +42,10 @@ from kshare.group.protocol.requests import (
     Request,
     Sync,
 )
-from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.error_codes import ErrorCode, Kind
+from kshare.kafka.committed import CommittedOffsets
+from kshare.kafka.coordinator import commit_codes
+from kshare.kafka.protocol import error_codes
+from kshare.kafka.protocol.error_codes import ErrorCode, Kind
 
 __all__ = ["MemberCommits", "MemberDialogue"]
 

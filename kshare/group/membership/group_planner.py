@@ -1,7 +1,7 @@
 """How a group's leader plans: with the topics that there are, with which assignors, and when again.
 
-A generation is planned by :mod:`~kshare.group.protocol.generation`; here is what it is not pure
-about. The leader's configuration counts. A fault is logged once, not in each rebalance.
+A generation is planned by :mod:`~kshare.group.protocol.plan.generation`; here is what is
+not pure about it. The leader's configuration counts. A fault is logged once, not in each rebalance.
 """
 
 import logging
@@ -12,18 +12,18 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kshare.assignment import TaskAssignor, load_task_assignor
-from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import HashRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.protocol.generation import Generation, plan_generation
-from kshare.group.protocol.group_plan import Deal
-from kshare.group.protocol.load_sharing import LoadSharing
-from kshare.group.protocol.report import ROUND_ROBIN
-from kshare.group.protocol.requests import PlanRequest
-from kshare.group.protocol.subscription import Assigned, Subscription
-from kshare.group.protocol.task_sharing import TaskPlanning, TaskSharing
+from kshare.group.protocol.membership.report import ROUND_ROBIN
+from kshare.group.protocol.membership.requests import PlanRequest
+from kshare.group.protocol.membership.subscription import Assigned, Subscription
+from kshare.group.protocol.plan.generation import Generation, plan_generation
+from kshare.group.protocol.plan.group_plan import Deal
+from kshare.group.protocol.plan.load_sharing import LoadSharing
+from kshare.group.protocol.plan.task_sharing import TaskPlanning, TaskSharing
+from kshare.kafka.cluster import Cluster
 from kshare.options.model import Subscribe
 from kshare.options.source import made_task_assignor
 from kshare.ranges import load_range_assignor

@@ -14,8 +14,6 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from kshare.cluster.committed import CommittedOffsets
-from kshare.cluster.policies import RANGE_FETCH
 from kshare.core.progress import TopicPartition
 from kshare.core.waits import Wait
 from kshare.errors import AuthorizationError, KshareError, PolicyError
@@ -27,13 +25,15 @@ from kshare.group.core.waiting import member_waits
 from kshare.group.membership.dialogue import MemberDialogue
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.leader import GroupLeader, WriteEpoch
-from kshare.group.protocol.consumer_protocol import COMPRESSED
-from kshare.group.protocol.holdings import Change
-from kshare.group.protocol.membership_state import Membership, State
-from kshare.group.protocol.report import MemberReport
-from kshare.group.protocol.subscription import Subscription
-from kshare.wire.protocol.background import Beside
-from kshare.wire.protocol.retry import boot_time, retry_backoff
+from kshare.group.protocol.commit_log.consumer_protocol import COMPRESSED
+from kshare.group.protocol.membership.holdings import Change
+from kshare.group.protocol.membership.membership_state import Membership, State
+from kshare.group.protocol.membership.report import MemberReport
+from kshare.group.protocol.membership.subscription import Subscription
+from kshare.kafka.committed import CommittedOffsets
+from kshare.kafka.policies import RANGE_FETCH
+from kshare.kafka.protocol.background import Beside
+from kshare.kafka.protocol.retry import boot_time, retry_backoff
 
 __all__ = ["MemberHandle", "schedule_of"]
 

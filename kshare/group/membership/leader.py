@@ -23,7 +23,11 @@ from kshare.group.membership.group_planner import (
     SeenTopics,
     WholeTopics,
 )
-from kshare.group.protocol.generation import (
+from kshare.group.protocol.commit_log.records import Epoch
+from kshare.group.protocol.membership.membership_state import Membership, State
+from kshare.group.protocol.membership.requests import PlanRequest
+from kshare.group.protocol.membership.subscription import RANGE
+from kshare.group.protocol.plan.generation import (
     Generation,
     RangePlan,
     fits_topics,
@@ -32,11 +36,7 @@ from kshare.group.protocol.generation import (
     topics_of,
     topics_of_all,
 )
-from kshare.group.protocol.membership_state import Membership, State
-from kshare.group.protocol.records import Epoch
-from kshare.group.protocol.requests import PlanRequest
-from kshare.group.protocol.subscription import RANGE
-from kshare.wire.protocol.background import Beside
+from kshare.kafka.protocol.background import Beside
 
 __all__ = ["GroupLeader", "SharingLog", "WriteEpoch"]
 

@@ -18,11 +18,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from kshare.cluster.committed import CommittedOffsets
-from kshare.cluster.coordinator import commit_request, find_coordinator
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.protocol.consumer_protocol import PROTOCOL_TYPE
-from kshare.group.protocol.requests import Heartbeat, Join, Sync
+from kshare.group.protocol.commit_log.consumer_protocol import PROTOCOL_TYPE
+from kshare.group.protocol.membership.requests import Heartbeat, Join, Sync
+from kshare.kafka.committed import CommittedOffsets
+from kshare.kafka.coordinator import commit_request, find_coordinator
+from kshare.kafka.protocol.background import abandon, begin
+from kshare.kafka.protocol.connection import Connection
+from kshare.kafka.protocol.messages import Address
 from kshare.kafka_python import (
     DescribeGroupsRequest,
     HeartbeatRequest,
@@ -31,9 +34,6 @@ from kshare.kafka_python import (
     SyncGroupRequest,
 )
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.background import abandon, begin
-from kshare.wire.protocol.connection import Connection
-from kshare.wire.protocol.messages import Address
 
 __all__ = ["Answered", "Line", "Make", "MemberLink"]
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 
-from kshare.cluster.cluster import Cluster
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.config.table import ConsumerConfig
@@ -21,15 +20,16 @@ from kshare.group.core.ownership import Ownership
 from kshare.group.log.log_link import LogLink
 from kshare.group.log.other_logs import OtherLogs
 from kshare.group.log.primary import StoredOffset
-from kshare.group.protocol.actions import Append, Delete, Fence, Unblock, Write
-from kshare.group.protocol.record_codec import encode, encode_key
-from kshare.group.protocol.records import Key, Record
+from kshare.group.protocol.commit_log.record_codec import encode, encode_key
+from kshare.group.protocol.commit_log.records import Key, Record
+from kshare.group.protocol.owners.actions import Append, Delete, Fence, Unblock, Write
 from kshare.group.session.fencing import HiddenEnd, fence_ids
 from kshare.group.session.offset_actions import Asker, Fetched, OffsetActions, Wanted
 from kshare.group.session.shared import Shared
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.protocol.background import Beside
+from kshare.kafka.protocol.error_codes import Kind
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.background import Beside
-from kshare.wire.protocol.error_codes import Kind
 
 __all__ = ["BrokerActions"]
 

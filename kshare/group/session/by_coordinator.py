@@ -17,12 +17,12 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.right import Right
 from kshare.group.core.waiting import commit_waits, right_waits, start_waits
 from kshare.group.log.log_link import Written
-from kshare.group.protocol.records import Epoch
+from kshare.group.protocol.commit_log.records import Epoch
 from kshare.group.session.offset_actions import NO_LOG, Bounds, OffsetActions
 from kshare.group.session.shared import Shared
+from kshare.kafka.protocol.background import Beside
+from kshare.kafka.protocol.wait_log import WaitLog
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.background import Beside
-from kshare.wire.protocol.wait_log import WaitLog
 
 __all__ = ["ByCoordinator"]
 

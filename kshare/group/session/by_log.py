@@ -18,14 +18,14 @@ from kshare.core.progress import TopicPartition
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.log.log_link import EpochWriter, LogLink, Written
 from kshare.group.metrics import LogMetrics
-from kshare.group.protocol.records import Epoch
+from kshare.group.protocol.commit_log.records import Epoch
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.log_follower import ANSWER_MS, LogFollower
 from kshare.group.session.offset_actions import Bounds
 from kshare.group.session.presence import Presence, beat_key
 from kshare.group.session.shared import Shared
+from kshare.kafka.protocol.background import Beside
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.background import Beside
 
 __all__ = ["ByLog"]
 

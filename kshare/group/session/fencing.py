@@ -20,18 +20,18 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
-from kshare.cluster.lacking import missing_apis
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, KshareError
 from kshare.group.log.tail import LogTail
+from kshare.kafka.lacking import missing_apis
+from kshare.kafka.protocol import error_codes
+from kshare.kafka.protocol.apis import Feature
+from kshare.kafka.protocol.background import OneCall
+from kshare.kafka.protocol.broker_pool import BrokerPool
+from kshare.kafka.protocol.retry import CHANCE
 from kshare.kafka_python import DescribeProducersRequest
 from kshare.options import KafkaConfig
-from kshare.produce.coordinator import Coordinators
-from kshare.wire.protocol import error_codes
-from kshare.wire.protocol.apis import Feature
-from kshare.wire.protocol.background import OneCall
-from kshare.wire.protocol.broker_pool import BrokerPool
-from kshare.wire.protocol.retry import CHANCE
+from kshare.query.produce.coordinator import Coordinators
 
 __all__ = ["HiddenEnd", "Watch", "fence_ids"]
 

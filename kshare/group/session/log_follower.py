@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
-from kshare.cluster.cluster import TopicConfig
-from kshare.cluster.lacking import check_transactions
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
@@ -27,14 +25,16 @@ from kshare.group.log.log_link import DENIED, LogLink
 from kshare.group.log.log_load import LogLoad
 from kshare.group.log.tail import LogLostError, LogTail
 from kshare.group.log.topic import LOG_CLIENT, LogTopic, LogWriter, Safety
-from kshare.group.protocol.group_reader import GroupReader
-from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.commit_log.group_reader import GroupReader
+from kshare.group.protocol.commit_log.log import GroupLog
 from kshare.group.session.shared import Shared
+from kshare.kafka.cluster import TopicConfig
+from kshare.kafka.lacking import check_transactions
+from kshare.kafka.protocol.apis import Feature
+from kshare.kafka.protocol.background import OneCall, begin
+from kshare.kafka.protocol.broker_pool import BrokerPool
+from kshare.kafka.protocol.retry import retry_backoff
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.apis import Feature
-from kshare.wire.protocol.background import OneCall, begin
-from kshare.wire.protocol.broker_pool import BrokerPool
-from kshare.wire.protocol.retry import retry_backoff
 
 __all__ = ["ANSWER_MS", "LogFollower", "LogInspector"]
 

@@ -21,13 +21,13 @@ from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership
 from kshare.group.log.log_link import DENIED
 from kshare.group.log.primary import PrimaryOffsets, StoredOffset
-from kshare.group.protocol.actions import Action, FetchPrimary, ResolveInitial, WritePrimary
-from kshare.group.protocol.owner import Owner
-from kshare.group.protocol.start import Primary
+from kshare.group.protocol.commit_log.start import Primary
+from kshare.group.protocol.owners.actions import Action, FetchPrimary, ResolveInitial, WritePrimary
+from kshare.group.protocol.owners.owner import Owner
 from kshare.group.session.shared import Shared
+from kshare.kafka.protocol.background import Beside
+from kshare.kafka.protocol.error_codes import ErrorCode
 from kshare.options import KafkaConfig
-from kshare.wire.protocol.background import Beside
-from kshare.wire.protocol.error_codes import ErrorCode
 
 __all__ = ["NO_LOG", "Asker", "Bounds", "Fetched", "OffsetActions", "Wanted"]
 

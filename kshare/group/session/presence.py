@@ -21,15 +21,15 @@ from kshare.group.core.waiting import (
     unclaimed_waits,
 )
 from kshare.group.log.log_link import LogLink
-from kshare.group.protocol.log import GroupLog, members_forgotten, members_seen
-from kshare.group.protocol.record_codec import LIFE_SECONDS, encode
-from kshare.group.protocol.records import READS, Key, Member
-from kshare.group.protocol.shared_settings import difference
+from kshare.group.protocol.commit_log.log import GroupLog, members_forgotten, members_seen
+from kshare.group.protocol.commit_log.record_codec import LIFE_SECONDS, encode
+from kshare.group.protocol.commit_log.records import READS, Key, Member
+from kshare.group.protocol.commit_log.shared_settings import difference
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.shared import Shared
-from kshare.wire.protocol.error_codes import Kind
-from kshare.wire.protocol.retry import retry_backoff
-from kshare.wire.protocol.wait_log import WaitLog
+from kshare.kafka.protocol.error_codes import Kind
+from kshare.kafka.protocol.retry import retry_backoff
+from kshare.kafka.protocol.wait_log import WaitLog
 
 __all__ = ["Presence", "beat_key"]
 

@@ -3,7 +3,7 @@
 A background thread (:class:`.SessionThread`) reads the group's individual commit log by long polls;
 in a group that keeps none, it goes by the group's coordinator alone. In each step it asks
 :class:`~kshare.group.core.ownerships.Ownerships`, which have an ``Ownership`` with an
-:class:`~kshare.group.protocol.owner.Owner` for each partition, what to do, and does it.
+:class:`~kshare.group.protocol.owners.owner.Owner` for each partition, what to do, and does it.
 Nothing is opened before :meth:`GroupSession.claim`. All methods may be called from any thread.
 """
 
@@ -27,12 +27,12 @@ from kshare.group.log.primary import OffsetAndMetadata, committed_offset
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.metrics import LogMetrics
-from kshare.group.protocol.leases import Share
-from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.subscription import Assigned
+from kshare.group.protocol.membership.subscription import Assigned
+from kshare.group.protocol.owners.leases import Share
+from kshare.group.protocol.owners.owner import Phase
 from kshare.group.session.thread import SessionThread
 from kshare.group.session.transaction_log import TransactionLog
-from kshare.wire.protocol.retry import boot_time
+from kshare.kafka.protocol.retry import boot_time
 
 __all__ = ["GroupSession"]
 

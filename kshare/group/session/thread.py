@@ -24,13 +24,13 @@ from kshare.errors import ForeignMemberError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownerships import LeaderEpochsOf, Ownerships
 from kshare.group.core.right import Right
-from kshare.group.protocol.leases import Share
+from kshare.group.protocol.owners.leases import Share
 from kshare.group.session.by_coordinator import ByCoordinator
 from kshare.group.session.by_log import ByLog
 from kshare.group.session.log_follower import ANSWER_MS
 from kshare.group.session.shared import Shared
-from kshare.wire.protocol.background import Beside, Waker
-from kshare.wire.protocol.retry import CHANCE, boot_time
+from kshare.kafka.protocol.background import Beside, Waker
+from kshare.kafka.protocol.retry import CHANCE, boot_time
 
 __all__ = ["SessionThread"]
 

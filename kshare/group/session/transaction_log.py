@@ -14,7 +14,7 @@ from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.transaction_state import GiveUp, Outlook, TransactionAction, TransactionState
 from kshare.group.core.work import CommitRequest
-from kshare.group.protocol.commit import (
+from kshare.group.protocol.commit_log.commit import (
     Purgatory,
     PurgatoryState,
     TransactionPart,
@@ -23,12 +23,12 @@ from kshare.group.protocol.commit import (
     purgatory_state,
     transaction_records,
 )
-from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.record_codec import encode, encode_key
-from kshare.group.protocol.records import Block, Key
+from kshare.group.protocol.commit_log.record_codec import encode, encode_key
+from kshare.group.protocol.commit_log.records import Block, Key
+from kshare.group.protocol.owners.owner import Phase
 from kshare.group.session.shared import Shared
 from kshare.group.session.thread import SessionThread
-from kshare.wire.protocol.wait_log import WaitLog
+from kshare.kafka.protocol.wait_log import WaitLog
 
 __all__ = ["Gap", "LogRecords", "TransactionLog"]
 

@@ -11,13 +11,13 @@ from kshare.cli.live.screen import SORTS, View, render
 from kshare.cli.live.snapshot import RangeLine, Snapshot, bar_of, of_group
 from kshare.cli.live.watch import Latest
 from kshare.cli.top import key_pressed
-from kshare.cluster.parked_keys import ParkedInfo
 from kshare.core.hashing import WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
-from kshare.group.protocol.range_owners import RangeOwner
-from kshare.group.status import GroupStatus, range_lags
+from kshare.group.protocol.owners.range_owners import RangeOwner
+from kshare.group.tools.status import GroupStatus, range_lags
+from kshare.kafka.parked_keys import ParkedInfo
 from kshare.monitor.plot import panel
 from tests.support.looks import AT, ORDERS, WHY, made_up, recorded
 

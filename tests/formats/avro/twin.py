@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from kshare.formats.avro.program import Program
-from kshare.wire.decode import avro_step as op
+from kshare.read.decode import avro_step as op
 
 INT64 = 2**63
 

@@ -15,7 +15,7 @@ from kshare.formats.encode.json import JsonEncoder
 from kshare.formats.encode.parts import EncodeError
 from kshare.formats.json.variant_decoder import VariantDecoder
 from kshare.formats.variant_type import VARIANT
-from kshare.wire.decode import variant_kind as kinds
+from kshare.read.decode import variant_kind as kinds
 from tests.support.json_payloads import payloads
 
 NO_NAMES = b"\x01\x00\x00"

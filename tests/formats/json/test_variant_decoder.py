@@ -15,7 +15,7 @@ from kshare.formats.json.plain_variant import PlainVariant
 from kshare.formats.json.variant_decoder import VariantDecoder
 from kshare.formats.payloads import Payloads
 from kshare.formats.variant_type import VARIANT
-from kshare.wire.decode import variant_kind
+from kshare.read.decode import variant_kind
 from tests.support.guards import Fence, guarded_columns
 from tests.support.json_payloads import payloads
 from tests.support.json_texts import RECORDS, VALUES

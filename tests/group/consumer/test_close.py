@@ -13,8 +13,8 @@ import pytest
 from kshare.errors import ConsumerClosedError
 from kshare.group.consumer import consumer_parts
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.kafka.protocol.background import Waker
 from kshare.testing import FakeCluster
-from kshare.wire.protocol.background import Waker
 from tests.group.consumer.records import MIDDLE, fill, offsets, take
 from tests.support.clock import WAIT_S, until
 from tests.support.fake_session import FakeSessions

@@ -17,11 +17,11 @@ from kshare.errors import DataLossError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.subscriber import partitions_only
 from kshare.group.message import CHUNK_ROWS, Chunk, Message
+from kshare.kafka.protocol.connection import BrokerConnection
+from kshare.kafka.protocol.messages import PartitionFetch, fetch_request
 from kshare.options import KafkaConfig
+from kshare.read.reader import fetcher
 from kshare.testing import FakeCluster, Record
-from kshare.wire.protocol.connection import BrokerConnection
-from kshare.wire.protocol.messages import PartitionFetch, fetch_request
-from kshare.wire.reader import fetcher
 from tests.group.consumer.records import KEYS, MIDDLE, ORDERS, fill, offsets, take
 from tests.support.clock import WAIT_S, until
 from tests.support.fake_session import FakeSessions

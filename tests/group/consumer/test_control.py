@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from kshare.cluster.policies import Policy
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import PolicyError
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.kafka.policies import Policy
 from kshare.testing import FakeCluster
 from tests.group.consumer.records import MIDDLE, ORDERS, fill, offsets, take
 from tests.support.clock import WAIT_S, until

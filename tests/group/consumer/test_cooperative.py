@@ -12,17 +12,17 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
 from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.errors import FencedError, KafkaError, KshareError, OptionsError, PolicyError
 from kshare.group import KeySharedConsumer
 from kshare.group.delivery import shared_dispatcher
 from kshare.group.log.topic import log_partition
-from kshare.group.protocol.record_codec import encode, encode_key
-from kshare.group.protocol.records import Claim, Key, Lease, Record, Reset
+from kshare.group.protocol.commit_log.record_codec import encode, encode_key
+from kshare.group.protocol.commit_log.records import Claim, Key, Lease, Record, Reset
 from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
+from kshare.kafka.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, Ahead
 from tests.support.groups import GROUP, LOG, LOWER, T0, eventually, quick_settings

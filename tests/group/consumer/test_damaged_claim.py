@@ -10,9 +10,9 @@ from confluent_kafka import TopicPartition as Partition
 
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.group.offsets import list_offsets
-from kshare.group.protocol.record_codec import encode_key
-from kshare.group.protocol.records import Key
+from kshare.group.protocol.commit_log.record_codec import encode_key
+from kshare.group.protocol.commit_log.records import Key
+from kshare.group.tools.offsets import list_offsets
 from kshare.testing import FakeCluster
 from tests.support.groups import GROUP, LOG, eventually, join_together, quick_settings
 

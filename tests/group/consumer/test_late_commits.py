@@ -17,12 +17,12 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import CommitFailedError, FencedError
 from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer, Message
 from kshare.group.log.topic import log_partition
-from kshare.group.offsets import GroupOffsets
-from kshare.group.protocol.cooperator import Cooperator
-from kshare.group.protocol.record_codec import encode
-from kshare.group.protocol.records import Reset
+from kshare.group.protocol.commit_log.record_codec import encode
+from kshare.group.protocol.commit_log.records import Reset
+from kshare.group.protocol.owners.cooperator import Cooperator
 from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
+from kshare.group.tools.offsets import GroupOffsets
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, Ahead
 from tests.support.groups import GROUP, LOG, T0, eventually, group_config, quick_settings

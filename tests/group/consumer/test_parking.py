@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kshare.cluster import parking
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import Message
+from kshare.kafka import parking
 from kshare.testing import FakeCluster
 from tests.support.clock import until
 from tests.support.fake_session import FakeSessions, fake_consumers

@@ -13,9 +13,9 @@ from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.topic import log_partition
 from kshare.group.message import Message
-from kshare.group.offsets import list_offsets
-from kshare.group.protocol.record_codec import encode
-from kshare.group.protocol.records import Claim
+from kshare.group.protocol.commit_log.record_codec import encode
+from kshare.group.protocol.commit_log.records import Claim
+from kshare.group.tools.offsets import list_offsets
 from kshare.testing import FakeCluster
 from tests.group.consumer.records import offsets
 from tests.support.clock import WAIT_S

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from kshare.cluster.cluster import Cluster
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, ConsumerClosedError
@@ -17,11 +16,12 @@ from kshare.group.consumer.subscriber import Callbacks, Host, Subscriber, partit
 from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.group.membership import handle as handle_module
 from kshare.group.membership.handle import MemberHandle
-from kshare.group.protocol import holdings as holdings_module
-from kshare.group.protocol import membership_state as membership_module
-from kshare.group.protocol.holdings import Change
-from kshare.group.protocol.subscription import MemberAssignment
-from kshare.wire.protocol.background import Beside
+from kshare.group.protocol.membership import holdings as holdings_module
+from kshare.group.protocol.membership import membership_state as membership_module
+from kshare.group.protocol.membership.holdings import Change
+from kshare.group.protocol.membership.subscription import MemberAssignment
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.protocol.background import Beside
 from tests.support.clock import WAIT_S
 from tests.support.groups import group_config
 from tests.support.interrupts import Interrupt, interrupt

@@ -16,7 +16,6 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
 from kshare.core.hashing import key_hash
 from kshare.core.progress import Progress, Rectangle
 from kshare.errors import (
@@ -32,6 +31,7 @@ from kshare.group.consumer.transaction import Transaction
 from kshare.group.session import transaction_log
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
+from kshare.kafka.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
 from kshare.testing import FakeCluster
 from tests.group.log.test_retry_log import log_of
 from tests.support.clock import WAIT_S, Ahead, Counted, until

@@ -25,7 +25,7 @@ from kshare.group.consumer.processed import Processed
 from kshare.group.consumer.transaction import Transactions
 from kshare.group.session.fencing import fence_ids
 from kshare.group.session.transaction_log import TransactionLog
-from kshare.produce.config import consumer_producer_config
+from kshare.query.produce.config import consumer_producer_config
 from kshare.testing import FakeCluster, watermarks
 from tests.support.clock import WAIT_S, until
 from tests.support.groups import GROUP, LOG, SECONDS, T0

@@ -11,8 +11,8 @@ from kshare.core.hashing import KeyRanges
 from kshare.group.config import shared_settings
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.membership import handle
-from kshare.group.protocol import record_codec
-from kshare.group.protocol.records import Record
+from kshare.group.protocol.commit_log import record_codec
+from kshare.group.protocol.commit_log.records import Record
 from kshare.group.session import presence
 from kshare.testing import FakeCluster
 from tests.support.clock import until

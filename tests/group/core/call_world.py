@@ -19,15 +19,15 @@ from kshare.group.core.handing_out import Call
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
 from kshare.group.message import Message
-from kshare.group.protocol.actions import (
+from kshare.group.protocol.commit_log.records import Member, key_of
+from kshare.group.protocol.commit_log.start import Primary
+from kshare.group.protocol.owners.actions import (
     Delete,
     FetchPrimary,
     ResolveInitial,
     Write,
     WritePrimary,
 )
-from kshare.group.protocol.records import Member, key_of
-from kshare.group.protocol.start import Primary
 from tests.group.core.calling import LOG, PARTITIONS, RECORDS, Held, Process
 from tests.group.core.driver import Driver
 from tests.group.protocol.process import Log, replay

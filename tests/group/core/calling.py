@@ -18,9 +18,9 @@ from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
 from kshare.group.core.work import DeliveryStart
 from kshare.group.message import Message
-from kshare.group.protocol.actions import Action
-from kshare.group.protocol.records import Member
-from kshare.group.protocol.start import Primary
+from kshare.group.protocol.commit_log.records import Member
+from kshare.group.protocol.commit_log.start import Primary
+from kshare.group.protocol.owners.actions import Action
 from tests.group.core.driver import HIGH, LOW, Driver, owns, point
 from tests.group.protocol.world import LawBrokenError, is_pending
 from tests.support.groups import T0, T1

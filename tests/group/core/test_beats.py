@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.group.core.right import Beats
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.records import Member, key_of
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.records import Member, key_of
 
 SECONDS = 4.0
 

@@ -22,7 +22,7 @@ from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.position import NextDelivery
 from kshare.group.core.right import Right
-from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.owners.owner import Phase
 from tests.group.core.call_world import walk
 from tests.group.protocol.interleavings import seeds
 from tests.support.effort import least, scaled, walks

@@ -18,7 +18,7 @@ from kshare.core.slice_end import Cursor
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.work import DeliveryStart
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
-from kshare.wire.decode.wanted import WantedRecords
+from kshare.read.decode.wanted import WantedRecords
 
 ORDERS = TopicPartition("orders", 0)
 HALF = HashRange(0, HASH_SPACE // 2)

@@ -10,8 +10,8 @@ from kshare.core.progress import TopicPartition
 from kshare.group.core.member import GroupMember, MemberSchedule
 from kshare.group.core.right import Liveness
 from kshare.group.membership.handle import schedule_of
-from kshare.group.protocol.membership_state import Membership, State
-from kshare.group.protocol.requests import (
+from kshare.group.protocol.membership.membership_state import Membership, State
+from kshare.group.protocol.membership.requests import (
     Code,
     FindCoordinator,
     Heartbeat,
@@ -21,7 +21,11 @@ from kshare.group.protocol.requests import (
     Request,
     Sync,
 )
-from kshare.group.protocol.subscription import MemberAssignment, Subscription, encode_assignment
+from kshare.group.protocol.membership.subscription import (
+    MemberAssignment,
+    Subscription,
+    encode_assignment,
+)
 from tests.support.groups import group_config
 
 T0 = TopicPartition("t", 0)

@@ -9,10 +9,10 @@ from kshare.errors import AuthorizationError
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.work import DeliveryStart, LateWork
-from kshare.group.protocol.actions import FetchPrimary, Write
-from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.records import Claim, Key, Reset, key_of
-from kshare.group.protocol.start import Anchor, Primary
+from kshare.group.protocol.commit_log.records import Claim, Key, Reset, key_of
+from kshare.group.protocol.commit_log.start import Anchor, Primary
+from kshare.group.protocol.owners.actions import FetchPrimary, Write
+from kshare.group.protocol.owners.owner import Phase
 from tests.support.groups import LOWER, T0, T1, UPPER
 
 QUARTERS = split(WHOLE, 4)

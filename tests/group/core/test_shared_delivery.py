@@ -18,7 +18,7 @@ from kshare.group.core.shared_deliveries import SharedDeliveries
 from kshare.group.core.shared_delivery import SharedDelivery
 from kshare.group.core.work import DeliveryStart
 from kshare.group.message import Chunk
-from kshare.group.protocol.leases import Share
+from kshare.group.protocol.owners.leases import Share
 from tests.support.interrupts import Interrupt, interrupt
 
 T0 = TopicPartition("orders", 0)

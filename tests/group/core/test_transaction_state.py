@@ -18,7 +18,7 @@ from kshare.group.core.transaction_state import (
     TransactionState,
 )
 from kshare.group.core.work import DeliveryStart
-from kshare.group.protocol.commit import PurgatoryState
+from kshare.group.protocol.commit_log.commit import PurgatoryState
 from tests.support.groups import T0
 
 START = DeliveryStart.new(Progress.at(0))

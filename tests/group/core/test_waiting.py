@@ -16,10 +16,16 @@ from kshare.group.core.waiting import (
     start_waits,
     unclaimed_waits,
 )
-from kshare.group.protocol.actions import Append, Fence, FetchPrimary, ResolveInitial, WritePrimary
-from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.records import Claim
-from kshare.group.protocol.requests import Code, Heartbeat
+from kshare.group.protocol.commit_log.records import Claim
+from kshare.group.protocol.membership.requests import Code, Heartbeat
+from kshare.group.protocol.owners.actions import (
+    Append,
+    Fence,
+    FetchPrimary,
+    ResolveInitial,
+    WritePrimary,
+)
+from kshare.group.protocol.owners.owner import Phase
 from tests.group.core.test_member import new_member, requests, stable
 from tests.group.core.test_ownerships import claim_written, ownerships, run, write
 from tests.support.groups import T0, T1, UPPER

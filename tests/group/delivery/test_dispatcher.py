@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from kshare.cluster.parking import Parking
 from kshare.core.hashing import ALL_HASHES, KeyRanges, key_hash
 from kshare.core.progress import Progress, TopicPartition
 from kshare.group.config.table import ConsumerConfig
@@ -23,8 +22,9 @@ from kshare.group.delivery import dispatcher as tail_module
 from kshare.group.delivery.dispatcher import Dispatcher, reader_of
 from kshare.group.message import ReleaseCount
 from kshare.group.session.session import GroupSession
+from kshare.kafka.parking import Parking
+from kshare.kafka.protocol.background import Waker
 from kshare.testing import FakeCluster
-from kshare.wire.protocol.background import Waker
 from tests.support.groups import LOWER, T0, T1, eventually, group_config
 from tests.support.interrupts import Interrupt, interrupt
 
@@ -64,7 +64,7 @@ def no_releases(_: TopicPartition, __: int) -> int:
 def dispatcher_of(
     config: ConsumerConfig, session: Started, parks: Parks | None = None
 ) -> Dispatcher:
-    """What reads for a consumer."""
+    """The reader of a consumer."""
     reader = reader_of(config, Waker().open())
     return Dispatcher(
         config,

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from kshare.cluster.coordinator import offsets_to_send
 from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.leader_epochs import NO_EPOCHS
 from kshare.group import KeySharedConsumer
 from kshare.group.log.primary import StoredOffset, committed_offset
-from kshare.group.offsets import list_offsets
-from kshare.group.protocol.actions import Action, FetchPrimary, Write, WritePrimary
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.owner import Owner
-from kshare.group.protocol.plain_owner import PlainOwner
-from kshare.group.protocol.records import Claim, Record, Reset, Stable, key_of
-from kshare.group.protocol.start import Anchor, Primary, resolve_start
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.records import Claim, Record, Reset, Stable, key_of
+from kshare.group.protocol.commit_log.start import Anchor, Primary, resolve_start
+from kshare.group.protocol.owners.actions import Action, FetchPrimary, Write, WritePrimary
+from kshare.group.protocol.owners.owner import Owner
+from kshare.group.protocol.owners.plain_owner import PlainOwner
+from kshare.group.tools.offsets import list_offsets
+from kshare.kafka.coordinator import offsets_to_send
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S
 from tests.support.groups import GROUP, LOG, LOWER, T0, UPPER, rectangle

@@ -13,8 +13,8 @@ from kshare.group.core.delivery import Delivery
 from kshare.group.core.work import DeliveryStart
 from kshare.group.delivery.load_meter import LoadMeter
 from kshare.group.message import Chunk
-from kshare.group.protocol.report import MemberReport
-from kshare.wire.protocol.background import begin
+from kshare.group.protocol.membership.report import MemberReport
+from kshare.kafka.protocol.background import begin
 from tests.support.clock import WAIT_S, Clock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

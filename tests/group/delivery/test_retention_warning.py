@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from kshare.cluster.cluster import Cluster, TopicConfig
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.delivery.looks import Looks
+from kshare.kafka.cluster import Cluster, TopicConfig
 from kshare.monitor.retention import EVERY_SECONDS
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, Clock

@@ -7,8 +7,8 @@ from typing import Any, cast
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.group.log.log_link import EpochWriter, LogLink
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.records import Claim, Epoch, EpochMember, key_of
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.records import Claim, Epoch, EpochMember, key_of
 
 EPOCH = Epoch(3, "m", (EpochMember("m", "m-1", "host"),))
 

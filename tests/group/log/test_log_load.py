@@ -8,8 +8,8 @@ from kshare.group.log import log_load
 from kshare.group.log.log_load import LogLoad
 from kshare.group.log.tail import LastAnswer
 from kshare.group.metrics import LogMetrics
-from kshare.group.protocol.record_codec import encode
-from kshare.group.protocol.records import Claim, Reset
+from kshare.group.protocol.commit_log.record_codec import encode
+from kshare.group.protocol.commit_log.records import Claim, Reset
 from kshare.testing import FakeCluster
 from tests.support.groups import LOG, eventually, member
 

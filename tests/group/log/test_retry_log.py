@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from kshare.cluster.compacted_topic import Changes, CompactedTopic, Row
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, UnknownTopicError
 from kshare.group.log.retry_log import Reason, RetryLog, Sequenced
-from kshare.group.protocol.group_reader import GroupReader
-from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.commit_log.group_reader import GroupReader
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.kafka.compacted_topic import Changes, CompactedTopic, Row
 from kshare.processing import Processor
 from tests.processing.engines import PARTITION, records_of
 from tests.support.clock import WAIT_S

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, KafkaError
 from kshare.group.log.topic import LogTopic, LogWriter, log_partition
+from kshare.kafka.protocol.error_codes import Kind
 from kshare.testing import FakeCluster
-from kshare.wire.protocol.error_codes import Kind
 from tests.support.clock import WAIT_S
 from tests.support.groups import LOG, eventually, group_config
 

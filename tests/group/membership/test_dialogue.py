@@ -13,8 +13,12 @@ from kshare.group.core.member import GroupMember, Level
 from kshare.group.core.right import Liveness
 from kshare.group.membership.dialogue import MemberDialogue
 from kshare.group.membership.handle import schedule_of
-from kshare.group.protocol.membership_state import Membership, Standing, State
-from kshare.group.protocol.subscription import MemberAssignment, Subscription, encode_assignment
+from kshare.group.protocol.membership.membership_state import Membership, Standing, State
+from kshare.group.protocol.membership.subscription import (
+    MemberAssignment,
+    Subscription,
+    encode_assignment,
+)
 from tests.support.clock import Clock, until
 from tests.support.groups import group_config
 from tests.support.silent import SilentConnection, silent_connections

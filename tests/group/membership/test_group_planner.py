@@ -20,15 +20,15 @@ from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation, RangeRequest
 from kshare.errors import TaskAssignmentException
 from kshare.group.membership.group_planner import GroupPlanner, SeenTopics
-from kshare.group.protocol.generation import Generation, followup_of
-from kshare.group.protocol.report import MemberReport
-from kshare.group.protocol.requests import PlanRequest
-from kshare.group.protocol.subscription import (
+from kshare.group.protocol.membership.report import MemberReport
+from kshare.group.protocol.membership.requests import PlanRequest
+from kshare.group.protocol.membership.subscription import (
     Subscription,
     decode_assignment,
     encode_subscription,
     in_order,
 )
+from kshare.group.protocol.plan.generation import Generation, followup_of
 from tests.support.clock import Clock
 from tests.support.groups import group_config
 

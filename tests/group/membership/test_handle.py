@@ -8,8 +8,8 @@ import pytest
 
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.session.session import GroupSession
+from kshare.kafka.protocol.retry import boot_time
 from kshare.testing import FakeCluster
-from kshare.wire.protocol.retry import boot_time
 from tests.support.groups import LOG, closing_session, eventually, group_config
 from tests.support.polling import Polling
 from tests.support.requests import times_asked

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kshare.cluster.cluster import Cluster
 from kshare.core.backoff import Backoff
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
@@ -18,19 +17,20 @@ from kshare.group.core.right import Liveness
 from kshare.group.log.log_link import Written
 from kshare.group.membership.group_planner import PlannedTopics, SeenTopics
 from kshare.group.membership.leader import GroupLeader, SharingLog
-from kshare.group.protocol.generation import Generation
-from kshare.group.protocol.membership_state import Membership, Standing, State
-from kshare.group.protocol.records import Epoch
-from kshare.group.protocol.requests import Join, PlanRequest, Sync
-from kshare.group.protocol.subscription import (
+from kshare.group.protocol.commit_log.records import Epoch
+from kshare.group.protocol.membership.membership_state import Membership, Standing, State
+from kshare.group.protocol.membership.requests import Join, PlanRequest, Sync
+from kshare.group.protocol.membership.subscription import (
     PROTOCOL,
     MemberAssignment,
     Subscription,
     encode_assignment,
     encode_subscription,
 )
+from kshare.group.protocol.plan.generation import Generation
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.protocol.background import Beside
 from kshare.testing import FakeCluster
-from kshare.wire.protocol.background import Beside
 from tests.support.clock import WAIT_S, until
 from tests.support.groups import LOG, T0, eventually, group_config, quick_settings
 from tests.support.polling import Polling

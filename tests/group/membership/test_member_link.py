@@ -11,8 +11,8 @@ import pytest
 
 from kshare.group.membership import member_link as link_module
 from kshare.group.membership.member_link import Line, MemberLink
-from kshare.group.protocol.requests import Heartbeat, Join
-from kshare.wire.protocol.connection import Connection
+from kshare.group.protocol.membership.requests import Heartbeat, Join
+from kshare.kafka.protocol.connection import Connection
 from tests.support.clock import until
 from tests.support.groups import group_config
 from tests.support.silent import SilentConnection, silent_connections

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from kshare.cluster.coordinator import fetch_offsets
-from kshare.cluster.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
 from kshare.core.hashing import HASH_SPACE, HashRange, key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import FencedError
 from kshare.group import KeySharedConsumer, Message, partitions_only
 from kshare.group.membership.group_planner import GroupPlanner
+from kshare.kafka.coordinator import fetch_offsets
+from kshare.kafka.policies import INDIVIDUAL_COMMIT, RANGE_FETCH, Policy
+from kshare.kafka.protocol.retry import boot_time
 from kshare.testing import FakeCluster
-from kshare.wire.protocol.retry import boot_time
 from tests.support.clock import WAIT_S
 from tests.support.groups import (
     GROUP,

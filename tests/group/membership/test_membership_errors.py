@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from kshare.cluster.coordinator import fetch_offsets
 from kshare.core.hashing import HASH_SPACE
 from kshare.errors import AuthorizationError, KafkaError, KshareError
 from kshare.group import KeySharedConsumer
 from kshare.group.core import member
 from kshare.group.session import session
 from kshare.group.session.session import GroupSession
+from kshare.kafka.coordinator import fetch_offsets
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S
 from tests.support.groups import GROUP, LOG, T0, eventually, group_config, quick_settings

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol, TypeAlias
 
-from kshare.group.protocol.requests import Code, Join, Sync
+from kshare.group.protocol.membership.requests import Code, Join, Sync
 from tests.group.protocol.owning import shallow
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kshare.core.hashing import KeyRanges
-from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.owners.owner import Phase
 from tests.group.protocol.interleavings import Broken, interleavings
 from tests.group.protocol.world import (
     HALVES,

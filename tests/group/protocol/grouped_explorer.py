@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kshare.group.protocol.actions import Write, WritePrimary
-from kshare.group.protocol.membership_state import State
-from kshare.group.protocol.takeover import session_of
+from kshare.group.protocol.membership.membership_state import State
+from kshare.group.protocol.owners.actions import Write, WritePrimary
+from kshare.group.protocol.owners.takeover import session_of
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.grouped_world import (
     GroupedLimits,

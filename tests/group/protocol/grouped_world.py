@@ -9,13 +9,13 @@ of another member may hide that.
 from dataclasses import dataclass, field
 from typing import Self
 
-from kshare.group.protocol import takeover
-from kshare.group.protocol.actions import Delete, WritePrimary
-from kshare.group.protocol.commit import known_progress
-from kshare.group.protocol.generation import Generation
-from kshare.group.protocol.membership_state import State
-from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.requests import PlanRequest
+from kshare.group.protocol.commit_log.commit import known_progress
+from kshare.group.protocol.membership.membership_state import State
+from kshare.group.protocol.membership.requests import PlanRequest
+from kshare.group.protocol.owners import takeover
+from kshare.group.protocol.owners.actions import Delete, WritePrimary
+from kshare.group.protocol.owners.owner import Phase
+from kshare.group.protocol.plan.generation import Generation
 from tests.group.protocol import member_world
 from tests.group.protocol import transactional_world as transactional
 from tests.group.protocol.coordinator import Coordinator

@@ -19,13 +19,13 @@ from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.group.core.work import DeliveryStart, LateWork
-from kshare.group.protocol.actions import Append, Delete
-from kshare.group.protocol.cooperator import Cooperator
-from kshare.group.protocol.leases import holdings, processed_offsets
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.records import Epoch, EpochMember, Key, Record, key_of
-from kshare.group.protocol.takeover import session_of
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.records import Epoch, EpochMember, Key, Record, key_of
+from kshare.group.protocol.owners.actions import Append, Delete
+from kshare.group.protocol.owners.cooperator import Cooperator
+from kshare.group.protocol.owners.leases import holdings, processed_offsets
+from kshare.group.protocol.owners.owner import Phase
+from kshare.group.protocol.owners.takeover import session_of
 from tests.group.protocol import world as base
 from tests.group.protocol.owning import clone_log, new_ownerships
 from tests.group.protocol.process import GONE, T0, Asked, Log, Process, apply_record

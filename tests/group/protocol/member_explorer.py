@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kshare.core.hashing import WHOLE
-from kshare.group.protocol.actions import WritePrimary
-from kshare.group.protocol.membership_state import State
-from kshare.group.protocol.requests import PlanRequest
+from kshare.group.protocol.membership.membership_state import State
+from kshare.group.protocol.membership.requests import PlanRequest
+from kshare.group.protocol.owners.actions import WritePrimary
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way

@@ -6,11 +6,17 @@ from typing import Self
 from kshare.core.backoff import Backoff
 from kshare.group.core.member import GroupMember, MemberSchedule
 from kshare.group.core.right import Liveness
-from kshare.group.protocol.generation import Generation
-from kshare.group.protocol.holdings import Change
-from kshare.group.protocol.membership_state import Membership
-from kshare.group.protocol.requests import Code, Heartbeat, MemberAction, PlanRequest, Sync
-from kshare.group.protocol.subscription import PROTOCOL, Subscription
+from kshare.group.protocol.membership.holdings import Change
+from kshare.group.protocol.membership.membership_state import Membership
+from kshare.group.protocol.membership.requests import (
+    Code,
+    Heartbeat,
+    MemberAction,
+    PlanRequest,
+    Sync,
+)
+from kshare.group.protocol.membership.subscription import PROTOCOL, Subscription
+from kshare.group.protocol.plan.generation import Generation
 from tests.group.protocol.owning import shallow
 from tests.group.protocol.process import Process
 

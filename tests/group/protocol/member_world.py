@@ -11,12 +11,10 @@ from typing import Any, Protocol, Self
 
 from kshare.core.hashing import WHOLE
 from kshare.group.core.member import GroupMember
-from kshare.group.protocol.actions import WritePrimary
-from kshare.group.protocol.generation import Generation, plan_generation, plan_range
-from kshare.group.protocol.holdings import Change
-from kshare.group.protocol.membership_state import Membership, State
-from kshare.group.protocol.records import Key, Record, key_of
-from kshare.group.protocol.requests import (
+from kshare.group.protocol.commit_log.records import Key, Record, key_of
+from kshare.group.protocol.membership.holdings import Change
+from kshare.group.protocol.membership.membership_state import Membership, State
+from kshare.group.protocol.membership.requests import (
     Code,
     FindCoordinator,
     Heartbeat,
@@ -26,7 +24,9 @@ from kshare.group.protocol.requests import (
     Request,
     Sync,
 )
-from kshare.group.protocol.subscription import PROTOCOL, RANGE
+from kshare.group.protocol.membership.subscription import PROTOCOL, RANGE
+from kshare.group.protocol.owners.actions import WritePrimary
+from kshare.group.protocol.plan.generation import Generation, plan_generation, plan_range
 from tests.group.protocol import world as base
 from tests.group.protocol.coordinator import Coordinator, Stage
 from tests.group.protocol.member_process import (

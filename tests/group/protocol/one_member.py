@@ -2,9 +2,9 @@
 
 from kshare.core.hashing import WHOLE, KeyRanges, split
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.membership_state import Membership, State
-from kshare.group.protocol.requests import Join, Sync
-from kshare.group.protocol.subscription import (
+from kshare.group.protocol.membership.membership_state import Membership, State
+from kshare.group.protocol.membership.requests import Join, Sync
+from kshare.group.protocol.membership.subscription import (
     PROTOCOL,
     RANGE,
     MemberAssignment,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
-from kshare.group.protocol.log import GroupLog, PartitionLog
+from kshare.group.protocol.commit_log.log import GroupLog, PartitionLog
 
 
 @dataclass(frozen=True, slots=True)

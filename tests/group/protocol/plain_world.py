@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from kshare.group.protocol.consumer_protocol import decode_partitions, encode_topics
-from kshare.group.protocol.generation import plan_range
-from kshare.group.protocol.requests import Code, Join, Sync
-from kshare.group.protocol.start import Primary
-from kshare.group.protocol.subscription import PROTOCOL, RANGE
+from kshare.group.protocol.commit_log.consumer_protocol import decode_partitions, encode_topics
+from kshare.group.protocol.commit_log.start import Primary
+from kshare.group.protocol.membership.requests import Code, Join, Sync
+from kshare.group.protocol.membership.subscription import PROTOCOL, RANGE
+from kshare.group.protocol.plan.generation import plan_range
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.interleavings import interleavings
 from tests.group.protocol.member_explorer import finish_group

@@ -11,14 +11,14 @@ from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.work import DeliveryStart
-from kshare.group.protocol.actions import (
+from kshare.group.protocol.commit_log.log import GroupLog, PartitionLog
+from kshare.group.protocol.commit_log.records import Claim, Key, Member, Record, key_of
+from kshare.group.protocol.owners.actions import (
     Action,
     Delete,
     Write,
 )
-from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Claim, Key, Member, Record, key_of
+from kshare.group.protocol.owners.owner import Owner, Phase
 from tests.group.protocol.owning import (
     TIMEOUT,
     Mark,

@@ -14,11 +14,12 @@ from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.core.ownership import CommitCounter, Ownership
 from kshare.group.core.ownerships import Ownerships
-from kshare.group.protocol import commit, log, owner, start
-from kshare.group.protocol.actions import Delete, WritePrimary
-from kshare.group.protocol.owner import Owner
-from kshare.group.protocol.placement import Placement
-from kshare.group.protocol.records import Key, Stable
+from kshare.group.protocol.commit_log import commit, log, start
+from kshare.group.protocol.commit_log.placement import Placement
+from kshare.group.protocol.commit_log.records import Key, Stable
+from kshare.group.protocol.owners import owner
+from kshare.group.protocol.owners.actions import Delete, WritePrimary
+from kshare.group.protocol.owners.owner import Owner
 from tests.group.protocol import world as world_module
 from tests.group.protocol.explorer import (
     check_that_nobody_waits,

@@ -4,8 +4,7 @@ import pytest
 
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.generation import fits_topics, plan_generation
-from kshare.group.protocol.subscription import (
+from kshare.group.protocol.membership.subscription import (
     Assigned,
     Subscription,
     decode_assignment,
@@ -13,6 +12,7 @@ from kshare.group.protocol.subscription import (
     encode_subscription,
     in_order,
 )
+from kshare.group.protocol.plan.generation import fits_topics, plan_generation
 
 ALL: Assigned = {TopicPartition("a", 0): ALL_HASHES, TopicPartition("a", 1): ALL_HASHES}
 

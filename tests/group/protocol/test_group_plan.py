@@ -19,8 +19,8 @@ from kshare.core.hashing import (
     split,
 )
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.group_plan import GroupPlan, plan_group
-from kshare.group.protocol.subscription import Assigned, Subscription, in_order
+from kshare.group.protocol.membership.subscription import Assigned, Subscription, in_order
+from kshare.group.protocol.plan.group_plan import GroupPlan, plan_group
 from tests.support.effort import examples
 
 Group: TypeAlias = dict[str, Subscription]

@@ -17,10 +17,10 @@ from kshare.core.hashing import ALL_HASHES, HASH_SPACE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import TopicPartition
 from kshare.errors import CommitLogError, LaterVersionError, OtherHashError
-from kshare.group.protocol.group_reader import GroupReader
-from kshare.group.protocol.log import GroupLog, version_read_by_all
-from kshare.group.protocol.record_codec import encode, encode_key
-from kshare.group.protocol.records import (
+from kshare.group.protocol.commit_log.group_reader import GroupReader
+from kshare.group.protocol.commit_log.log import GroupLog, version_read_by_all
+from kshare.group.protocol.commit_log.record_codec import encode, encode_key
+from kshare.group.protocol.commit_log.records import (
     READS,
     VERSION,
     Block,

@@ -11,12 +11,12 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle
 from kshare.group.core.ownership import Claimant
 from kshare.group.core.transaction_state import Stage, TransactionState
-from kshare.group.protocol import takeover
-from kshare.group.protocol.actions import Delete
-from kshare.group.protocol.commit import TransactionPart
-from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.owner import Owner
-from kshare.group.protocol.records import Claim, Key
+from kshare.group.protocol.commit_log.commit import TransactionPart
+from kshare.group.protocol.commit_log.log import PartitionLog
+from kshare.group.protocol.commit_log.records import Claim, Key
+from kshare.group.protocol.owners import takeover
+from kshare.group.protocol.owners.actions import Delete
+from kshare.group.protocol.owners.owner import Owner
 from tests.group.protocol import grouped_world, member_world, transactional_member
 from tests.group.protocol.grouped_explorer import (
     WAYS,

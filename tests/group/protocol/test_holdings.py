@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.holdings import Holdings, assigned_minus
-from kshare.group.protocol.subscription import Assigned, MemberAssignment, in_order
+from kshare.group.protocol.membership.holdings import Holdings, assigned_minus
+from kshare.group.protocol.membership.subscription import Assigned, MemberAssignment, in_order
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LOWER, UPPER = split(WHOLE, 2)

@@ -11,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.errors import ForeignMemberError
-from kshare.group.protocol.consumer_protocol import _WORDS, dumps, encode_partitions, encode_topics
-from kshare.group.protocol.generation import plan_generation, plan_range
-from kshare.group.protocol.start import Anchor
-from kshare.group.protocol.subscription import (
+from kshare.group.protocol.commit_log.consumer_protocol import (
+    _WORDS,
+    dumps,
+    encode_partitions,
+    encode_topics,
+)
+from kshare.group.protocol.commit_log.start import Anchor
+from kshare.group.protocol.membership.subscription import (
     Subscription,
     decode_assignment,
     decode_subscription,
@@ -22,6 +26,7 @@ from kshare.group.protocol.subscription import (
     encode_subscription,
     is_of_kshare,
 )
+from kshare.group.protocol.plan.generation import plan_generation, plan_range
 from tests.group.protocol.test_group_reader import damaged
 from tests.group.protocol.test_shared_settings import SAID, said
 from tests.group.protocol.test_subscription import ASSIGNMENT, SUBSCRIPTION

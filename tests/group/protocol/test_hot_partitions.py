@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from kshare.core.hashing import ALL_HASHES, WHOLE, split
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
-from kshare.group.protocol.group_plan import GroupPlan, plan_group
-from kshare.group.protocol.load_sharing import LoadSharing
-from kshare.group.protocol.report import MemberReport, by_range
-from kshare.group.protocol.subscription import Assigned, Subscription, in_order
+from kshare.group.protocol.membership.report import MemberReport, by_range
+from kshare.group.protocol.membership.subscription import Assigned, Subscription, in_order
+from kshare.group.protocol.plan.group_plan import GroupPlan, plan_group
+from kshare.group.protocol.plan.load_sharing import LoadSharing
 from kshare.ranges import adaptive
 from kshare.ranges.adaptive import hot_above
 from tests.group.protocol.test_group_plan import (

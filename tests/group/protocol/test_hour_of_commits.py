@@ -8,12 +8,12 @@ import pytest
 from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
-from kshare.group.protocol.actions import Delete, FetchPrimary, Write, WritePrimary
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.owner import Owner
-from kshare.group.protocol.record_codec import encode, encode_key
-from kshare.group.protocol.records import STRETCH, Claim, Key, Record, Reset, key_of
-from kshare.group.protocol.start import Anchor, Primary
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.record_codec import encode, encode_key
+from kshare.group.protocol.commit_log.records import STRETCH, Claim, Key, Record, Reset, key_of
+from kshare.group.protocol.commit_log.start import Anchor, Primary
+from kshare.group.protocol.owners.actions import Delete, FetchPrimary, Write, WritePrimary
+from kshare.group.protocol.owners.owner import Owner
 from tests.support.groups import T0
 
 SECONDS, BETWEEN, RATE = 3_600, 5, 300

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.offsets import OffsetRange, intersect, length, union
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.group.protocol.leases import (
+from kshare.group.protocol.commit_log.log import GroupLog, PartitionLog
+from kshare.group.protocol.commit_log.records import Block, Claim, Key, Lease, Record, key_of
+from kshare.group.protocol.owners.leases import (
     LeaseShare,
     holdings,
     lease_shares,
     next_lease,
     processed_offsets,
 )
-from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.records import Block, Claim, Key, Lease, Record, key_of
 
 T0 = TopicPartition("orders", 0)
 NAMES = ("a#1", "b#1", "c#1")

@@ -13,14 +13,14 @@ from kshare.core.progress import Progress, Rectangle
 from kshare.group.core.ownership import Claimant, Ownership, ReplacedClaims
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.work import DeliveryStart, LateWork
-from kshare.group.protocol import cooperator
-from kshare.group.protocol.actions import Append
-from kshare.group.protocol.cooperator import Cooperator
-from kshare.group.protocol.leases import counts
-from kshare.group.protocol.log import LeaseKey, PartitionLog
-from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.placement import Placement
-from kshare.group.protocol.records import Key, Record, Stable, key_of
+from kshare.group.protocol.commit_log.log import LeaseKey, PartitionLog
+from kshare.group.protocol.commit_log.placement import Placement
+from kshare.group.protocol.commit_log.records import Key, Record, Stable, key_of
+from kshare.group.protocol.owners import cooperator
+from kshare.group.protocol.owners.actions import Append
+from kshare.group.protocol.owners.cooperator import Cooperator
+from kshare.group.protocol.owners.leases import counts
+from kshare.group.protocol.owners.owner import Phase
 from tests.group.protocol import lease_world, world
 from tests.group.protocol.interleavings import seeds
 from tests.group.protocol.lease_explorer import (

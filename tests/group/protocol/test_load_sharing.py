@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, KeyRanges, split
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeAssignor, RangeObservation, RangeRequest
-from kshare.group.protocol.group_plan import GroupPlan, plan_group
-from kshare.group.protocol.load_sharing import LoadSharing
-from kshare.group.protocol.range_parts import keeping_most
-from kshare.group.protocol.report import MemberReport, by_range
-from kshare.group.protocol.subscription import Assigned, Subscription, in_order
+from kshare.group.protocol.membership.report import MemberReport, by_range
+from kshare.group.protocol.membership.subscription import Assigned, Subscription, in_order
+from kshare.group.protocol.plan.group_plan import GroupPlan, plan_group
+from kshare.group.protocol.plan.load_sharing import LoadSharing
+from kshare.group.protocol.plan.range_parts import keeping_most
 from kshare.ranges import adaptive
 from tests.group.protocol.test_group_plan import (
     Group,

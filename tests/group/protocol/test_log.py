@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.progress import Progress
-from kshare.group.protocol.commit import keys_to_delete, passed_to_delete, past_to_delete
-from kshare.group.protocol.log import GroupLog, PartitionLog, members_forgotten
-from kshare.group.protocol.records import Claim, Epoch, Key, Member, Record, Reset, Stable, key_of
+from kshare.group.protocol.commit_log.commit import keys_to_delete, passed_to_delete, past_to_delete
+from kshare.group.protocol.commit_log.log import GroupLog, PartitionLog, members_forgotten
+from kshare.group.protocol.commit_log.records import (
+    Claim,
+    Epoch,
+    Key,
+    Member,
+    Record,
+    Reset,
+    Stable,
+    key_of,
+)
 from tests.group.protocol.process import T0, Log, replay
 
 MEMBERS = st.sampled_from(["m0", "m1", "m2"])

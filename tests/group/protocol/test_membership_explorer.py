@@ -12,13 +12,15 @@ from kshare.core.hashing import WHOLE
 from kshare.group.core.member import GroupMember
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Liveness
-from kshare.group.protocol import commit, group_plan, owner, takeover
-from kshare.group.protocol.holdings import Change, Holdings
-from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.membership_state import Membership, Standing, State
-from kshare.group.protocol.records import Block, Claim
-from kshare.group.protocol.requests import Code, Heartbeat, PlanRequest
-from kshare.group.protocol.takeover import session_of
+from kshare.group.protocol.commit_log import commit
+from kshare.group.protocol.commit_log.log import GroupLog, PartitionLog
+from kshare.group.protocol.commit_log.records import Block, Claim
+from kshare.group.protocol.membership.holdings import Change, Holdings
+from kshare.group.protocol.membership.membership_state import Membership, Standing, State
+from kshare.group.protocol.membership.requests import Code, Heartbeat, PlanRequest
+from kshare.group.protocol.owners import owner, takeover
+from kshare.group.protocol.owners.takeover import session_of
+from kshare.group.protocol.plan import group_plan
 from tests.group.protocol import member_world
 from tests.group.protocol.coordinator import Stage
 from tests.group.protocol.interleavings import seeds

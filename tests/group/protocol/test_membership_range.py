@@ -4,9 +4,9 @@ import pytest
 
 from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.membership_state import Membership
-from kshare.group.protocol.requests import Code, Join, PlanRequest
-from kshare.group.protocol.subscription import (
+from kshare.group.protocol.membership.membership_state import Membership
+from kshare.group.protocol.membership.requests import Code, Join, PlanRequest
+from kshare.group.protocol.membership.subscription import (
     PROTOCOL,
     RANGE,
     MemberAssignment,

@@ -7,10 +7,9 @@ import pytest
 from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.errors import AuthorizationError, ForeignMemberError, KafkaError, KshareError
 from kshare.group.core.right import Liveness
-from kshare.group.protocol.generation import plan_generation, topics_of
-from kshare.group.protocol.membership_state import State
-from kshare.group.protocol.requests import Code, Join, Leave, PlanRequest, Sync
-from kshare.group.protocol.subscription import (
+from kshare.group.protocol.membership.membership_state import State
+from kshare.group.protocol.membership.requests import Code, Join, Leave, PlanRequest, Sync
+from kshare.group.protocol.membership.subscription import (
     MemberAssignment,
     Subscription,
     decode_assignment,
@@ -19,6 +18,7 @@ from kshare.group.protocol.subscription import (
     encode_subscription,
     in_order,
 )
+from kshare.group.protocol.plan.generation import plan_generation, topics_of
 from tests.group.protocol.one_member import (
     EPOCH,
     LOWER,

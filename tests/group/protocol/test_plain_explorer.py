@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kshare.group.protocol.membership_state import Membership
+from kshare.group.protocol.membership.membership_state import Membership
 from tests.group.protocol.member_explorer import finish_group, settled
 from tests.group.protocol.member_world import GroupLimits
 from tests.group.protocol.plain_world import (

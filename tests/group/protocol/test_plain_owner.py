@@ -8,13 +8,13 @@ from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.errors import CommitLogError
-from kshare.group.protocol.actions import FetchPrimary, ResolveInitial, WritePrimary
-from kshare.group.protocol.commit import blocks_to_write
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.plain_owner import OffsetOwner, PlainOwner
-from kshare.group.protocol.records import Claim, Key, Record, Reset, Stable, key_of
-from kshare.group.protocol.start import Anchor, Primary, Reason
+from kshare.group.protocol.commit_log.commit import blocks_to_write
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.records import Claim, Key, Record, Reset, Stable, key_of
+from kshare.group.protocol.commit_log.start import Anchor, Primary, Reason
+from kshare.group.protocol.owners.actions import FetchPrimary, ResolveInitial, WritePrimary
+from kshare.group.protocol.owners.owner import Owner, Phase
+from kshare.group.protocol.owners.plain_owner import OffsetOwner, PlainOwner
 from tests.support.groups import LOWER, T0
 
 QUARTERS = split(WHOLE, 4)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
-from kshare.group.protocol.commit import (
+from kshare.group.protocol.commit_log.commit import (
     Purgatory,
     PurgatoryState,
     TransactionPart,
@@ -16,7 +16,7 @@ from kshare.group.protocol.commit import (
     purgatory_state,
     transaction_records,
 )
-from kshare.group.protocol.log import PartitionLog
+from kshare.group.protocol.commit_log.log import PartitionLog
 from tests.group.protocol.process import T0
 
 # -- the purgatory ---------------------------------------------------------------------------------

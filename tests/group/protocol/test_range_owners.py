@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, KeyRanges, split
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.range_owners import (
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.records import (
+    Claim,
+    Epoch,
+    EpochMember,
+    Member,
+    Record,
+    key_of,
+)
+from kshare.group.protocol.owners.range_owners import (
     LivingMember,
     RangeOwner,
     living_members,
@@ -17,7 +25,6 @@ from kshare.group.protocol.range_owners import (
     range_owners,
     whole_owners,
 )
-from kshare.group.protocol.records import Claim, Epoch, EpochMember, Member, Record, key_of
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 EIGHTHS = split(WHOLE, 8)

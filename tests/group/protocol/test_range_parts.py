@@ -18,8 +18,9 @@ from kshare.core.hashing import (
     KeyRanges,
     split,
 )
-from kshare.group.protocol.group_plan import plan_group
-from kshare.group.protocol.range_parts import (
+from kshare.group.protocol.membership.subscription import Subscription, in_order
+from kshare.group.protocol.plan.group_plan import plan_group
+from kshare.group.protocol.plan.range_parts import (
     Overlaps,
     by_overlap,
     divided,
@@ -27,7 +28,6 @@ from kshare.group.protocol.range_parts import (
     shared_width,
     tiles,
 )
-from kshare.group.protocol.subscription import Subscription, in_order
 
 SCALE = HASH_SPACE // 100
 MANY = 1_000

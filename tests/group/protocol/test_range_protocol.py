@@ -10,19 +10,19 @@ from kafka.protocol.consumer.metadata import (
 
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.consumer_protocol import (
+from kshare.group.protocol.commit_log.consumer_protocol import (
     decode_partitions,
     decode_topics,
     encode_partitions,
     encode_topics,
 )
-from kshare.group.protocol.generation import plan_range, range_assignment, topics_of_all
-from kshare.group.protocol.subscription import (
+from kshare.group.protocol.membership.subscription import (
     MemberAssignment,
     Subscription,
     decode_assignment,
     encode_subscription,
 )
+from kshare.group.protocol.plan.generation import plan_range, range_assignment, topics_of_all
 
 names = st.text(min_size=1, max_size=4)
 topics = st.sampled_from(["a", "b", "c"])

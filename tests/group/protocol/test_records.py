@@ -13,11 +13,11 @@ from kshare.core.hashing import ALL_HASHES, HASH_SPACE, NO_HASHES, WHOLE, HashRa
 from kshare.core.offsets import OFFSET_MAX, START_MAX, OffsetRange, from_pairs
 from kshare.core.progress import TopicPartition
 from kshare.errors import CommitLogError, LaterVersionError, OtherHashError
-from kshare.group.protocol.consumer_protocol import HASH
-from kshare.group.protocol.group_reader import GroupReader
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.record_codec import decode, decode_key, encode, encode_key
-from kshare.group.protocol.records import (
+from kshare.group.protocol.commit_log.consumer_protocol import HASH
+from kshare.group.protocol.commit_log.group_reader import GroupReader
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.record_codec import decode, decode_key, encode, encode_key
+from kshare.group.protocol.commit_log.records import (
     READS,
     STRETCH,
     Block,

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.group.config.shared_settings import shared_settings
-from kshare.group.protocol.generation import plan_generation, plan_range
-from kshare.group.protocol.shared_settings import (
+from kshare.group.protocol.commit_log.shared_settings import (
     Settings,
     difference,
     largest,
     settings_of,
     settings_value,
 )
-from kshare.group.protocol.subscription import (
+from kshare.group.protocol.membership.subscription import (
     Subscription,
     decode_assignment,
     decode_subscription,
     encode_subscription,
 )
+from kshare.group.protocol.plan.generation import plan_generation, plan_range
 from tests.support.groups import group_config
 
 A0 = TopicPartition("a", 0)

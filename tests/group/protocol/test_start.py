@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
-from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.records import Stable
-from kshare.group.protocol.start import (
+from kshare.group.protocol.commit_log.log import PartitionLog
+from kshare.group.protocol.commit_log.records import Stable
+from kshare.group.protocol.commit_log.start import (
     Anchor,
     Primary,
     Reason,

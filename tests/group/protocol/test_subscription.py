@@ -17,8 +17,8 @@ from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRan
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeObservation
 from kshare.errors import ForeignMemberError
-from kshare.group.protocol.report import MemberReport, bounded
-from kshare.group.protocol.subscription import (
+from kshare.group.protocol.membership.report import MemberReport, bounded
+from kshare.group.protocol.membership.subscription import (
     MemberAssignment,
     Subscription,
     decode_assignment,

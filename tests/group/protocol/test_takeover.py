@@ -6,10 +6,10 @@ import pytest
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges, split
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.cooperator import Cooperator
-from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.records import Claim, key_of
-from kshare.group.protocol.takeover import (
+from kshare.group.protocol.commit_log.log import GroupLog, PartitionLog
+from kshare.group.protocol.commit_log.records import Claim, key_of
+from kshare.group.protocol.owners.cooperator import Cooperator
+from kshare.group.protocol.owners.takeover import (
     former_ids,
     is_alone,
     is_of_the_past,

@@ -28,10 +28,10 @@ from kshare.assignment import (
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, NO_HASHES, WHOLE, KeyRanges, split
 from kshare.core.progress import TopicPartition
 from kshare.errors import TaskAssignmentException
-from kshare.group.protocol.group_plan import GroupPlan, plan_group
-from kshare.group.protocol.report import MemberReport
-from kshare.group.protocol.subscription import Assigned, Subscription, in_order
-from kshare.group.protocol.task_sharing import TaskPlanning, TaskSharing, dealt_to_threads
+from kshare.group.protocol.membership.report import MemberReport
+from kshare.group.protocol.membership.subscription import Assigned, Subscription, in_order
+from kshare.group.protocol.plan.group_plan import GroupPlan, plan_group
+from kshare.group.protocol.plan.task_sharing import TaskPlanning, TaskSharing, dealt_to_threads
 from kshare.ranges import adaptive, round_robin
 from tests.group.protocol.test_group_plan import (
     LOWER,

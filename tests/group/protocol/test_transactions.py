@@ -11,15 +11,16 @@ from kshare.core.hashing import NO_HASHES
 from kshare.core.progress import Progress
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.transaction_state import Outlook, Stage, TransactionState
-from kshare.group.protocol import actions, commit, owner
-from kshare.group.protocol.commit import (
+from kshare.group.protocol.commit_log import commit
+from kshare.group.protocol.commit_log.commit import (
     PurgatoryState,
     TransactionPart,
     blocks_to_write,
 )
-from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.records import Key
+from kshare.group.protocol.commit_log.log import PartitionLog
+from kshare.group.protocol.commit_log.records import Key
+from kshare.group.protocol.owners import actions, owner
+from kshare.group.protocol.owners.owner import Owner, Phase
 from tests.group.protocol import transactional_member as member_module
 from tests.group.protocol import transactional_world as world_module
 from tests.group.protocol.interleavings import seeds

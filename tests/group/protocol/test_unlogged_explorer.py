@@ -7,8 +7,8 @@ import pytest
 
 from kshare.group.core.member import GroupMember
 from kshare.group.core.right import Liveness
-from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.plain_owner import OffsetOwner, PlainOwner
+from kshare.group.protocol.commit_log.log import PartitionLog
+from kshare.group.protocol.owners.plain_owner import OffsetOwner, PlainOwner
 from tests.group.protocol import member_world
 from tests.group.protocol.member_explorer import finish_group
 from tests.group.protocol.member_world import GroupLimits

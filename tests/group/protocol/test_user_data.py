@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.errors import ForeignMemberError
-from kshare.group.protocol.consumer_protocol import COMPRESSED, PLAIN
-from kshare.group.protocol.generation import Generation, plan_generation
-from kshare.group.protocol.membership_state import Membership
-from kshare.group.protocol.requests import Join
-from kshare.group.protocol.subscription import (
+from kshare.group.protocol.commit_log.consumer_protocol import COMPRESSED, PLAIN
+from kshare.group.protocol.membership.membership_state import Membership
+from kshare.group.protocol.membership.requests import Join
+from kshare.group.protocol.membership.subscription import (
     PROTOCOL,
     MemberAssignment,
     Subscription,
@@ -25,6 +24,7 @@ from kshare.group.protocol.subscription import (
     encode_subscription,
     in_order,
 )
+from kshare.group.protocol.plan.generation import Generation, plan_generation
 from tests.group.protocol.test_subscription import (
     ASSIGNMENT,
     SUBSCRIPTION,

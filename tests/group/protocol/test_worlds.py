@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kshare.core.hashing import HASH_SPACE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
-from kshare.group.protocol.log import GroupLog
+from kshare.group.protocol.commit_log.log import GroupLog
 from tests.group.protocol import (
     grouped_explorer,
     lease_explorer,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kshare.group.core.transaction_state import GiveUp
-from kshare.group.protocol.owner import Phase
+from kshare.group.protocol.owners.owner import Phase
 from tests.group.protocol.interleavings import Broken, interleavings, ordinary_way
 from tests.group.protocol.transactional_member import Member, action_of
 from tests.group.protocol.transactional_world import Limits, TransactionalWorld, steps, take

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Self
 
-from kshare.group.protocol.log import GroupLog
-from kshare.group.protocol.records import Key, Record
+from kshare.group.protocol.commit_log.log import GroupLog
+from kshare.group.protocol.commit_log.records import Key, Record
 from tests.group.protocol.owning import Mark, clone_log, shallow
 from tests.group.protocol.process import apply_record
 

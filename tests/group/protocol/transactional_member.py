@@ -16,9 +16,9 @@ from kshare.group.core.transaction_state import (
     TransactionAction,
     TransactionState,
 )
-from kshare.group.protocol import commit
-from kshare.group.protocol.commit import PurgatoryState, TransactionPart
-from kshare.group.protocol.records import Block, Key
+from kshare.group.protocol.commit_log import commit
+from kshare.group.protocol.commit_log.commit import PurgatoryState, TransactionPart
+from kshare.group.protocol.commit_log.records import Block, Key
 from tests.group.protocol.process import T0, Process
 
 

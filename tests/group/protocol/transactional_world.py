@@ -12,8 +12,10 @@ from typing import Self
 from kshare.core.hashing import ALL_HASHES, KeyRanges, split
 from kshare.core.progress import Progress
 from kshare.group.core.transaction_state import ProducerEpoch, Stage, TransactionAction
-from kshare.group.protocol import commit
-from kshare.group.protocol.actions import (
+from kshare.group.protocol.commit_log import commit
+from kshare.group.protocol.commit_log.records import Key, Record, key_of
+from kshare.group.protocol.commit_log.start import Primary
+from kshare.group.protocol.owners.actions import (
     Delete,
     Fence,
     FetchPrimary,
@@ -22,9 +24,7 @@ from kshare.group.protocol.actions import (
     Write,
     WritePrimary,
 )
-from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.records import Key, Record, key_of
-from kshare.group.protocol.start import Primary
+from kshare.group.protocol.owners.owner import Phase
 from tests.group.protocol import transactional_member
 from tests.group.protocol.owning import new_ownerships, shallow
 from tests.group.protocol.process import DAMAGED, T0, apply_record, marks_of, own

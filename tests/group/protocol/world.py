@@ -41,17 +41,17 @@ from typing import Self
 from kshare.core.hashing import WHOLE, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
-from kshare.group.protocol.actions import (
+from kshare.group.protocol.commit_log.log import GroupLog, PartitionLog
+from kshare.group.protocol.commit_log.records import Block, Key, Record, key_of
+from kshare.group.protocol.commit_log.start import Primary
+from kshare.group.protocol.owners.actions import (
     Delete,
     FetchPrimary,
     ResolveInitial,
     Write,
     WritePrimary,
 )
-from kshare.group.protocol.log import GroupLog, PartitionLog
-from kshare.group.protocol.owner import Phase
-from kshare.group.protocol.records import Block, Key, Record, key_of
-from kshare.group.protocol.start import Primary
+from kshare.group.protocol.owners.owner import Phase
 from tests.group.protocol.owning import (
     new_ownerships,
     shallow,

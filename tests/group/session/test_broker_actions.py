@@ -15,7 +15,11 @@ from kshare.errors import KafkaError
 from kshare.group.core.ownership import Ownership
 from kshare.group.log.tail import LastAnswer
 from kshare.group.log.topic import LogWriter
-from kshare.group.protocol.actions import (
+from kshare.group.protocol.commit_log.commit import Commit
+from kshare.group.protocol.commit_log.log import PartitionLog
+from kshare.group.protocol.commit_log.placement import Placement
+from kshare.group.protocol.commit_log.records import Claim, Lease, key_of
+from kshare.group.protocol.owners.actions import (
     Action,
     Append,
     Fence,
@@ -23,17 +27,13 @@ from kshare.group.protocol.actions import (
     Write,
     WritePrimary,
 )
-from kshare.group.protocol.commit import Commit
-from kshare.group.protocol.cooperator import Cooperator
-from kshare.group.protocol.log import PartitionLog
-from kshare.group.protocol.owner import Owner, Phase
-from kshare.group.protocol.placement import Placement
-from kshare.group.protocol.plain_owner import PlainOwner
-from kshare.group.protocol.records import Claim, Lease, key_of
+from kshare.group.protocol.owners.cooperator import Cooperator
+from kshare.group.protocol.owners.owner import Owner, Phase
+from kshare.group.protocol.owners.plain_owner import PlainOwner
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.shared import Shared
+from kshare.kafka.protocol.background import Beside
 from kshare.testing import FakeCluster
-from kshare.wire.protocol.background import Beside
 from tests.support.clock import WAIT_S, until
 from tests.support.groups import LOG, group_config
 from tests.support.requests import times_asked

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from kshare.cluster.cluster import TopicConfig
 from kshare.core.progress import TopicPartition
 from kshare.errors import InternalTopicError, KafkaError, UnknownTopicError
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.log.tail import LastAnswer, LogLostError, LogTail, Row
 from kshare.group.log.topic import LogTopic, LogWriter, Safety
-from kshare.group.protocol.record_codec import encode
-from kshare.group.protocol.records import Stable
+from kshare.group.protocol.commit_log.record_codec import encode
+from kshare.group.protocol.commit_log.records import Stable
 from kshare.group.session.log_follower import LogFollower, LogInspector
 from kshare.group.session.shared import Shared
+from kshare.kafka.cluster import TopicConfig
 from tests.support.clock import WAIT_S, Clock, until
 from tests.support.groups import LOG, group_config
 

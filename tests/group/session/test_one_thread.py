@@ -8,13 +8,13 @@ from functools import partial
 
 import pytest
 
-from kshare.cluster.committed import CommittedOffset
-from kshare.cluster.coordinator import find_coordinator
 from kshare.errors import KafkaError, KshareError
 from kshare.group.membership import member_link
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession
+from kshare.kafka.committed import CommittedOffset
+from kshare.kafka.coordinator import find_coordinator
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, until
 from tests.support.groups import GROUP, LOG, T0, by_log, eventually, group_config, start_of

@@ -9,11 +9,11 @@ import pytest
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.core.ownerships import Ownerships
-from kshare.group.protocol.record_codec import decode
-from kshare.group.protocol.records import Member
+from kshare.group.protocol.commit_log.record_codec import decode
+from kshare.group.protocol.commit_log.records import Member
 from kshare.group.session.presence import Presence
 from kshare.group.session.shared import Shared
-from kshare.wire.protocol.error_codes import Kind
+from kshare.kafka.protocol.error_codes import Kind
 from tests.support.clock import Clock
 from tests.support.groups import GROUP, LOG, group_config
 

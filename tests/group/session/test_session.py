@@ -28,10 +28,10 @@ from kshare.errors import (
 )
 from kshare.group.core.work import DeliveryStart
 from kshare.group.log.topic import log_partition
-from kshare.group.offsets import GroupOffsets
-from kshare.group.protocol.record_codec import encode, encode_key
-from kshare.group.protocol.records import Claim, Key
+from kshare.group.protocol.commit_log.record_codec import encode, encode_key
+from kshare.group.protocol.commit_log.records import Claim, Key
 from kshare.group.session.session import GroupSession
+from kshare.group.tools.offsets import GroupOffsets
 from kshare.testing import FakeCluster, watermarks
 from tests.support.clock import WAIT_S, Ahead
 from tests.support.groups import (
@@ -439,7 +439,7 @@ def test_a_damaged_claim_is_deleted_once_all_members_can_have_read_it(
             write(servers, keys[2], b"[]")
         waited.append(seconds)
 
-    monkeypatch.setattr("kshare.group.damage._let_pass", let_pass)
+    monkeypatch.setattr("kshare.group.tools.damage._let_pass", let_pass)
     with member(servers, claim_timeout_ms=700) as session, closing(offsets(servers)) as outside:
         for key in keys:
             write(servers, key, b"{}")
@@ -454,7 +454,7 @@ def test_a_damaged_claim_is_deleted_once_all_members_can_have_read_it(
 
 
 def test_what_is_no_claim_is_deleted_at_once(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kshare.group.damage._let_pass", pytest.fail)
+    monkeypatch.setattr("kshare.group.tools.damage._let_pass", pytest.fail)
     with closing(offsets(servers)) as outside:
         write(servers, f'[1,"{GROUP}",1,"block","orders",0,"m",[0,8],0]'.encode(), b"junk")
         write(servers, f'[1,"{GROUP}",0,'.encode(), b"{}")

@@ -10,9 +10,9 @@ from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.progress import Progress
 from kshare.errors import ForeignMemberError
 from kshare.group.log.primary import PrimaryOffsets
-from kshare.group.protocol.record_codec import encode
-from kshare.group.protocol.records import Member
-from kshare.group.protocol.start import Anchor, Primary
+from kshare.group.protocol.commit_log.record_codec import encode
+from kshare.group.protocol.commit_log.records import Member
+from kshare.group.protocol.commit_log.start import Anchor, Primary
 from kshare.group.query_member import QueryMember
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster

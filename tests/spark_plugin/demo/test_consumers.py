@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kshare.cli import main
 from kshare.core.hashing import WHOLE, split
 from kshare.core.progress import TopicPartition
-from kshare.group.protocol.range_owners import RangeOwner
+from kshare.group.protocol.owners.range_owners import RangeOwner
 from spark_plugin.demo.consumers import judge_deliveries, ownership_bar
 
 TP = TopicPartition("t", 0)

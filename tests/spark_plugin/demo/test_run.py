@@ -174,7 +174,7 @@ def test_spark_that_does_not_start_ends_the_demo_with_what_it_printed(tmp_path: 
 def test_warnings_of_kshare_are_not_lost_in_the_log(tmp_path: Path) -> None:
     log = tmp_path / "spark.log"
     assert demo_run._warnings(log) == []
-    own = "26/11/28 05:54:32 WARNING kshare.planner: t-0: records are pending"
+    own = "26/11/28 05:54:32 WARNING kshare.query.planner: t-0: records are pending"
     log.write_text(f"WARNING: Using incubator modules\n{own}\n26/11/28 WARN Native\n{own}\n")
     assert demo_run._warnings(log) == [own]
 

@@ -1,1 +1,0 @@
-"""The control path, on confluent-kafka: partitions, offsets, parked keys, diagnosis."""

@@ -1,0 +1,1 @@
+"""The commit log: its records, their bytes, and what follows from them."""

@@ -1,0 +1,1 @@
+"""The plan of a group: which member gets which hashes."""

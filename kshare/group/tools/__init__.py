@@ -1,0 +1,1 @@
+"""Tools for groups: who owns what, how far a group is, resets, restoration."""

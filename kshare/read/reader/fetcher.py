@@ -1,0 +1,207 @@
+"""Fetch requests to one broker, for all partitions that are read from it.
+
+A broker that finds a quota exceeded answers a Fetch request at once, without partitions, and says
+how long it wants no further request (KIP-219, from Kafka 2.0 on). That is no fault: the connection
+stays, and the same is asked for again after that time.
+"""
+
+import logging
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+
+from kshare.core.progress import TopicPartition
+from kshare.core.waits import Wait
+from kshare.kafka.protocol.brokers import Brokers
+from kshare.kafka.protocol.connection import BrokerConnection
+from kshare.kafka.protocol.frames import ProtocolError
+from kshare.kafka.protocol.messages import (
+    Address,
+    FetchAnswer,
+    PartitionFetch,
+    fetch_request,
+    fetch_version,
+    parse_fetch_response,
+)
+from kshare.kafka.protocol.retry import Clock
+from kshare.kafka.protocol.wait_log import WaitLog
+from kshare.options import KafkaConfig
+from kshare.read.reader.partition_reader import PartitionReader
+
+__all__ = ["Fetcher"]
+
+_log = logging.getLogger(__name__)
+
+_NAMES_MAX = 5
+
+
+class Fetcher:
+    """Asks one broker, with at most one request under way.
+
+    Args:
+        address: The broker.
+        brokers: Where connections come from.
+        kafka: Sizes and times of requests.
+        clock: Source of time.
+
+    Attributes:
+        address: The broker.
+        partitions: The partitions that are read from it. The broker fills a response in this order,
+            so those that got records go to the end.
+        connection: The connection; None while there is none.
+    """
+
+    def __init__(
+        self, address: Address, brokers: Brokers, kafka: KafkaConfig, clock: Clock
+    ) -> None:
+        self.address = address
+        self.partitions: dict[TopicPartition, PartitionReader] = {}
+        self.connection: BrokerConnection | None = None
+        self._brokers = brokers
+        self._kafka = kafka
+        self._clock = clock
+        self._asked: dict[TopicPartition, int] = {}  # offsets, of the request under way
+        self._asked_at = 0.0
+        self._silent_until = 0.0
+        self._throttles = WaitLog(_log, "{}:{}".format(*address), clock=clock.monotonic)
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if a request is under way."""
+        return bool(self._asked)
+
+    @property
+    def is_overdue(self) -> bool:
+        """True if a request is under way that was not answered within ``request.timeout.ms``."""
+        seconds = self._kafka.request_timeout_ms / 1000
+        return self.is_waiting and self._clock.monotonic() - self._asked_at >= seconds
+
+    @property
+    def silence_left(self) -> float:
+        """Seconds for which the broker is asked nothing; not above 0 if it may be asked.
+
+        It has asked for that, or :meth:`rest` was called.
+        """
+        return self._silent_until - self._clock.monotonic()
+
+    def assign(self, partition: PartitionReader) -> None:
+        """Read a partition from this broker."""
+        self.partitions[partition.topic_partition] = partition
+
+    def open(self) -> BrokerConnection:
+        """The connection, opened if there is none.
+
+        One that the broker has closed meanwhile is replaced at once: services close what is idle
+        for some minutes, as it is while no partition is to be read. That is no failure of the
+        broker, so nothing is said and nobody pauses.
+        """
+        connection = self.connection
+        if connection is not None and not self.is_waiting and not connection.idle:
+            self.connection = None
+            connection.close()
+        if self.connection is None:
+            self.connection = self._brokers.lease(self.address)
+        return self.connection
+
+    def rest(self, seconds: float) -> None:
+        """Send no request for some time from now on."""
+        self._silent_until = max(self._silent_until, self._clock.monotonic() + seconds)
+
+    def close(self, *, failed: bool) -> None:
+        """Give the connection back, if there is one; what is under way on it is not wanted."""
+        connection, self.connection = self.connection, None
+        self._asked = {}
+        if connection is None:
+            return
+        with suppress(OSError):  # nothing is wanted from it any more
+            if failed:
+                self._brokers.discard(self.address, connection)
+            else:
+                self._brokers.release(self.address, connection)
+
+    def send(self, fetches: Sequence[PartitionFetch], response_bytes: int) -> None:
+        """Send a request, if there is anything to ask for.
+
+        Args:
+            fetches: What to ask of each partition.
+            response_bytes: Maximum size of the response if several partitions share it.
+        """
+        if not fetches:
+            return
+        by_topic: dict[str, list[PartitionFetch]] = {}
+        for fetch in fetches:
+            by_topic.setdefault(fetch.topic_partition.topic, []).append(fetch)
+        racks = {self.partitions[fetch.topic_partition].replica.rack for fetch in fetches}
+        if len(fetches) == 1:
+            response_bytes = self._kafka.fetch_max_bytes
+        # One that is larger was grown for the sake of a large record batch.
+        largest = max(fetch.max_bytes for fetch in fetches)
+        if len(fetches) == 1 or largest > self._kafka.max_partition_fetch_bytes:
+            response_bytes = max(response_bytes, largest)
+        connection = self.open()
+        request = fetch_request(
+            connection,
+            self._kafka,
+            [fetch for of_topic in by_topic.values() for fetch in of_topic],
+            max_bytes=response_bytes,
+            # A leader that shall name no follower for one of them names none for all.
+            rack="" if "" in racks else min(racks),
+        )
+        connection.send(request)
+        self._asked_at = self._clock.monotonic()
+        self._asked = {fetch.topic_partition: fetch.offset for fetch in fetches}
+
+    def receive(self) -> list[tuple[PartitionReader, int, FetchAnswer]]:
+        """Receive the response to the request that is under way.
+
+        Returns:
+            For each partition that is still read from this broker: the offset that was asked for,
+            and the answer; none if the broker throttles the request.
+
+        Raises:
+            OSError: The connection failed, or the response is not about what was asked for.
+        """
+        connection, asked = self.open(), self._asked
+        for topic_partition in asked:
+            if topic_partition in self.partitions:
+                self.partitions[topic_partition].start_waiting()
+        self._asked = {}
+        response = parse_fetch_response(connection.receive(), fetch_version(connection))
+        self._throttle(response.throttle_seconds)
+        if response.throttle_seconds and not response.answers and not response.error_code:
+            for topic_partition in asked:
+                if topic_partition in self.partitions:
+                    self.partitions[topic_partition].throttled()
+            return []
+        if response.error_code:
+            failure = FetchAnswer(response.error_code, -1, -1, (), memoryview(b""))
+            answers = dict.fromkeys(asked, failure)
+        else:
+            answers = response.answers
+        if answers.keys() != asked.keys():
+            raise ProtocolError(
+                f"broker {connection.broker} answered a Fetch request for {len(asked)} partitions "
+                f"without {_some(asked.keys() - answers.keys())}, and with "
+                f"{_some(answers.keys() - asked.keys())} besides"
+            )
+        return [
+            (self.partitions[topic_partition], offset, answers[topic_partition])
+            for topic_partition, offset in asked.items()
+            if topic_partition in self.partitions
+        ]
+
+    def _throttle(self, seconds: float) -> None:
+        if not seconds:
+            self._throttles.over()
+            return
+        self.rest(seconds)
+        whose = f"the quotas of client.id {self._kafka.client_id!r} and of its user"
+        state = f"the broker throttles what is read by {whose}"
+        wait = Wait(state, "less is read, or they are raised", detail=f"now for {seconds:.0f} s")
+        self._throttles.wait(wait, lasts=seconds)
+
+
+def _some(partitions: AbstractSet[TopicPartition]) -> str:
+    """Some of the names."""
+    names = sorted(map(str, partitions))
+    return ", ".join(names[:_NAMES_MAX] + ["..."] * (len(names) > _NAMES_MAX)) or "none"
