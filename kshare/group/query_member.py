@@ -16,14 +16,14 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kshare.core.backoff import Backoff
 from kshare.core.hashing import KeyRanges
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import FencedError, FetchTimeoutError
+from kshare.errors import FencedError, FetchTimeoutError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.query_starts import QueryStarts
 from kshare.group.core.work import DeliveryStart
@@ -45,8 +45,8 @@ planner."""
 _AGAIN_SECONDS: Final = 5.0
 """Seconds between looks at the group: others' commits move the stable offset of an idle query."""
 _FLUSH_SECONDS: Final = 5.0
-_LAPSED_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.02
+_LOOKS: Final = 250
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000, 30_000
 
 
@@ -116,7 +116,7 @@ class QueryMember:
         return {tp: start.done for tp, start in self._started(session, partitions).items()}
 
     def commit(self, processed: Mapping[TopicPartition, Progress], /) -> None:
-        """Publish what the query has processed of each partition, in total. Does not wait for it.
+        """Begin to publish what the query has processed of each partition, in total.
 
         If the session has lost its right, because this process was suspended, or the log could not
         be read: waits until it has it again, for 5 s at most. While a commit is under way the
@@ -132,7 +132,7 @@ class QueryMember:
         """Wait for what was given to :meth:`commit`, unless it has failed just now.
 
         Args:
-            seconds: Maximum time to wait.
+            seconds: Maximum time to wait, beside that of :meth:`commit`.
 
         Raises:
             FencedError: As for :meth:`commit`.
@@ -164,13 +164,14 @@ class QueryMember:
 
     def _serve(self) -> None:
         """Take the outcome of the commit under way, and begin the next one if it is time to."""
-        if self._answer is not None:
-            if not self._answer.done():
-                return
+        if self._answer is not None and self._answer.done():
             answer, self._answer = self._answer, None
             self._take(answer.exception())
-        self._claims.wait_for_right(self._clock)
+        # Also while a commit is under way: the next batch is planned once this returns.
+        self._claims.wait_for_right()
         self._claims.raise_fence(self._wanted)
+        if self._answer is not None:
+            return
         now = self._clock()
         is_said = _are_same(self._sent, self._wanted)
         if not self._wanted or now < (self._pace.again_at if is_said else self._pace.retry_at):
@@ -269,37 +270,42 @@ class _Claims:
             self._claimed = wanted
         return self._session
 
-    def wait_for_right(self, clock: Callable[[], float]) -> None:
+    def wait_for_right(self) -> None:
         """Wait until the session has its right again, if it had one; once, until it has.
 
         A process that was suspended plans its next batch by what it knew before. Only once the log
         is read again, and all claims stand, :meth:`raise_fence` sees who has worked in its place.
-        A fault ends the wait: the next commit reports it.
+        A fault ends the wait: the next commit reports it. Looks are counted, not seconds: a process
+        may be suspended here, too.
         """
         session = self._session
         if session is None:
             return
-        known = self._starts.partitions & self._claimed.keys()
-        until = clock() + (0.0 if self._has_waited else _LAPSED_SECONDS)
-        with suppress(Exception):  # raise_fence raises a fence, too
-            while known and not (
-                session.seconds_to_deliver() >= 0 and known <= session.started().keys()
-            ):
+        for _ in range(1 if self._has_waited else _LOOKS):
+            known = self._starts.partitions & self._claimed.keys()
+            may_deliver, started = session.seconds_to_deliver() >= 0, session.started().keys()
+            if not known or (may_deliver and known <= started):
+                self._has_waited = False
+                return
+            try:
                 session.check()
-                if clock() >= until:
-                    self._say_lapsed()
-                    return
-                time.sleep(_LOOK_SECONDS)
-        self._has_waited = False
-
-    def _say_lapsed(self) -> None:
+            except KshareError:
+                return
+            if session is not self._session:  # a fault has ended it
+                return
+            time.sleep(_LOOK_SECONDS)
         if not self._has_waited:
+            what = (
+                "its claims do not stand yet"
+                if may_deliver
+                else "its log was not read for longer than others wait"
+            )
             _log.warning(
-                "the log of group %s was not read for longer than others wait, nor in the last "
-                "%.0f s: the query goes on by its checkpoint, and is stopped once the log says "
-                "that others have worked in its place",
+                "group %s: %s, nor did that change in %.0f s: the query goes on by its checkpoint, "
+                "and is stopped once the log says that others have worked in its place",
                 self._config.group,
-                _LAPSED_SECONDS,
+                what,
+                _LOOKS * _LOOK_SECONDS,
             )
         self._has_waited = True
 

@@ -137,7 +137,7 @@ class Client(Generic[HandleT]):
         making: What opening it is called in errors.
         whom: What a login was refused by, in errors; what was tried if None.
         clock: Source of time.
-        diagnosis: Looks at servers that do not answer, or refuse a login; the wire if None.
+        diagnosis: Looks at servers that do not answer, or refuse a login; None: our own protocol.
     """
 
     def __init__(

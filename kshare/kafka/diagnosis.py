@@ -1,4 +1,4 @@
-"""Diagnosis of a cluster that cannot be reached, on our own wire: librdkafka reports little.
+"""Diagnosis of a cluster that cannot be reached, by our own protocol: librdkafka reports little.
 
 Guarantees: nothing is changed, and no call takes much longer than it may. What waiting may repair
 (a broker that is down, a network that is slow) is no fault.

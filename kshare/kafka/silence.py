@@ -1,6 +1,6 @@
 """A cluster that does not answer: when it is looked at, and what then is known.
 
-Cost: :mod:`kshare.kafka.diagnosis` and the wire are imported when they are first asked.
+Cost: :mod:`kshare.kafka.diagnosis` and the protocol are imported when they are first asked.
 """
 
 from typing import Final, Protocol
@@ -27,7 +27,7 @@ class Diagnosis(Protocol):
 
 
 def wire_diagnosis() -> Diagnosis:
-    """The module that asks servers on our own wire."""
+    """The module that asks servers by our own protocol."""
     from kshare.kafka import diagnosis  # noqa: PLC0415 - kafka-python's classes: 0.2 s
 
     return diagnosis
@@ -39,7 +39,7 @@ class Silence:
     Args:
         kafka: How to reach the cluster.
         clock: Source of time.
-        diagnosis: Looks at servers; the wire if None. It is asked once for each client.
+        diagnosis: Looks at servers; None: our own protocol. It is asked once for each client.
 
     Attributes:
         ended: The cluster has answered.

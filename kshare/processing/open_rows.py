@@ -17,10 +17,10 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -73,11 +73,11 @@ def process_open_rows(
     handled = Handled(
         ReadingMeter(says),
         drain_seconds=processor.drain_seconds,
-        is_full=lambda: task.engine.room <= offers.count,
+        is_full=lambda: offers.are_enough(task.engine.room),
         is_at_rest=lambda: bool(in_loop(loop, task.is_at_rest())),
     )
     task = FrameTask(processor, letters or letters_of(processor, options), handled.waker.wake)
-    waits, offers = _Waits(task), _Offers(task)
+    waits, offers = _Waits(task), _Offers(task.take, handled.waker.wake)
     with running(task) as loop, closing(read(handled)) as batches:
         first, idle_from = 0, time.monotonic()
         for batch in batches:
@@ -86,6 +86,7 @@ def process_open_rows(
             for record in records:
                 handled.unhandled.read(*_place_of(record))
             offers.offer(loop, records)
+            task.engine.raise_failure()
             done = [
                 each
                 for outcome in task.settled(1)
@@ -101,23 +102,33 @@ def process_open_rows(
             else:
                 yield no_rows(batch, result)
             idle_from = time.monotonic()
+        offers.look()
 
 
 class _Offers:
     """Gives records to the event loop, and does not wait for it: handlers may have it just now.
 
     Args:
-        task: Takes them.
+        take: Takes them, in the event loop.
+        wake: Wakes the thread that reads.
     """
 
-    def __init__(self, task: FrameTask) -> None:
-        self._task = task
+    def __init__(
+        self,
+        take: Callable[[Sequence[Record]], Coroutine[Any, Any, None]],
+        wake: Callable[[], None],
+    ) -> None:
+        self._take = take
+        self._wake = wake
         self._under_way: deque[tuple[Future[None], int]] = deque()
+        self._is_waited_for = False
 
-    @property
-    def count(self) -> int:
-        """The number of records that are under way."""
-        return sum(count for offer, count in self._under_way if not offer.done())
+    def are_enough(self, room: int) -> bool:
+        """True if there is no room for more records; then the thread that reads is woken later."""
+        self._is_waited_for = True  # first: an offer may end while they are counted
+        count = sum(count for offer, count in self._under_way if not offer.done())
+        self._is_waited_for = room <= count
+        return self._is_waited_for
 
     def offer(self, loop: asyncio.AbstractEventLoop, records: Sequence[Record]) -> None:
         """Give records; those of later calls come after them.
@@ -126,11 +137,19 @@ class _Offers:
             ProcessingError: A record has failed for good.
         """
         if records:
-            offer = asyncio.run_coroutine_threadsafe(self._task.take(records), loop)
+            offer = asyncio.run_coroutine_threadsafe(self._take(records), loop)
             self._under_way.append((offer, len(records)))
+            offer.add_done_callback(self._ended)
+        self.look()
+
+    def look(self) -> None:
+        """Raise what has gone wrong in offers that have ended."""
         while self._under_way and self._under_way[0][0].done():
             self._under_way.popleft()[0].result()
-        self._task.engine.raise_failure()
+
+    def _ended(self, _: Future[None]) -> None:
+        if self._is_waited_for:
+            self._wake()
 
 
 def _place_of(record: Record) -> tuple[TopicPartition, int, int]:

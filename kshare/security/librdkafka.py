@@ -1,7 +1,8 @@
 """Java's properties -> librdkafka's configuration, for confluent-kafka.
 
-Guarantee: brokers, login, certificates and time-outs are those of the wire reader; a number beyond
-librdkafka's narrower bounds becomes the bound. Cost: stores are read, and a token is fetched.
+Guarantee: brokers, login, certificates and time-outs are those of kshare's own connections; a
+number beyond librdkafka's narrower bounds becomes the bound. Cost: stores are read, and a token is
+fetched.
 """
 
 from collections.abc import Callable

@@ -314,45 +314,62 @@ def test_a_query_that_was_suspended_plans_nothing_before_it_has_read_the_log(oth
                 spark.commit({T0: Progress.at(5)})
 
 
+def test_a_query_is_held_up_while_a_commit_of_it_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it was suspended amid: the next batch is planned beside that commit."""
+    sessions, goes_on = Sessions(), Event()
+    with closing(fake_query(sessions)) as spark:
+        session = woken(spark, sessions)
+        monkeypatch.setattr(session, "commit", lambda *_, **__: goes_on.wait(SECONDS) and {})
+        session.can_deliver = True
+        spark.commit({T0: Progress.at(6)})
+        session.can_deliver, session.others = False, Progress.at(9)
+        with pytest.raises(FencedError, match="has committed offset 6"):
+            spark.commit({T0: Progress.at(6)})
+        goes_on.set()
+
+
 def test_a_query_whose_claims_are_made_anew_waits_for_them() -> None:
-    sessions, clock = Sessions(), Clock()
-    with closing(fake_query(sessions, clock=clock)) as spark:
+    sessions = Sessions()
+    with closing(fake_query(sessions)) as spark:
         session = woken(spark, sessions)
         session.can_deliver = True
         session.waiting = {T0}
+        looks = 0
 
         def claim() -> None:
-            clock.now += 0.1
-            if clock.now > 1001:
+            nonlocal looks
+            looks += 1
+            if looks == 5:
                 session.waiting = set()
                 session.restart(T0, Progress.at(9))
-                session.passes = lambda: None
 
         session.passes = claim
         with pytest.raises(FencedError, match="has committed offset 5"):
             spark.commit({T0: Progress.at(5)})
 
 
-def test_a_log_that_cannot_be_read_holds_a_query_up_once(caplog: pytest.LogCaptureFixture) -> None:
-    """For five seconds; then it goes on, as it goes by its checkpoint."""
-    sessions, clock = Sessions(), Clock()
-    with closing(fake_query(sessions, clock=clock)) as spark:
+def test_a_log_that_cannot_be_read_holds_a_query_up_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For some looks; then it goes on, as it goes by its checkpoint."""
+    monkeypatch.setattr("kshare.group.query_member._LOOKS", 5)
+    sessions = Sessions()
+    with closing(fake_query(sessions)) as spark:
         session = woken(spark, sessions)
-        session.passes = lambda: setattr(clock, "now", clock.now + 1.0)
         with caplog.at_level(logging.WARNING, "kshare.planner"):
-            for offset in (5, 6, 7):
-                before = clock.now
-                spark.commit({T0: Progress.at(offset)})
-                assert (clock.now - before >= 5) == (offset == 5)
-                spark.flush(SECONDS)
+            for looks in (5, 1, 1):
+                session.looks = 0
+                spark.commit({T0: Progress.at(5)})
+                assert session.looks == looks
         (warning,) = [record.getMessage() for record in caplog.records]
-        assert warning.startswith("the log of group billing was not read for longer than others")
+        assert warning.startswith("group billing: its log was not read for longer than others")
         session.can_deliver = True
-        spark.commit({T0: Progress.at(8)})
-        spark.flush(SECONDS)
-        session.can_deliver, before = False, clock.now
-        spark.commit({T0: Progress.at(9)})
-        assert clock.now - before >= 5
+        spark.commit({T0: Progress.at(5)})
+        session.can_deliver, session.looks = False, 0
+        spark.commit({T0: Progress.at(5)})
+        assert session.looks == 5
 
 
 def test_a_reset_of_the_groups_offsets_is_no_fence_of_a_query() -> None:

@@ -35,13 +35,13 @@ from kshare.options import EARLIEST, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign
 from kshare.processing import DeadLetter, Processor, Record, Retry, RetryAfter, open_rows
-from kshare.processing.open_rows import process_open_rows
+from kshare.processing.open_rows import _Offers, process_open_rows
 from kshare.read.reader import open_reader
 from kshare.read.reader.open_reader import Handled, OpenReader
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, Ahead
 from tests.support.effort import examples
-from tests.support.groups import group_config
+from tests.support.groups import SECONDS, eventually, group_config
 
 PARTITIONS = 2
 HALVES = tuple(KeyRanges([half]) for half in split(WHOLE, 2))
@@ -502,3 +502,63 @@ def test_what_is_waited_for_is_said(
         while "records that were read have no outcome, and no others come" not in caplog.text:
             next(batches)
     assert "handlers return" in caplog.text
+
+
+# -- records on their way to the event loop ------------------------------------------------------
+
+
+class Loop:
+    """An event loop in a thread of its own, that takes nothing before it is let go."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        self.goes_on = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def take(self, _: Sequence[Record]) -> None:
+        await self.goes_on.wait()
+        if self.error is not None:
+            raise self.error
+
+    def let_go(self) -> None:
+        self.loop.call_soon_threadsafe(self.goes_on.set)
+
+    def close(self) -> None:
+        self.let_go()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(SECONDS)
+        self.loop.close()
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    with closing(Loop()) as made:
+        yield made
+
+
+def test_records_on_their_way_take_room_and_who_waits_for_it_is_woken(loop: Loop) -> None:
+    woken = threading.Event()
+    offers = _Offers(loop.take, woken.set)
+    records: Any = [object()] * 3
+    offers.offer(loop.loop, records)
+    assert offers.are_enough(3)
+    assert not offers.are_enough(4)
+    offers.offer(loop.loop, records)
+    assert offers.are_enough(6)
+    assert not woken.is_set()
+    loop.let_go()
+    assert woken.wait(SECONDS)
+    eventually(lambda: not offers.are_enough(1))
+
+
+def test_what_went_wrong_on_the_way_is_raised(loop: Loop) -> None:
+    offers = _Offers(loop.take, lambda: None)
+    a_record: Any = [object()]
+    loop.error = RuntimeError("it cannot take them")
+    offers.offer(loop.loop, a_record)
+    offers.look()  # nothing has ended yet
+    loop.let_go()
+    with pytest.raises(RuntimeError, match="it cannot take them"):
+        eventually(offers.look)

@@ -20,7 +20,7 @@ class ProtocolError(OSError):
 
 
 class FrameReceiver:
-    """Receives frames, one after the other. No bytes are copied.
+    """Receives frames, one after the other. No bytes of a frame up to 64 MiB are copied.
 
     Args:
         broker: Host and port, for texts.

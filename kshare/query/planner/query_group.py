@@ -44,7 +44,7 @@ class QueryMemberLike(GroupView, Protocol):
         """Take over what the query reads of some partitions: what the group has processed."""
 
     def commit(self, processed: Mapping[TopicPartition, Progress], /) -> None:
-        """Publish what the query has processed; does not wait."""
+        """Begin to publish what the query has processed."""
 
     def flush(self) -> None:
         """Wait a moment for what was given to :meth:`commit`."""

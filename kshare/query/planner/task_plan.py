@@ -158,7 +158,7 @@ class TaskPlan:
     def close(self) -> None:
         """Hear no more of tasks, and release what they have fetched for each other on this host."""
         if self._has_fetch_groups:
-            from kshare.read.sharing.chunks import forget_query  # noqa: PLC0415 - our wire: 0.14 s
+            from kshare.read.sharing.chunks import forget_query  # noqa: PLC0415 - the protocol: 0.14 s
 
             forget_query(self._query)
         self._rates.close()
