@@ -193,9 +193,10 @@ class Group:
         All may be delivered while what a dead member had not committed has yet to come again. Who
         is ended amid that leaves a key's last records where the dead member had them.
         """
-        return len(self.delivered()) == produced == self._committed()
+        return len(self.delivered()) == produced == self.committed()
 
-    def _committed(self) -> int:
+    def committed(self) -> int:
+        """The stable offsets that are committed, of all partitions together."""
         config = {"bootstrap.servers": self.broker.bootstrap_servers}
         known = list_offsets(self.name or self.topic, config)
         return sum(each.offset for at, each in known.items() if at.topic == self.topic)

@@ -32,8 +32,6 @@ from integration.members import Group, Member, end_all, eventually
 from integration.runs import ROOT
 from integration.streaming_job import planners
 from integration.transactions import faults_of_outputs, outputs
-from kshare.core.progress import TopicPartition
-from kshare.group.tools.offsets import list_offsets
 
 __all__ = ["GROWTH", "Measure", "Residents", "grown", "residents"]
 
@@ -181,8 +179,8 @@ class Residents:
         (self.folder / "stop").touch()
         code = self.query.wait(_END_SECONDS)
         faults = [] if code == 0 else [f"the query has ended with {code}"]
-        eventually(lambda: self._committed(self.group) == self.produced, _END_SECONDS)
-        eventually(lambda: self._committed(self.handlers) == self.produced, _END_SECONDS)
+        eventually(lambda: self.group.committed() == self.produced, _END_SECONDS)
+        eventually(lambda: self.handlers.committed() == self.produced, _END_SECONDS)
         end_all(self.group)
         end_all(self.handlers)
         everything, letters = range(self.produced), read_letters(self.broker, self.letters)
@@ -197,11 +195,6 @@ class Residents:
             print(f"  {role}: {len(rows):,} of {len(wanted):,}", flush=True)
             faults += [f"{role}: {fault}" for fault in faults_of_outputs(rows, wanted)]
         return faults
-
-    def _committed(self, group: Group) -> int:
-        config = {"bootstrap.servers": self.broker.bootstrap_servers}
-        said = list_offsets(group.name, config).get(TopicPartition(group.topic, 0))
-        return 0 if said is None else said.offset
 
 
 def _is_well(offset: int) -> bool:

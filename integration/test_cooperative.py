@@ -16,8 +16,6 @@ from confluent_kafka import Producer
 
 from integration.kafka import KafkaBroker
 from integration.members import Group, Member, end_all, eventually, fill_until
-from kshare.core.progress import TopicPartition
-from kshare.group.tools.offsets import list_offsets
 
 RECORDS = 2_000
 CHUNK = 100
@@ -63,12 +61,6 @@ def check(group: Group, *dead: Member, end: int = RECORDS) -> None:
     assert [offset for offset, count in counts.items() if count > 1] == []
 
 
-def stable(group: Group) -> int:
-    config = {"bootstrap.servers": group.broker.bootstrap_servers}
-    found = list_offsets(group.name or group.topic, config)
-    return found[TopicPartition(group.topic, 0)].offset
-
-
 @pytest.mark.parametrize("assign", [False, True])
 def test_members_join_and_leave(group: Group, assign: bool) -> None:
     first = group.start(**PATIENT, assign=assign)
@@ -85,7 +77,7 @@ def test_members_join_and_leave(group: Group, assign: bool) -> None:
     eventually(lambda: group.is_done(produced))
     end_all(group)
     check(group, end=produced)
-    assert stable(group) == produced
+    assert group.committed() == produced
 
 
 @pytest.mark.parametrize("assign", [pytest.param(False, marks=pytest.mark.long), True])
@@ -105,7 +97,7 @@ def test_a_member_is_killed(group: Group, assign: bool) -> None:
     check(group, victim, end=produced)
     again = set(offsets(victim)) & {o for m in members if m is not victim for o in offsets(m)}
     assert len(again) <= 2 * CHUNK  # that it had not committed
-    assert stable(group) == produced
+    assert group.committed() == produced
 
 
 @pytest.mark.parametrize("assign", [False, pytest.param(True, marks=pytest.mark.long)])
@@ -124,7 +116,7 @@ def test_a_member_is_stopped_for_long_and_goes_on(group: Group, assign: bool) ->
     late = offsets(one)[before:]
     # It goes on with what nobody had, but for the record that its handler had in hand.
     assert len(set(late) & set(offsets(two))) <= 1
-    assert stable(group) == produced
+    assert group.committed() == produced
 
 
 def test_markers_of_transactions_do_not_stop_it(
@@ -150,6 +142,6 @@ def test_markers_of_transactions_do_not_stop_it(
                 **{"isolation.level": "read_committed"},
             )
         eventually(lambda: len(group.delivered()) == 180)
-        eventually(lambda: stable(group) == 300)
+        eventually(lambda: group.committed() == 300)
         end_all(group)
         assert sum(len(member.records()) for member in group.members) == 180

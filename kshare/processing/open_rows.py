@@ -131,11 +131,7 @@ class _Offers:
         return self._is_waited_for
 
     def offer(self, loop: asyncio.AbstractEventLoop, records: Sequence[Record]) -> None:
-        """Give records; those of later calls come after them.
-
-        Raises:
-            ProcessingError: A record has failed for good.
-        """
+        """Give records; those of later calls come after them. Raises what :meth:`look` does."""
         if records:
             offer = asyncio.run_coroutine_threadsafe(self._take(records), loop)
             self._under_way.append((offer, len(records)))
