@@ -245,6 +245,8 @@ class DataLossError(_PlacedError):
 class FencedError(KshareError):
     """Another member of the group has claimed key hashes of this one, which must deliver no more.
 
+    In a group without a log: its coordinator has dropped this one, so another may have them.
+
     Attributes:
         topic: The topic.
         partition: The partition's number.

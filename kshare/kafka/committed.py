@@ -26,4 +26,4 @@ class CommittedOffset(NamedTuple):
 CommittedOffsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
 
 Outcome: TypeAlias = dict[TopicPartition, KafkaError | None]
-"""The error of each partition; None if its offset is stored."""
+"""The error of each partition; None if its offset is stored. What was not asked for is left out."""

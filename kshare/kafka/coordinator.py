@@ -276,7 +276,8 @@ class OffsetWriter:
         return self._ask(self._connection, offsets)
 
     def _ask(self, connection: Connection, offsets: CommittedOffsets) -> Outcome:
-        codes = commit_codes(connection.call(commit_request(connection, self._group, offsets)))
+        answer = connection.call(commit_request(connection, self._group, offsets))
+        codes = commit_codes(answer, offsets)
         if any(map(error_codes.is_retriable, codes.values())):  # it may be another broker now
             self._hang_up()
         return {partition: self._refusal(partition, code) for partition, code in codes.items()}
@@ -333,13 +334,19 @@ def commit_request(
     )
 
 
-def commit_codes(answer: Any) -> dict[TopicPartition, int]:
-    """The error code of each partition, by the answer to that request."""
-    return {
+def commit_codes(answer: Any, offsets: CommittedOffsets) -> dict[TopicPartition, int]:
+    """The error code of each partition, by the answer to that request.
+
+    Args:
+        answer: The answer. What it does not say of a partition is an unknown error.
+        offsets: What was asked for.
+    """
+    said = {
         TopicPartition(topic.name, part.partition_index): int(part.error_code)
         for topic in answer.topics
         for part in topic.partitions
     }
+    return {tp: said.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR) for tp in offsets}
 
 
 def offsets_to_send(offsets: CommittedOffsets) -> list[Any]:

@@ -485,12 +485,14 @@ class Ownerships:
         shown = ", ".join(map(str, taken or owner.hashes))
         other = session_of(later[-1].claim.name) if later else None
         own = session_of(owner.claim_name)
-        what = (
-            f"{damaged.why}; so {own}"
-            if damaged
-            else f"{other or 'another member'} of group {self.log.group} has claimed key hashes "
-            f"{shown} of {own}, which"
-        )
+        group = f"group {self.log.group}"
+        if damaged:
+            what = f"{damaged.why}; so {own}"
+        elif owner.has_facts or other:
+            what = f"{other or 'another member'} of {group} has claimed key hashes {shown} of {own}"
+            what += ", which"
+        else:  # by the coordinator, and not by a claim
+            what = f"{group} goes on without {own}, so others may have its partition: it"
         return FencedError(
             f"{partition}: {what} delivers and commits them no more",
             topic=partition.topic,

@@ -198,6 +198,8 @@ class PrimaryOffsets:
     def stored(self, answer: "Future[Any]") -> dict[TopicPartition, KafkaError | None]:
         """The error of each partition of a commit, once it is answered; None if it is stored.
 
+        Without the partitions that the member may not commit, as it is out of the group.
+
         Raises:
             KafkaError: The whole commit was refused, or not answered.
         """

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kshare.core.progress import TopicPartition
 from kshare.core.showing import shown
@@ -42,7 +42,7 @@ from kshare.group.protocol.membership.requests import (
     Request,
     Sync,
 )
-from kshare.kafka.committed import CommittedOffsets
+from kshare.kafka.committed import CommittedOffsets, Outcome
 from kshare.kafka.coordinator import commit_codes
 from kshare.kafka.protocol import error_codes
 from kshare.kafka.protocol.error_codes import ErrorCode, Kind
@@ -322,6 +322,18 @@ def _is_assigned(answer: Any) -> bool:
     return bool(getattr(answer, "skip_assignment", False))
 
 
+class _UnderWay(NamedTuple):
+    """A commit that the coordinator has not answered.
+
+    Attributes:
+        offsets: What the coordinator was asked for.
+        future: Has the outcome, in the end.
+    """
+
+    offsets: CommittedOffsets
+    future: "Future[Outcome]"
+
+
 class MemberCommits:
     """Primary offsets that a member is to commit: kept until the coordinator is asked.
 
@@ -334,7 +346,7 @@ class MemberCommits:
     def __init__(self, member: GroupMember) -> None:
         self._member = member
         self._waiting: deque[tuple[CommittedOffsets, Future[Any]]] = deque()
-        self._under_way: tuple[CommittedOffsets, Future[Any]] | None = None
+        self._under_way: _UnderWay | None = None
 
     @property
     def are_waiting(self) -> bool:
@@ -342,10 +354,10 @@ class MemberCommits:
         return bool(self._waiting) and self._under_way is None
 
     def add(self, offsets: CommittedOffsets) -> "Future[Any]":
-        """Commit these; the future has an error or None by partition."""
-        answer: Future[Any] = Future()
+        """Commit these; the future has the outcome, without what the member may not commit."""
+        answer: Future[Outcome] = Future()
         if self._member.membership.state is State.ENDED:
-            answer.set_result(dict.fromkeys(offsets))  # whoever owns them now does it
+            answer.set_result({})
         else:
             self._waiting.append((dict(offsets), answer))
         return answer
@@ -360,18 +372,18 @@ class MemberCommits:
             offsets, answer = self._waiting.popleft()
             owned = {tp: offsets[tp] for tp in self._member.committable(offsets)}
             if not owned:
-                answer.set_result(dict.fromkeys(offsets))
+                answer.set_result({})
                 continue
-            self._under_way = offsets, answer
+            self._under_way = _UnderWay(owned, answer)
             membership = self._member.membership
             link.commit(owned, membership.member_id, membership.generation, self._answered)
 
     def _answered(self, answer: Any) -> None:
         if self._under_way is None:  # it was refused meanwhile
             return
-        (offsets, future), self._under_way = self._under_way, None
-        codes = commit_codes(answer)
-        future.set_result({tp: self._outcome(tp, codes.get(tp, 0)) for tp in offsets})
+        asked, self._under_way = self._under_way, None
+        codes = commit_codes(answer, asked.offsets)
+        asked.future.set_result({tp: self._error(tp, code) for tp, code in codes.items()})
 
     def failed(self, why: str) -> None:
         """What is under way is not answered."""
@@ -379,7 +391,7 @@ class MemberCommits:
         if under_way is not None:
             group = self._member.membership.group
             error = KafkaError(f"cannot commit offsets of group {group}: {why}")
-            under_way[1].set_exception(error)
+            under_way.future.set_exception(error)
 
     def refuse(self, error: KafkaError) -> None:
         """Nothing is committed any more."""
@@ -387,7 +399,7 @@ class MemberCommits:
         while self._waiting:
             self._waiting.popleft()[1].set_exception(error)
 
-    def _outcome(self, partition: TopicPartition, code: int) -> KafkaError | None:
+    def _error(self, partition: TopicPartition, code: int) -> KafkaError | None:
         if not code:
             return None
         kind = _KINDS.get(error_codes.kind(code), KafkaError)

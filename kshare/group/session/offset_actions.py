@@ -41,6 +41,8 @@ Bounds: TypeAlias = tuple[int, int]
 Fetched: TypeAlias = tuple[dict[TopicPartition, StoredOffset], Bounds]
 """The primary offsets of partitions, and the bounds of the log after that."""
 Fetch: TypeAlias = Callable[[Sequence[TopicPartition]], Fetched]
+_OUT_OF_GROUP: Final = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
+"""What a member is told that is in its group no more."""
 NO_LOG: Final[Bounds] = (0, 0)
 """The bounds where there is no log."""
 
@@ -151,14 +153,22 @@ class OffsetActions:
                 outcome = self.primary.stored(answer)
             except KafkaError as refusal:
                 outcome = dict.fromkeys(offsets, refusal)
-            for partition, error in outcome.items():
-                ownership, number = offsets[partition][1]
-                if error is not None and not self._is_needless(ownership.owner, error):
+            for partition, (_, (ownership, number)) in offsets.items():
+                owner, error = ownership.owner, outcome.get(partition)
+                if partition not in outcome or self._is_dropped(owner, error):
+                    if ownership.waits_for(number):
+                        owner.dropped()
+                elif error is not None and not self._is_needless(owner, error):
                     self._failed([(ownership, number)], error)
                 elif ownership.waits_for(number):
-                    ownership.owner.primary_written()
+                    owner.primary_written()
 
         answer.add_done_callback(lambda _: self._beside.post(stored))
+
+    def _is_dropped(self, owner: Owner, error: KafkaError | None) -> bool:
+        """True if the coordinator knows the member no more, and no log says what it has done."""
+        code = None if error is None else error.code
+        return code in _OUT_OF_GROUP and not owner.has_facts and self._shared.member is not None
 
     def _is_needless(self, owner: Owner, error: KafkaError) -> bool:
         """True if a primary offset that is refused need not be tried again.

@@ -328,7 +328,7 @@ def leave_to_others(process: Process) -> None:
     """Who is no member writes no primary offset: whoever owns its hashes now does."""
     _, is_awaited = process.next_action()
     if is_awaited:
-        process.owner.primary_written()
+        process.owner.dropped()
 
 
 def takes_offsets(world: InGroup, membership: Membership) -> bool:

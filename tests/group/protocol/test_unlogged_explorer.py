@@ -8,6 +8,7 @@ import pytest
 from kshare.group.core.member import GroupMember
 from kshare.group.core.right import Liveness
 from kshare.group.protocol.commit_log.log import PartitionLog
+from kshare.group.protocol.owners.owner import Owner
 from kshare.group.protocol.owners.plain_owner import OffsetOwner, PlainOwner
 from tests.group.protocol import member_world
 from tests.group.protocol.member_explorer import finish_group
@@ -68,7 +69,17 @@ def commits_though_it_is_no_member(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(member_world, "takes_offsets", lambda *_: True)
 
 
-FAULTS: tuple[Patch, ...] = (trusts_itself, commits_the_front, commits_though_it_is_no_member)
+def counts_on_the_log(patch: pytest.MonkeyPatch) -> None:
+    """What it may not commit, as it is no member, counts as committed: as if a log said it."""
+    patch.setattr(PlainOwner, "dropped", Owner.primary_written)
+
+
+FAULTS: tuple[Patch, ...] = (
+    trusts_itself,
+    commits_the_front,
+    commits_though_it_is_no_member,
+    counts_on_the_log,
+)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)

@@ -13,6 +13,7 @@ from tests.group.protocol.member_explorer import finish_group
 from tests.group.protocol.member_process import MemberProcess, member_of, new_member
 from tests.group.protocol.member_world import KEYS, GroupLimits, GroupWorld, group_steps, take_group
 from tests.group.protocol.owning import new_ownerships
+from tests.group.protocol.process import T0
 from tests.group.protocol.world import LawBrokenError
 
 
@@ -42,6 +43,11 @@ class UnloggedWorld(GroupWorld):
         self.highest_primary = offset
         self.promised &= set(range(offset))  # above it, nothing says what was processed
         for process in self.processes.values():
+            each = process.ownership
+            if each is not None and each.start is not None:
+                said = process.ownerships.stable(T0)
+                if said > offset:
+                    raise LawBrokenError(f"{process.name} says {said}, and {offset} is committed")
             fault = member_of(process).membership.fault
             if fault is not None:
                 raise LawBrokenError(f"{process.name} is no member any more: {fault}")
@@ -60,7 +66,11 @@ def walk_unlogged(
     limits: GroupLimits, length: int, seed: int, events: Counter[str] | None = None
 ) -> str:
     """One random way through the world; the law that is broken, or nothing."""
-    world, draw = new_unlogged(), random.Random(seed)
+    draw = random.Random(seed)
+    try:
+        world = new_unlogged()
+    except LawBrokenError as error:
+        return str(error)
     slow = draw.choice([None, *world.processes])
     for _ in range(length):
         possible = group_steps(world, limits)

@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient
 
 from kshare.core.hashing import KeyRanges
 from kshare.core.progress import Progress
-from kshare.errors import ForeignMemberError
+from kshare.errors import FencedError, ForeignMemberError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
@@ -83,3 +83,23 @@ def test_key_ranges_are_refused() -> None:
         pytest.raises(ForeignMemberError, match=r"orders-0.*allow\.individual\.commit is false"),
     ):
         session.claim({T0: KeyRanges([LOWER])})
+
+
+@pytest.mark.parametrize("told", [None, "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"])
+def test_a_member_that_the_group_has_dropped_commits_nothing_and_says_so(told: str | None) -> None:
+    """The coordinator takes no offset of it: another one may have handled the records again."""
+    with FakeCluster(topics={"orders": 1}) as cluster:
+        cluster.produce("orders", [(f"k{i % 3}", f"{i}") for i in range(RECORDS)], partition=0)
+        settings = quick_settings(cluster.bootstrap_servers, **PLAIN, enable_auto_commit=False)
+        with KeySharedConsumer(settings) as consumer:
+            consumer.subscribe(["orders"])
+            assert len(eventually(lambda: consumer.consume(RECORDS, 0.1))) > 0
+            if told is None:  # it knows by itself
+                assert consumer.receiver.subscriber is not None
+                consumer.receiver.subscriber.member.fenced()
+            else:
+                cluster.fail("OffsetCommit", [told])
+            with pytest.raises(FencedError, match=r"orders-0: group .* goes on without"):
+                consumer.commit()
+        with KeySharedConsumer(settings) as consumer:
+            assert not consumer.committed([("orders", 0)], WAIT_S)

@@ -226,6 +226,13 @@ class Owner:
         elif self.commit is not None:
             self.commit.is_primary_written = True
 
+    def dropped(self) -> None:
+        """Its member is out of the group, which takes no primary offset of it.
+
+        Whoever owns the hashes next commits it: all that it says is in the log.
+        """
+        self.primary_written()
+
     def former_fenced(self) -> None:
         """The transactional ids of former owners are fenced, and their transactions ended."""
         self._pending, self._takeover = (), replace(self._takeover, has_fenced=True)

@@ -5,7 +5,8 @@
     STARTING --start resolved--> RUNNING
        ^                            |
        +---- offsets were reset ----+---- somebody has claimed the partition,
-                                          or a claim cannot be read --> FENCED
+                                          a claim cannot be read,
+                                          or the member is out of the group --> FENCED
 
 It claims nothing and writes no facts: the group's coordinator alone says who has the partition. It
 commits the primary offset as plain consumers do: what it has processed above that comes again after
@@ -63,6 +64,13 @@ class PlainOwner(Owner):
         else:
             self.failed()
 
+    def dropped(self) -> None:
+        """Its member is out of the group: what was to be committed is not, and nothing says it."""
+        self._fenced()
+
+    def _fenced(self) -> None:
+        self.phase, self.commit, self._pending = Phase.FENCED, None, ()
+
     def stable(self, log: PartitionLog) -> int:
         """The stable offset that is committed."""
         return max(stable_offset(log, self.resolved), self._written)
@@ -75,7 +83,7 @@ class PlainOwner(Owner):
             placed.position > self._claims_seen and session_of(name) != session_of(self.claim_name)
             for name, placed in log.claims.items()
         ):
-            self.phase, self.commit, self._pending = Phase.FENCED, None, ()
+            self._fenced()
         elif log.incarnation > self.resolved.incarnation:
             self.rewind()
 
