@@ -43,9 +43,10 @@ MODES: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "transactions": {"transaction.timeout.ms": 10_000},
     "plain": {"allow.individual.commit": False},
+    "plain, commit()": {"allow.individual.commit": False, "enable.auto.commit": False},
 }
 _MEMBERS: Final = 4
-_PARTITIONS: Final[Mapping[str, int]] = {"plain": 4}
+_PARTITIONS: Final[Mapping[str, int]] = {"plain": 4, "plain, commit()": 4}
 """Of the topic; one, where members share it."""
 _RECORDS: Final = 60
 """So many are written each second, the same number to each partition."""

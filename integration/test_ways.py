@@ -23,11 +23,12 @@ def test_members_return_only_what_nobody_else_has_returned(
     assert members_round(mode, broker, None, 15, random.Random(len(mode)), tmp_path).faults == []
 
 
+@pytest.mark.parametrize("mode", ["plain", "plain, commit()"])
 def test_members_without_a_log_have_each_partition_alone(
-    broker: KafkaBroker, tmp_path: Path
+    broker: KafkaBroker, tmp_path: Path, mode: str
 ) -> None:
     """The group's coordinator alone says who has what; members are suspended for longer, too."""
-    assert members_round("plain", broker, None, 15, random.Random(6), tmp_path).faults == []
+    assert members_round(mode, broker, None, 15, random.Random(6), tmp_path).faults == []
 
 
 def test_transactional_members_write_each_output_once(broker: KafkaBroker, tmp_path: Path) -> None:

@@ -284,8 +284,9 @@ class KeySharedConsumer:
         Raises:
             CommitFailedError: Some of what was processed is not committed, and may come again: the
                 offsets were reset, or its partition or key hashes have gone. All else is committed.
-            FencedError: Another consumer has claimed some of the key hashes: what was not committed
-                of them before is delivered again. All else is committed.
+            FencedError: Another consumer has claimed some of the key hashes, or a group without
+                individual commits goes on without this one: what was not committed of them before
+                is delivered again. All else is committed.
             FetchTimeoutError: It was not done within ``default.api.timeout.ms``.
             RuntimeError: ``transactional.id`` is set: each transaction commits. Or the consumer is
                 closed, maybe meanwhile; callbacks amid ``close()`` may commit.
