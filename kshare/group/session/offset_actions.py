@@ -42,7 +42,7 @@ Fetched: TypeAlias = tuple[dict[TopicPartition, StoredOffset], Bounds]
 """The primary offsets of partitions, and the bounds of the log after that."""
 Fetch: TypeAlias = Callable[[Sequence[TopicPartition]], Fetched]
 _OUT_OF_GROUP: Final = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
-"""What a member is told that is in its group no more."""
+"""Answers to a member that its group has dropped."""
 NO_LOG: Final[Bounds] = (0, 0)
 """The bounds where there is no log."""
 
