@@ -11,7 +11,7 @@ from integration.members import eventually
 from integration.topics import Topics
 from kshare.core.progress import TopicPartition
 from kshare.group.config.consumer_config import consumer_config
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.session.session import GroupSession
 from kshare.kafka.compacted_topic import CompactedTopic
 from kshare.kafka.topics import TopicSpec

@@ -13,7 +13,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError
 from kshare.group.config.consumer_config import consumer_config
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.session.session import GroupSession
 from kshare.read.reader.read_slice import read_slice
 

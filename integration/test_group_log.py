@@ -40,7 +40,7 @@ from kshare.errors import ForeignMemberError
 from kshare.group import KeySharedConsumer
 from kshare.group.config.consumer_config import consumer_config
 from kshare.group.config.table import ConsumerConfig
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.log.topic import log_partition
 from kshare.group.session import log_follower
 from kshare.group.session.session import GroupSession

@@ -23,6 +23,7 @@ import pyarrow as pa
 from kshare.arrow_values import int64_array, int64_numbers
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError, KshareError
+from kshare.group.delivery_start import DeliveryStart
 
 __all__ = [
     "ACKNOWLEDGED",
@@ -105,6 +106,7 @@ class Chunk:
     # reads them for each record, and Python reads attributes of such a class directly.
     __slots__ = (
         "_slim",
+        "_starts",
         "acknowledged",
         "batch",
         "epochs",
@@ -143,13 +145,14 @@ class Chunk:
         self.offsets: npt.NDArray[np.int64] = int64_numbers(batch.column("offset"))
         self.release_count: ReleaseCount | None = None
         self.overtaken = False
+        self._starts: list[DeliveryStart] = []  # the present one, if it is handed out
         self._slim: Chunk | Literal[True] | None = None  # its copy, or True if it is one
 
     @property
     def slim(self) -> "Chunk":
         """The same rows without their values: about 100 bytes a row, and headers.
 
-        Both share one :attr:`acknowledged` and one :attr:`released`.
+        Both share one :attr:`acknowledged`, one :attr:`released` and one :attr:`start`.
         """
         if self._slim is None:
             names = self.batch.schema.names
@@ -159,9 +162,18 @@ class Chunk:
             slim = Chunk(self.topic_partition, copy, self.epochs)
             slim.number, slim.overtaken = self.number, self.overtaken
             slim.acknowledged, slim.released = self.acknowledged, self.released
-            slim.release_count, slim._slim = self.release_count, True
+            slim.release_count, slim._starts, slim._slim = self.release_count, self._starts, True
             self._slim = slim
         return self if self._slim is True else self._slim
+
+    def belongs_to(self, start: DeliveryStart) -> None:
+        """What is handed out of it belongs to a start from now on."""
+        self._starts[:] = [start]
+
+    @property
+    def start(self) -> DeliveryStart | None:
+        """The start that what is handed out of it belongs to; None before that."""
+        return self._starts[0] if self._starts else None
 
     @property
     def is_slim(self) -> bool:

@@ -26,7 +26,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, FetchTimeoutError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.query_starts import QueryStarts
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.session.session import GroupSession
 from kshare.group.tools.offsets import GroupOffsets
 from kshare.kafka.protocol.retry import CHANCE

@@ -17,6 +17,7 @@ from kshare.core.showing import error_text, shown
 from kshare.dead_letters.record import (
     Outcome,
     Record,
+    Source,
     error_name,
 )
 from kshare.dead_letters.writer import DeadLetters
@@ -185,11 +186,15 @@ class ConsumerEdge:
         """True if the consumer has begun anew, and records of before are still held."""
         return self._times_anew != self._receiver.times_anew
 
+    def counts(self, source: Source) -> bool:
+        """True if the outcomes of records may still be committed; else they come again."""
+        return self._receiver.counts(cast("Chunk", source))
+
     def begun_anew(self, drop: Callable[[], None], read: Callable[[], None]) -> None:
         """Hold no records of before, if the consumer has begun anew; then handlers are called.
 
         Args:
-            drop: Drops what is held. Once: what comes later is of the new beginning.
+            drop: Drops what is held, and counts no more.
             read: Reads what others have kept; called again if it fails.
         """
         times = self._receiver.times_anew

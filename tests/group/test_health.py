@@ -11,7 +11,7 @@ from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import FencedError, KshareError
 from kshare.group import ConsumerHealth, KeySharedConsumer, serve_metrics
 from kshare.group.consumer.health import health_of
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.metrics import ConsumerMetrics, Latencies
 from kshare.testing import FakeCluster
 from tests.support.groups import T0, eventually

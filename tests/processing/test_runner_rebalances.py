@@ -247,3 +247,23 @@ def test_what_is_held_is_dropped_when_others_may_have_come_and_gone(
     run(processor, made, lambda: len(seen) >= 1 + RECORDS - 100)
     assert sorted(seen) == [0, *range(100, RECORDS)]
     assert len(refused) == failures
+
+
+def test_what_still_counts_is_held_on_when_others_may_have_come_and_gone(
+    consumer: Callable[..., KeySharedConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another partition was claimed anew: of this one, nothing comes again."""
+    monkeypatch.setattr(loop, "_LOOK_SECONDS", 0.001)
+    made, seen = consumer(), list[int]()
+
+    async def handler(record: Record) -> None:
+        seen.append(record.offset)
+        if len(seen) == 1:
+            await comes(
+                lambda: processor.running and len(processor.running.scheduler.lanes()) == 10
+            )
+            made._session.times_anew += 1  # type: ignore[misc]
+
+    processor = Processor(handler, concurrency=1)
+    run(processor, made, lambda: len(seen) >= RECORDS)
+    assert sorted(seen) == [*range(RECORDS)]

@@ -11,7 +11,8 @@ from kshare.errors import KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.ownerships import LeaderEpochsOf, no_epochs
-from kshare.group.core.work import DeliveryStart, LateWork
+from kshare.group.core.work import LateWork
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
@@ -49,6 +50,7 @@ class FakeSession:
         self._on_change = on_change
         self._started: dict[TopicPartition, DeliveryStart] = {}
         self._claimed: dict[TopicPartition, KeyRanges] = {}
+        self._void: set[DeliveryStart] = set()
 
     def join(
         self, config: ConsumerConfig, on_change: Callable[[], None], whole_topics: WholeTopics
@@ -86,8 +88,12 @@ class FakeSession:
     def incarnation(self, partition: TopicPartition) -> int:
         return self.incarnations.get(partition, 0)
 
+    def may_count(self, _: TopicPartition, start: DeliveryStart) -> bool:
+        return start not in self._void
+
     def restart(self, tp: TopicPartition, start: Progress) -> None:
         self._group.done[tp] = start
+        self._void.add(self._started[tp])
         self._started[tp] = DeliveryStart.new(start)
         self.change()
 

@@ -25,7 +25,7 @@ from kshare.group.consumer.subscriber import Subscriber
 from kshare.group.consumer.transaction import Transactions
 from kshare.group.core.handing_out import Call
 from kshare.group.delivery.dispatcher import Dispatcher
-from kshare.group.message import Message
+from kshare.group.message import Chunk, Message
 from kshare.group.metrics import DeliveryPause
 from kshare.group.session.session import GroupSession
 from kshare.kafka.protocol.background import Waker
@@ -146,7 +146,12 @@ class Receiver:
             self._session.seconds_to_deliver(),
             self._dispatcher.deliveries,
             self._session.started(),
+            self._session.may_count,
         )
+
+    def counts(self, chunk: Chunk) -> bool:
+        """True if what was returned of a chunk may still be committed, so that it comes once."""
+        return chunk.start is None or self._session.may_count(chunk.topic_partition, chunk.start)
 
     # -- waiting ---------------------------------------------------------------------------------
 

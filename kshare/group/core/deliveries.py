@@ -23,7 +23,8 @@ from kshare.group.core.fetched_rows import FetchedRows
 from kshare.group.core.handed_out import Offsets, OpenChunks
 from kshare.group.core.left_out import LeftOut, ParkedHashes
 from kshare.group.core.position import NextDelivery, Position
-from kshare.group.core.work import DeliveryStart, LateWork
+from kshare.group.core.work import LateWork
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Message
 from kshare.group.protocol.membership.subscription import Assigned
 
@@ -129,12 +130,14 @@ class Deliveries:
         self._stop(topic_partition)
         kept = delivery.kept(hashes)
         if kept is not None:
-            self._next[topic_partition] = NextDelivery(kept)
+            self._next[topic_partition] = NextDelivery(kept, delivery.start)
 
     def _start(
         self, topic_partition: TopicPartition, start: DeliveryStart, hashes: KeyRanges
     ) -> None:
         begins = self._next.get(topic_partition, NextDelivery())
+        for chunk in begins.position.chunks:
+            chunk.belongs_to(start)
         delivery = self._new_delivery(topic_partition, start, hashes, begins.position)
         delivery.is_provisional = begins.is_provisional and not self._is_transactional
         if begins.sought is not None:
@@ -275,6 +278,7 @@ class Deliveries:
         started: Starts,
         now: float,
         parked: ParkedHashes | None,
+        may_count: MayCount = lambda *_: True,
         *,
         continues: bool = False,
         begins: bool = False,
@@ -285,6 +289,8 @@ class Deliveries:
             started: What the session has started.
             now: The time.
             parked: The parked keys; None until they are known: then nothing begins.
+            may_count: What was handed out from a start that counts no more comes again, also if its
+                delivery was to go on with the next claim.
             continues: Whether a call has got records that it has not returned yet: then a
                 provisional delivery goes on. Its successor would take them for processed.
             begins: Whether a transaction begins: amid one, no key is parked or unparked.
@@ -297,7 +303,11 @@ class Deliveries:
         for topic_partition, hashes in self.assignment.items():
             start = started.get(topic_partition)
             delivery = self.by_partition.get(topic_partition)
-            if delivery is not None and delivery.is_provisional:
+            self._forget_next(topic_partition, may_count)
+            is_provisional = delivery is not None and delivery.is_provisional
+            if delivery is not None and is_provisional:
+                is_provisional = may_count(topic_partition, delivery.start)
+            if delivery is not None and is_provisional:
                 if start is None or start == delivery.start or continues:
                     continue  # its next claim is not in place, or not even made
                 self._go_on(topic_partition, hashes)
@@ -307,6 +317,13 @@ class Deliveries:
                 delivery = None
             if delivery is None and start is not None and self.left_out.parked is not None:
                 self._start(topic_partition, start, hashes)
+
+    def _forget_next(self, topic_partition: TopicPartition, may_count: MayCount) -> None:
+        """What was handed out before the next delivery begins comes again if it counts no more."""
+        begins = self._next.get(topic_partition)
+        if begins is None or begins.start is None or may_count(topic_partition, begins.start):
+            return
+        self._next[topic_partition] = replace(begins, position=Position(), start=None)
 
     def _obey_parking(self, parked: ParkedHashes | None) -> None:
         """Rebuild the deliveries whose keys were parked or unparked."""

@@ -35,7 +35,7 @@ from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import EMPTY, Region
 from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks
 from kshare.group.core.position import ALL_OFFSETS, Position
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Chunk, Rows
 
 __all__ = ["Delivery"]

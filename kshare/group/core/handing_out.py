@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from kshare.core.progress import TopicPartition
-from kshare.group.core.deliveries import Deliveries, Starts
+from kshare.group.core.deliveries import Deliveries, MayCount, Starts
 from kshare.group.core.delivery import Delivery
 from kshare.group.message import Chunk, Message, Rows
 
@@ -48,7 +48,9 @@ class HandingOut:
         chunk, end = following
         begins(chunk)
         self._fetched.partition = chunk.topic_partition
-        rows = self._by_partition[chunk.topic_partition].begin(chunk, end)
+        delivery = self._by_partition[chunk.topic_partition]
+        chunk.belongs_to(delivery.start)
+        rows = delivery.begin(chunk, end)
         self._left_out.mark(chunk)
         return rows
 
@@ -92,6 +94,7 @@ class HandingOut:
         chunk, end = batch
         delivery = self._by_partition[chunk.topic_partition]
         delivery.collect()
+        chunk.belongs_to(delivery.start)
         delivery.hand_out(chunk, end)
         begins(chunk)
         self._fetched.batch = None  # last: until then, nothing passes over it
@@ -102,7 +105,9 @@ ByPartition: TypeAlias = Mapping[TopicPartition, Delivery]
 """Deliveries by partition."""
 
 
-def are_in_place(some: ByPartition, present: ByPartition, started: Starts) -> bool:
+def are_in_place(
+    some: ByPartition, present: ByPartition, started: Starts, may_count: MayCount
+) -> bool:
     """Tell whether some deliveries go on.
 
     Args:
@@ -110,10 +115,15 @@ def are_in_place(some: ByPartition, present: ByPartition, started: Starts) -> bo
         present: Those of the consumer now.
         started: From where each partition is delivered, by what the session says now. What belongs
             to another start counts no more.
+        may_count: Tells whether what a provisional one hands out counts.
     """
     return all(
         present.get(partition) is each
-        and (each.is_provisional or started.get(partition) == each.start)
+        and (
+            may_count(partition, each.start)
+            if each.is_provisional
+            else started.get(partition) == each.start
+        )
         for partition, each in some.items()
     )
 
@@ -152,16 +162,19 @@ class Call:
         """Note whose messages, or batch, it collects; before it does, as an interrupt may come."""
         self._deliveries[delivery.topic_partition] = delivery
 
-    def may_return(self, seconds: float, present: ByPartition, started: Starts) -> bool:
+    def may_return(
+        self, seconds: float, present: ByPartition, started: Starts, may_count: MayCount
+    ) -> bool:
         """Tell whether what it has collected may be returned at this moment.
 
         Args:
             seconds: For how long the member may deliver; below 0: not now.
             present: The deliveries of the consumer now.
             started: As for :func:`are_in_place`.
+            may_count: As for that.
         """
         is_in_time = not self.is_cancelled and seconds >= 0
-        return is_in_time and are_in_place(self._deliveries, present, started)
+        return is_in_time and are_in_place(self._deliveries, present, started, may_count)
 
     def was_stopped(self, present: ByPartition) -> bool:
         """True if the delivery of some of it has ended or was begun again."""

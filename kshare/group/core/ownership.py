@@ -7,7 +7,8 @@ from kshare.core.backoff import Backoff, Uniform
 from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError, ForeignMemberError
-from kshare.group.core.work import DeliveryStart, ProcessedWork
+from kshare.group.core.work import ProcessedWork
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.protocol.commit_log.commit import is_read_back
 from kshare.group.protocol.commit_log.log import PartitionLog
 from kshare.group.protocol.commit_log.records import Block, Claim

@@ -13,7 +13,8 @@ from kshare.core.region import clip
 from kshare.errors import AuthorizationError, FencedError
 from kshare.group.core.lease_clock import LeaseClock
 from kshare.group.core.ownership import Claimant, Ownership, ReplacedClaims
-from kshare.group.core.work import DeliveryStart, LateWork, ProcessedWork
+from kshare.group.core.work import LateWork, ProcessedWork
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.protocol.commit_log.log import GroupLog
 from kshare.group.protocol.commit_log.records import Claim, Key
 from kshare.group.protocol.commit_log.start import Reason

@@ -24,6 +24,7 @@ from kshare.core.offsets import OFFSET_MAX, Bounds
 from kshare.core.progress import Stripe
 from kshare.core.region import EMPTY, Region
 from kshare.group.core.handed_out import Offsets, OpenChunks, is_of
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Chunk
 
 __all__ = ["ALL_OFFSETS", "NextDelivery", "Position"]
@@ -99,12 +100,14 @@ class NextDelivery:
 
     Attributes:
         position: What was handed out before, of hashes that stay.
+        start: The start that it was handed out from; None if nothing was.
         sought: The offset to go on at; None: where it is.
         sought_of: The key hashes that were assigned when it was sought.
         is_provisional: Whether some of what is claimed is being given up: another claim follows.
     """
 
     position: Position = Position()
+    start: DeliveryStart | None = None
     sought: int | None = None
     sought_of: KeyRanges = NO_HASHES
     is_provisional: bool = False

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from kshare.core.hashing import HashRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 
 __all__ = ["QueryStarts"]
 

@@ -22,7 +22,8 @@ from kshare.group.core.handed_out import Offsets
 from kshare.group.core.left_out import LeftOut
 from kshare.group.core.position import Position
 from kshare.group.core.shared_delivery import SharedDelivery
-from kshare.group.core.work import DeliveryStart, LateWork
+from kshare.group.core.work import LateWork
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.protocol.owners.leases import Share, processed_offsets
 
 __all__ = ["LateDeliveries", "SharedDeliveries"]

@@ -24,7 +24,7 @@ from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets
 from kshare.group.core.position import Position
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Chunk, Rows
 from kshare.group.protocol.owners.leases import Share
 

@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from kshare.core.progress import TopicPartition
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.protocol.commit_log.commit import PurgatoryState
 
 __all__ = [

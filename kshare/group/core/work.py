@@ -1,34 +1,12 @@
-"""Where delivery of partitions has started, and requests to commit what was processed since."""
+"""Requests to commit what was processed since delivery of partitions has started."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import count
-from typing import Self
+from dataclasses import dataclass, replace
 
 from kshare.core.progress import Progress, Rectangle, TopicPartition
+from kshare.group.delivery_start import DeliveryStart
 
-__all__ = ["CommitRequest", "DeliveryStart", "LateWork", "ProcessedWork"]
-
-_numbers = count(1)
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryStart:
-    """From where a partition is delivered. Two are equal if they are the same start.
-
-    Attributes:
-        number: Its number: unique in this process, and higher than that of earlier starts.
-        done: What had been processed then. Two starts may have the same.
-    """
-
-    number: int
-    done: Progress = field(compare=False)
-
-    @classmethod
-    def new(cls, done: Progress) -> Self:
-        """Another start than any before."""
-        return cls(next(_numbers), done)
-
+__all__ = ["CommitRequest", "LateWork", "ProcessedWork"]
 
 ProcessedWork = Progress | Sequence[Rectangle]
 """What has been processed of a partition: the rectangles may overlap, and repeat what is known."""

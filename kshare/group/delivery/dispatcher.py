@@ -139,7 +139,12 @@ class Dispatcher:
         """Follow the session and the parked keys, as :meth:`.Deliveries.refresh`."""
         parked = _NONE_PARKED if self.parking is None else self.parking.hashes
         self.state.refresh(
-            self._session.started(), time.monotonic(), parked, continues=continues, begins=begins
+            self._session.started(),
+            time.monotonic(),
+            parked,
+            self._session.may_count,
+            continues=continues,
+            begins=begins,
         )
         self._read_anew()
 

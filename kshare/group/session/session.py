@@ -22,7 +22,8 @@ from kshare.errors import CommitFailedError, ConsumerClosedError, FetchTimeoutEr
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import LeaderEpochsOf, no_epochs
-from kshare.group.core.work import DeliveryStart, LateWork, ProcessedWork
+from kshare.group.core.work import LateWork, ProcessedWork
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.log.primary import OffsetAndMetadata, committed_offset
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle

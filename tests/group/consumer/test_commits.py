@@ -20,7 +20,8 @@ from kshare.errors import (
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.commits import Commits
 from kshare.group.consumer.processed import Processed
-from kshare.group.core.work import CommitRequest, DeliveryStart, LateWork
+from kshare.group.core.work import CommitRequest, LateWork
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.session.session import GroupSession
 from tests.support.clock import WAIT_S
 from tests.support.groups import LOWER, T0, T1, UPPER, group_config, rectangle

@@ -304,7 +304,7 @@ def _return(world: CallWorld, process: Process) -> None:
     seconds = process.right.seconds_to_deliver(world.now)
     process.is_open = False
     is_fenced = owned.fenced() is not None
-    if is_fenced or not call.may_return(seconds, present, owned.started()):
+    if is_fenced or not call.may_return(seconds, present, owned.started(), owned.may_count):
         process.give_back()
         process.call = Call()
         return

@@ -16,7 +16,7 @@ from kshare.group.core.handing_out import Call
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Right
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Message
 from kshare.group.protocol.commit_log.records import Member
 from kshare.group.protocol.commit_log.start import Primary
@@ -175,6 +175,7 @@ class Process:
         """Follow the session, as each look of a call does; what it has stopped goes back."""
         driver = self.driver
         driver.started, driver.now = self.ownerships.started(), now
+        driver.may_count = self.ownerships.may_count
         driver.look(continues=not self.call.is_empty)
         driver.pass_over()
         if self.call.was_stopped(driver.state.by_partition):

@@ -8,10 +8,10 @@ import pyarrow as pa
 from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges, key_hash
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.core import deliveries, delivery, fetched_rows, handing_out, left_out, position
-from kshare.group.core.deliveries import Deliveries
+from kshare.group.core.deliveries import Deliveries, MayCount
 from kshare.group.core.handing_out import HandingOut
 from kshare.group.core.left_out import LeftOut
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import ACKNOWLEDGED, NO_ROWS, Chunk, Message, Rows
 from tests.support.groups import LOWER, T0, T1, UPPER
 
@@ -49,6 +49,8 @@ class Driver:
     ) -> None:
         self.logs = dict(zip((T0, T1), logs, strict=False))
         self.started: dict[TopicPartition, DeliveryStart] = {}
+        self.void: set[DeliveryStart] = set()
+        self.may_count: MayCount = lambda _, start: start not in self.void
         self.parked: left_out.ParkedHashes | None = {}
         self.now = 0.0
         self.reading: dict[TopicPartition, tuple[tuple[Stripe, ...], int]] = {}
@@ -62,7 +64,9 @@ class Driver:
         self.look()
 
     def look(self, *, continues: bool = False, begins: bool = False) -> None:
-        self.state.refresh(self.started, self.now, self.parked, continues=continues, begins=begins)
+        self.state.refresh(
+            self.started, self.now, self.parked, self.may_count, continues=continues, begins=begins
+        )
         self.read_anew()
 
     def read_anew(self) -> None:

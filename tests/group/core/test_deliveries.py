@@ -4,7 +4,7 @@ import pytest
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import Progress
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from tests.group.core.driver import LOW, MIXED, OF_HIGH, Driver, point
 from tests.support.groups import LOWER, T0, T1, UPPER
 
@@ -42,6 +42,48 @@ def test_hashes_that_stay_are_read_on_and_what_is_in_hand_of_the_others_is_not_h
     assert driver.state.is_settled()
     assert driver.state.is_claimed(T0)
     assert driver.offsets() == [8, 10]
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_was_handed_out_and_counts_no_more_comes_again_though_its_delivery_was_to_go_on(
+    is_transactional: bool, waits: bool
+) -> None:
+    """Others may have had the hashes before the next claim was in place: all is claimed anew."""
+    driver = Driver(MIXED, explicit=True, is_transactional=is_transactional)
+    driver.start(WHOLE)
+    held = driver.take(5)
+    assert [each.offset() for each in held] == [0, 1, 2, 3, 4]
+    before = driver.started[T0]
+    driver.state.keep({T0: KeyRanges([LOWER])})
+    driver.void.add(before)
+    if waits:
+        driver.started = {}
+        driver.look()
+        assert driver.offsets() == []
+        assert T0 not in driver.state.by_partition
+    driver.started = {T0: DeliveryStart.new(Progress.at(2))}  # two are committed
+    driver.look()
+    again = driver.take()
+    assert [each.offset() for each in again] == [2, 4, 6, 8, 10]
+    assert {each.chunk.start for each in again} == {driver.started[T0]}
+    for each in held:
+        driver.acknowledge(each)  # too late
+    assert driver.state.by_partition[T0].processed(is_batch=False).stable == 2
+
+
+def test_what_is_kept_belongs_to_the_next_start() -> None:
+    driver = Driver(MIXED, explicit=True)
+    driver.start(WHOLE)
+    held = driver.take(3)
+    assert {each.chunk.slim.start for each in held} == {driver.started[T0]}
+    driver.state.keep({T0: KeyRanges([LOWER])})
+    driver.started = {T0: DeliveryStart.new(Progress.at(0))}
+    driver.look()
+    kept = [each.chunk for each in held if each.chunk.is_open(each.row)]
+    assert len(kept) == 2
+    assert {chunk.start for chunk in kept} == {driver.started[T0]}
+    assert {chunk.slim.start for chunk in kept} == {driver.started[T0]}
 
 
 def test_amid_a_call_that_holds_records_a_provisional_delivery_goes_on() -> None:

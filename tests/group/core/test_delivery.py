@@ -16,7 +16,7 @@ from kshare.core.progress import Progress, Rectangle, Slice, Stripe, TopicPartit
 from kshare.core.region import Region
 from kshare.core.slice_end import Cursor
 from kshare.group.core.delivery import Delivery
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
 from kshare.read.decode.wanted import WantedRecords
 

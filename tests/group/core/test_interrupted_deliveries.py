@@ -10,7 +10,7 @@ from kshare.core.progress import Progress
 from kshare.group import message as message_module
 from kshare.group.core import handed_out
 from kshare.group.core.handing_out import Call
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from tests.group.core.driver import LOW, MIXED, MODULES, OF_DELIVERY, OF_LOW, Driver, point
 from tests.support.groups import LOWER, T0, T1
 from tests.support.interrupts import Interrupt, interrupt

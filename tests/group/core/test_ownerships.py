@@ -8,7 +8,8 @@ from kshare.core.progress import Progress, Rectangle
 from kshare.errors import AuthorizationError
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
-from kshare.group.core.work import DeliveryStart, LateWork
+from kshare.group.core.work import LateWork
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.protocol.commit_log.records import Claim, Key, Reset, key_of
 from kshare.group.protocol.commit_log.start import Anchor, Primary
 from kshare.group.protocol.owners.actions import FetchPrimary, Write

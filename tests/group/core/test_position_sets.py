@@ -17,7 +17,7 @@ from kshare.core.progress import Progress, Rectangle, Stripe, TopicPartition
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import HandedOut
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Message
 from tests.group.core.driver import (
     END,

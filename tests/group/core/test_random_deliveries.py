@@ -18,7 +18,7 @@ from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.handed_out import OpenChunks
 from kshare.group.core.left_out import ParkedHashes, Released
 from kshare.group.core.position import ALL_OFFSETS, Position
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import RELEASED, Chunk, Message
 from tests.group.core.driver import END, HIGH, LOW, MODULES, Driver, owns, point
 from tests.group.protocol.interleavings import seeds

@@ -16,7 +16,7 @@ from kshare.group.core import handed_out, shared_deliveries, shared_delivery
 from kshare.group.core.left_out import LeftOut
 from kshare.group.core.shared_deliveries import SharedDeliveries
 from kshare.group.core.shared_delivery import SharedDelivery
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Chunk
 from kshare.group.protocol.owners.leases import Share
 from tests.support.interrupts import Interrupt, interrupt

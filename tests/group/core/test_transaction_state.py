@@ -17,7 +17,7 @@ from kshare.group.core.transaction_state import (
     TransactionAction,
     TransactionState,
 )
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.protocol.commit_log.commit import PurgatoryState
 from tests.support.groups import T0
 

@@ -17,9 +17,9 @@ from kshare.group.core import (
     handing_out,
     left_out,
 )
-from kshare.group.core.work import DeliveryStart
 from kshare.group.delivery import dispatcher as tail_module
 from kshare.group.delivery.dispatcher import Dispatcher, reader_of
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import ReleaseCount
 from kshare.group.session.session import GroupSession
 from kshare.kafka.parking import Parking
@@ -39,6 +39,9 @@ class Started:
 
     def started(self) -> Mapping[TopicPartition, DeliveryStart]:
         return self.at
+
+    def may_count(self, _: TopicPartition, __: DeliveryStart) -> bool:
+        return True
 
 
 class Parks:

@@ -10,8 +10,8 @@ from kshare.core.hashing import ALL_HASHES, HASH_SPACE, WHOLE, HashRange, KeyRan
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.slicing import RangeObservation
 from kshare.group.core.delivery import Delivery
-from kshare.group.core.work import DeliveryStart
 from kshare.group.delivery.load_meter import LoadMeter
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Chunk
 from kshare.group.protocol.membership.report import MemberReport
 from kshare.kafka.protocol.background import begin

@@ -18,7 +18,8 @@ from typing import Self
 from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
-from kshare.group.core.work import DeliveryStart, LateWork
+from kshare.group.core.work import LateWork
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.protocol.commit_log.log import GroupLog
 from kshare.group.protocol.commit_log.records import Epoch, EpochMember, Key, Record, key_of
 from kshare.group.protocol.owners.actions import Append, Delete

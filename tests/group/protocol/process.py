@@ -10,7 +10,7 @@ from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.protocol.commit_log.log import GroupLog, PartitionLog
 from kshare.group.protocol.commit_log.records import Claim, Key, Member, Record, key_of
 from kshare.group.protocol.owners.actions import (

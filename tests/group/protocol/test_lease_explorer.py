@@ -12,7 +12,8 @@ from kshare.core.offsets import Bounds, OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.group.core.ownership import Claimant, Ownership, ReplacedClaims
 from kshare.group.core.ownerships import Ownerships
-from kshare.group.core.work import DeliveryStart, LateWork
+from kshare.group.core.work import LateWork
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.protocol.commit_log.log import LeaseKey, PartitionLog
 from kshare.group.protocol.commit_log.placement import Placement
 from kshare.group.protocol.commit_log.records import Key, Record, Stable, key_of

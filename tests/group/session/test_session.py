@@ -26,7 +26,7 @@ from kshare.errors import (
     LaterVersionError,
     NoOffsetError,
 )
-from kshare.group.core.work import DeliveryStart
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.log.topic import log_partition
 from kshare.group.protocol.commit_log.record_codec import encode, encode_key
 from kshare.group.protocol.commit_log.records import Claim, Key

@@ -13,7 +13,8 @@ from kshare.core.progress import Progress, Rectangle
 from kshare.errors import TransactionAbortedError
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.transaction_state import ProducerEpoch, TransactionAction, TransactionState
-from kshare.group.core.work import CommitRequest, DeliveryStart
+from kshare.group.core.work import CommitRequest
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.session.shared import Shared
 from kshare.group.session.thread import SessionThread
