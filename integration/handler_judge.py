@@ -71,6 +71,11 @@ class Process:
     interrupted: Sequence[int] = ()
     lost: Sequence[int] = ()
 
+    def has_cut_off(self, call: Call) -> bool:
+        """Whether a call was cancelled as the process ended: it waits for drain_timeout at most."""
+        ended = call.ended or 0
+        return call.how == "cancelled" and all(each.began <= ended for each in self.calls)
+
     def was_disturbed(self, since: int, until: int) -> bool:
         """Whether it was killed or suspended, or lost key hashes, in between."""
         return any(since <= time <= until for time in (*self.interrupted, *self.lost))
@@ -195,7 +200,10 @@ class Handlers:
                 of_record.clear()  # it is released, or its processor is started again
             if earlier is None:
                 continue
-            if not self.processes[earlier.process].was_disturbed(earlier.began, call.began):
+            process = self.processes[earlier.process]
+            if earlier.process != call.process and process.has_cut_off(earlier):
+                continue
+            if not process.was_disturbed(earlier.began, call.began):
                 yield f"again: {call}, as {earlier} ({earlier.how})"
 
     def _early(self) -> Iterator[str]:

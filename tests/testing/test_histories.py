@@ -96,6 +96,20 @@ def test_a_call_comes_again_after_its_process_was_killed_or_has_lost_its_keys() 
     assert with_second(interrupted=[610], lost=[950]) != []
 
 
+def test_a_call_comes_again_that_was_cut_off_by_the_end_of_its_process() -> None:
+    def with_second(*after: Call) -> list[str]:
+        good = history()
+        cut = Call("a", KEY, 3, 1, 720, 730, "cancelled")
+        calls = [each for each in good.processes["a"].calls if each.offset != 3]
+        a = replace(good.processes["a"], calls=[*calls, cut, *after])
+        again = Call("b", KEY, 3, 1, 900, 910, "handled")
+        return replace(good, processes={"a": a, "b": Process([again])}).faults()
+
+    assert with_second() == []
+    found = with_second(Call("a", b"other", 4, 1, 750, 760, "handled"))
+    assert any(fault.startswith("again: b at 900: offset 3") for fault in found)
+
+
 @pytest.mark.parametrize(
     "change",
     [
