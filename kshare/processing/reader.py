@@ -190,7 +190,7 @@ class Reader:
     def _look_for_others(self) -> None:
         """Hold nothing of before if others may have come and gone: it comes again."""
         try:
-            self._intake.edge.begun_anew(self._drop_all, self._kept.read)
+            self._intake.edge.right.follow(self._drop_all, self._kept.read)
         except KafkaError as error:  # no handler is called before the next attempt
             _log.warning("cannot read what others have kept, and try again: %s", error)
 
