@@ -1,6 +1,6 @@
-"""The ranges that a partition is shown by: key hashes, cut where their progress differs.
+"""Stretches of a partition: neighbouring key hashes with the same progress, a row of status each.
 
-Pure; linear in the stripes of the progress.
+Hashes of parked keys within a stretch do not part it. Pure; linear in the stripes of the progress.
 """
 
 from bisect import bisect_right
@@ -17,7 +17,15 @@ __all__ = ["batch_ranges", "stretches", "waiting"]
 def batch_ranges(
     done: Progress, limits: Sequence[RangeLimit], parked: KeyRanges
 ) -> list[tuple[KeyRanges, RangeLimit | None]]:
-    """The ranges of a batch and all other hashes, cut where progress differs; none is parked."""
+    """The stretches of a batch's ranges, each with its limit, and of all other hashes, without one.
+
+    Hashes of parked keys are in none.
+
+    Args:
+        done: What is processed.
+        limits: The ranges of the batch, and how many records it reads of each.
+        parked: Hashes of parked keys.
+    """
     others = ALL_HASHES - [limit.hashes.span for limit in limits] - parked
     ranges: list[tuple[KeyRanges, RangeLimit | None]]
     ranges = [(hashes, None) for hashes in stretches(done, others, parked)]
@@ -30,7 +38,7 @@ def batch_ranges(
 def stretches(
     done: Progress, hashes: KeyRanges, holes: KeyRanges = NO_HASHES
 ) -> Iterator[KeyRanges]:
-    """Key hashes, cut where progress differs.
+    """The stretches of some key hashes.
 
     Args:
         done: What is processed.

@@ -6,7 +6,6 @@ read in :mod:`kshare.processing.kept_state`.
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -17,7 +16,6 @@ from kshare.core.showing import error_text, shown
 from kshare.dead_letters.record import (
     Outcome,
     Record,
-    Source,
     error_name,
 )
 from kshare.dead_letters.writer import DeadLetters
@@ -26,12 +24,14 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
 from kshare.group.log.retry_log import Reason
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
-from kshare.kafka.parked_keys import ParkedKey, ParkedKeys
-from kshare.kafka.protocol.background import begin
+from kshare.kafka.parked_keys import ParkedKeys
 from kshare.options.raw import Faults
 from kshare.options.rules import Rule
 from kshare.processing.committed import committed_of
 from kshare.processing.handling import Handling
+from kshare.processing.handling_right import HandlingRight
+from kshare.processing.own_thread import in_own_thread
+from kshare.processing.parker import Parker
 from kshare.processing.policy import DeadLetter, Park
 
 __all__ = ["ConsumerEdge", "check_consumer", "message_of", "records_of"]
@@ -153,7 +153,7 @@ class ConsumerEdge:
     Attributes:
         retry_log: Keeps attempts and sequences in the group's log, until the consumer is closed.
         has_given_back: Whether any records were given back.
-        reads_committed: Whether records of open and aborted transactions do not come.
+        right: The right to call handlers.
     """
 
     def __init__(
@@ -162,13 +162,11 @@ class ConsumerEdge:
         self._processor = processor
         self._on_room = on_room
         self._releases = consumer.releases
-        self._receiver = consumer.receiver
-        self._times_anew = self._times_dropped = self._receiver.times_anew
+        self.right = HandlingRight(consumer.receiver)
         self.has_given_back = False
         self.retry_log = consumer.releases.retry_log()
         kafka = consumer.config.kafka
         self._config = consumer.config
-        self.reads_committed = kafka.read_committed
         self._letters: DeadLetters | None = None
         self._parker: Parker | None = None
         self._writes = asyncio.Semaphore(_WRITES_AT_ONCE)
@@ -179,31 +177,12 @@ class ConsumerEdge:
 
     def seconds_left(self) -> float:
         """Seconds for which the member may deliver, and so have its records handled."""
-        return -1.0 if self.is_anew else self._receiver.seconds_to_deliver()
+        return self.right.seconds_left()
 
     @property
-    def is_anew(self) -> bool:
-        """True if the consumer has begun anew, and records of before are still held."""
-        return self._times_anew != self._receiver.times_anew
-
-    def counts(self, source: Source) -> bool:
-        """True if the outcomes of records may still be committed; else they come again."""
-        return self._receiver.counts(cast("Chunk", source))
-
-    def begun_anew(self, drop: Callable[[], None], read: Callable[[], None]) -> None:
-        """Hold no records of before, if the consumer has begun anew; then handlers are called.
-
-        Args:
-            drop: Drops what is held, and counts no more.
-            read: Reads what others have kept; called again if it fails.
-        """
-        times = self._receiver.times_anew
-        if times != self._times_dropped:
-            drop()
-            self._times_dropped = times
-        if times != self._times_anew:
-            read()
-            self._times_anew = times
+    def reads_committed(self) -> bool:
+        """True if records of open and aborted transactions do not come."""
+        return self._config.kafka.read_committed
 
     def settle(self, outcomes: Sequence[Outcome]) -> None:
         """Acknowledge the records whose outcomes are final."""
@@ -245,7 +224,7 @@ class ConsumerEdge:
     async def _in_thread(self, call: Callable[..., None], *given: Any) -> None:
         # Its own: handlers may fill those of asyncio.to_thread, with calls that hang.
         async with self._writes:
-            await _in_own_thread(partial(call, *given))
+            await in_own_thread(partial(call, *given))
 
     def give_back(self, firsts: Sequence[Record]) -> None:
         """Have the consumer return keys' records from some on again, after :meth:`take_again`."""
@@ -281,7 +260,7 @@ class ConsumerEdge:
 
     async def keep_attempts(self) -> None:
         """Wait, for some seconds, until the group's log has all failures that were remembered."""
-        await _in_own_thread(partial(self.retry_log.flush, _CLOSE_SECONDS))
+        await in_own_thread(partial(self.retry_log.flush, _CLOSE_SECONDS))
 
     def forget(self, record: Record, *, is_parked: bool) -> None:
         """Forget a record's attempts when its commit is answered; at once if it is parked."""
@@ -296,56 +275,3 @@ class ConsumerEdge:
             self._letters.close()
         if self._parker is not None:
             self._parker.close(_CLOSE_SECONDS)
-
-
-async def _in_own_thread(call: Callable[[], object]) -> None:
-    """Call something in a thread; handlers may fill those of asyncio, with calls that hang."""
-    await asyncio.shield(asyncio.wrap_future(begin(call, "kshare-edge", lambda: None)))
-
-
-class Parker:
-    """Parks keys: all that wait at once, as a write takes a tenth of a second.
-
-    Args:
-        keys: The list of parked keys.
-    """
-
-    def __init__(self, keys: ParkedKeys) -> None:
-        self._keys = keys
-        self._waiting: dict[ParkedKey, str] = {}
-        self._next: asyncio.Task[None] | None = None  # will write those that wait
-        self._writes = asyncio.Lock()
-        self._is_used = threading.Lock()  # connections are for one thread at a time
-
-    async def park(self, key: ParkedKey, why: str) -> None:
-        """Park a key; return when it is written."""
-        self._waiting[key] = why
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._park_next())
-        await asyncio.shield(self._next)
-
-    async def _park_next(self) -> None:
-        async with self._writes:
-            waiting, self._waiting, self._next = self._waiting, {}, None
-            await _in_own_thread(partial(self._write, waiting))
-
-    def _write(self, waiting: Mapping[ParkedKey, str]) -> None:
-        with self._is_used:
-            self._keys.park_all(waiting, by="processor")
-
-    def read(self) -> Collection[ParkedKey] | None:
-        """The parked keys; None while some are being parked: that may take long."""
-        if not self._is_used.acquire(blocking=False):
-            return None
-        try:
-            return self._keys.read()
-        finally:
-            self._is_used.release()
-
-    def close(self, seconds: float) -> None:
-        """Close the connections; keys that are being parked keep them until the end."""
-        if self._is_used.acquire(timeout=seconds):
-            try:
-                self._keys.close()
-            finally:
-                self._is_used.release()

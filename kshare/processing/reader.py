@@ -190,12 +190,12 @@ class Reader:
     def _look_for_others(self) -> None:
         """Hold nothing of before if others may have come and gone: it comes again."""
         try:
-            self._intake.edge.begun_anew(self._drop_void, self._kept.read)
+            self._intake.edge.right.follow(self._drop_void, self._kept.read)
         except KafkaError as error:  # no handler is called before the next attempt
             _log.warning("cannot read what others have kept, and try again: %s", error)
 
     def _drop_void(self) -> None:
-        counts = self._intake.edge.counts
+        counts = self._intake.edge.right.counts
         self._intake.drop(lambda record: not counts(record.source))
         self._shares.forget()
 
@@ -203,7 +203,9 @@ class Reader:
         self._look_for_others()
         # Of what was returned before others may have come, a part comes again.
         chunks = {message.chunk.number: message.chunk for message in messages}
-        void = {number for number, each in chunks.items() if not self._intake.edge.counts(each)}
+        void = {
+            number for number, each in chunks.items() if not self._intake.edge.right.counts(each)
+        }
         messages = [each for each in messages if each.chunk.number not in void]
         read = list(records_of(self._processor, messages))
         records = self._retried(lambda: self._kept.without_put_back(read), list[Record]())

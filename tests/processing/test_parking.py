@@ -14,9 +14,10 @@ import pytest
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Attempts, Remembered
 from kshare.processing import DeadLetter, Park, Processor, Record, consumer_edge
-from kshare.processing.consumer_edge import ConsumerEdge, Parker, records_of
+from kshare.processing.consumer_edge import ConsumerEdge, records_of
 from kshare.processing.core.sequences import Sequences
 from kshare.processing.kept_state import KeptState
+from kshare.processing.parker import Parker
 from kshare.processing.policy import FailurePolicy
 from kshare.testing import FakeCluster
 from tests.processing.engines import comes

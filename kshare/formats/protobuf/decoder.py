@@ -76,7 +76,7 @@ class ProtobufDecoder:
         self._framed = framed
         self.type: pa.DataType = arrow_type(message)
         self._message = message
-        self._tables = Tables(message, emit_defaults=emit_defaults)
+        self._tables = Tables.of(message, emit_defaults=emit_defaults)
         self._files = [WriterFile(message.path, {})]
         self._numbers: dict[tuple[str, tuple[int, ...] | None], int] = {}
 

@@ -5,6 +5,7 @@ of its place in the Arrow type, counted in preorder, as :mod:`kshare.read.decode
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -39,13 +40,9 @@ _KINDS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Tables:
     """The tables of a message.
-
-    Args:
-        message: The message.
-        emit_defaults: Whether a proto3 field of its default value has it, where Spark gives null
-            unless ``emit.default.values`` is set.
 
     Attributes:
         messages: The table of MESSAGE.
@@ -57,24 +54,51 @@ class Tables:
         depth: How many messages are in one another.
     """
 
-    def __init__(self, message: Message, *, emit_defaults: bool) -> None:
+    messages: npt.NDArray[np.void]
+    fields: npt.NDArray[np.void]
+    enums: npt.NDArray[np.void]
+    names: npt.NDArray[np.void]
+    texts: npt.NDArray[np.uint8]
+    paths: tuple[str, ...]
+    depth: int
+
+    @classmethod
+    def of(cls, message: Message, *, emit_defaults: bool) -> "Tables":
+        """The tables of a message.
+
+        Args:
+            message: The message.
+            emit_defaults: Whether a proto3 field of its default value has it, where Spark gives
+                null unless ``emit.default.values`` is set.
+        """
+        rows = _Rows(emit_defaults=emit_defaults)
+        rows.add_message(0, message, 0, "", 1)
+        return cls(
+            np.array(rows.messages, MESSAGE),
+            np.array(rows.fields, MESSAGE_FIELD),
+            np.array(rows.enums, MESSAGE_ENUM),
+            np.array(rows.names, ENUM_NAME),
+            np.frombuffer(bytes(rows.texts), np.uint8),
+            tuple(rows.paths),
+            rows.depth,
+        )
+
+
+class _Rows:
+    """The rows of the tables under construction; attributes as of :class:`Tables`."""
+
+    def __init__(self, *, emit_defaults: bool) -> None:
         self._emit_defaults = emit_defaults
-        self._messages: list[tuple[int, ...]] = [()]
-        self._fields: list[tuple[int, ...]] = []
-        self._enums: list[tuple[int, ...]] = []
+        self.messages: list[tuple[int, ...]] = [()]
+        self.fields: list[tuple[int, ...]] = []
+        self.enums: list[tuple[int, ...]] = []
         self._enum_numbers: dict[EnumType, int] = {}
-        self._names: list[tuple[int, ...]] = []
-        self._texts = bytearray()
+        self.names: list[tuple[int, ...]] = []
+        self.texts = bytearray()
         self.paths: list[str] = []
         self.depth = 0
-        self._add_message(0, message, 0, "", 1)
-        self.messages = np.array(self._messages, MESSAGE)
-        self.fields = np.array(self._fields, MESSAGE_FIELD)
-        self.enums = np.array(self._enums, MESSAGE_ENUM)
-        self.names = np.array(self._names, ENUM_NAME)
-        self.texts: npt.NDArray[np.uint8] = np.frombuffer(bytes(self._texts), np.uint8)
 
-    def _add_message(
+    def add_message(
         self, number: int, message: Message, node: int, prefix: str, depth: int
     ) -> None:
         """Add a message, whose place in the table is taken already.
@@ -92,7 +116,7 @@ class Tables:
         for field in message.fields:
             holders[field.number] = behind
             behind += _nodes(field)
-        first = len(self._fields)
+        first = len(self.fields)
         by_number = sorted(message.fields, key=lambda field: field.number)
         others = _next_members(by_number)
         below = []
@@ -103,18 +127,18 @@ class Tables:
             if field.enum is not None:
                 number_below = self._add_enum(field.enum)
             elif field.message is not None:
-                number_below = len(self._messages)
-                self._messages.append(())
+                number_below = len(self.messages)
+                self.messages.append(())
                 below.append((number_below, field.message, inner, f"{prefix}{field.name}."))
             kind, wire_type = _KINDS[field.kind], WIRE_TYPES[field.kind]
             flags, default = self._flags(field, in_entry=message.is_entry)
             other = first + others[place]
             row = (field.number, kind, wire_type, flags, inner, holder, number_below, other)
-            self._fields.append((*row, *default))
+            self.fields.append((*row, *default))
             self.paths.append(f"{prefix}{field.name}")
-        self._messages[number] = (first, len(self._fields), node, _values(message))
+        self.messages[number] = (first, len(self.fields), node, _values(message))
         for one in below:
-            self._add_message(*one, depth + 1)
+            self.add_message(*one, depth + 1)
 
     def _flags(self, field: Field, *, in_entry: bool) -> tuple[int, tuple[int, int]]:
         """The flags of a field, and the value that stands for none."""
@@ -148,18 +172,18 @@ class Tables:
         return int(value), 0
 
     def _text(self, text: bytes) -> tuple[int, int]:
-        position = len(self._texts)
-        self._texts += text
+        position = len(self.texts)
+        self.texts += text
         return position, len(text)
 
     def _add_enum(self, enum: EnumType) -> int:
         if enum not in self._enum_numbers:
-            first = len(self._names)
+            first = len(self.names)
             for number, name in sorted(enum.values):
-                self._names.append((number, *self._text(name.encode())))
+                self.names.append((number, *self._text(name.encode())))
             unknown = self._text(f"UNKNOWN_ENUM_VALUE_{enum.name}_".encode())
-            self._enum_numbers[enum] = len(self._enums)
-            self._enums.append((first, len(self._names), *unknown))
+            self._enum_numbers[enum] = len(self.enums)
+            self.enums.append((first, len(self.names), *unknown))
         return self._enum_numbers[enum]
 
 
