@@ -5,12 +5,14 @@ order of rows is kept. A row that cannot be sent is refused with its number befo
 is sent. Pure: no I/O.
 
 Cost: one Python object a key, value and topic name, made by compiled code; headers cost Python a
-tuple each.
+tuple each. A batch may be one row (``realTime``), a thousand times a second, in a process that
+sleeps in between: so what costs by the batch is kept low, too. A function of pyarrow.compute costs
+as much as some hundred rows there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import accumulate, pairwise, repeat
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -81,10 +83,12 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
     Raises:
         KafkaError: A row without a topic, or with a negative partition.
     """
-    columns = {name: batch.column(name) for name in _COLUMNS if name in batch.schema.names}
+    names = batch.schema.names
+    columns = {name: batch.column(name) for name in _COLUMNS if name in names}
     _check(columns, topic)
+    is_one = batch.num_rows <= _ROWS_AT_ONCE
     for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-        part = {name: column.slice(start, _ROWS_AT_ONCE) for name, column in columns.items()}
+        part = columns if is_one else _sliced(columns, start)
         yield Rows(
             topics=part["topic"].to_pylist() if topic is None else topic,
             values=_binary(part["value"]),
@@ -92,6 +96,10 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
             partitions=_partitions(part.get("partition")),
             headers=_headers(part["headers"]) if "headers" in part else None,
         )
+
+
+def _sliced(columns: Mapping[str, pa.Array], start: int) -> Mapping[str, pa.Array]:
+    return {name: column.slice(start, _ROWS_AT_ONCE) for name, column in columns.items()}
 
 
 def _check(columns: Mapping[str, pa.Array], topic: str | None) -> None:
@@ -107,11 +115,10 @@ def _check(columns: Mapping[str, pa.Array], topic: str | None) -> None:
             )
     partition = columns.get("partition")
     if partition is not None and partition.null_count < len(partition):
-        from pyarrow import compute  # noqa: PLC0415 - 9 MB, which consumers do without
-
-        lowest = compute.min(partition).as_py()
+        numbers = partition.to_pylist()
+        lowest = min(number for number in numbers if number is not None)
         if lowest < 0:
-            row = partition.index(lowest).as_py()
+            row = numbers.index(lowest)
             raise KafkaError(
                 f"invalid partition {lowest} (row {row} of its batch): a partition is a number "
                 "from 0 on, or null",
@@ -121,10 +128,10 @@ def _check(columns: Mapping[str, pa.Array], topic: str | None) -> None:
 
 
 def _binary(column: pa.Array) -> list[bytes | None]:
-    if pa.types.is_string(column.type):
-        column = column.cast(pa.binary())  # no copy: UTF-8 already
-    elif pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
+    if isinstance(column, pa.StringArray):
+        column = column.view(pa.binary())  # no copy: UTF-8 already
+    elif isinstance(column, pa.LargeStringArray):
+        column = column.view(pa.large_binary())
     values: list[bytes | None] = column.to_pylist()
     return values
 
@@ -132,22 +139,24 @@ def _binary(column: pa.Array) -> list[bytes | None]:
 def _partitions(column: pa.Array | None) -> list[int] | None:
     if column is None or column.null_count == len(column):
         return None
-    values: list[int] = column.fill_null(_ANY_PARTITION).to_pylist()
-    return values
+    numbers: list[int | None] = column.to_pylist()
+    return [_ANY_PARTITION if number is None else number for number in numbers]
 
 
 def _headers(column: pa.Array) -> list[Headers] | None:
     """Each row's names and values; null and empty lists are no headers."""
     if column.null_count == len(column):
         return None
-    entries = column.flatten()  # of rows that are not null, this chunk's only
+    offsets: Iterable[int] = (ends := column.offsets.to_pylist())
+    if column.null_count or ends[0]:  # null lists may hide entries, and a slice's begin later
+        entries = column.flatten()
+        lists = zip(pairwise(ends), column.is_valid().to_pylist(), strict=True)
+        sizes = ((end - start) * is_list for (start, end), is_list in lists)
+        offsets = accumulate(sizes, initial=0)
+    else:
+        entries = column.values.slice(0, ends[-1])  # the same, and no compute function
     names, values = entries.field(0), entries.field(1)
     if names.null_count or entries.null_count:
         raise KafkaError("null header key present in the data: a header needs a key")
-    from pyarrow import compute  # noqa: PLC0415 - as in _check()
-
     pairs = list(zip(names.to_pylist(), _binary(values), strict=True))
-    lengths = compute.list_value_length(column)
-    ends = compute.cumulative_sum(lengths.fill_null(0)).to_pylist()
-    starts = [0, *ends[:-1]]
-    return [pairs[a:b] if a < b else None for a, b in zip(starts, ends, strict=True)]
+    return [pairs[start:end] if start < end else None for start, end in pairwise(offsets)]

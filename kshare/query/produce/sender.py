@@ -12,8 +12,8 @@ process keeps its producer for the next task: connections, metadata and the prod
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from operator import length_hint
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +42,7 @@ _log = logging.getLogger(__name__)
 
 _TOO_LARGE: Final = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
 _UNDELIVERED: Final = {RdKafkaError._MSG_TIMED_OUT, RdKafkaError._TIMED_OUT}  # noqa: SLF001
+_FATAL: Final = KafkaException, SystemError  # a flush "returned NULL", and no more
 _POLL_SECONDS: Final = 0.1
 _REPORT_SECONDS: Final = 1.0
 _CONNECT_SECONDS: Final = 1.0
@@ -148,9 +149,22 @@ class Sender:
         for rows in rows_of(batch, topic):
             self._topics.check({rows.topics} if isinstance(rows.topics, str) else set(rows.topics))
             self._send(rows)
-            with self.fatal_as_ours():
-                self.producer.poll(0)
-            self.raise_faults()
+            self.poll(0)
+
+    def poll(self, seconds: float) -> None:
+        """Take what librdkafka reports.
+
+        Args:
+            seconds: Maximum time to wait for it.
+
+        Raises:
+            KafkaError: A row was refused, or the producer can write no more.
+        """
+        try:
+            self.producer.poll(seconds)
+        except _FATAL as error:
+            raise self._fatal(error) from error
+        self.raise_faults()
 
     def flush(self) -> None:
         """Return when every row is on the brokers.
@@ -162,8 +176,10 @@ class Sender:
         """
         left = len(self.producer)
         while True:
-            with self.fatal_as_ours():
+            try:
                 before, left = left, self.producer.flush(_POLL_SECONDS)
+            except _FATAL as error:
+                raise self._fatal(error) from error
             self._note(left, progress=left < before)
             self.raise_faults()
             if not left:
@@ -222,8 +238,7 @@ class Sender:
                 alone = -1 if len(self.producer) else start
             except KafkaException as error:
                 if code_of(error) == RdKafkaError._FATAL:  # noqa: SLF001
-                    with self.fatal_as_ours():  # a poll says which fault it was
-                        self.producer.poll(0)
+                    self.poll(0)  # it says which fault it was
                 row = count - length_hint(arguments[1]) - 1
                 raise _not_taken(rows, row, error, self.brokers) from error
             else:
@@ -232,20 +247,14 @@ class Sender:
 
     def _wait_for_room(self) -> None:
         waiting = len(self.producer)
-        with self.fatal_as_ours():
-            self.producer.poll(_POLL_SECONDS)
+        self.poll(_POLL_SECONDS)
         self._note(left := len(self.producer), progress=left < waiting)
-        self.raise_faults()
 
-    @contextmanager
-    def fatal_as_ours(self) -> Iterator[None]:
-        """A poll or a flush, which raise a fatal error before the reports that name its rows."""
-        try:
-            yield
-        except (KafkaException, SystemError) as error:  # a flush "returned NULL", and no more
-            self._await_report()
-            self.raise_faults()
-            raise kafka_error(error, "write rows") from error
+    def _fatal(self, error: Exception) -> KafkaError:
+        """Return the error of a poll or a flush; they raise it before they report its rows."""
+        self._await_report()
+        self.raise_faults()
+        return kafka_error(error, "write rows")
 
     def _await_report(self) -> None:
         """The report of a row follows the fatal error that it failed by, most often at once."""

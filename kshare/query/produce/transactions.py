@@ -102,9 +102,7 @@ class _Statistics:
         self._latest.clear()
         deadline = time.monotonic() + _STATISTICS_SECONDS
         while time.monotonic() < deadline:
-            with sender.fatal_as_ours():
-                sender.producer.poll(_POLL_SECONDS)
-            sender.raise_faults()
+            sender.poll(_POLL_SECONDS)
             if not self._latest:
                 continue
             report: dict[str, Any] = json.loads(self._latest.pop())

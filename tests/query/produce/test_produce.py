@@ -1,11 +1,12 @@
 """The sink without Spark: rows, deliveries, and transactions on a broker."""
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -99,6 +100,33 @@ def test_rows_are_the_columns_row_by_row(
     assert calls(batch, option) == expected
     start = data.draw(st.integers(0, len(expected)))
     assert calls(batch, option, start) == expected[start:]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
+def test_a_row_that_comes_alone_calls_no_compute_function(kind: pa.DataType) -> None:
+    # With realTime, each row is a batch. Such a function costs as much as all the rest of a row.
+    header = pa.struct([("key", pa.string()), ("value", kind)])
+    columns = {
+        "topic": pa.array(["t"]),
+        "key": pa.array(["k"], kind),
+        "value": pa.array(["v"], kind),
+        "partition": pa.array([1], pa.int32()),
+        "headers": pa.array([[{"key": "h", "value": "x"}]], pa.list_(header)),
+    }
+    batch = pa.RecordBatch.from_pydict(columns)
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_globals["__name__"] == "pyarrow.compute":
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        rows = calls(batch, None)
+    finally:
+        sys.setprofile(None)
+    assert rows == [("t", b"v", b"k", 1, [("h", b"x")])]
+    assert called == []
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
