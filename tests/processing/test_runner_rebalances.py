@@ -259,9 +259,7 @@ def test_what_still_counts_is_held_on_when_others_may_have_come_and_gone(
     async def handler(record: Record) -> None:
         seen.append(record.offset)
         if len(seen) == 1:
-            await comes(
-                lambda: processor.running and len(processor.running.scheduler.lanes()) == 10
-            )
+            await comes(lambda: len(lanes()) == 10)
             made._session.times_anew += 1  # type: ignore[misc]
 
     processor = Processor(handler, concurrency=1)
