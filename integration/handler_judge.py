@@ -72,7 +72,7 @@ class Process:
     lost: Sequence[int] = ()
 
     def has_cut_off(self, call: Call) -> bool:
-        """Whether a call was cancelled as the process ended: it waits for drain_timeout at most."""
+        """True if a call was cancelled as the process ended: after drain_timeout at most."""
         ended = call.ended or 0
         return call.how == "cancelled" and all(each.began <= ended for each in self.calls)
 

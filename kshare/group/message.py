@@ -167,7 +167,7 @@ class Chunk:
         return self if self._slim is True else self._slim
 
     def belongs_to(self, start: DeliveryStart) -> None:
-        """What is handed out of it belongs to a start from now on."""
+        """Have what is handed out of it belong to a start from now on."""
         self._starts[:] = [start]
 
     @property

@@ -70,7 +70,7 @@ def commits_though_it_is_no_member(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_on_the_log(patch: pytest.MonkeyPatch) -> None:
-    """What it may not commit, as it is no member, counts as committed: as if a log said it."""
+    """An offset that it may not commit, as it is no member, counts as committed."""
     patch.setattr(PlainOwner, "dropped", Owner.primary_written)
 
 
