@@ -319,7 +319,7 @@ class Deliveries:
                 self._start(topic_partition, start, hashes)
 
     def _forget_next(self, topic_partition: TopicPartition, may_count: MayCount) -> None:
-        """Let come again what was handed out before the next delivery begins, if it counts no more."""
+        """Have what was handed out before come again if it counts no more."""
         begins = self._next.get(topic_partition)
         if begins is None or begins.start is None or may_count(topic_partition, begins.start):
             return
