@@ -242,6 +242,21 @@ def test_what_is_read_on_counts_no_more_after_a_reset() -> None:
     assert owned.by_partition[T0].owner.done == Progress.at(2)
 
 
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_what_is_read_on_counts_no_more_once_all_is_claimed_anew(is_in_place: bool) -> None:
+    """So that it comes again: a delivery asks before it goes on with the next claim."""
+    owned = ownerships()
+    since = replaced(owned, LOWER)
+    assert owned.may_count(T0, since)
+    if is_in_place:
+        run(owned, Primary(0, Anchor(1, 0, "")))
+        assert owned.may_count(T0, since)
+    owned.look_anew()
+    assert not owned.may_count(T0, since)
+    run(owned, Primary(0, Anchor(1, 0, "")))
+    assert not owned.may_count(T0, since)
+
+
 def test_what_is_read_on_is_refused_once_another_has_claimed_it() -> None:
     owned = ownerships()
     since = replaced(owned, LOWER)
