@@ -49,7 +49,7 @@ class CallWorld:
         self.now, self.log, self.is_group = 0.0, Log(), is_group
         self.primary: dict[TopicPartition, Primary] = {}
         self.processes: dict[str, Process] = {}
-        self.claims, self.freezes, self.rewinds, self.beats = 0, 0, 0, 0
+        self.claims, self.freezes, self.rewinds, self.beats, self.anew = 0, 0, 0, 0, 0
         self.returned: Counter[str] = Counter()  # records, by what had happened to their member
         for number in range(members):
             name = f"m{number}"
@@ -130,6 +130,7 @@ def _verbs_alone(world: CallWorld, each: Process) -> list[str]:
 
 def _verbs_of_group(world: CallWorld, each: Process) -> list[str]:
     verbs = [f"{what} {tp.partition}" for what in ("seek", "pause") for tp in PARTITIONS]
+    verbs += ["anew"] * (world.anew < 2)
     verbs *= bool(each.hashes)
     if world.claims >= 8 or each.is_open or each.inbox:  # not amid a call; claims are written
         return verbs
@@ -248,6 +249,17 @@ def _rewind(world: CallWorld, process: Process) -> None:
         each.rewind()
 
 
+def _anew(world: CallWorld, process: Process) -> None:
+    """Others may have come and gone unseen: nothing of before counts, nor is carried over."""
+    world.anew += 1
+    process.ownerships.look_anew()
+    for key in process.ownerships.give_up():
+        world.log.append(key, None)
+    for user in process.users.values():
+        user.carries = False
+    process.void(lambda _: True)
+
+
 def _keep(world: CallWorld, process: Process, half: int) -> None:
     """The group takes a half away: what was processed is committed, and the other one read on."""
     _change(world, process, KeyRanges([(LOWER, UPPER)[half]]))
@@ -352,7 +364,7 @@ _WEIGHTS: tuple[dict[str, float], ...] = (
     {**_SELDOM, "rewind": 0.15, "claim": 0.15},
     {**_SELDOM, "lose": 0.0, **_STARTS},
     {**_SELDOM, "lose": 0.0, **_OWNERS},
-    {**_SELDOM, "freeze": 0.05, "seek": 0.6, **_HANDED},
+    {**_SELDOM, "freeze": 0.05, "seek": 0.6, "anew": 0.2, **_HANDED},
 )
 """How often what happens, in walks of four kinds: of all, of other starts, of other owners, and of
 a group that hands halves on."""
