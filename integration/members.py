@@ -21,6 +21,7 @@ from integration.history import (
     Sent,
     check_history,
 )
+from integration.lines import whole_lines
 from integration.processes import PythonProcess, let_go
 from integration.topics import Topics
 from kshare.core.hashing import HashRange
@@ -47,8 +48,7 @@ class Member:
     is_over: bool = False  # its end was looked at
 
     def lines(self) -> list[list[str]]:
-        text = self.file.read_text()
-        return [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [line.split() for line in whole_lines(self.file)]
 
     def errors(self) -> str:
         """What it has logged."""

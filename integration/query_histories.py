@@ -29,6 +29,7 @@ from integration.conditions import (
     set_back,
     while_it_goes_on,
 )
+from integration.lines import whole_lines
 from integration.members import Group, Member, key_at
 from integration.rounds import Round, group_round
 from integration.runs import Driver, DriverKilledError
@@ -85,7 +86,7 @@ def begun_batches(file: Path) -> int:
     """How many batches have begun, of a history that may not be there yet."""
     if not file.exists():
         return 0
-    return sum(line.startswith("batch ") for line in file.read_text().splitlines())
+    return sum(line.startswith("batch ") for line in whole_lines(file))
 
 
 def faults_of_batches(batches: Sequence[Batch], looks: Sequence[Look]) -> list[str]:
@@ -189,9 +190,7 @@ class Query:
     def batches(self) -> list[list[Batch]]:
         """What was processed, by checkpoint."""
         files = [file for n in range(self.number + 1) if (file := self.file(n)).exists()]
-        return [
-            batches_of([line.split() for line in each.read_text().splitlines()]) for each in files
-        ]
+        return [batches_of([line.split() for line in whole_lines(each)]) for each in files]
 
     def _run(self) -> None:
         while not self.is_over:

@@ -56,6 +56,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from integration.lines import append_lines
 from integration.spark import INTERPRETED, start_spark
 from kshare.core.tasks import Ticket
 from kshare.processing import Processor, Record, Retry, process_by_key
@@ -151,7 +152,7 @@ class Reader(StreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         if self.history is not None:
-            note(self.history, f"planning {time.monotonic_ns()}")
+            append_lines(self.history, f"planning {time.monotonic_ns()}")
         self._strike_in("before-offset-log")
         return super().latestOffset(start, limit)
 
@@ -204,12 +205,6 @@ def keep_log(file: str) -> None:
     logger.addHandler(handler)
 
 
-def note(file: str, *lines: str) -> None:
-    """Append lines to the file of a history."""
-    with Path(file).open("a") as out:
-        out.write("".join(f"{line}\n" for line in lines))
-
-
 def source_of(job: Mapping[str, Any]) -> type[KshareDataSource]:
     """Make ``format("kshare")`` with :class:`Reader`."""
     kill, log, feedback_port = job.get("kill") or {}, job.get("log"), job.get("feedback_port")
@@ -239,13 +234,13 @@ class Handler:
 
     async def __call__(self, record: Record) -> None:
         place = f"{record.partition} {record.offset}"
-        note(self.file, f"begun {time.monotonic_ns()} {place}")
+        append_lines(self.file, f"begun {time.monotonic_ns()} {place}")
         await asyncio.sleep(0.5 if record.offset % 7 == 3 else 0.01)
         if self.kill.get("where") == "in-handler" and is_armed(self.kill):
             strike(self.kill)
         if record.offset % 11 == 5 and record.attempt == 1:
             raise ConnectionError("once")
-        note(self.file, f"handled {time.monotonic_ns()} {place}")
+        append_lines(self.file, f"handled {time.monotonic_ns()} {place}")
 
 
 def handled(frame: DataFrame, file: str, kill: Kill) -> DataFrame:
@@ -345,12 +340,12 @@ def worked_on(rows: DataFrame, seconds: float) -> DataFrame:
 
 def note_batch(file: str, rows: DataFrame, batch: int) -> None:
     """Process a batch: write what it has."""
-    note(file, f"batch {time.monotonic_ns()} {batch}")
+    append_lines(file, f"batch {time.monotonic_ns()} {batch}")
     lines = [
         f"record {time.monotonic_ns()} {row.partition} {row.offset} {bytes(row.key).hex()}"
         for row in rows.select("partition", "offset", "key").collect()
     ]
-    note(file, *lines, f"done {time.monotonic_ns()} {batch}")
+    append_lines(file, *lines, f"done {time.monotonic_ns()} {batch}")
 
 
 def _run_on(writer: DataStreamWriter, stop_file: Path) -> None:

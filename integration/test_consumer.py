@@ -11,6 +11,7 @@ import pytest
 
 from integration.chance import chance_of
 from integration.kafka import KafkaBroker
+from integration.lines import whole_lines
 from integration.members import eventually
 from integration.processes import PythonProcess
 from kshare.core.hashing import WHOLE, HashRange, split
@@ -56,9 +57,7 @@ def start(broker: KafkaBroker, filled: str, tmp_path: Path) -> Iterator[Start]:
 
 def rows_of(file: Path) -> list[tuple[str, str]]:
     """The whole lines of a file."""
-    text = file.read_text()
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    return [(first, second) for first, second in map(str.split, lines)]
+    return [(first, second) for first, second in map(str.split, whole_lines(file))]
 
 
 def delivered(file: Path) -> list[tuple[int, str]]:

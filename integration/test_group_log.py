@@ -30,6 +30,7 @@ from integration.group_log import (
 from integration.group_member import FENCED
 from integration.history import Committed, Delivery, Events, History, OwnerChange, check_history
 from integration.kafka import KafkaBroker
+from integration.lines import whole_lines
 from integration.members import eventually
 from integration.processes import PythonProcess
 from kshare.cli import main
@@ -126,8 +127,7 @@ class Members:
         """Time, offset, key and process of each record that was handed out, in time's order."""
         rows = []
         for file in self._folder.glob("*.out"):
-            text = file.read_text()
-            for line in text[: text.rfind("\n") + 1].splitlines():  # the last one may be cut
+            for line in whole_lines(file):
                 when, offset, *key = line.split()
                 if key:
                     rows.append((int(when), int(offset), key[0], file.stem))

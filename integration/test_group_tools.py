@@ -11,6 +11,7 @@ import pytest
 
 from integration import members
 from integration.kafka import KafkaBroker
+from integration.lines import whole_lines
 from integration.processes import PythonProcess
 from kshare.cli import main
 from kshare.core.hashing import HASH_SPACE
@@ -40,8 +41,7 @@ class Member:
 
     def records(self) -> list[tuple[int, int, str]]:
         """Partition, offset and key of what it was handed."""
-        text = self.file.read_text()
-        lines = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+        lines = [line.split() for line in whole_lines(self.file)]
         return [
             (int(line[2]), int(line[3]), bytes.fromhex(line[4]).decode())
             for line in lines

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from integration.kafka import KafkaBroker
+from integration.lines import whole_lines
 from integration.members import eventually
 from integration.processes import PythonProcess
 from integration.test_processing import read
@@ -34,7 +35,7 @@ class Begun(NamedTuple):
 
 
 def begun(file: Path) -> list[Begun]:
-    lines = [line.split() for line in file.read_text().splitlines()]
+    lines = [line.split() for line in whole_lines(file)]
     return [
         Begun(key, int(at), int(attempt), int(pid), float(seconds))
         for key, at, attempt, pid, seconds in lines

@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from integration.kafka import KafkaBroker
+from integration.lines import whole_lines
 from integration.members import eventually
 from integration.processes import PythonProcess
 from integration.transactions import read_to_end
@@ -82,7 +83,7 @@ def test_what_was_handled_and_then_the_dead_letters_are_what_was_produced(
 
 def attempts_at(file: Path, key: str) -> list[int]:
     """The attempts at a key's records that have failed, in order."""
-    lines = [line.split() for line in file.read_text().splitlines() if "failed" in line]
+    lines = [line.split() for line in whole_lines(file) if "failed" in line]
     return [int(attempt) for _, of, _, attempt in lines if of == key]
 
 
@@ -96,7 +97,7 @@ def failures_of(broker: KafkaBroker, topic: str, offset: int) -> int:
 
 def handled(file: Path) -> list[tuple[str, int]]:
     """Keys and offsets that were handled, each at its first time."""
-    lines = [line.split() for line in file.read_text().splitlines()]
+    lines = [line.split() for line in whole_lines(file)]
     return list(dict.fromkeys((key, int(at)) for what, key, at, _ in lines if what == "handled"))
 
 
@@ -181,7 +182,7 @@ def test_a_dead_letter_topic_that_is_missing_or_too_small_leaves_its_records_pen
     process.terminate()
     assert process.wait() == 0
     check_order([*handled(file), *read(broker, letters)], total)
-    failed = [line for line in file.read_text().splitlines() if line.startswith("failed k3 203")]
+    failed = [line for line in whole_lines(file) if line.startswith("failed k3 203")]
     assert len(failed) <= 4  # the second process only tries what the crash has forgotten
 
 
@@ -291,7 +292,7 @@ def test_released_records_come_again_in_order_and_are_counted_through_kill_9(
     second.kill()
     second.wait()
     check_order(handled(file), 200)
-    lines = [line.split() for line in file.read_text().splitlines()]
+    lines = [line.split() for line in whole_lines(file)]
     counts = [int(count) for what, _, at, count in lines if what == "released" and at == "103"]
     assert counts == [1, 2, 3]  # by two processes
 

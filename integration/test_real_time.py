@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from integration.kafka import KafkaBroker
+from integration.lines import whole_lines
 from integration.query_histories import Batch, batches_of, faults_of_batches
 from integration.runs import Driver, StreamingRun, was_killed
 from integration.spark_versions import OLDEST
@@ -150,7 +151,7 @@ class RealTime:
         """What was processed."""
         if not self.history.exists():
             return []
-        return batches_of([line.split() for line in self.history.read_text().splitlines()])
+        return batches_of([line.split() for line in whole_lines(self.history)])
 
     def go_on(self, more: int) -> None:
         """Wait for more batches."""
@@ -181,7 +182,7 @@ class RealTime:
 
     def called(self) -> list[tuple[str, int, tuple[int, int]]]:
         """What handlers have noted: what, when, and of which partition and offset."""
-        lines = [line.split() for line in self.calls.read_text().splitlines()]
+        lines = [line.split() for line in whole_lines(self.calls)]
         return [(what, int(at), (int(tp), int(offset))) for what, at, tp, offset in lines]
 
     def _faults_of_calls(self) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from integration.lines import whole_lines
 from integration.members import SECONDS, eventually, keep_filled
 from integration.processes import PythonProcess
 from integration.topics import Topics
@@ -94,7 +95,7 @@ class Processes:
 
     def _given(self) -> set[str]:
         """The lines of the offsets that any process was given."""
-        written = {line for process in self.running for line in lines(process.file)}
+        written = {line for process in self.running for line in whole_lines(process.file)}
         return {line for line in written if line.startswith("offset")}
 
     def start(
@@ -194,7 +195,7 @@ class Processes:
 
     def history(self, found: int) -> str:
         """What has happened, in numbers."""
-        written = [line for file in sorted(self._folder.iterdir()) for line in lines(file)]
+        written = [line for file in sorted(self._folder.iterdir()) for line in whole_lines(file)]
         words = [line.split()[0] for line in written if line]
         names = ("offset", "commit", "abort", "fenced", "error")
         counts = ", ".join(f"{words.count(name)} {name}" for name in names)
@@ -263,18 +264,14 @@ def read_to_end(reader: Consumer) -> Iterator[Message]:
             yield message
 
 
-def lines(file: Path) -> list[str]:
-    return file.read_text().splitlines()
-
-
 def is_amid(file: Path, word: str, count: int = 1) -> bool:
     """Whether a process stands after such a line of its transaction."""
-    written = lines(file)
+    written = whole_lines(file)
     return written.count("begin") >= count and bool(written) and written[-1].startswith(word)
 
 
 def commits(file: Path) -> int:
-    return lines(file).count("commit")
+    return whole_lines(file).count("commit")
 
 
 def all_more(files: list[Path], before: list[int], count: int) -> bool:

@@ -17,6 +17,7 @@ from confluent_kafka import Message, Producer
 
 from integration.history import check_history
 from integration.history.history_file import HistoryReader
+from integration.lines import whole_lines
 from integration.members import eventually
 from integration.processes import PythonProcess
 from integration.topics import Topics
@@ -99,8 +100,7 @@ class Node:
         """What it has printed since it was last asked."""
         if not self.runs:
             return []
-        text = self.runs[-1].read_text()
-        lines = text[: text.rfind("\n") + 1].splitlines()
+        lines = whole_lines(self.runs[-1])
         fresh, self.read = lines[self.read :], len(lines)
         return [json.loads(line) for line in fresh]
 
