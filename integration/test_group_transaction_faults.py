@@ -14,9 +14,10 @@ from integration.chance import chance_of
 from integration.cluster import KafkaCluster
 from integration.group_log import lose_log
 from integration.kafka import KafkaBroker
+from integration.lines import whole_lines
 from integration.members import eventually, wait_for_refusal
 from integration.proxy import CountingProxy
-from integration.transactions import RECORDS, Processes, all_more, commits, is_amid, lines
+from integration.transactions import RECORDS, Processes, all_more, commits, is_amid
 from kshare.cli import main as kshare
 from kshare.core.hashing import WHOLE, split
 from kshare.group.log.topic import log_partition
@@ -178,7 +179,7 @@ def test_a_policy_is_switched_amid_transactions(
 
 def has_records(file: Path) -> bool:
     """Whether one of the last two transactions that were committed has records."""
-    written = lines(file)
+    written = whole_lines(file)
     ends = [number for number, line in enumerate(written) if line == "commit"]
     recent = written[ends[-3] : ends[-1]] if len(ends) > 2 else []
     return any(line.startswith("offset") for line in recent)

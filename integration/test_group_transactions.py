@@ -14,6 +14,7 @@ import pytest
 
 from integration.chance import chance_of
 from integration.kafka import KafkaBroker
+from integration.lines import whole_lines
 from integration.members import SECONDS, eventually
 from integration.processes import let_go
 from integration.transactions import (
@@ -23,7 +24,6 @@ from integration.transactions import (
     commits,
     is_amid,
     key_of,
-    lines,
     outputs,
 )
 from kshare.core.hashing import WHOLE, split
@@ -57,10 +57,10 @@ def test_a_stopped_process_that_goes_on_after_another_has_taken_over(processes: 
         processes.fill_until(lambda f=file, w=word: is_amid(f, w, 3))  # type: ignore[misc]
         old.send_signal(signal.SIGSTOP)
         new, its_file = processes.start(WHOLE, f"new-{number}")
-        eventually(lambda f=its_file: lines(f).count("commit") >= 3)  # type: ignore[misc]
+        eventually(lambda f=its_file: whole_lines(f).count("commit") >= 3)  # type: ignore[misc]
         old.send_signal(signal.SIGCONT)
         assert old.wait(SECONDS) == 0
-        assert lines(file)[-1].startswith("fenced")
+        assert whole_lines(file)[-1].startswith("fenced")
         if number == 0:
             new.kill()
             new.wait()
@@ -70,11 +70,11 @@ def test_a_stopped_process_that_goes_on_after_another_has_taken_over(processes: 
 @pytest.mark.parametrize("name", ["same", pytest.param("another", marks=pytest.mark.long)])
 def test_a_hot_swap(processes: Processes, name: str) -> None:
     old, file = processes.start(WHOLE, "same")
-    eventually(lambda: lines(file).count("commit") >= 5)
+    eventually(lambda: whole_lines(file).count("commit") >= 5)
     processes.start(WHOLE, name)
     processes.fill_until(lambda: old.poll() is not None)
     assert old.wait() == 0
-    assert lines(file)[-1].startswith("fenced")
+    assert whole_lines(file)[-1].startswith("fenced")
     processes.check()
 
 
@@ -222,12 +222,12 @@ def test_a_handler_that_hangs_amid_a_transaction(processes: Processes) -> None:
     config: dict[str, Any] = {"client.id": "hangs", "transaction.timeout.ms": 600_000}
     hanging, file = processes.start(None, "hangs", hangs=3, **config)
     others = [processes.start(None, f"other-{number}")[1] for number in range(2)]
-    processes.fill_until(lambda: "hangs" in lines(file))
+    processes.fill_until(lambda: "hangs" in whole_lines(file))
     eventually(lambda: "hangs" not in clients(processes))
     before = [commits(each) for each in others]
     processes.fill_until(lambda: all_more(others, before, 3))
     let_go(file)
-    eventually(lambda: any(line.startswith("abort") for line in lines(file)))
+    eventually(lambda: any(line.startswith("abort") for line in whole_lines(file)))
     before = [commits(file)]
     processes.fill_until(lambda: all_more([file], before, 0))
     assert hanging.poll() is None
