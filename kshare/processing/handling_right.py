@@ -23,7 +23,7 @@ class HandlingRight:
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
-        self._times_followed = self._times_dropped = receiver.times_anew
+        self._times_followed = receiver.times_anew
 
     def seconds_left(self) -> float:
         """Seconds for which handlers may be called; below 0: they may not."""
@@ -40,12 +40,10 @@ class HandlingRight:
 
         Args:
             drop: Drops what is held, and counts no more.
-            read: Reads what others have kept; called again if it fails.
+            read: Reads what others have kept; both are called again if it fails.
         """
         times = self._receiver.times_anew
-        if times != self._times_dropped:
-            drop()
-            self._times_dropped = times
         if times != self._times_followed:
+            drop()
             read()
             self._times_followed = times

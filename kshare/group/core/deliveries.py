@@ -278,7 +278,7 @@ class Deliveries:
         started: Starts,
         now: float,
         parked: ParkedHashes | None,
-        may_count: MayCount = lambda *_: True,
+        may_count: MayCount,
         *,
         continues: bool = False,
         begins: bool = False,
@@ -304,10 +304,12 @@ class Deliveries:
             start = started.get(topic_partition)
             delivery = self.by_partition.get(topic_partition)
             self._forget_next(topic_partition, may_count)
-            is_provisional = delivery is not None and delivery.is_provisional
-            if delivery is not None and is_provisional:
-                is_provisional = may_count(topic_partition, delivery.start)
-            if delivery is not None and is_provisional:
+            goes_on = (
+                delivery is not None
+                and delivery.is_provisional
+                and may_count(topic_partition, delivery.start)
+            )
+            if delivery is not None and goes_on:
                 if start is None or start == delivery.start or continues:
                     continue  # its next claim is not in place, or not even made
                 self._go_on(topic_partition, hashes)

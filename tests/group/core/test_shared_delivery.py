@@ -25,6 +25,11 @@ T0 = TopicPartition("orders", 0)
 MODULES = (shared_delivery, core_delivery, handed_out)
 
 
+def all_count(_: TopicPartition, __: DeliveryStart) -> bool:
+    """What was handed out counts, whatever start it is of."""
+    return True
+
+
 def chunk(*offsets: int, at_ms: int = 0) -> Chunk:
     columns = {
         "key": pa.nulls(len(offsets), pa.binary()),
@@ -225,7 +230,7 @@ def deliveries(*, explicit: bool = False) -> SharedDeliveries:
 def begin(made: SharedDeliveries, *held: int) -> DeliveryStart:
     """A lease is read from a new start."""
     start = DeliveryStart.new(Progress.at(0))
-    made.refresh({T0: start}, 0.0, {})
+    made.refresh({T0: start}, 0.0, {}, all_count)
     made.update(T0, share(*held))
     made.shared[T0].next_part()
     return start
@@ -249,7 +254,7 @@ def test_what_was_returned_counts_once_its_delivery_has_ended(explicit: bool) ->
     made.settle()
     made.shared[T0].collect()
     made.shared[T0].hand_out(chunk(*range(4, 10)), 10)  # and the call has not returned it
-    made.refresh({}, 0.0, {})
+    made.refresh({}, 0.0, {}, all_count)
     assert not made.shared
     if explicit:
         assert work(made) == []
@@ -274,7 +279,7 @@ def test_a_commit_up_to_an_offset_that_was_returned_before() -> None:
         made.acknowledge_below(T0, 1)
     begin(made, 0, 10)
     made.shared[T0].hand_out(chunk(*range(10)), 10)
-    made.refresh({}, 0.0, {})
+    made.refresh({}, 0.0, {}, all_count)
     made.acknowledge_below(T0, 3)
     assert work(made) == [(0, 3)]
     begin(made, 0, 10, 20, 30)
@@ -293,7 +298,7 @@ def test_deliveries_that_have_ended_are_bounded_and_the_oldest_one_is_named() ->
     for number in range(20):
         begin(made, 10 * number, 10 * number + 10)
         made.shared[T0].hand_out(chunk(10 * number), 10 * number + 10)
-        made.refresh({}, 0.0, {})
+        made.refresh({}, 0.0, {}, all_count)
     assert len(made.late.of(T0)) == 16
     assert len(made.late.warnings) == 4
     assert "orders-0: of offsets 30 to 39, what was returned" in made.late.warnings[-1]
@@ -308,7 +313,7 @@ def test_a_refusal_is_said_once_of_each_delivery_that_has_ended() -> None:
         begin(made, 10 * number, 10 * number + 10)
         each = chunk(*range(10 * number, 10 * number + 10))
         made.shared[T0].hand_out(each, 10 * number + 10)
-        made.refresh({}, 0.0, {})
+        made.refresh({}, 0.0, {}, all_count)
         assert made.late_partitions == {T0}
         made.keep_late(lambda *_: True)  # it may come back
         assert made.late_partitions == frozenset()
@@ -322,7 +327,7 @@ def test_records_that_are_late_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         begin(made, 10 * number, 10 * number + 10)
         each = chunk(*range(10 * number, 10 * number + 10))
         made.shared[T0].hand_out(each, 10 * number + 10)
-        made.refresh({}, 0.0, {})
+        made.refresh({}, 0.0, {}, all_count)
     assert [each.offsets for each in made.late] == [(10, 20)]
     assert made.late.of(T0)[0].unacknowledged == 10
 
@@ -337,8 +342,8 @@ def test_a_delivery_ends_once_wherever_an_interrupt_comes(explicit: bool) -> Non
         made.settle()
         modules = (shared_deliveries, *MODULES)
         with suppress(Interrupt), interrupt(number, *modules) as at:
-            made.refresh({}, 0.0, {})
-        made.refresh({}, 0.0, {})
+            made.refresh({}, 0.0, {}, all_count)
+        made.refresh({}, 0.0, {}, all_count)
         assert not made.shared, at
         assert [each.offsets for each in made.late] == [(0, 4)], at
         number, is_over = number + 1, not at
