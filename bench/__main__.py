@@ -454,7 +454,7 @@ def main() -> int:
     with ExitStack() as stack:
         servers = arguments.bootstrap_servers or ""
         if not servers and not WITHOUT_BROKER.issuperset(groups):
-            servers = stack.enter_context(KafkaBroker()).bootstrap_servers
+            servers = stack.enter_context(KafkaBroker(quick=False)).bootstrap_servers
         for group in groups:
             rows += GROUPS[group](servers, arguments.runs)
     print("\nbest (median) of", arguments.runs, "interleaved runs after a warm-up\n")

@@ -322,7 +322,7 @@ def main() -> int:
     with ExitStack() as stack:
         servers = arguments.bootstrap_servers
         if servers is None:
-            servers = stack.enter_context(KafkaBroker()).bootstrap_servers
+            servers = stack.enter_context(KafkaBroker(quick=False)).bootstrap_servers
         ways = arguments.ways or tuple(WAYS)
         conf = dict(each.split("=", 1) for each in arguments.conf)
         table = rows(servers, arguments.runs, arguments.seconds, ways, conf)

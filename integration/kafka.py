@@ -71,9 +71,9 @@ _SETTINGS = {
 }
 
 
+_QUICK = "-XX:TieredStopAtLevel=1"
 _JVM_FLAGS = (
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
     "-Xlog:disable",
     "-Xlog:all=error",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -102,6 +102,7 @@ class KafkaBroker(Topics):
             them from one.
         features: Levels of features, such as transaction.version; the others are the latest.
         classes: A folder with more classes, such as policies; ``None``: there are none.
+        quick: For short jobs: its JVM's first compiler only. False: as a user would start it.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class KafkaBroker(Topics):
         new_archive: Path | None = None,
         features: Mapping[str, int] | None = None,
         classes: Path | None = None,
+        quick: bool = True,
     ) -> None:
         self.listeners = tuple(dict.fromkeys(("PLAINTEXT", *listeners)))
         self.config = dict(config or {})
@@ -134,6 +136,7 @@ class KafkaBroker(Topics):
         self._new_archive = new_archive
         self._features = dict(features or {})
         self._classes = classes
+        self._quick = quick
         self.start_s: float | None = None  # how long the last start took
         self._process: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None  # of the last start, also for other processes
@@ -218,6 +221,8 @@ class KafkaBroker(Topics):
         self._format()
         self._log_from = self.log_file.stat().st_size
         flags, archive = [f"-Xmx{self.heap_mib}m", "-Xms64m"], None
+        if self._quick:
+            flags.append(_QUICK)
         if self._new_archive:
             flags.append(f"-XX:ArchiveClassesAtExit={self._new_archive}")
         else:
@@ -354,7 +359,7 @@ class KafkaBroker(Topics):
 
     def _format_by_tool(self) -> None:
         archive = None if self._new_archive else class_archive()
-        command = _jvm("-Xmx128m", archive=archive)
+        command = _jvm("-Xmx128m", _QUICK, archive=archive)
         command += ["kafka.tools.StorageTool", "format", "-t", self.cluster_id]
         command += ["-c", str(self._properties)]
         for name, level in self._features.items():
@@ -423,7 +428,7 @@ def _new_uuid() -> str:
 
 def kafka_tool(main: str) -> list[str]:
     """Return the command of one of Kafka's own tools, to be followed by its arguments."""
-    return [*_jvm("-Xmx128m", archive=class_archive()), main]
+    return [*_jvm("-Xmx128m", _QUICK, archive=class_archive()), main]
 
 
 def _jvm(*flags: str, archive: Path | None) -> list[str]:
