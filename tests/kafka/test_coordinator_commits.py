@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
 from kshare.kafka.committed import CommittedOffset
-from kshare.kafka.coordinator import OffsetWriter, fetch_offsets, offsets_to_send
+from kshare.kafka.coordinator import OffsetWriter, commit_codes, fetch_offsets, offsets_to_send
+from kshare.kafka.protocol.error_codes import ErrorCode
 from kshare.testing import FakeCluster
 from tests.support.groups import GROUP, T0, T1, group_config
 
@@ -130,3 +132,10 @@ def test_offsets_are_sent_by_topic_in_order() -> None:
     (topic,) = offsets_to_send({T1: CommittedOffset(3), T0: CommittedOffset(2, METADATA, 4)})
     assert [part.committed_metadata for part in topic.partitions] == [METADATA, ""]
     assert [part.committed_leader_epoch for part in topic.partitions] == [4, -1]
+
+
+def test_a_partition_that_the_answer_leaves_out_is_not_committed() -> None:
+    zero = SimpleNamespace(partition_index=0, error_code=0)
+    answer = SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=[zero])])
+    asked = {T0: CommittedOffset(2), T1: CommittedOffset(3)}
+    assert commit_codes(answer, asked) == {T0: 0, T1: ErrorCode.UNKNOWN_SERVER_ERROR}
