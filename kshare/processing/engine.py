@@ -133,15 +133,22 @@ class Engine:
             for _ in range(taken):
                 self._offered.popleft()
 
-    def revoke(self, is_gone: Callable[[Record], bool], *, in_order: bool = False) -> None:
+    def revoke(
+        self,
+        is_gone: Callable[[Record], bool],
+        *,
+        in_order: bool = False,
+        comes_again: bool = False,
+    ) -> None:
         """Drop some records, except those that a handler has now.
 
         Args:
             is_gone: Whether others get a record.
             in_order: Whether they get it only after what is under way has ended.
+            comes_again: Whether this process gets these records again.
         """
         self._offered = deque(record for record in self._offered if not is_gone(record))
-        self.scheduler.revoke(is_gone, in_order=in_order)
+        self.scheduler.revoke(is_gone, in_order=in_order, comes_again=comes_again)
         self.settle_soon()
 
     def _give_back(self, firsts: Sequence[Record]) -> None:

@@ -56,9 +56,14 @@ class Intake:
         self.room.send(records)
         self._loop.call_soon_threadsafe(self._take, records)
 
-    def drop(self, is_gone: Callable[[Record], bool]) -> None:
-        """Others may have some records already: hold none of them."""
-        self._run(self._drop(is_gone))
+    def drop(self, is_gone: Callable[[Record], bool], *, comes_again: bool = False) -> None:
+        """Others may have some records already: hold none of them.
+
+        Args:
+            is_gone: Whether they may have a record.
+            comes_again: Whether this process gets these records again.
+        """
+        self._run(self._drop(is_gone, comes_again=comes_again))
 
     def give_up(self, is_gone: Callable[[Record], bool]) -> None:
         """Others shall get some records: end what handlers have of them."""
@@ -86,8 +91,8 @@ class Intake:
         self.room.take(arrived)
         self.room.changed()
 
-    async def _drop(self, is_gone: Callable[[Record], bool]) -> None:
-        self.engine.revoke(is_gone)
+    async def _drop(self, is_gone: Callable[[Record], bool], *, comes_again: bool) -> None:
+        self.engine.revoke(is_gone, comes_again=comes_again)
         self.engine.settle()  # give back now: the key may come again at once
 
     async def _give_up(self, is_gone: Callable[[Record], bool]) -> None:

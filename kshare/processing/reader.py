@@ -196,7 +196,7 @@ class Reader:
 
     def _drop_void(self) -> None:
         counts = self._intake.edge.right.counts
-        self._intake.drop(lambda record: not counts(record.source))
+        self._intake.drop(lambda record: not counts(record.source), comes_again=True)
         self._shares.forget()
 
     def _send(self, messages: Sequence[Message]) -> None:

@@ -14,7 +14,7 @@ from kshare.core.hashing import WHOLE, HashRange, key_hash
 from kshare.core.progress import Progress
 from kshare.errors import FencedError, KafkaError
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.processing import DeadLetter, Processor, Record, Retry, loop
+from kshare.processing import DeadLetter, Park, Processor, Record, Retry, loop
 from kshare.processing.consumer_edge import records_of
 from kshare.processing.core.effects import GiveBack
 from kshare.processing.intake import Intake
@@ -118,9 +118,9 @@ def test_what_is_lost_is_held_no_more_before_its_keys_may_come_back(
             seen.append("lost")
             has_lost.set()
 
-        def revoke(is_gone: Callable[[Record], bool], *, in_order: bool = False) -> None:
+        def revoke(is_gone: Callable[[Record], bool], **given: bool) -> None:
             has_lost.wait(0.1)  # who does not wait for this goes on first
-            scheduler.revoke(is_gone, in_order=in_order)
+            scheduler.revoke(is_gone, **given)
             engine.settle_soon()
 
         scheduler = engine.scheduler
@@ -269,3 +269,34 @@ def test_what_still_counts_is_held_on_when_others_may_have_come_and_gone(
 
     run(processor, made, lambda: len(seen) >= RECORDS)
     assert sorted(seen) == [*range(RECORDS)]
+
+
+def test_a_parked_key_stays_parked_when_others_may_have_come_and_gone(
+    consumer: Callable[..., KeySharedConsumer],
+) -> None:
+    """Nothing of it is held, and it is read from what is committed once it is unparked."""
+    made, seen = consumer(), list[bytes | None]()
+
+    async def handler(record: Record) -> None:
+        seen.append(record.raw_key)
+        if len(seen) == 1:
+            raise ValueError("no")
+        if len(seen) == 2:
+            await comes(lambda: bool(parked()))
+            made._session.times_anew += 1  # type: ignore[misc]
+
+    processor = Processor(handler, concurrency=1, retry=Retry(attempts=1), on_failure=Park())
+
+    def parked() -> Any:
+        return None if processor.running is None else processor.running.scheduler.parked_lanes
+
+    others = RECORDS * 9 // 10
+    run(processor, made, lambda: len(seen) > others)
+    assert len(seen) == 1 + others
+    assert seen.count(seen[0]) == 1
+
+
+def test_of_a_key_that_is_held_no_more_nothing_ends_with_its_start() -> None:
+    """It is parked, or put off as its time has not come and others need the room."""
+    (record,) = records_of_keys(Processor(print), [b"a"])
+    assert record.without_rows().source.start is None

@@ -451,7 +451,13 @@ class Scheduler:
         """Take no more records, and handle only those that a phase says."""
         self._phase = max(self._phase, phase)
 
-    def revoke(self, is_gone: Callable[[Record], bool], *, in_order: bool = False) -> None:
+    def revoke(
+        self,
+        is_gone: Callable[[Record], bool],
+        *,
+        in_order: bool = False,
+        comes_again: bool = False,
+    ) -> None:
         """Hold no more of some lanes than what a handler has now: others get their records.
 
         If these lanes come back, they are read anew, so they are parked no more.
@@ -460,7 +466,15 @@ class Scheduler:
             is_gone: Whether others get a record.
             in_order: Whether they get it once what is under way has ended: its failed attempts are
                 kept for them then. Otherwise they may have it already, and know more.
+            comes_again: Whether this process gets these records again: so does, of their lanes,
+                what was given back.
         """
+        if comes_again:
+            self.effects += [
+                TakeAgain(lane.given_back)
+                for lane in self._held.lanes.values()
+                if lane.given_back is not None and any(map(is_gone, lane.records))
+            ]
         self._absent.revoke(is_gone)
         self._held.revoke(is_gone, in_order=in_order)
 

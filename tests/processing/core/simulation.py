@@ -134,6 +134,7 @@ class Simulation:
 
     def _take_again(self, first: Record) -> None:
         again = self.back.pop(first.lane)
+        self._taken = [each for each in self._taken if each.lane != first.lane]
         assert first.offset in [record.offset for record in again]
         self._offer(again)
 

@@ -121,6 +121,24 @@ def test_a_key_that_waits_leaves_room_for_all_others(
     assert run.scheduler.room == settings.records_max
 
 
+@given(st.integers(8, 40), st.integers(1, 200))
+def test_what_was_given_back_of_a_key_that_comes_again_does_too(
+    records_max: int, records: int
+) -> None:
+    settings = Settings(
+        records_max=records_max, retry=RetryPlan(2, 100.0, 100.0, 0.0), gives_back=True
+    )
+    run = Simulation(settings, script({(0, 1): Attempt(0.01, fails=True)}))
+    hot = [record_of(at, 0) for at in range(records)]
+    run.run(hot, until=50.0)
+    held = [record_of(each.offset, 0) for each in hot if each not in run.back.get(each.lane, [])]
+    run.scheduler.revoke(lambda record: record.lane == hot[0].lane, comes_again=True)
+    assert run.scheduler.is_idle
+    run.run(held)
+    assert run.of_key(0, Status.DONE) == list(range(records))
+    assert not run.back
+
+
 @given(SETTINGS, RECORDS, SCRIPTS)
 def test_a_record_starts_when_those_before_it_have_their_outcomes(
     settings: Settings, records: list[Record], handler: Script
