@@ -1,6 +1,6 @@
 """``make bench``: every figure of docs/design/benchmarks.md, both sides in one run, interleaved.
 
-``python -m bench [--runs N] [--only GROUP] [--bootstrap-servers HOST:PORT]``
+``python -m bench [--runs N] [--only GROUP[,GROUP ...]] [--bootstrap-servers HOST:PORT]``
 """
 
 import argparse
@@ -442,14 +442,21 @@ GROUPS: dict[str, Callable[[str, int], list[Row]]] = {
 WITHOUT_BROKER = {"core", "assign", "elastic"}
 
 
+def _groups(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := sorted(set(names) - GROUPS.keys()):
+        raise argparse.ArgumentTypeError(f"no such group of rows: {', '.join(unknown)}")
+    return names
+
+
 def main() -> int:
     """Run and print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--only", choices=GROUPS, help="measure one group of rows only")
+    parser.add_argument("--only", type=_groups, default=list(GROUPS), help=", ".join(GROUPS))
     parser.add_argument("--bootstrap-servers", help="a running broker, instead of one made here")
     arguments = parser.parse_args()
-    groups = [arguments.only] if arguments.only else list(GROUPS)
+    groups: list[str] = arguments.only
     rows: list[Row] = []
     with ExitStack() as stack:
         servers = arguments.bootstrap_servers or ""
