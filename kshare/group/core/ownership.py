@@ -6,7 +6,7 @@ from typing import Final
 from kshare.core.backoff import Backoff, Uniform
 from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import AuthorizationError, ForeignMemberError
+from kshare.errors import AuthorizationError, ForeignMemberError, UnknownTopicError
 from kshare.group.core.work import ProcessedWork
 from kshare.group.delivery_start import DeliveryStart
 from kshare.group.protocol.commit_log.commit import is_read_back
@@ -32,6 +32,8 @@ _COMMIT_SECONDS: Final = 0.2
 """The shortest time between two commits that follow from transactions."""
 _REPEAT_SECONDS: Final = 10.0
 """The shortest time between two repetitions of a primary offset."""
+_UNKNOWN_SECONDS: Final = 5.0
+"""For so long, a coordinator may not have heard yet of a topic that exists."""
 _MISSED: Final = "its records were deleted from the log before they were read back"
 _FORMER_STARTS: Final = 2
 """Of how many claims before the deliveries count: one may be one behind."""
@@ -47,10 +49,15 @@ class Retries:
         at: Before this time nothing is done; 0 if nothing has failed.
         why: What failed last; empty if nothing did.
         backoff: Pauses, longer each time.
+        unknown_since: Since when the coordinator has known no such topic; None if it does.
+        unstored: With what the last commit has ended without its offset; None if it is stored, or
+            the log says all.
     """
 
     at: float = 0.0
     why: str = ""
+    unknown_since: float | None = None
+    unstored: UnknownTopicError | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS))
 
     def failed(self, why: str, now: float) -> None:
@@ -249,6 +256,39 @@ class Ownership:
             self.owner.failed()
             self.action_number += 1
             self.retries.failed(why, now)
+
+    def primary_written(self, action: int) -> None:
+        """The coordinator has stored the offset."""
+        if self.waits_for(action):
+            self.owner.primary_written()
+            self.retries.unknown_since = self.retries.unstored = None
+
+    def topic_unknown(self, action: int, error: UnknownTopicError, now: float) -> bool:
+        """The coordinator stores no offset, as it does not know the topic.
+
+        Once that lasts, commits end without it: partitions that exist do not wait for one that does
+        not.
+
+        Args:
+            action: The number of the actions.
+            error: What it has answered.
+            now: The time.
+
+        Returns:
+            Whether the commit goes on without; else its offset is to be tried again.
+        """
+        owner, retries = self.owner, self.retries
+        if retries.unknown_since is None:
+            retries.unknown_since = now
+        # Before the first commit, a log needs the offset's anchor, and nobody waits.
+        is_over = now - retries.unknown_since >= _UNKNOWN_SECONDS and owner.commit is not None
+        if not is_over or not self.waits_for(action):
+            return False
+        owner.unstored()
+        if owner.commit is None:  # no log says it
+            retries.unstored = error
+            self.commits.end(is_done=True)
+        return True
 
     def processed(self, what: ProcessedWork) -> None:
         """Some records have been processed."""

@@ -131,7 +131,13 @@ class Dispatcher:
         self._read_anew()
 
     def assign(self, assignment: Assigned, *, keeps: bool = False) -> None:
-        """Read these partitions and no others, as :meth:`.Deliveries.assign`."""
+        """Read these partitions and no others, as :meth:`.Deliveries.assign`.
+
+        Args:
+            assignment: The partitions, and their key hashes.
+            keeps: As there: the group assigns, whose leader takes away what does not exist.
+        """
+        self._reader.awaits_topics = keeps
         self.state.assign(assignment, keeps=keeps)
         self._read_anew()
 

@@ -64,7 +64,8 @@ class PlannedTopics:
         kafka = config.kafka
         patient_ms = min(kafka.api_timeout_ms, max(config.max_poll_interval_ms // 2, 1_000))
         self._cluster = Cluster(replace(kafka, api_timeout_ms=patient_ms))
-        self._longest = kafka.metadata_max_age_seconds
+        # Who reads a topic that was deleted waits for the next look: no longer than for a request.
+        self._longest = min(kafka.metadata_max_age_seconds, kafka.api_timeout_ms / 1000)
         self._look_at = 0.0
         self._planned: SeenTopics | None = None  # None if it does not lead
         self._whole_topics = whole_topics
@@ -88,7 +89,13 @@ class PlannedTopics:
         counts, denied = self._count(topics)
         for topic in sorted(topic for topic, count in counts.items() if not count):
             wrong = "may not be described" if topic in denied else "does not exist"
-            _log.warning("group %s: topic %s %s", self._group, topic, wrong)
+            _log.warning(
+                "group %s: topic %s %s: nobody is assigned any of it. It is looked for every %g s",
+                self._group,
+                topic,
+                wrong,
+                min(self._longest, _MISSING_SECONDS),
+            )
         return SeenTopics(counts, self._whole_topics(topics), denied)
 
     def lead(self, planned: SeenTopics) -> None:

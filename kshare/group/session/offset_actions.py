@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from kshare.core.progress import TopicPartition
 from kshare.core.showing import shown
-from kshare.errors import KafkaError, KshareError
+from kshare.errors import KafkaError, KshareError, UnknownTopicError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.ownership import Ownership
 from kshare.group.log.log_link import DENIED
@@ -158,10 +158,15 @@ class OffsetActions:
                 if partition not in outcome or self._is_dropped(owner, error):
                     if ownership.waits_for(number):
                         owner.dropped()
+                elif isinstance(error, UnknownTopicError) and ownership.topic_unknown(
+                    number, error, self._now()
+                ):
+                    if owner.has_facts:
+                        self._notice(owner, error)
                 elif error is not None and not self._is_needless(owner, error):
                     self._failed([(ownership, number)], error)
-                elif ownership.waits_for(number):
-                    owner.primary_written()
+                else:
+                    ownership.primary_written(number)
 
         answer.add_done_callback(lambda _: self._beside.post(stored))
 
@@ -180,9 +185,13 @@ class OffsetActions:
         is_amid_rebalance = error.code == ErrorCode.REBALANCE_IN_PROGRESS
         is_late = is_amid_rebalance and self._now() >= self._shared.primary_by
         if is_said and is_late:
-            said = f"{owner.partition}: {error}; what is processed is in the log"
-            self._shared.notices.append(said)
+            self._notice(owner, error)
         return is_said and is_late
+
+    def _notice(self, owner: Owner, error: KafkaError) -> None:
+        """A primary offset is not stored, which is no loss."""
+        said = f"{owner.partition}: {error}; what is processed is in the log"
+        self._shared.notices.append(said)
 
     def _failed(self, askers: Askers, error: KshareError) -> None:
         if isinstance(error, DENIED) or not isinstance(error, KafkaError):

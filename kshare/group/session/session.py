@@ -271,6 +271,8 @@ class GroupSession:
                 committed of the hashes before they were claimed is delivered again.
             FetchTimeoutError: It was not done in time. It goes on in the background.
             KshareError: As for :meth:`check`.
+            UnknownTopicError: The topic of a partition does not exist any more, and no log holds
+                what was processed of it; other partitions are committed.
         """
         deadline = time.monotonic() + timeout
         with self._shared.changed:
@@ -292,6 +294,9 @@ class GroupSession:
                 raise error
             if refused:
                 raise self._refusal(refused)
+            for each, _ in asked:
+                if each.retries.unstored is not None and timeout > 0:
+                    raise each.retries.unstored
             return self._stable({*processed, *(each.partition for each in late)})
 
     def _ask(

@@ -70,6 +70,10 @@ class ObstacleHandler(Protocol):
         All but an unknown topic: it may have been deleted.
         """
 
+    @property
+    def awaits_topic(self) -> bool:
+        """True if an unknown topic is waited for, too: somebody else decides what is read."""
+
     def answered(self, first: int, end: int, log_end: int) -> None:
         """A broker has answered.
 
@@ -322,14 +326,19 @@ class PartitionReader:
 
         Raises:
             FetchTimeoutError: There was no progress for the stated time.
-            UnknownTopicError: That was the cause.
+            UnknownTopicError: That was the cause, and nobody awaits the topic.
         """
         is_unknown = isinstance(cause, UnknownTopicError)
+        if is_unknown and self._handler.awaits_topic:
+            self._deadline.postpone()
+            self._waits("cannot be read", "it exists, or another assignment is without it", cause)
+            return
         if is_unknown or not self._handler.is_endless:
             self._deadline.start()
             if self._deadline.expired:
                 if is_unknown:
                     # A topic that was just made, or a broker that has just started, looks so.
+                    self._deadline.postpone()  # so that others are read until it is raised again
                     raise cause
                 why = str(cause) or type(cause).__name__
                 raise no_progress(self._options.kafka, self.position, why) from cause

@@ -210,6 +210,7 @@ class _ToTheEnd:
 
     fail_on_data_loss: bool
     is_endless = False
+    awaits_topic = False
 
     def answered(self, first: int, end: int, log_end: int) -> None:
         pass

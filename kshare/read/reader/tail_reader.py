@@ -135,6 +135,7 @@ class _Tail:
         topic_partition: The partition.
         end: The end of what is read of it.
         texts: What its owner can do about lost offsets.
+        awaits_topic: Whether an unknown topic is no error.
 
     Attributes:
         end: As given.
@@ -155,8 +156,11 @@ class _Tail:
         topic_partition: TopicPartition,
         end: int,
         texts: LossTexts,
+        *,
+        awaits_topic: bool = False,
     ) -> None:
         self.end = end
+        self.awaits_topic = awaits_topic
         self._texts = texts
         self.bounds: tuple[int, int] | None = None
         self.reader: PartitionReader | None = None
@@ -252,6 +256,10 @@ class TailReader:
         texts: What its owner can do about lost offsets.
         drops_times: As for :class:`.Decoder`.
         rests: As of :class:`.FetchLoop`.
+
+    Attributes:
+        awaits_topics: Whether, of what is read from now on, an unknown topic is waited for, with a
+            warning: somebody else sees that it is gone, and has it dropped. Else it is an error.
     """
 
     def __init__(
@@ -264,6 +272,7 @@ class TailReader:
         drops_times: bool = True,  # a message can say that it has none
         rests: bool = False,
     ) -> None:
+        self.awaits_topics = False
         self._options = options
         self._texts = texts
         self._drops_times = drops_times
@@ -314,6 +323,7 @@ class TailReader:
             topic_partition,
             slice_.offsets.end,
             self._texts,
+            awaits_topic=self.awaits_topics,
         )
         self._tails[topic_partition] = tail
         tail.reader = self._loop.read([records], tail)

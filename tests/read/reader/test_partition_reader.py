@@ -35,6 +35,7 @@ SHORTEST = 0.8 * PAUSE  # jitter
 @dataclass
 class Handler:
     is_endless: bool
+    awaits_topic: bool = False
 
     def answered(self, first: int, end: int, log_end: int) -> None:
         raise AssertionError("nobody answers")
@@ -102,3 +103,25 @@ def test_an_outage_is_no_time_in_which_the_topic_was_unknown() -> None:
     with pytest.raises(UnknownTopicError):
         pause(reader, clock, UnknownTopicError("t is unknown"))
     assert clock.now == pytest.approx(began + SECONDS)
+
+
+def test_after_an_unknown_topic_there_is_a_pause_in_which_others_are_read() -> None:
+    clock = Clock()
+    reader = reader_of(Handler(is_endless=True), clock)
+    with pytest.raises(UnknownTopicError):
+        pause(reader, clock, UnknownTopicError("t is unknown"))
+    assert reader.due - clock.now >= SHORTEST
+
+
+def test_a_topic_that_somebody_else_drops_is_waited_for_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    reader = reader_of(Handler(is_endless=True, awaits_topic=True), clock)
+    began = clock.now
+    while clock.now < began + 3 * PATIENCE_SECONDS:
+        assert min(pause(reader, clock, UnknownTopicError("topic t is unknown"))) >= SHORTEST
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+    assert caplog.messages[0].endswith(
+        "cannot be read (topic t is unknown); until it exists, or another assignment is without it"
+    )

@@ -32,6 +32,7 @@ class Endless:
     """What a log without an end is read with, where nothing is lost."""
 
     is_endless = True
+    awaits_topic = False
 
     def answered(self, first: int, end: int, log_end: int) -> None:
         """Any answer is well."""

@@ -233,6 +233,13 @@ class Owner:
         """
         self.primary_written()
 
+    def unstored(self) -> None:
+        """A commit goes on without its primary offset, whose topic does not exist.
+
+        If that is made again, its offsets begin anew: nobody misses this one.
+        """
+        self.primary_written()
+
     def former_fenced(self) -> None:
         """The transactional ids of former owners are fenced, and their transactions ended."""
         self._pending, self._takeover = (), replace(self._takeover, has_fenced=True)

@@ -68,6 +68,10 @@ class PlainOwner(Owner):
         """Its member is out of the group: what was to be committed is not, and nothing says it."""
         self._fenced()
 
+    def unstored(self) -> None:
+        """The topic does not exist: the commit is over, and the next one begins it again."""
+        self.commit, self._pending = None, ()
+
     def _fenced(self) -> None:
         self.phase, self.commit, self._pending = Phase.FENCED, None, ()
 
