@@ -34,7 +34,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -60,9 +60,11 @@ __all__ = [
     "read_open_partition",
     "read_partition",
     "this_executor",
+    "warn_of_rows_kept_back",
 ]
 
 _log = logging.getLogger("kshare")
+_said: Final = set[str]()  # what a task has warned of: those that come after it need not
 _DAEMONS = {"pyspark.daemon", "spark_plugin.daemon"}
 
 
@@ -132,19 +134,15 @@ def read_open_partition(
     task, fails = partition.task, options.fail_on_data_loss
     flush = worker_flush()
     if flush is None:
-        _log.warning(
-            "%s keeps rows back until there are 64 KiB of them, as its Python worker is not known; "
-            "set spark.python.udf.pipelined.enabled=true (from Spark 4.3 on) or a small "
-            "spark.buffer.size for rows that leave at once",
-            SPARK,
-        )
+        warn_of_rows_kept_back()
     with ExitStack() as stack:
         stack.callback(forget_finders)
         ends = stack.enter_context(EndLog(options.kafka, task.topic, fail_on_data_loss=fails))
         parking = stack.enter_context(
             closing(
                 Parking(
-                    ParkWatch(options.kafka, every_seconds=LOOK_SECONDS),
+                    # The planner, which lasts, says to each query what it may not read.
+                    ParkWatch(options.kafka, every_seconds=LOOK_SECONDS, said=_said),
                     lambda: None,  # the reader looks by itself
                     unknown="keys that are parked from now on are read until this batch ends",
                     every_seconds=LOOK_SECONDS,
@@ -177,6 +175,17 @@ def read_open_partition(
             yield batch
             if flush is not None:
                 flush()  # that batch: the worker has written it, and asks for the next one
+
+
+@cache
+def warn_of_rows_kept_back() -> None:
+    """Warn once in a process."""
+    _log.warning(
+        "%s keeps rows back until there are 64 KiB of them, as its Python worker is not known; "
+        "set spark.python.udf.pipelined.enabled=true (from Spark 4.3 on) or a small "
+        "spark.buffer.size for rows that leave at once",
+        SPARK,
+    )
 
 
 def _work(pickled: bytes) -> "Work":

@@ -3,16 +3,16 @@
 Guarantees: the hash of a record depends on nothing but its key (its offset, if it has none), so a
 key is in exactly one of the ranges that a space is split into.
 Cost: one MurmurHash3 a key; a split is linear in its parts, and cached. Of sets of hashes, ``&`` is
-linear in the smaller one, and ``-`` in the left one, but for bisection.
+linear in the smaller one, and ``-`` in the left one, but for bisection. :func:`in_both` is linear.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from operator import attrgetter
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import mmh3
 
@@ -24,9 +24,13 @@ __all__ = [
     "HashRange",
     "KeyRanges",
     "hash_ranges",
+    "in_both",
     "key_hash",
     "split",
 ]
+
+_OneT = TypeVar("_OneT")
+_TwoT = TypeVar("_TwoT")
 
 HASH_SPACE: Final = 1 << 63
 """Key hashes are integers in ``[0, HASH_SPACE)``."""
@@ -245,6 +249,28 @@ def _joined(ascending: Iterable[HashRange]) -> list[HashRange]:
 
 ALL_HASHES: Final = KeyRanges((WHOLE,))
 NO_HASHES: Final = KeyRanges()
+
+
+def in_both(
+    ours: Sequence[tuple[HashRange, _OneT]], theirs: Sequence[tuple[HashRange, _TwoT]]
+) -> Iterator[tuple[HashRange, _OneT, _TwoT]]:
+    """The hashes that are in two lists, in common pieces, each with what the lists say of it.
+
+    Args:
+        ours: Hash ranges, ascending, disjoint.
+        theirs: The same.
+
+    Yields:
+        Hash ranges, ascending, disjoint.
+    """
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        (mine, one), (other, two) = ours[i], theirs[j]
+        both = mine.intersect(other)
+        if both is not None:
+            yield both, one, two
+        i += mine.hi <= other.hi
+        j += other.hi <= mine.hi
 
 
 @lru_cache(maxsize=256)

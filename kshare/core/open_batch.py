@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from kshare.core.batch import progress_after
-from kshare.core.hashing import NO_HASHES, KeyRanges
+from kshare.core.hashing import NO_HASHES, KeyRanges, in_both
 from kshare.core.offsets import OFFSET_MAX, within
 from kshare.core.open_entry import OpenBatch, OpenRange
 from kshare.core.progress import Progress, Slice, TopicPartition
@@ -94,13 +94,13 @@ def done_slices(each: OpenRange, end: RangeEnd) -> list[Slice]:
 
 def _between(each: OpenRange, begin: RangeEnd, end: RangeEnd) -> list[Slice]:
     """The records of a range from one end to another; of hashes that both have."""
+    read = [
+        (part, (low, high)) for part, low, high in in_both(begin.by_hash, end.by_hash) if low < high
+    ]
     stripes = [
         Stripe(part, bounds)
-        for ours, low in begin.parts
-        for theirs, high in end.parts
-        for stripe in each.slice.stripes
-        if (bounds := within(stripe.bounds, low, high))
-        for part in ours & theirs & (stripe.hashes,)
+        for part, (low, high), pending in in_both(read, each.pending)
+        if (bounds := within(pending, low, high))
     ]
     return [Slice(*each.id.partition, stripes=stripes)] if stripes else []
 
@@ -242,13 +242,10 @@ class RangeReader:
         Args:
             firsts: That offset by key hash, also hashes of other ranges of the partition.
         """
-        parts = [
-            (ours, offset)
-            for hash_, offset in firsts.items()
-            if (ours := KeyRanges.of_hashes([hash_]) & self.range.hashes)
-        ]
-        others = self.range.hashes - KeyRanges(part for ours, _ in parts for part in ours)
-        if others:
+        hashes = self.range.hashes
+        held = {hash_: offset for hash_, offset in firsts.items() if hashes.holds(hash_)}
+        parts = [(KeyRanges.of_hashes([hash_]), offset) for hash_, offset in held.items()]
+        if others := hashes - KeyRanges.of_hashes(held):
             parts.append((others, OFFSET_MAX))
         return replace(self, delivered=self.delivered.cut(RangeEnd(tuple(parts))))
 

@@ -27,8 +27,8 @@ from kshare.core.bounded_json import (
     list_of,
     text_of,
 )
-from kshare.core.hashing import KeyRanges
-from kshare.core.offsets import OFFSET_MAX
+from kshare.core.hashing import HashRange, KeyRanges
+from kshare.core.offsets import OFFSET_MAX, Bounds
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.range_end import RANGES_MAX, RangeEnd, RangeId, hashes_of
 
@@ -104,6 +104,11 @@ class OpenRange:
     def hashes(self) -> KeyRanges:
         """Its key hashes."""
         return KeyRanges(stripe.hashes for stripe in self.slice.stripes)
+
+    @property
+    def pending(self) -> list[tuple[HashRange, Bounds]]:
+        """Its key hashes, ascending, and which offsets of each are pending."""
+        return [(stripe.hashes, stripe.bounds) for stripe in self.slice.stripes]
 
     @property
     def begin(self) -> RangeEnd:

@@ -10,7 +10,8 @@ whoever reads the log from where the batch begins in it. No two appends have the
 those that repeat one whose answer was lost: compaction keeps the last record of a key, and the
 first proposal must stay where it is. ``decode_key`` and ``decode_end`` read what ``encode_key`` and
 ``encode_end`` have written; whatever the bytes are, they answer or raise ValueError, within bounds.
-Cost: a record of about 150 bytes a range and batch.
+Cost: a record of about 150 bytes a range and batch. What is done with one or two ends is linear in
+the ranges of hashes of their parts, but for a sort.
 """
 
 import json
@@ -29,7 +30,7 @@ from kshare.core.bounded_json import (
     read_object,
     text_of,
 )
-from kshare.core.hashing import HASH_SPACE, HashRange, KeyRanges
+from kshare.core.hashing import HASH_SPACE, HashRange, KeyRanges, in_both
 from kshare.core.offsets import OFFSET_MAX
 from kshare.core.progress import TopicPartition
 
@@ -124,6 +125,13 @@ class RangeEnd:
         """All its key hashes."""
         return KeyRanges(part for ranges, _ in self.parts for part in ranges)
 
+    @property
+    def by_hash(self) -> list[tuple[HashRange, int]]:
+        """Its key hashes, ascending, and below which offset each is read."""
+        pieces = [(part, offset) for ranges, offset in self.parts for part in ranges]
+        pieces.sort(key=_first)
+        return pieces
+
     def raised(self, offset: int, *, but: KeyRanges) -> "RangeEnd":
         """The end when all below an offset is read, of all key hashes but some."""
         held = [(ranges & but, end) for ranges, end in self.parts]
@@ -132,19 +140,12 @@ class RangeEnd:
 
     def cut(self, other: "RangeEnd") -> "RangeEnd":
         """The lower one of two ends of a range, for each key hash."""
-        return RangeEnd(tuple((both, min(one, two)) for both, one, two in self._beside(other)))
+        lower = [(part, min(one, two)) for part, one, two in in_both(self.by_hash, other.by_hash)]
+        return RangeEnd(tuple((KeyRanges((part,)), offset) for part, offset in lower))
 
     def is_within(self, other: "RangeEnd") -> bool:
         """True if no key hash is read further than by another end of the range."""
-        return all(one <= two for _, one, two in self._beside(other))
-
-    def _beside(self, other: "RangeEnd") -> list[tuple[KeyRanges, int, int]]:
-        return [
-            (both, one, two)
-            for ours, one in self.parts
-            for theirs, two in other.parts
-            if (both := ours & theirs)
-        ]
+        return all(one <= two for _, one, two in in_both(self.by_hash, other.by_hash))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,10 @@ def hashes_of(value: Any) -> KeyRanges:
     if not hashes:
         raise ValueError("found no key hashes")
     return hashes
+
+
+def _first(piece: tuple[HashRange, int]) -> int:
+    return piece[0].lo
 
 
 def _name_of(value: Any) -> str:

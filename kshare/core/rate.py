@@ -13,7 +13,7 @@ Cost: linear in the ranges.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kshare.core.hashing import HashRange
+from kshare.core.hashing import HashRange, KeyRanges
 from kshare.core.progress import TopicPartition
 from kshare.core.range_speed import (
     MEASURE_ALL_EVERY,
@@ -262,7 +262,6 @@ def _merged(
             seconds = old.seconds / old.records * seen.records
             seen = replace(seen, seconds=seconds)  # noqa: PLW2901
         merged.append(seen)
-    kept = [
-        old for old in before if all(old.hashes.intersect(seen.hashes) is None for seen in merged)
-    ]
+    now = KeyRanges(seen.hashes for seen in merged)
+    kept = [old for old in before if not now.overlapping(old.hashes)]
     return tuple(sorted([*merged, *kept], key=lambda seen: seen.hashes.lo))

@@ -9,13 +9,14 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import NoReturn, TypeAlias
 
-from kshare.core.hashing import HASH_SPACE, HashRange
+from kshare.core.hashing import HASH_SPACE, HashRange, in_both
 from kshare.core.offsets import OffsetRange, from_pairs, length
 from kshare.core.progress import Progress, Slice, TopicPartition
-from kshare.core.region import Rectangle, Stripe, canonical, hull, stripes
+from kshare.core.region import Rectangle, Stripe, canonical, hull, overlay, stripes
 from kshare.core.showing import shown
 from kshare.core.slice_end import HotKey
 from kshare.errors import PlanError
@@ -192,15 +193,17 @@ def plan_by_key(
     ranges = plan_ranges(loads, assignor, min_tasks=min_tasks, key_ranges=key_ranges)
     slices = []
     for load in _sorted(loads):
-        topic, partition, layers = load.topic, load.partition, stripes(load.pending)
-        for hashes in ranges[load.topic_partition]:
-            parts = [
-                Stripe(shared, layer.bounds)
-                for layer in layers
-                if (shared := layer.hashes.intersect(hashes)) is not None
-            ]
-            if parts:
-                slices.append(Slice(topic, partition, stripes=parts))
+        layers: Sequence[Stripe] = stripes(load.pending)
+        if len(layers) > 1:
+            layers = overlay(layers)  # ascending, disjoint
+        parts = in_both(
+            [(layer.hashes, layer.bounds) for layer in layers],
+            [(hashes, hashes) for hashes in ranges[load.topic_partition]],
+        )
+        for _, of_range in groupby(parts, key=itemgetter(2)):
+            cut = [Stripe(shared, bounds) for shared, bounds, _ in of_range if bounds]
+            if cut:
+                slices.append(Slice(load.topic, load.partition, stripes=cut))
     return tuple(slices)
 
 

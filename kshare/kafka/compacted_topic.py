@@ -3,7 +3,8 @@
 Guarantees: a read returns all that the log held when it was called, or it raises and changes
 nothing. That a topic was deleted or made again is said by :attr:`Changes.restarted`.
 
-Cost: a read takes one request, and another one if anything is new; then it fetches what is new.
+Cost: a read takes one request, and another one if anything is new; then it fetches what is new. A
+topic that seems to be made again is asked for once more.
 """
 
 import logging
@@ -242,7 +243,11 @@ class CompactedTopic:
 
     def _read_on(self) -> Changes:
         ends = self._cluster.latest(self._positions)
-        restarted = any(ends[tp] < position for tp, position in self._positions.items())
+        if before := self._ends_before(ends):
+            # A former leader that is cut off from the others takes its own end for that of now.
+            self._cluster.close()  # another client may ask another broker
+            ends |= self._cluster.latest(before)
+        restarted = bool(self._ends_before(ends))
         positions = dict.fromkeys(ends, 0) if restarted else dict(self._positions)
         new = {tp: end for tp, end in ends.items() if positions[tp] < end}
         rows: list[Row] = []
@@ -252,6 +257,10 @@ class CompactedTopic:
             self._fetch(positions, new, rows)
         self._positions = positions
         return Changes(tuple(rows), restarted)
+
+    def _ends_before(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """The partitions that end before what was read of them."""
+        return [tp for tp, position in self._positions.items() if ends[tp] < position]
 
     def _fetch(
         self,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TypeAlias
 
 from kshare.core.listing import ParkedCount
@@ -124,6 +125,7 @@ class ParkWatch:
         look_seconds: Maximum time that a look may take once the query runs.
         clock: Source of time.
         every_seconds: Age from which on the list is read again.
+        said: As of :class:`.TopicTable`.
     """
 
     def __init__(
@@ -133,9 +135,14 @@ class ParkWatch:
         look_seconds: float = 5.0,
         clock: Clock = time,
         every_seconds: float = EVERY_SECONDS,
+        said: set[str] | None = None,
     ) -> None:
         self._watch = TopicWatch(
-            ParkedKeys, kafka, look_seconds=look_seconds, clock=clock, every_seconds=every_seconds
+            partial(ParkedKeys, said=said),
+            kafka,
+            look_seconds=look_seconds,
+            clock=clock,
+            every_seconds=every_seconds,
         )
         self._known: Mapping[ParkedKey, ParkedInfo] = {}
 

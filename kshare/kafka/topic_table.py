@@ -80,6 +80,8 @@ class TopicTable(Generic[KeyT, ValueT]):
         kafka: How to reach the cluster.
         now: Time of day.
         admin: Makes the client that makes the topic.
+        said: What was warned of already, and is said at DEBUG. Tables that share it, as those of
+            the tasks of a process do, warn once; by default a table has its own.
 
     Attributes:
         spec: The topic.
@@ -97,8 +99,10 @@ class TopicTable(Generic[KeyT, ValueT]):
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         admin: Callable[..., AdminClient] = AdminClient,
+        said: set[str] | None = None,
     ) -> None:
         self._now = now
+        self._said: set[str] = set() if said is None else said
         self._topic = CompactedTopic(kafka, self.spec, group=self.reader, admin=admin)
         self._rows: dict[KeyT, ValueT] = {}
         self._damaged: set[bytes] = set()  # keys whose last record cannot be read
@@ -155,7 +159,8 @@ class TopicTable(Generic[KeyT, ValueT]):
             if row.value is None:  # it deletes what could not be read either
                 return
             self._damaged.add(row.key)
-        _log.warning(
+        self.warn_once(
+            f"{self.spec.name}, offset {row.offset}: {row.key!r}",
             "%s, offset %d, is no record of %s, and is passed over: %.300s. %s",
             self.spec.name,
             row.offset,
@@ -163,6 +168,17 @@ class TopicTable(Generic[KeyT, ValueT]):
             fault,
             self.texts.repair,
         )
+
+    def warn_once(self, what: str, text: str, *values: object) -> None:
+        """Warn of something, unless it was warned of already.
+
+        Args:
+            what: Of what.
+            text: The text, for ``values`` to be put in.
+            values: These.
+        """
+        _log.log(logging.DEBUG if what in self._said else logging.WARNING, text, *values)
+        self._said.add(what)
 
     def put(self, rows: Collection[tuple[bytes, bytes]]) -> None:
         """Write rows; makes the topic if need be."""
@@ -277,7 +293,8 @@ class TopicWatch(Generic[KeyT, ValueT]):
         try:
             self._rows = self._read_patiently()
         except AuthorizationError as error:
-            _log.warning("%s: %s", self._table.texts.unauthorized, error)
+            text = self._table.texts.unauthorized
+            self._table.warn_once(text, "%s: %s", text, error)
             self._warned = True
         # Between two batches, a table that cannot be read is not waited for.
         self._table.shorten_timeout(self._look_seconds)

@@ -16,6 +16,7 @@ from kshare.core.hashing import (
     WHOLE,
     HashRange,
     KeyRanges,
+    in_both,
     key_hash,
     split,
 )
@@ -155,6 +156,23 @@ def test_key_ranges_are_sets(one: KeyRanges, two: KeyRanges) -> None:
     assert one - tuple(two) == left
     assert one & list(two) == both
     assert one | iter(two) == either
+
+
+@given(some_hashes, some_hashes, st.integers(0, 3))
+def test_what_is_in_two_lists_is_in_common_pieces(
+    one: KeyRanges, two: KeyRanges, parts: int
+) -> None:
+    """Also where neighbours touch, as parts of an end and stripes do."""
+    ours = [(cut, cut.lo) for part in one for cut in split(part, min(part.width, parts + 1))]
+    theirs = [(part, part.hi) for part in two]
+    wanted = [
+        (both, low, high)
+        for mine, low in ours
+        for other, high in theirs
+        if (both := mine.intersect(other)) is not None
+    ]
+    assert list(in_both(ours, theirs)) == wanted
+    assert list(in_both(theirs, ours)) == [(both, high, low) for both, low, high in wanted]
 
 
 @given(some_hashes, st.sets(st.integers(0, SPACE)))

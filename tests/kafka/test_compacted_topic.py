@@ -189,6 +189,37 @@ def test_a_topic_that_was_made_again_is_read_from_its_start(
         assert [row.key for row in changes.rows] == [b"2", b"3"]
 
 
+def test_an_end_before_what_was_read_is_asked_for_once_more_by_another_client(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first answer may be that of a former leader, which is cut off from the others."""
+    latest, close = Cluster.latest, Cluster.close
+    calls: list[Any] = []
+
+    def answer(self: Cluster, partitions: Any) -> dict[TopicPartition, int]:
+        calls.append([tp.partition for tp in partitions])
+        is_first = len(calls) == 1
+        return {
+            tp: 1 if is_first and tp.partition == 1 else end
+            for tp, end in latest(self, partitions).items()
+        }
+
+    def closed(self: Cluster) -> None:
+        calls.append("close")
+        close(self)
+
+    with closing(table(cluster)) as topic:
+        for partition in range(PARTITIONS):
+            topic.write([(b"1", b""), (b"2", b"")], partition)
+        assert len(topic.read().rows) == 2 * PARTITIONS
+        topic.write([(b"3", b"")], 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Cluster, "latest", answer)
+            patch.setattr(Cluster, "close", closed)
+            assert topic.read() == Changes((Row(1, 2, b"3", b""),))
+        assert calls == [[0, 1, 2], "close", [1]]
+
+
 class Placing:
     """A cluster one of whose brokers is gone for good."""
 

@@ -172,6 +172,22 @@ def test_a_query_that_may_not_read_the_list_starts(
         assert watch.current({"t"}) == [("t", A)]
 
 
+def test_watches_that_share_what_was_said_warn_once_of_a_damaged_record(
+    parked: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each task of a query reads the list from its begin."""
+    parked.produce(PARKED_TOPIC, [("no key", "no value")], partition=0)
+    said = set[str]()
+    for _ in range(3):
+        with closing(ParkWatch(kafka(parked), said=said)) as watch:
+            assert watch.current({"t"}) == [("t", A)]
+    with closing(ParkWatch(kafka(parked))) as watch:  # of another query
+        assert watch.current({"t"}) == [("t", A)]
+    told = [each for each in caplog.records if "is no record of a parked key" in each.getMessage()]
+    assert [each.levelname for each in told] == ["WARNING"] * 2
+    assert told[0].getMessage().startswith(f"{PARKED_TOPIC}, offset 1, ")
+
+
 def test_a_query_that_was_started_unauthorized_goes_on(
     parked: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

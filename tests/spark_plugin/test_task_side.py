@@ -135,6 +135,32 @@ def test_a_worker_that_keeps_rows_back_is_named(
 ) -> None:
     monkeypatch.setattr(task_side, "_prepare_process", lambda: None)
     monkeypatch.setattr(OpenReader, "batches", lambda _: iter_nothing())
+    task_side.warn_of_rows_kept_back.cache_clear()
     task = OpenTask((), 1, RANGE_ENDS_TOPIC, LogPosition(0, 0))
-    assert list(task_side.read_open_partition(OpenPartition(task), stream())) == []
-    assert "spark.python.udf.pipelined.enabled=true" in caplog.text
+    for _ in range(2):
+        assert list(task_side.read_open_partition(OpenPartition(task), stream())) == []
+    assert caplog.text.count("spark.python.udf.pipelined.enabled=true") == 1
+
+
+def test_a_list_that_may_not_be_read_is_warned_of_once_by_the_tasks_of_a_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each task has a watch of its own; a worker runs one after the other."""
+    monkeypatch.setattr(task_side, "_prepare_process", lambda: None)
+    monkeypatch.setattr(task_side, "_said", set())
+    caplog.set_level("DEBUG", "kshare")
+    refused = "not authorized to read which keys are parked"
+
+    def levels() -> list[str]:
+        return [each.levelname for each in caplog.records if refused in each.getMessage()]
+
+    def run(task: OpenTask, options: SourceOptions, wanted: int) -> None:
+        with closing(task_side.read_open_partition(OpenPartition(task), options)) as rows:
+            eventually(lambda: next(rows) is not None and len(levels()) == wanted)
+
+    with FakeCluster(topics={"orders": 1, RANGE_ENDS_TOPIC: 1, PARKED_TOPIC: 1}) as cluster:
+        cluster.fail_topic(PARKED_TOPIC, "TOPIC_AUTHORIZATION_FAILED")
+        given = open_task(cluster)
+        run(*given, 1)
+        run(*given, 2)
+    assert levels() == ["WARNING", "DEBUG"]

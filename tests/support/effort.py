@@ -5,6 +5,10 @@ one step less deep. With "all", which ``make test-all`` has, examples and walks 
 what fails is printed with the command that repeats it.
 """
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from hypothesis import core, settings
@@ -52,6 +56,34 @@ def walks(count: int, after: int = 0) -> range:
     """
     first = after + (core.global_force_seed or 0) * 1_000
     return range(first, first + scaled(count))
+
+
+class TooManyCallsError(AssertionError):
+    """More is called than may be."""
+
+
+@contextmanager
+def calls_below(most: int) -> Iterator[None]:
+    """Fail as soon as more functions are called: a cost that no clock and no load changes.
+
+    Args:
+        most: The number of calls, those of compiled functions and resumed generators included.
+    """
+    count = 0
+
+    def profile(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+        if count > most:
+            sys.setprofile(None)
+            raise TooManyCallsError(f"more than {most} calls")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
 
 
 def _examples() -> int:

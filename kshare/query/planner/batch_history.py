@@ -165,15 +165,23 @@ class BatchHistory:
             return known
         # Only dicts of a run before this one are read: a planner knows its own.
         offsets = decode(value)
+        # That of an open batch says where it began: where it ended is asked when it is finished.
+        if offsets.open is None:
+            self._check_read(offsets)
+        return self.recent.add(RecentBatch(name, offsets, limited_slices(offsets)))
+
+    def _check_read(self, offsets: BatchOffsets) -> None:
+        """Say what the last run has left unread that this one does not read.
+
+        Hashes that no query reads go along with the fastest range. Where they are behind, the last
+        run has read them, and this one does not.
+        """
         for tp, progress in offsets.progress.items():
-            # Hashes that no query reads go along with the fastest range. Where they are behind,
-            # the last run has read them, and this one does not.
             if not progress.is_level:
                 pending = progress.pending_of(progress.front, self._keys.unassigned(tp))
                 if pending:
                     losses = [no_longer_assigned(tp, pending)]
                     raise_or_warn(losses, fail=self._options.fail_on_data_loss)
-        return self.recent.add(RecentBatch(name, offsets, limited_slices(offsets)))
 
     def finished(self, value: Mapping[str, Any]) -> RecentBatch:
         """The batch of a dict, when it is known how far it came.

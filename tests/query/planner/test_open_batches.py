@@ -325,6 +325,20 @@ def test_hashes_that_are_no_longer_assigned_are_a_loss() -> None:
     assert second.ranges
 
 
+def test_hashes_that_are_no_longer_assigned_and_ended_level_are_no_loss() -> None:
+    """They were behind when the last batch began, and it has read them."""
+    half = [[0, 1 << 62], [1 << 62, 1 << 63]]
+    query = OpenQuery(grown(40), assign=json.dumps({"t": {"0": half}}))
+    end = query.plan()
+    query.run(query.tasks(end)[0])
+    query.at = end  # the second range is sealed where it begins
+    query.trigger()
+    began = decode(query.at).progress[T0]
+    assert began.pending_of(began.front, (split(WHOLE, 2)[1],))
+    query.restart(assign=json.dumps({"t": {"0": half[:1]}}))
+    assert decode(query.plan()).progress[T0] == Progress.at(40)
+
+
 class Group:
     """A group whose lower half of key hashes is ahead."""
 
