@@ -28,10 +28,6 @@ class Source(Protocol):
     def topic_partition(self) -> TopicPartition:
         """Topic and partition of all rows."""
 
-    @property
-    def start(self) -> object | None:
-        """The start of delivery that the rows belong to; None: to none."""
-
     def column(self, name: str) -> list[Any]:
         """The values of a column of kshare's source as Python objects.
 
@@ -44,10 +40,6 @@ class _Place(NamedTuple):
     """A source of which only the partition is known."""
 
     topic_partition: TopicPartition
-
-    @property
-    def start(self) -> None:
-        """None: it is held no more, so nothing of it ends with the start it was handed out of."""
 
     def column(self, name: str) -> list[Any]:
         raise ValueError(f"{name} is not held any more")

@@ -5,7 +5,6 @@ returned before comes again.
 """
 
 from collections.abc import Callable
-from typing import cast
 
 from kshare.dead_letters.record import Source
 from kshare.group.consumer.receiver import Receiver
@@ -32,8 +31,11 @@ class HandlingRight:
         return self._receiver.seconds_to_deliver()
 
     def counts(self, source: Source) -> bool:
-        """True if the outcomes of records of a chunk may be committed; else they come again."""
-        return self._receiver.counts(cast("Chunk", source))
+        """True if the outcomes of records of a chunk may be committed; else they come again.
+
+        Of keys that are parked, or put off, only the place is known: nothing of them is held.
+        """
+        return not isinstance(source, Chunk) or self._receiver.counts(source)
 
     def follow(self, drop: Callable[[], None], read: Callable[[], None]) -> None:
         """Hold no records of before, if the consumer has begun anew; then handlers are called.

@@ -17,6 +17,7 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.processing import DeadLetter, Park, Processor, Record, Retry, loop
 from kshare.processing.consumer_edge import records_of
 from kshare.processing.core.effects import GiveBack
+from kshare.processing.handling_right import HandlingRight
 from kshare.processing.intake import Intake
 from kshare.processing.kept_state import KeptState
 from kshare.processing.reader import Ending, Reader
@@ -296,7 +297,7 @@ def test_a_parked_key_stays_parked_when_others_may_have_come_and_gone(
     assert seen.count(seen[0]) == 1
 
 
-def test_of_a_key_that_is_held_no_more_nothing_ends_with_its_start() -> None:
+def test_of_a_key_that_is_held_no_more_nothing_counts_no_more() -> None:
     """It is parked, or put off as its time has not come and others need the room."""
     (record,) = records_of_keys(Processor(print), [b"a"])
-    assert record.without_rows().source.start is None
+    assert HandlingRight(Mock()).counts(record.without_rows().source)
