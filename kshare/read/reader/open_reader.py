@@ -41,7 +41,7 @@ from kshare.core.progress import Slice, TopicPartition
 from kshare.core.range_end import PARTS_MAX, EndKey, RangeEnd, RangeEnds, RangeId
 from kshare.core.tasks import OpenTask, PlannedSlice
 from kshare.core.unhandled import Unhandled
-from kshare.errors import KafkaError
+from kshare.errors import DataLossError, KafkaError, UnknownTopicError
 from kshare.kafka.protocol.background import Waker
 from kshare.options import SourceOptions
 from kshare.read.decode.columns import schema
@@ -259,7 +259,7 @@ class OpenReader:
                 if parked != followed:
                     followed = parked
                     self._leave_out(tail, following, parked)
-                records = self._next(tail, min(left, LOOK_SECONDS))
+                records = self._next(tail, following, min(left, LOOK_SECONDS))
                 if self._meter.is_due:
                     self._meter.say(self._places(tail))
                 if records is not None:
@@ -285,11 +285,33 @@ class OpenReader:
                 count,
             )
 
-    def _next(self, tail: TailReader, seconds: float) -> TailRecords | None:
+    def _next(
+        self, tail: TailReader, following: set[TopicPartition], seconds: float
+    ) -> TailRecords | None:
+        """The next rows; None if there are none within that time, or a partition is given up.
+
+        A range of a log that is gone, or ends too early, ends where it stands, if that is no error:
+        the next plan says what is lost. Its task waits for the end of the time, as the others do.
+        """
         if self._handled.is_full():
             tail.wait(seconds)
             return None
-        return tail.next_records(seconds)
+        try:
+            return tail.next_records(seconds)
+        except (DataLossError, UnknownTopicError) as error:
+            lost = [each for each in following if each == (error.topic, error.partition)]
+            if self._options.fail_on_data_loss or not lost:
+                raise
+            (partition,) = lost
+            self._deliver(partition, tail.delivered(partition))
+            tail.drop(partition)
+            following.remove(partition)
+            _log.warning(
+                "%s. No more of %s is read in this micro-batch (failOnDataLoss is false)",
+                error,
+                partition,
+            )
+            return None
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for handlers that run; for all others, too, if an end has no room for them."""

@@ -115,6 +115,15 @@ def cluster_kafka(cluster: FakeCluster) -> Any:
     return options_of(cluster).kafka
 
 
+def reached_by(cluster: FakeCluster, task: OpenTask, partition: int) -> tuple[int, int]:
+    """The lowest and the highest offset at which a partition's ranges end."""
+    ends = ends_of(cluster, task).ends.items()
+    found = [
+        at for each, end in ends if each.partition.partition == partition for _, at in end.parts
+    ]
+    return min(found), max(found)
+
+
 def ends_of(cluster: FakeCluster, task: OpenTask) -> RangeEnds:
     with EndLog(cluster_kafka(cluster)) as ends:
         return ends.read(task.log, task.ranges)
@@ -315,6 +324,58 @@ def test_deleted_records_are_an_error_that_names_the_option(
         seconds.end()
         assert rest(batches) == []
     assert "Going on at 20 (failOnDataLoss is false)" in caplog.text
+
+
+def test_a_log_that_ends_too_early_is_a_warning_without_fail_on_data_loss(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an unclean election, or in a topic that was made again; also if it runs again."""
+    both, seconds = task_of(partitions=2, begin=10), Seconds()  # partition 1 has no records
+    both = replace(both, milliseconds=100_000)
+    with EndLog(cluster_kafka(cluster)) as ends:
+        with pytest.raises(DataLossError, match=r"orders-1.* beyond the end of the log"):
+            rest(attempt(cluster, both, ends).batches())
+        options = options_of(cluster, fail_on_data_loss=False)
+        now: list[Mapping[str, KeyRanges]] = [{}]
+        reader = OpenReader(both, options, ends, seconds=seconds, parked=lambda: now[0])
+        batches = reader.batches()
+        assert take(batches, 50) == list(range(10, 60))
+        seconds.step = 0.5  # so that empty batches come
+        while "No more of orders-1 is read" not in caplog.text:
+            assert offsets_of(next(batches)) == []
+        seconds.step = 0.0
+        now[0] = {"orders": KeyRanges.of_hashes([key_hash(b"k3", 0)])}  # reads the others anew
+        cluster.produce("orders", [("k", "v")], partition=0)
+        assert take(batches, 1) == [60]
+        seconds.end()
+        assert rest(batches) == []
+    after = [reached_by(cluster, both, number) for number in (0, 1)]
+    assert after == [(60, 61), (10, 10)]
+    assert caplog.text.count("orders-1: offset 10 is wanted, the log holds 0 to 0") == 1
+
+
+def test_a_topic_that_is_deleted_is_a_warning_without_fail_on_data_loss(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A task without any partition waits for the end of its time."""
+    task, seconds = replace(task_of(partitions=2), milliseconds=100_000), Seconds()
+    options = options_of(cluster, fail_on_data_loss=False)
+    options = replace(options, kafka=replace(options.kafka, api_timeout_ms=1_000))
+    with EndLog(cluster_kafka(cluster)) as ends:
+        batches = OpenReader(task, options, ends, seconds=seconds).batches()
+        assert take(batches, 60) == list(range(60))
+        cluster.fail_topic("orders", "UNKNOWN_TOPIC_OR_PART")
+        cluster.fail("Fetch", ["UNKNOWN_TOPIC_OR_PART"] * 5)
+        seconds.step = 0.5  # so that empty batches come
+        while caplog.text.count("topic orders does not exist. No more of orders-") < 2:
+            assert offsets_of(next(batches)) == []
+        cluster.fail_topic("orders", "NO_ERROR")
+        cluster.stop_failing("Fetch")
+        cluster.produce("orders", [("k", "of another one")], partition=0)
+        assert offsets_of(next(batches)) == []
+        seconds.end()
+        assert rest(batches) == []
+    assert [reached_by(cluster, task, number) for number in (0, 1)] == [(60, 60), (0, 0)]
 
 
 class Forgetful:
