@@ -45,11 +45,19 @@ from kshare.errors import DataLossError, KafkaError, UnknownTopicError
 from kshare.kafka.protocol.background import Waker
 from kshare.options import SourceOptions
 from kshare.read.decode.columns import schema
+from kshare.read.reader.batch_time import BatchTime
 from kshare.read.reader.read_slice import read_slices
 from kshare.read.reader.reading_meter import ReadingMeter, Says, say_nothing
 from kshare.read.reader.tail_reader import LossTexts, NamedReset, TailReader, TailRecords
 
-__all__ = ["IDLE_SECONDS", "LOOK_SECONDS", "Ends", "Handled", "OpenReader", "no_parked"]
+__all__ = [
+    "IDLE_SECONDS",
+    "LOOK_SECONDS",
+    "Ends",
+    "Handled",
+    "OpenReader",
+    "no_parked",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -157,10 +165,7 @@ class OpenReader:
         self._seconds = seconds
         self._attempt = token_hex(8)
         self._no_rows = pa.RecordBatch.from_pylist([], schema(options.column_names))
-        left = task.milliseconds / 1000
-        if task.until_ms is not None:
-            left = min(left, task.until_ms / 1000 - wall_clock())
-        self._until = seconds() + left
+        self._time = BatchTime(task, seconds, wall_clock)
         self._readers: dict[RangeId, RangeReader] = {
             each.id: RangeReader.of(each) for each in task.ranges
         }
@@ -254,12 +259,14 @@ class OpenReader:
             for partition in following:
                 self._read(tail, partition)
             idle_from = self._seconds()
-            while (left := self._until - self._seconds()) > 0:
+            self._time.begin()
+            while (left := self._time.left) > 0:
                 parked = self._parked()
                 if parked != followed:
                     followed = parked
                     self._leave_out(tail, following, parked)
                 records = self._next(tail, following, min(left, LOOK_SECONDS))
+                self._time.look(tail.unanswered)
                 if self._meter.is_due:
                     self._meter.say(self._places(tail))
                 if records is not None:
@@ -371,7 +378,7 @@ class OpenReader:
             for reader in self._following(partition):
                 self._put(reader.park(hashes))
                 if len(reader.delivered.parts) >= PARTS_MAX // 2:  # an end has room for so many
-                    self._until = self._seconds()
+                    self._time.end()
             self._read(tail, partition)
 
     def _following(self, partition: TopicPartition) -> list[RangeReader]:

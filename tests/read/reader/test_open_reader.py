@@ -30,6 +30,7 @@ from kshare.options import EARLIEST, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign
 from kshare.read.reader import open_reader
+from kshare.read.reader.batch_time import ANSWER_SECONDS
 from kshare.read.reader.open_reader import OpenReader
 from kshare.testing import FakeCluster
 from tests.support.groups import group_config
@@ -331,7 +332,7 @@ def test_a_log_that_ends_too_early_is_a_warning_without_fail_on_data_loss(
 ) -> None:
     """As after an unclean election, or in a topic that was made again; also if it runs again."""
     both, seconds = task_of(partitions=2, begin=10), Seconds()  # partition 1 has no records
-    both = replace(both, milliseconds=100_000)
+    both = replace(both, milliseconds=100_000_000)
     with EndLog(cluster_kafka(cluster)) as ends:
         with pytest.raises(DataLossError, match=r"orders-1.* beyond the end of the log"):
             rest(attempt(cluster, both, ends).batches())
@@ -347,7 +348,7 @@ def test_a_log_that_ends_too_early_is_a_warning_without_fail_on_data_loss(
         now[0] = {"orders": KeyRanges.of_hashes([key_hash(b"k3", 0)])}  # reads the others anew
         cluster.produce("orders", [("k", "v")], partition=0)
         assert take(batches, 1) == [60]
-        seconds.end()
+        seconds.now = 1e9
         assert rest(batches) == []
     after = [reached_by(cluster, both, number) for number in (0, 1)]
     assert after == [(60, 61), (10, 10)]
@@ -358,7 +359,7 @@ def test_a_topic_that_is_deleted_is_a_warning_without_fail_on_data_loss(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A task without any partition waits for the end of its time."""
-    task, seconds = replace(task_of(partitions=2), milliseconds=100_000), Seconds()
+    task, seconds = replace(task_of(partitions=2), milliseconds=100_000_000), Seconds()
     options = options_of(cluster, fail_on_data_loss=False)
     options = replace(options, kafka=replace(options.kafka, api_timeout_ms=1_000))
     with EndLog(cluster_kafka(cluster)) as ends:
@@ -373,7 +374,7 @@ def test_a_topic_that_is_deleted_is_a_warning_without_fail_on_data_loss(
         cluster.stop_failing("Fetch")
         cluster.produce("orders", [("k", "of another one")], partition=0)
         assert offsets_of(next(batches)) == []
-        seconds.end()
+        seconds.now = 1e9
         assert rest(batches) == []
     assert [reached_by(cluster, task, number) for number in (0, 1)] == [(60, 60), (0, 0)]
 
@@ -400,6 +401,54 @@ def test_it_ends_by_the_clock_if_the_batch_says_so(cluster: FakeCluster) -> None
         assert rest(attempt(cluster, late, ends, wall_clock=lambda: 100.0).batches()) == []
         again = attempt(cluster, task, ends, wall_clock=lambda: 100.0)
         assert rest(again.batches()) == list(range(60))
+
+
+class SlowToLook(EndLog):
+    """A log of ends that takes longer to read than batches last."""
+
+    seconds: Seconds
+
+    def read(self, position: LogPosition, ranges: Sequence[OpenRange]) -> RangeEnds:
+        self.seconds.now += 1_000
+        return super().read(position, ranges)
+
+
+def test_time_begins_when_reading_does(cluster: FakeCluster) -> None:
+    with SlowToLook(cluster_kafka(cluster)) as ends:
+        ends.seconds = Seconds()
+        task = replace(task_of(), until_ms=61_000_000)
+        # The wall clock goes along: what is left of the time is what there is when reading begins.
+        clocks: dict[str, Any] = {"seconds": ends.seconds, "wall_clock": lambda: ends.seconds.now}
+        batches = attempt(cluster, task, ends, **clocks).batches()
+        assert take(batches, 60) == list(range(60))
+        ends.seconds.now += 60
+        assert rest(batches) == []
+        late = replace(task_of(name="late"), until_ms=1_500_000)
+        assert rest(attempt(cluster, late, ends, **clocks).batches()) == []
+
+
+def test_a_batch_that_is_shorter_than_a_round_trip_reads_what_is_there(
+    cluster: FakeCluster,
+) -> None:
+    cluster.delay(1, 150)
+    with EndLog(cluster_kafka(cluster)) as ends:
+        task = replace(task_of(), milliseconds=1)
+        assert rest(attempt(cluster, task, ends).batches()) == list(range(60))
+
+
+def test_a_partition_that_nobody_answers_for_holds_the_time_for_so_long(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.move_leader("orders", 1, None)
+    task, seconds = replace(task_of(partitions=2), milliseconds=100_000), Seconds()
+    with EndLog(cluster_kafka(cluster)) as ends:
+        batches = attempt(cluster, task, ends, seconds=seconds).batches()
+        assert take(batches, 60) == list(range(60))
+        seconds.now += ANSWER_SECONDS
+        seconds.step = 1
+        assert rest(batches) == []
+    assert "orders-1: no broker has answered for 5 s" in caplog.text
+    assert [reached_by(cluster, task, number) for number in (0, 1)] == [(60, 60), (0, 0)]
 
 
 def test_a_log_that_does_not_keep_ends_is_named(cluster: FakeCluster) -> None:
