@@ -83,8 +83,8 @@ class Ends(Protocol):
     def read(self, position: LogPosition, ranges: Sequence[OpenRange]) -> RangeEnds:
         """The ends of ranges, as the log has them now."""
 
-    def append(self, ends: Mapping[EndKey, RangeEnd]) -> None:
-        """Propose ends."""
+    def append(self, ends: Mapping[EndKey, RangeEnd]) -> bool:
+        """Propose ends; return whether a broker has said that it took them."""
 
 
 def no_parked() -> Mapping[str, KeyRanges]:
@@ -164,6 +164,7 @@ class OpenReader:
         self._meter = self._handled.meter
         self._seconds = seconds
         self._attempt = token_hex(8)
+        self._taken = 0  # writes of ends that a broker has taken
         self._no_rows = pa.RecordBatch.from_pylist([], schema(options.column_names))
         self._time = BatchTime(task, seconds, wall_clock)
         self._readers: dict[RangeId, RangeReader] = {
@@ -207,7 +208,7 @@ class OpenReader:
     def _propose(self) -> None:
         proposing = self._at(Step.PROPOSE)
         first = proposing[0]
-        if first.proposals >= _PROPOSALS_MAX:
+        if self._taken >= _PROPOSALS_MAX:
             topic, partition = first.range.id.partition
             raise KafkaError(
                 f"topic {self._task.topic}, partition {self._task.log.partition}, does not show "
@@ -216,7 +217,8 @@ class OpenReader:
                 topic=topic,
                 partition=partition,
             )
-        self._ends.append({reader.key(self._attempt): reader.delivered for reader in proposing})
+        ends = {reader.key(self._attempt): reader.delivered for reader in proposing}
+        self._taken += self._ends.append(ends)  # its own error says why none is taken
         for reader in proposing:
             self._put(reader.proposed())
 

@@ -385,8 +385,9 @@ class Forgetful:
     def read(self, _: LogPosition, ranges: Sequence[OpenRange]) -> RangeEnds:
         return RangeEnds({each.id: each.hashes for each in ranges})
 
-    def append(self, ends: Mapping[EndKey, RangeEnd]) -> None:
+    def append(self, ends: Mapping[EndKey, RangeEnd]) -> bool:
         self.keys = [*getattr(self, "keys", []), *ends]
+        return True
 
 
 def test_it_ends_by_the_clock_if_the_batch_says_so(cluster: FakeCluster) -> None:
@@ -457,3 +458,31 @@ def test_a_log_that_does_not_keep_ends_is_named(cluster: FakeCluster) -> None:
     with pytest.raises(KafkaError, match=f"{RANGE_ENDS_TOPIC}, partition 0, .* orders, partition"):
         rest(reader.batches())
     assert len(set(ends.keys)) == len(ends.keys) == 100
+
+
+def test_ends_that_no_broker_takes_are_proposed_until_one_does(cluster: FakeCluster) -> None:
+    """As while the log of ends has too few replicas in sync: for longer than 100 writes take."""
+    task, options = task_of(), options_of(cluster)
+    kafka = replace(options.kafka, retry_backoff_ms=1, retry_backoff_max_ms=1)
+    with EndLog(kafka) as ends:
+        seconds = Seconds()
+        batches = OpenReader(task, replace(options, kafka=kafka), ends, seconds=seconds).batches()
+        assert take(batches, 60) == list(range(60))
+        cluster.fail("Produce", ["NOT_ENOUGH_REPLICAS"] * 120)
+        seconds.end()
+        assert rest(batches) == []
+    assert reached_by(cluster, task, 0) == (60, 60)
+
+
+def test_ends_that_no_broker_takes_in_time_are_an_error_with_the_cause(
+    cluster: FakeCluster,
+) -> None:
+    kafka = replace(cluster_kafka(cluster), api_timeout_ms=1_000)
+    with EndLog(kafka) as ends:
+        seconds = Seconds()
+        batches = attempt(cluster, task_of(), ends, seconds=seconds).batches()
+        assert take(batches, 60) == list(range(60))
+        cluster.fail("Produce", ["NOT_ENOUGH_REPLICAS"] * 1_000)
+        seconds.end()
+        with pytest.raises(KafkaError, match="in-sync replicas"):
+            rest(batches)
