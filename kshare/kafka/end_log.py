@@ -122,6 +122,7 @@ class EndLog:
             group=_READER,
         )
         self._writer = RowWriter(kafka, producer, {"retries": 0})
+        self._writing = RetryDeadline.for_requests(kafka)  # over all writes that fail in a row
         self._own: int | None = None  # the partition of new batches
         self._reading: tuple[LogPosition, str] | None = None  # a batch, and where its ends begin
         self._found: list[tuple[EndKey, RangeEnd | None]] = []  # of that batch, in the log's order
@@ -185,28 +186,36 @@ class EndLog:
         self._take(batch, changes)
         return no_ends(ranges).read(self._found)
 
-    def append(self, ends: Mapping[EndKey, RangeEnd]) -> None:
+    def append(self, ends: Mapping[EndKey, RangeEnd]) -> bool:
         """Propose ends for ranges of the batch that was read last.
 
         Whether they have arrived, and count, is seen by reading: also if this returns, they may
         not have. Their keys must be new, also after an error.
 
+        Returns:
+            Whether a broker has said that it took them. If not, this has paused.
+
         Raises:
-            KafkaError: A write is refused for good, or ``default.api.timeout.ms`` is over.
+            KafkaError: A write is refused for good, or none was taken for
+                ``default.api.timeout.ms``.
         """
         if self._reading is None:
             raise RuntimeError("append() before read()")
         position, batch = self._reading
         self._seen[batch].keys.update(ends)
         rows = [(encode_key(key), encode_end(end)) for key, end in ends.items()]
-        deadline = RetryDeadline.for_requests(self._kafka)
+        deadline = self._writing
         deadline.start()
         try:
             self._writer.write(self.topic, rows, position.partition)
         except KafkaError as error:
             if isinstance(error, _LASTING) or deadline.expired:
+                deadline.reset()
                 raise
             deadline.sleep(_log, f"write to {self.topic}", error)
+            return False
+        deadline.reset()
+        return True
 
     def delete(self, batch: str) -> None:
         """Delete the ends of a batch, as far as this object has seen or written them.

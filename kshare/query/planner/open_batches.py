@@ -72,7 +72,7 @@ class EndLogLike(Protocol):
     def read(self, position: LogPosition, ranges: Sequence[OpenRange], /) -> RangeEnds:
         """The ends of a batch's ranges."""
 
-    def append(self, ends: Mapping[EndKey, RangeEnd], /) -> None:
+    def append(self, ends: Mapping[EndKey, RangeEnd], /) -> object:
         """Propose ends."""
 
     def delete(self, batch: str, /) -> None:

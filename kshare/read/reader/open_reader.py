@@ -41,15 +41,23 @@ from kshare.core.progress import Slice, TopicPartition
 from kshare.core.range_end import PARTS_MAX, EndKey, RangeEnd, RangeEnds, RangeId
 from kshare.core.tasks import OpenTask, PlannedSlice
 from kshare.core.unhandled import Unhandled
-from kshare.errors import KafkaError
+from kshare.errors import DataLossError, KafkaError, UnknownTopicError
 from kshare.kafka.protocol.background import Waker
 from kshare.options import SourceOptions
 from kshare.read.decode.columns import schema
+from kshare.read.reader.batch_time import BatchTime
 from kshare.read.reader.read_slice import read_slices
 from kshare.read.reader.reading_meter import ReadingMeter, Says, say_nothing
 from kshare.read.reader.tail_reader import LossTexts, NamedReset, TailReader, TailRecords
 
-__all__ = ["IDLE_SECONDS", "LOOK_SECONDS", "Ends", "Handled", "OpenReader", "no_parked"]
+__all__ = [
+    "IDLE_SECONDS",
+    "LOOK_SECONDS",
+    "Ends",
+    "Handled",
+    "OpenReader",
+    "no_parked",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -75,8 +83,8 @@ class Ends(Protocol):
     def read(self, position: LogPosition, ranges: Sequence[OpenRange]) -> RangeEnds:
         """The ends of ranges, as the log has them now."""
 
-    def append(self, ends: Mapping[EndKey, RangeEnd]) -> None:
-        """Propose ends."""
+    def append(self, ends: Mapping[EndKey, RangeEnd]) -> bool:
+        """Propose ends; return whether a broker has said that it took them."""
 
 
 def no_parked() -> Mapping[str, KeyRanges]:
@@ -156,11 +164,9 @@ class OpenReader:
         self._meter = self._handled.meter
         self._seconds = seconds
         self._attempt = token_hex(8)
+        self._taken = 0  # writes of ends that a broker has taken
         self._no_rows = pa.RecordBatch.from_pylist([], schema(options.column_names))
-        left = task.milliseconds / 1000
-        if task.until_ms is not None:
-            left = min(left, task.until_ms / 1000 - wall_clock())
-        self._until = seconds() + left
+        self._time = BatchTime(task, seconds, wall_clock)
         self._readers: dict[RangeId, RangeReader] = {
             each.id: RangeReader.of(each) for each in task.ranges
         }
@@ -202,7 +208,7 @@ class OpenReader:
     def _propose(self) -> None:
         proposing = self._at(Step.PROPOSE)
         first = proposing[0]
-        if first.proposals >= _PROPOSALS_MAX:
+        if self._taken >= _PROPOSALS_MAX:
             topic, partition = first.range.id.partition
             raise KafkaError(
                 f"topic {self._task.topic}, partition {self._task.log.partition}, does not show "
@@ -211,7 +217,8 @@ class OpenReader:
                 topic=topic,
                 partition=partition,
             )
-        self._ends.append({reader.key(self._attempt): reader.delivered for reader in proposing})
+        ends = {reader.key(self._attempt): reader.delivered for reader in proposing}
+        self._taken += self._ends.append(ends)  # its own error says why none is taken
         for reader in proposing:
             self._put(reader.proposed())
 
@@ -254,12 +261,14 @@ class OpenReader:
             for partition in following:
                 self._read(tail, partition)
             idle_from = self._seconds()
-            while (left := self._until - self._seconds()) > 0:
+            self._time.begin()
+            while (left := self._time.left) > 0:
                 parked = self._parked()
                 if parked != followed:
                     followed = parked
                     self._leave_out(tail, following, parked)
-                records = self._next(tail, min(left, LOOK_SECONDS))
+                records = self._next(tail, following, min(left, LOOK_SECONDS))
+                self._time.look(tail.unanswered)
                 if self._meter.is_due:
                     self._meter.say(self._places(tail))
                 if records is not None:
@@ -285,11 +294,33 @@ class OpenReader:
                 count,
             )
 
-    def _next(self, tail: TailReader, seconds: float) -> TailRecords | None:
+    def _next(
+        self, tail: TailReader, following: set[TopicPartition], seconds: float
+    ) -> TailRecords | None:
+        """The next rows; None if there are none within that time, or a partition is given up.
+
+        A range of a log that is gone, or ends too early, ends where it stands, if that is no error:
+        the next plan says what is lost. Its task waits for the end of the time, as the others do.
+        """
         if self._handled.is_full():
             tail.wait(seconds)
             return None
-        return tail.next_records(seconds)
+        try:
+            return tail.next_records(seconds)
+        except (DataLossError, UnknownTopicError) as error:
+            lost = [each for each in following if each == (error.topic, error.partition)]
+            if self._options.fail_on_data_loss or not lost:
+                raise
+            (partition,) = lost
+            self._deliver(partition, tail.delivered(partition))
+            tail.drop(partition)
+            following.remove(partition)
+            _log.warning(
+                "%s. No more of %s is read in this micro-batch (failOnDataLoss is false)",
+                error,
+                partition,
+            )
+            return None
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for handlers that run; for all others, too, if an end has no room for them."""
@@ -349,7 +380,7 @@ class OpenReader:
             for reader in self._following(partition):
                 self._put(reader.park(hashes))
                 if len(reader.delivered.parts) >= PARTS_MAX // 2:  # an end has room for so many
-                    self._until = self._seconds()
+                    self._time.end()
             self._read(tail, partition)
 
     def _following(self, partition: TopicPartition) -> list[RangeReader]:

@@ -351,6 +351,11 @@ class TailReader:
         tail = self._tails.get(topic_partition)
         return None if tail is None else tail.bounds
 
+    @property
+    def unanswered(self) -> list[TopicPartition]:
+        """The partitions that no answer has come for since :meth:`read` was called, ascending."""
+        return sorted(each for each, tail in self._tails.items() if tail.bounds is None)
+
     def leader_epochs(self, topic_partition: TopicPartition) -> LeaderEpochs:
         """The leader epochs of a partition's records read so far. May be called by any thread."""
         return self._read_epochs.get(topic_partition, NO_EPOCHS)

@@ -30,6 +30,7 @@ from kshare.options import EARLIEST, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign
 from kshare.read.reader import open_reader
+from kshare.read.reader.batch_time import ANSWER_SECONDS
 from kshare.read.reader.open_reader import OpenReader
 from kshare.testing import FakeCluster
 from tests.support.groups import group_config
@@ -113,6 +114,15 @@ def read_whole(cluster: FakeCluster, task: OpenTask, count: int) -> list[int]:
 
 def cluster_kafka(cluster: FakeCluster) -> Any:
     return options_of(cluster).kafka
+
+
+def reached_by(cluster: FakeCluster, task: OpenTask, partition: int) -> tuple[int, int]:
+    """The lowest and the highest offset at which a partition's ranges end."""
+    ends = ends_of(cluster, task).ends.items()
+    found = [
+        at for each, end in ends if each.partition.partition == partition for _, at in end.parts
+    ]
+    return min(found), max(found)
 
 
 def ends_of(cluster: FakeCluster, task: OpenTask) -> RangeEnds:
@@ -317,14 +327,67 @@ def test_deleted_records_are_an_error_that_names_the_option(
     assert "Going on at 20 (failOnDataLoss is false)" in caplog.text
 
 
+def test_a_log_that_ends_too_early_is_a_warning_without_fail_on_data_loss(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an unclean election, or in a topic that was made again; also if it runs again."""
+    both, seconds = task_of(partitions=2, begin=10), Seconds()  # partition 1 has no records
+    both = replace(both, milliseconds=100_000_000)
+    with EndLog(cluster_kafka(cluster)) as ends:
+        with pytest.raises(DataLossError, match=r"orders-1.* beyond the end of the log"):
+            rest(attempt(cluster, both, ends).batches())
+        options = options_of(cluster, fail_on_data_loss=False)
+        now: list[Mapping[str, KeyRanges]] = [{}]
+        reader = OpenReader(both, options, ends, seconds=seconds, parked=lambda: now[0])
+        batches = reader.batches()
+        assert take(batches, 50) == list(range(10, 60))
+        seconds.step = 0.5  # so that empty batches come
+        while "No more of orders-1 is read" not in caplog.text:
+            assert offsets_of(next(batches)) == []
+        seconds.step = 0.0
+        now[0] = {"orders": KeyRanges.of_hashes([key_hash(b"k3", 0)])}  # reads the others anew
+        cluster.produce("orders", [("k", "v")], partition=0)
+        assert take(batches, 1) == [60]
+        seconds.now = 1e9
+        assert rest(batches) == []
+    after = [reached_by(cluster, both, number) for number in (0, 1)]
+    assert after == [(60, 61), (10, 10)]
+    assert caplog.text.count("orders-1: offset 10 is wanted, the log holds 0 to 0") == 1
+
+
+def test_a_topic_that_is_deleted_is_a_warning_without_fail_on_data_loss(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A task without any partition waits for the end of its time."""
+    task, seconds = replace(task_of(partitions=2), milliseconds=100_000_000), Seconds()
+    options = options_of(cluster, fail_on_data_loss=False)
+    options = replace(options, kafka=replace(options.kafka, api_timeout_ms=1_000))
+    with EndLog(cluster_kafka(cluster)) as ends:
+        batches = OpenReader(task, options, ends, seconds=seconds).batches()
+        assert take(batches, 60) == list(range(60))
+        cluster.fail_topic("orders", "UNKNOWN_TOPIC_OR_PART")
+        cluster.fail("Fetch", ["UNKNOWN_TOPIC_OR_PART"] * 5)
+        seconds.step = 0.5  # so that empty batches come
+        while caplog.text.count("topic orders does not exist. No more of orders-") < 2:
+            assert offsets_of(next(batches)) == []
+        cluster.fail_topic("orders", "NO_ERROR")
+        cluster.stop_failing("Fetch")
+        cluster.produce("orders", [("k", "of another one")], partition=0)
+        assert offsets_of(next(batches)) == []
+        seconds.now = 1e9
+        assert rest(batches) == []
+    assert [reached_by(cluster, task, number) for number in (0, 1)] == [(60, 60), (0, 0)]
+
+
 class Forgetful:
     """A log of ends that keeps nothing."""
 
     def read(self, _: LogPosition, ranges: Sequence[OpenRange]) -> RangeEnds:
         return RangeEnds({each.id: each.hashes for each in ranges})
 
-    def append(self, ends: Mapping[EndKey, RangeEnd]) -> None:
+    def append(self, ends: Mapping[EndKey, RangeEnd]) -> bool:
         self.keys = [*getattr(self, "keys", []), *ends]
+        return True
 
 
 def test_it_ends_by_the_clock_if_the_batch_says_so(cluster: FakeCluster) -> None:
@@ -341,9 +404,85 @@ def test_it_ends_by_the_clock_if_the_batch_says_so(cluster: FakeCluster) -> None
         assert rest(again.batches()) == list(range(60))
 
 
+class SlowToLook(EndLog):
+    """A log of ends that takes longer to read than batches last."""
+
+    seconds: Seconds
+
+    def read(self, position: LogPosition, ranges: Sequence[OpenRange]) -> RangeEnds:
+        self.seconds.now += 1_000
+        return super().read(position, ranges)
+
+
+def test_time_begins_when_reading_does(cluster: FakeCluster) -> None:
+    with SlowToLook(cluster_kafka(cluster)) as ends:
+        ends.seconds = Seconds()
+        task = replace(task_of(), until_ms=61_000_000)
+        # The wall clock goes along: what is left of the time is what there is when reading begins.
+        clocks: dict[str, Any] = {"seconds": ends.seconds, "wall_clock": lambda: ends.seconds.now}
+        batches = attempt(cluster, task, ends, **clocks).batches()
+        assert take(batches, 60) == list(range(60))
+        ends.seconds.now += 60
+        assert rest(batches) == []
+        late = replace(task_of(name="late"), until_ms=1_500_000)
+        assert rest(attempt(cluster, late, ends, **clocks).batches()) == []
+
+
+def test_a_batch_that_is_shorter_than_a_round_trip_reads_what_is_there(
+    cluster: FakeCluster,
+) -> None:
+    cluster.delay(1, 150)
+    with EndLog(cluster_kafka(cluster)) as ends:
+        task = replace(task_of(), milliseconds=1)
+        assert rest(attempt(cluster, task, ends).batches()) == list(range(60))
+
+
+def test_a_partition_that_nobody_answers_for_holds_the_time_for_so_long(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.move_leader("orders", 1, None)
+    task, seconds = replace(task_of(partitions=2), milliseconds=100_000), Seconds()
+    with EndLog(cluster_kafka(cluster)) as ends:
+        batches = attempt(cluster, task, ends, seconds=seconds).batches()
+        assert take(batches, 60) == list(range(60))
+        seconds.now += ANSWER_SECONDS
+        seconds.step = 1
+        assert rest(batches) == []
+    assert "orders-1: no broker has answered for 5 s" in caplog.text
+    assert [reached_by(cluster, task, number) for number in (0, 1)] == [(60, 60), (0, 0)]
+
+
 def test_a_log_that_does_not_keep_ends_is_named(cluster: FakeCluster) -> None:
     task, ends = task_of(), Forgetful()
     reader = OpenReader(task, options_of(cluster), ends, seconds=Seconds(step=30))
     with pytest.raises(KafkaError, match=f"{RANGE_ENDS_TOPIC}, partition 0, .* orders, partition"):
         rest(reader.batches())
     assert len(set(ends.keys)) == len(ends.keys) == 100
+
+
+def test_ends_that_no_broker_takes_are_proposed_until_one_does(cluster: FakeCluster) -> None:
+    """As while the log of ends has too few replicas in sync: for longer than 100 writes take."""
+    task, options = task_of(), options_of(cluster)
+    kafka = replace(options.kafka, retry_backoff_ms=1, retry_backoff_max_ms=1)
+    with EndLog(kafka) as ends:
+        seconds = Seconds()
+        batches = OpenReader(task, replace(options, kafka=kafka), ends, seconds=seconds).batches()
+        assert take(batches, 60) == list(range(60))
+        cluster.fail("Produce", ["NOT_ENOUGH_REPLICAS"] * 120)
+        seconds.end()
+        assert rest(batches) == []
+    assert reached_by(cluster, task, 0) == (60, 60)
+
+
+def test_ends_that_no_broker_takes_in_time_are_an_error_with_the_cause(
+    cluster: FakeCluster,
+) -> None:
+    kafka = replace(cluster_kafka(cluster), api_timeout_ms=1_000)
+    with EndLog(kafka) as ends:
+        seconds = Seconds()
+        batches = attempt(cluster, task_of(), ends, seconds=seconds).batches()
+        assert take(batches, 60) == list(range(60))
+        cluster.fail("Produce", ["NOT_ENOUGH_REPLICAS"] * 1_000)
+        seconds.end()
+        with pytest.raises(KafkaError, match="in-sync replicas"):
+            rest(batches)
