@@ -226,7 +226,9 @@ class OpenReader:
         topic, partition = self._at(Step.FAIL)[0].range.id.partition
         return KafkaError(
             f"{topic}, partition {partition}: another attempt at this task has ended before this "
-            "one, and its end counts; this one has read further. Run again, it reads up to there",
+            "one, and its end counts; this one has read further. Run again, it reads up to there. "
+            "In local mode, or with spark.task.maxFailures=1, Spark runs it once, and the query "
+            "ends: give each use of a frame its own load(), or let tasks fail, as with local[*,4]",
             topic=topic,
             partition=partition,
         )
