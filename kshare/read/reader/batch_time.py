@@ -25,6 +25,9 @@ class BatchTime:
         task: The task.
         seconds: Source of time.
         wall_clock: Seconds since 1970.
+
+    Attributes:
+        counts: Whether it counts; until then, :meth:`look` is to be called.
     """
 
     def __init__(
@@ -35,7 +38,7 @@ class BatchTime:
         self._wall_clock = wall_clock
         self._length = task.milliseconds / 1000
         self._begun = self._until = 0.0
-        self._counts = False
+        self.counts = False
 
     def begin(self) -> None:
         """Reading begins. Once: what is followed to the end of the time is not followed again."""
@@ -51,8 +54,6 @@ class BatchTime:
         Args:
             unanswered: Those that have not.
         """
-        if self._counts:
-            return
         latest = self._begun + ANSWER_SECONDS
         now = min(self._seconds(), latest)
         if unanswered and now < latest:
@@ -64,7 +65,7 @@ class BatchTime:
                 join_names([str(each) for each in unanswered], 5),
                 ANSWER_SECONDS,
             )
-        self._counts = True
+        self.counts = True
         self._until = min(self._until, now + self._length)
 
     def end(self) -> None:

@@ -50,14 +50,7 @@ from kshare.read.reader.read_slice import read_slices
 from kshare.read.reader.reading_meter import ReadingMeter, Says, say_nothing
 from kshare.read.reader.tail_reader import LossTexts, NamedReset, TailReader, TailRecords
 
-__all__ = [
-    "IDLE_SECONDS",
-    "LOOK_SECONDS",
-    "Ends",
-    "Handled",
-    "OpenReader",
-    "no_parked",
-]
+__all__ = ["IDLE_SECONDS", "LOOK_SECONDS", "Ends", "Handled", "OpenReader", "no_parked"]
 
 _log = logging.getLogger(__name__)
 
@@ -270,7 +263,8 @@ class OpenReader:
                     followed = parked
                     self._leave_out(tail, following, parked)
                 records = self._next(tail, following, min(left, LOOK_SECONDS))
-                self._time.look(tail.unanswered)
+                if not self._time.counts:
+                    self._time.look(tail.unanswered)
                 if self._meter.is_due:
                     self._meter.say(self._places(tail))
                 if records is not None:
