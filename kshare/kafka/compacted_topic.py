@@ -54,10 +54,13 @@ class Changes:
     Attributes:
         rows: Records; those of one partition are in the order of its log.
         restarted: Whether the topic is gone or was made again: rows of earlier reads do not count.
+        is_cut: Whether a log begins after what was to be read next: rows were deleted, and not by
+            compaction, which leaves the begin of a log where it is.
     """
 
     rows: tuple[Row, ...]
     restarted: bool = False
+    is_cut: bool = False
 
 
 class CompactedTopic:
@@ -92,7 +95,6 @@ class CompactedTopic:
         self._kafka = kafka
         self._spec = spec
         self._admin = admin
-        self._read_committed = read_committed
         self._choose = choose
         # What is not committed yet is part of the log: its end is the high watermark.
         self._cluster = Cluster(replace(kafka, read_committed=False))
@@ -251,12 +253,14 @@ class CompactedTopic:
         positions = dict.fromkeys(ends, 0) if restarted else dict(self._positions)
         new = {tp: end for tp, end in ends.items() if positions[tp] < end}
         rows: list[Row] = []
+        is_cut = False
         if new:
             for tp, first in self._cluster.earliest(new).items():
+                is_cut |= first > positions[tp]
                 positions[tp] = max(positions[tp], first)
             self._fetch(positions, new, rows)
         self._positions = positions
-        return Changes(tuple(rows), restarted)
+        return Changes(tuple(rows), restarted, is_cut)
 
     def _ends_before(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """The partitions that end before what was read of them."""
@@ -277,7 +281,7 @@ class CompactedTopic:
                 message = consumer.poll(_POLL_SECONDS)
                 # An error of no topic is one of the group, which is never joined.
                 if message is not None and message.topic() is not None:
-                    self._take(message, positions, ends, rows)
+                    self._take(message, positions, rows)
                 elif time.monotonic() > deadline:
                     raise self._timeout(behind[0], positions, ends)
         finally:
@@ -287,7 +291,6 @@ class CompactedTopic:
         self,
         message: Message,
         positions: dict[TopicPartition, int],
-        ends: Mapping[TopicPartition, int],
         rows: list[Row],
     ) -> None:
         tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
@@ -297,10 +300,9 @@ class CompactedTopic:
             rows.append(Row(tp.partition, offset, _bytes(message.key()), _bytes(message.value())))
             positions[tp] = offset + 1
         elif error.code() == _END:
-            # Compaction leaves gaps before the end, and transactions leave marks. What is not
-            # decided yet is waited for.
-            end = (offset or 0) if self._read_committed else ends.get(tp, 0)
-            positions[tp] = max(positions.get(tp, 0), end)
+            # Compaction leaves gaps before the end, and transactions leave marks. It is the end as
+            # the broker that answers knows it: one that is behind has more later.
+            positions[tp] = max(positions.get(tp, 0), offset or 0)
         elif kind_of(error) not in PASSING:
             raise kafka_error(error, f"read {self.name}", topic=tp.topic, partition=tp.partition)
 
@@ -322,8 +324,10 @@ class CompactedTopic:
 
 
 def _consumer_config(kafka: KafkaConfig, group: str, *, read_committed: bool) -> dict[str, Any]:
+    config = librdkafka_config(kafka)
+    config.pop("client.rack", None)  # a follower is behind, and every read waits for the end
     return {
-        **librdkafka_config(kafka),
+        **config,
         "group.id": kafka.group_id or group,
         "enable.auto.commit": False,
         "enable.partition.eof": True,

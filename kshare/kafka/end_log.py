@@ -181,8 +181,12 @@ class EndLog:
             self._reading, self._found, self.live = (position, batch), [], None
             self._seen.setdefault(batch, _Seen(position.partition, set()))
         changes = self._attempted(self._rows.read)
-        if is_other or changes.restarted:
-            self._lose(position, "was made again since" if is_other else "ends before that")
+        if is_other:
+            self._lose(position, "was made again since")
+        elif changes.restarted:
+            self._lose(position, "ends before that")
+        elif changes.is_cut:
+            self._lose(position, "begins after that")
         self._take(batch, changes)
         return no_ends(ranges).read(self._found)
 

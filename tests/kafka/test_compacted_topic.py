@@ -8,14 +8,15 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import KafkaError as RdKafkaError
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, FetchTimeoutError, KafkaError, UnknownTopicError
+from kshare.kafka import compacted_topic
 from kshare.kafka.cluster import Cluster
 from kshare.kafka.compacted_topic import Changes, CompactedTopic, Row
 from kshare.kafka.topics import TopicSpec
@@ -171,6 +172,98 @@ def test_a_read_that_takes_too_long_names_what_is_left(
         pytest.raises(FetchTimeoutError, match=r"within 0\.4 s: is a transaction open there"),
     ):
         topic.read()
+
+
+class Ends:
+    """A consumer whose broker names its end: at first a former one, if that is given."""
+
+    def __init__(self, consumer: Consumer, former: int | None, beyond: int) -> None:
+        self._consumer = consumer
+        self._former = former
+        self._beyond = beyond
+
+    def poll(self, seconds: float) -> Any:
+        if self._former is not None:
+            offset, self._former = self._former, None
+            return self._end(0, offset)
+        message = self._consumer.poll(seconds)
+        if message is None or message.error() is None:
+            return message
+        return self._end(message.partition() or 0, (message.offset() or 0) + self._beyond)
+
+    @staticmethod
+    def _end(partition: int, offset: int) -> Any:
+        return SimpleNamespace(
+            topic=lambda: SPEC.name,
+            partition=lambda: partition,
+            offset=lambda: offset,
+            error=lambda: RdKafkaError(RdKafkaError._PARTITION_EOF),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+
+def let_end(
+    monkeypatch: pytest.MonkeyPatch, *, former: int | None = None, beyond: int = 0
+) -> list[dict[str, Any]]:
+    """Let ends be named so; returns the configurations of the consumers that are made."""
+    made: list[dict[str, Any]] = []
+
+    def consumer(config: dict[str, Any], **more: Any) -> Ends:
+        made.append(config)
+        return Ends(Consumer(config, **more), former, beyond)
+
+    monkeypatch.setattr(compacted_topic, "Consumer", consumer)
+    return made
+
+
+def test_compaction_leaves_gaps(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before the end: there the broker answers that no more comes."""
+    latest = Cluster.latest
+
+    def beyond(self: Cluster, partitions: Any) -> dict[TopicPartition, int]:
+        return {tp: end + 1 for tp, end in latest(self, partitions).items()}
+
+    let_end(monkeypatch, beyond=1)
+    monkeypatch.setattr(Cluster, "latest", beyond)
+    with closing(table(cluster, choose=lambda _: (0,))) as topic:
+        topic.write([(b"a", b"1")], 0)
+        assert topic.read() == Changes((Row(0, 0, b"a", b"1"),))
+        assert topic.read() == Changes(())
+
+
+@pytest.mark.parametrize("read_committed", [False, True])
+def test_what_a_broker_that_is_behind_does_not_have_yet_is_waited_for(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, read_committed: bool
+) -> None:
+    let_end(monkeypatch, former=0)
+    with closing(table(cluster, read_committed=read_committed)) as topic:
+        topic.write([(b"a", b"1"), (b"b", b"2")], 0)
+        assert [row.key for row in topic.read().rows] == [b"a", b"b"]
+
+
+def test_no_follower_is_read(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = let_end(monkeypatch)
+    near = replace(kafka(cluster), client_rack="near")
+    with closing(CompactedTopic(near, SPEC)) as topic:
+        topic.write([(b"a", b"1")], 0)
+        assert len(topic.read().rows) == 1
+    assert [config.get("client.rack") for config in made] == [None]
+
+
+def test_a_log_that_begins_after_what_is_to_be_read_is_cut(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(table(cluster)) as topic:
+        topic.write([(b"1", b""), (b"2", b""), (b"3", b"")], 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Cluster, "earliest", lambda self, tps: dict.fromkeys(tps, 2))
+            topic.seek(0, 1)
+            assert topic.read() == Changes((Row(0, 2, b"3", b""),), is_cut=True)
+            assert not topic.read().is_cut
+            topic.seek(0, 2)
+            assert not topic.read().is_cut
 
 
 def test_a_topic_that_was_made_again_is_read_from_its_start(

@@ -19,7 +19,7 @@ from kshare.errors import (
     InternalTopicError,
     RecordRefusedError,
 )
-from kshare.kafka.cluster import TopicConfig
+from kshare.kafka.cluster import Cluster, TopicConfig
 from kshare.kafka.compacted_topic import CompactedTopic
 from kshare.kafka.end_log import EndLog
 from kshare.kafka.topics import RANGE_ENDS_TOPIC, TopicSpec, is_internal
@@ -174,6 +174,27 @@ def test_a_log_that_was_cut_is_an_error_or_a_warning(
         assert not log.read(beyond, [each]).ends
         log.append({EndKey(each.id, "0"): end(7)})
         assert log.read(beyond, [each]).ends == {each.id: end(7)}
+    assert [r for r in caplog.records if "Going on" in r.message]
+
+
+def test_a_log_whose_begin_was_deleted_is_an_error_or_a_warning(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By cleanup.policy=delete while a query is stopped, or kafka-delete-records."""
+    (each,) = ranges_of("b")
+    with end_log(cluster) as log:
+        at = log.position()
+        log.read(at, [each])
+        log.append({EndKey(each.id, "0"): end(7)})
+        log.append({EndKey(each.id, "1"): end(8)})
+        monkeypatch.setattr(Cluster, "earliest", lambda self, tps: dict.fromkeys(tps, 1))
+    with end_log(cluster) as log:
+        for _ in range(2):
+            with pytest.raises(DataLossError, match=r"offset 0, and it begins after that.*set"):
+                log.read(at, [each])
+        assert log.read(replace(at, offset=1), [each]).ends == {each.id: end(8)}
+    with end_log(cluster, fail_on_data_loss=False) as log:
+        assert log.read(at, [each]).ends == {each.id: end(8)}
     assert [r for r in caplog.records if "Going on" in r.message]
 
 

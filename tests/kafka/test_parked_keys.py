@@ -364,19 +364,6 @@ def test_a_topic_that_was_made_anew(cluster: FakeCluster, monkeypatch: pytest.Mo
         assert len(keys.parked()) == 3
 
 
-def test_compaction_leaves_gaps(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also before the end: there the broker answers that no more comes."""
-    with closing(keys_of(cluster)) as keys:
-        keys.park("t", [A])
-        ends = Cluster.latest
-        monkeypatch.setattr(
-            Cluster,
-            "latest",
-            lambda self, places: {place: end + 1 for place, end in ends(self, places).items()},
-        )
-        assert set(keys.parked()) == {("t", A)}
-
-
 def test_a_part_that_was_read_before_an_error_does_not_count(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ _FIRST_LINE_MAX = 4 << 10  # of a stranger
 _CONNECTIONS_MAX = 1_000
 _HELLO_SECONDS_MAX = 10.0
 _TICK_SECONDS = 1.0
+_NOWHERE = ("", 0)  # to which tasks report nothing
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ class FeedbackServer:
         self._without = without
         self._key = secrets.token_bytes(32)
         self._ends = _TaskEnds()
-        self._listener: socket.socket | None = None
+        self._address: tuple[str, int] = _NOWHERE  # unless the server listens
         self._thread: threading.Thread | None = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._closed = False
@@ -79,14 +80,15 @@ class FeedbackServer:
         self._has_warned = False
 
     def start(self) -> bool:
-        """Start listening if not already; return whether the server is listening.
+        """Start listening if that was not tried; return whether the server is listening.
 
         Never raises: feedback is best effort.
         """
-        if self._listener is not None or self._closed:
-            return self._listener is not None
+        if self._thread is not None or self._closed:
+            return self._address != _NOWHERE
+        listener = None
         try:
-            self._listener = _listen(self._hint)
+            listener = _listen(self._hint)
             self._wake = socket.socketpair()
         except OSError as error:
             _log.warning(
@@ -96,11 +98,14 @@ class FeedbackServer:
                 *self._hint,
                 error,
             )
-            if self._listener is not None:
-                self._listener.close()
-            self._listener, self._closed = None, True
+            if listener is not None:
+                listener.close()
+            self._closed = True
             return False
-        self._thread = threading.Thread(target=self._run, name="kshare-feedback", daemon=True)
+        self._address = listener.getsockname()[:2]
+        self._thread = threading.Thread(
+            target=self._run, args=(listener,), name="kshare-feedback", daemon=True
+        )
         self._thread.start()
         return True
 
@@ -112,7 +117,7 @@ class FeedbackServer:
         with contextlib.suppress(OSError):
             self._wake[1].close()  # which the thread sees
         self._thread.join()
-        self._thread = self._listener = None
+        self._thread = None
 
     def ticket(self, batch: str, number: int, *, hold: bool) -> Ticket:
         """Make a ticket; what comes with it is kept until the batch is forgotten.
@@ -123,8 +128,7 @@ class FeedbackServer:
             hold: See :class:`~kshare.query.feedback.messages.Ticket`.
         """
         self._ends.expect(TicketId(batch, number))
-        host, port = ("", 0) if self._listener is None else self._listener.getsockname()[:2]
-        return Ticket(host, port, self._key, batch, number, hold)
+        return Ticket(*self._address, self._key, batch, number, hold)
 
     def reports(self, batch: str, *, wait_seconds: float = 0.0) -> dict[int, SliceEnd]:
         """Reported ends of a batch's tasks, by ticket number.
@@ -149,39 +153,40 @@ class FeedbackServer:
 
     # -- the thread -------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        assert self._listener is not None
+    def _run(self, listener: socket.socket) -> None:
         assert self._wake is not None
         listen_at = 0.0
         with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(self._wake[0], selectors.EVENT_READ)
             try:
+                selector.register(listener, selectors.EVENT_READ)
+                selector.register(self._wake[0], selectors.EVENT_READ)
                 while not self._closed:
                     for key, _ in selector.select(_TICK_SECONDS):
-                        if key.fileobj is not self._listener:
+                        if key.fileobj is not listener:
                             if key.data is not None:
                                 self._receive(selector, key.data)
-                        elif not self._accept(selector):
+                        elif not self._accept(selector, listener):
                             # The connection waits on, and would wake this thread at once.
-                            selector.unregister(self._listener)
+                            selector.unregister(listener)
                             listen_at = time.monotonic() + _TICK_SECONDS
-                    if self._listener not in selector.get_map() and time.monotonic() >= listen_at:
-                        selector.register(self._listener, selectors.EVENT_READ)
+                    if listener not in selector.get_map() and time.monotonic() >= listen_at:
+                        listen_at = time.monotonic() + _TICK_SECONDS
+                        with contextlib.suppress(OSError):  # the system watches no more files
+                            selector.register(listener, selectors.EVENT_READ)
                     self._drop_silent(selector)
             except Exception:
                 _log.exception("feedback from tasks has ended; the planner goes on without")
             finally:
+                self._address = _NOWHERE
                 for key in list(selector.get_map().values()):
                     with contextlib.suppress(OSError):
                         key.fileobj.close()  # type: ignore[union-attr]
-                self._listener.close()
+                listener.close()
 
-    def _accept(self, selector: selectors.BaseSelector) -> bool:
+    def _accept(self, selector: selectors.BaseSelector, listener: socket.socket) -> bool:
         """Take a connection; return False if that is not possible now, say without a free file."""
-        assert self._listener is not None
         try:
-            accepted, _ = self._listener.accept()
+            accepted, _ = listener.accept()
         except (BlockingIOError, ConnectionError):
             return True  # it has gone again
         except OSError as error:
@@ -196,7 +201,12 @@ class FeedbackServer:
         with contextlib.suppress(OSError):
             # A machine that is gone says nothing: notice it some day.
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        selector.register(accepted, selectors.EVENT_READ, _Peer(accepted, time.monotonic()))
+        try:
+            selector.register(accepted, selectors.EVENT_READ, _Peer(accepted, time.monotonic()))
+        except OSError as error:  # the system watches no more files
+            accepted.close()
+            self._warn_of_rejected(str(error))
+            return False
         return True
 
     def _warn_of_rejected(self, why: str) -> None:

@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import pickle
+import selectors
 import socket
 import struct
 import threading
@@ -315,6 +316,40 @@ def test_connections_are_taken_again_some_time_after_that_has_failed(
         assert result(server).end == 120
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "Too many open files" in caplog.text
+
+
+def test_connections_that_the_system_does_not_watch_are_dropped(
+    server: FeedbackServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(server_module, "_TICK_SECONDS", 0.01)
+    ticket = server.ticket("b", 0, hold=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(selectors.DefaultSelector, "register", full)
+        with closing(Stranger(ticket)) as stranger:
+            assert stranger.is_dropped()
+    (warning,) = caplog.records
+    assert "No space left on device" in warning.message
+
+
+def test_a_server_whose_thread_has_ended_gives_tickets_that_lead_nowhere(
+    server: FeedbackServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("never seen before")
+
+    monkeypatch.setattr(server_module, "decode", broken)
+    monkeypatch.setattr(FeedbackServer, "_reject", broken)
+    with closing(Stranger(server.ticket("b", 0, hold=False))) as stranger:
+        stranger.say(b"anything\n")
+        until(lambda: not server.start())
+    assert "the planner goes on without" in caplog.text
+    ticket = server.ticket("b", 1, hold=False)
+    assert ticket.port == 0
+    tell(ticket)
+    assert server.reports("b", wait_seconds=0.01) == {}
 
 
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
