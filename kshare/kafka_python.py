@@ -25,7 +25,6 @@ with warnings.catch_warnings():
         OffsetFetchRequest,
         SyncGroupRequest,
     )
-    from kafka.protocol.consumer.fetch import FetchRequest
     from kafka.protocol.consumer.offsets import ListOffsetsRequest
     from kafka.protocol.metadata import (
         ApiVersionsRequest,
@@ -46,7 +45,6 @@ __all__ = [
     "DescribeGroupsRequest",
     "DescribeProducersRequest",
     "EndTxnRequest",
-    "FetchRequest",
     "FindCoordinatorRequest",
     "HeartbeatRequest",
     "InitProducerIdRequest",

@@ -24,8 +24,8 @@ from kshare.kafka.compacted_topic import Row
 from kshare.kafka.parked_keys import ParkedKeys
 from kshare.kafka.policies import Policies
 from kshare.kafka.protocol.api_versions import parse_api_versions
+from kshare.kafka.protocol.fetch import parse_fetch_response
 from kshare.kafka.protocol.frames import ProtocolError
-from kshare.kafka.protocol.messages import parse_fetch_response
 from kshare.processing import Processor
 from kshare.query.feedback import messages
 from kshare.query.produce import ledger_state

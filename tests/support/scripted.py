@@ -133,8 +133,8 @@ class ScriptedLog:
         return len(self._waiting)
 
     def send(self, request: Any) -> None:
-        wanted = request.topics[0].partitions[0]
-        self.fetches.append((wanted.fetch_offset, wanted.partition_max_bytes))
+        wanted = request.fetches[0]
+        self.fetches.append((wanted.offset, wanted.max_bytes))
         self._waiting.append(wanted)
 
     def receive_ready(self) -> memoryview | None:
@@ -142,19 +142,19 @@ class ScriptedLog:
 
     def receive(self) -> memoryview:
         wanted = self._waiting.pop(0)
-        room = min(self.response_bytes, wanted.partition_max_bytes)
+        room = min(self.response_bytes, wanted.max_bytes)
         records, reached = b"", 0
         for end, data in self._batches:
-            if end > wanted.fetch_offset and (not records or len(records) + len(data) <= room):
+            if end > wanted.offset and (not records or len(records) + len(data) <= room):
                 records += data
                 reached = end
             elif records:
                 break
-        assert records, f"nothing there at offset {wanted.fetch_offset}"
+        assert records, f"nothing there at offset {wanted.offset}"
         touching = [
             struct.pack(">qq", producer, first)
             for producer, first, stop in self._aborted
-            if first < reached and stop >= wanted.fetch_offset
+            if first < reached and stop >= wanted.offset
         ]
         return self.response(records, touching)
 
@@ -218,7 +218,7 @@ class ScriptedReplica(ScriptedLog):
             self._waiting.pop(0)
             return self.response(error=answer)
         rack = self.racks[len(self.racks) - len(self._waiting)]
-        offset = self._waiting[0].fetch_offset
+        offset = self._waiting[0].offset
         if rack and self.names is not None:
             self._waiting.pop(0)
             return self.response(preferred=self.names)

@@ -109,18 +109,14 @@ class ScriptedConnection:
         fault = self._cluster.next_fault("send", self._node)
         if fault is not None:
             raise fault
-        parts = [
-            (TopicPartition(topic.topic, part.partition), part)
-            for topic in request.topics
-            for part in topic.partitions
-        ]
+        parts = [(part.topic_partition, part) for part in request.fetches]
         assert len({partition for partition, _ in parts}) == len(parts)
         self._cluster.fetches.append(
             Fetch(
                 self._node,
                 self._cluster.clock.now,
                 request.max_bytes,
-                {partition: part.fetch_offset for partition, part in parts},
+                {partition: part.offset for partition, part in parts},
             )
         )
         self.requests.append((request, parts))
@@ -257,7 +253,13 @@ class ScriptedCluster(BrokerPool):
         self, node: int, request: Any, parts: Sequence[tuple[TopicPartition, Any]]
     ) -> memoryview:
         throttles = self.throttles_ms.get(node, [])
-        body = struct.pack(">ihii", throttles.pop(0) if throttles else 0, 0, 0, len(request.topics))
+        body = struct.pack(
+            ">ihii",
+            throttles.pop(0) if throttles else 0,
+            0,
+            0,
+            len({partition.topic for partition, _ in parts}),
+        )
         room, is_empty, topic = min(self.response_bytes, request.max_bytes), True, None
         for partition, part in parts:
             if partition.topic != topic:
@@ -266,13 +268,13 @@ class ScriptedCluster(BrokerPool):
                 name = topic.encode()
                 body += struct.pack(">h", len(name)) + name + struct.pack(">i", count)
             log = self.logs[partition]
-            code = self._error(node, log, part.fetch_offset)
+            code = self._error(node, log, part.offset)
             records, aborted = b"", list[bytes]()
             if not code:
-                limit = min(room, part.partition_max_bytes)
-                records, aborted = log.fetch(part.fetch_offset, limit, at_least_one=is_empty)
+                limit = min(room, part.max_bytes)
+                records, aborted = log.fetch(part.offset, limit, at_least_one=is_empty)
             if records:
-                self.served.append((partition, part.fetch_offset))
+                self.served.append((partition, part.offset))
             room, is_empty = max(0, room - len(records)), is_empty and not records
             body += struct.pack(
                 ">ihqqqi", partition.partition, code, log.end, log.end, log.start, len(aborted)

@@ -24,15 +24,14 @@ from kshare.kafka.protocol.background import abandon, begin
 from kshare.kafka.protocol.brokers import Brokers
 from kshare.kafka.protocol.connection import BrokerConnection
 from kshare.kafka.protocol.error_codes import ErrorCode, Kind
-from kshare.kafka.protocol.messages import (
-    Address,
+from kshare.kafka.protocol.fetch import (
     FetchAnswer,
     PartitionFetch,
     fetch_request,
     fetch_version,
-    list_offsets,
     parse_fetch_response,
 )
+from kshare.kafka.protocol.messages import Address, list_offsets
 from kshare.kafka.protocol.retry import boot_time, retry_backoff
 from kshare.options import KafkaConfig
 from kshare.read.decode.batch_index import index_batches

@@ -13,8 +13,9 @@ from kshare.read.decode.layout import BATCH, BatchCount
 __all__ = ["BatchIndex", "corrupt", "index_batches", "refuse"]
 
 _FEW_BATCHES = 64
-_EPOCH_BYTES = np.arange(4) + 12 - 61
+_EPOCH_AT = 12 - 61
 """Offset of partitionLeaderEpoch, from the first byte behind a batch's head on."""
+_EPOCH_BYTES = np.arange(4) + _EPOCH_AT
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,10 @@ class BatchIndex:
         """
         if not len(self.batches):
             return ()
+        if len(self.batches) == 1:  # as where records come one by one: it takes a tenth of the time
+            at = int(self.batches["start"][0]) + _EPOCH_AT
+            epoch = int.from_bytes(self.source.data[at : at + 4], signed=True)
+            return ((int(self.batches["base_offset"][0]), epoch),)
         bytes_of = self.batches["start"][:, np.newaxis] + _EPOCH_BYTES
         epochs = self.source[bytes_of].view(">i4").ravel()
         if (epochs == epochs[0]).all():  # as nearly always

@@ -254,8 +254,12 @@ class Columns:
         self._fixed: dict[str, Any] = dict.fromkeys(name for name in _FIXED if name in built)
         self._rooms = {name: _Room() for name in _BINARY if name in built}
         self._max_rows = max_rows
-        self._pool = pa.system_memory_pool() if max_rows <= SMALL_ROWS else None
+        self._unused_rows = 0  # for which there are columns that nothing was written to
         self.state = ScanState(max_bytes=max_bytes)
+
+    @property
+    def _pool(self) -> pa.MemoryPool | None:
+        return pa.system_memory_pool() if self._max_rows <= SMALL_ROWS else None
 
     @property
     def rows(self) -> int:
@@ -267,13 +271,24 @@ class Columns:
         rows = max(1, min(rows, self._max_rows))
         state = self.state
         state.rows, state.max_rows = 0, rows
-        self._fixed = {name: allocate(_width(name) * rows, self._pool) for name in self._fixed}
+        unused, self._unused_rows = self._unused_rows, 0
+        if rows <= unused:
+            return
+        pool = self._pool
+        self._fixed = {name: allocate(_width(name) * rows, pool) for name in self._fixed}
         for name, buffer in self._fixed.items():
             setattr(state, _FIXED[name], buffer.address)
         self._binaries = {
-            name: _Binary(self._column(name), rows, room.bytes_for(rows), self._pool)
+            name: _Binary(self._column(name), rows, room.bytes_for(rows), pool)
             for name, room in self._rooms.items()
         }
+
+    def keep(self) -> None:
+        """Use the columns for the next record batch: all was scanned, and there is no row.
+
+        As with most responses, where a key range is one of several.
+        """
+        self._unused_rows = self.state.max_rows
 
     def reserve(self) -> bool:
         """After FULL: make room for the next record; False: finish the record batch first."""

@@ -179,6 +179,8 @@ class Decoder:
                     columns.begin(min(most + 1, left))
         if columns.rows:
             yield columns.finish()
+        else:
+            columns.keep()
 
     def count(
         self, index: BatchIndex, aborted: Sequence[tuple[int, int]], limit: int

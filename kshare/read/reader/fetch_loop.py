@@ -31,7 +31,8 @@ from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError, RecordError, UnknownTopicError
 from kshare.kafka.protocol.background import NotYetError
 from kshare.kafka.protocol.brokers import Brokers, Leader
-from kshare.kafka.protocol.messages import Address, FetchAnswer, PartitionFetch, list_offsets
+from kshare.kafka.protocol.fetch import FetchAnswer, PartitionFetch
+from kshare.kafka.protocol.messages import Address, list_offsets
 from kshare.kafka.protocol.retry import Clock
 from kshare.options import SourceOptions
 from kshare.read.reader.fetcher import Fetcher

@@ -14,15 +14,15 @@ from kshare.core.progress import TopicPartition
 from kshare.core.waits import Wait
 from kshare.kafka.protocol.brokers import Brokers
 from kshare.kafka.protocol.connection import BrokerConnection
-from kshare.kafka.protocol.frames import ProtocolError
-from kshare.kafka.protocol.messages import (
-    Address,
+from kshare.kafka.protocol.fetch import (
     FetchAnswer,
     PartitionFetch,
     fetch_request,
     fetch_version,
     parse_fetch_response,
 )
+from kshare.kafka.protocol.frames import ProtocolError
+from kshare.kafka.protocol.messages import Address
 from kshare.kafka.protocol.retry import Clock
 from kshare.kafka.protocol.wait_log import WaitLog
 from kshare.options import KafkaConfig

@@ -29,7 +29,7 @@ from kshare.errors import RecordError, UnknownTopicError
 from kshare.kafka.protocol import error_codes
 from kshare.kafka.protocol.brokers import Brokers, ReadReplica
 from kshare.kafka.protocol.error_codes import ErrorCode
-from kshare.kafka.protocol.messages import FetchAnswer, PartitionFetch
+from kshare.kafka.protocol.fetch import FetchAnswer, PartitionFetch
 from kshare.kafka.protocol.retry import Clock, RetryDeadline
 from kshare.options import SourceOptions
 from kshare.read.decode.batch_index import BatchIndex, index_batches

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kshare.core.slice_end import Cursor, KeySample, RecordLimit, SliceEnd
 from kshare.core.tasks import FetchGroup, PlannedSlice
-from kshare.kafka.protocol.messages import PartitionFetch
+from kshare.kafka.protocol.fetch import PartitionFetch
 from kshare.options import KafkaConfig, SourceOptions
 from kshare.read.decode.codecs import Arena
 from kshare.read.decode.records import ROWS_MAX, BatchIndex, Decoder

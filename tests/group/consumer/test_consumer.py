@@ -18,7 +18,7 @@ from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.subscriber import partitions_only
 from kshare.group.message import CHUNK_ROWS, Chunk, Message
 from kshare.kafka.protocol.connection import BrokerConnection
-from kshare.kafka.protocol.messages import PartitionFetch, fetch_request
+from kshare.kafka.protocol.fetch import PartitionFetch, fetch_request
 from kshare.options import KafkaConfig
 from kshare.read.reader import fetcher
 from kshare.testing import FakeCluster, Record

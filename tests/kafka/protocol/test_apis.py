@@ -3,23 +3,33 @@
 import ast
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.consumer.fetch import FetchRequest as TheirFetchRequest
+from kafka.protocol.consumer.fetch import FetchResponse as TheirFetchResponse
 
 import kshare
 from kshare import kafka_python
 from kshare.core.progress import TopicPartition
 from kshare.kafka.protocol.apis import APIS, Feature, api_of, lacks
-from kshare.kafka.protocol.messages import FetchAnswer, parse_fetch_response
+from kshare.kafka.protocol.fetch import (
+    FetchAnswer,
+    FetchRequest,
+    PartitionFetch,
+    parse_fetch_response,
+)
 from tests.support.effort import examples
+from tests.support.groups import group_config
 from tests.support.services import EVENT_HUBS
 
 _classes: list[Any] = [each for each in vars(kafka_python).values() if inspect.isclass(each)]
 REQUESTS = {each.API_KEY: each for each in _classes if each.__name__.endswith("Request")}
+REQUESTS[FetchRequest.API_KEY] = TheirFetchRequest  # ours is coded by hand
 
 
 def test_each_request_of_ours_is_in_the_table() -> None:
@@ -113,6 +123,76 @@ answers = st.builds(
 )
 
 
+a_size = st.integers(0, 2**31 - 1)
+by_partition = st.dictionaries(
+    st.builds(TopicPartition, st.sampled_from(["t", "ü"]), st.integers(0, 3)),
+    st.tuples(st.integers(0, 2**62), a_size),
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("version", range(APIS[1].lowest, APIS[1].highest + 1))
+@examples(25)
+@given(
+    wanted=by_partition,
+    limits=st.tuples(a_size, a_size, a_size),
+    committed=st.booleans(),
+    rack=st.sampled_from(["", "east"]),
+)
+def test_a_fetch_request_is_the_same_in_each_version(
+    version: int,
+    wanted: dict[TopicPartition, tuple[int, int]],
+    limits: tuple[int, int, int],
+    committed: bool,
+    rack: str,
+) -> None:
+    """To the byte, as kafka-python writes it."""
+    wait_ms, min_bytes, max_bytes = limits
+    kafka = replace(
+        group_config("localhost:9092").kafka,
+        fetch_max_wait_ms=wait_ms,
+        fetch_min_bytes=min_bytes,
+        read_committed=committed,
+    )
+    fetches = [PartitionFetch(tp, *asked) for tp, asked in sorted(wanted.items())]
+    ours = FetchRequest(version, kafka, fetches, max_bytes=max_bytes, rack_id=rack)
+    topic = TheirFetchRequest.FetchTopic
+    theirs = TheirFetchRequest(
+        version=version,
+        max_wait_ms=wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=int(committed),
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            topic(
+                topic=name,
+                partitions=[
+                    topic.FetchPartition(
+                        partition=tp.partition,
+                        current_leader_epoch=-1,
+                        fetch_offset=offset,
+                        log_start_offset=-1,
+                        partition_max_bytes=size,
+                    )
+                    for tp, offset, size in fetches
+                    if tp.topic == name
+                ],
+            )
+            for name in sorted({tp.topic for tp in wanted})
+        ],
+        forgotten_topics_data=[],
+        rack_id=rack,
+    )
+    for request in (ours, theirs):
+        request.with_header(correlation_id=7, client_id="kshäre")
+    for header, framed in ((True, True), (True, False), (False, False)):
+        assert ours.encode(header=header, framed=framed) == theirs.encode(
+            header=header, framed=framed
+        )
+
+
 @pytest.mark.parametrize("version", range(APIS[1].lowest, APIS[1].highest + 1))
 @examples(25)
 @given(
@@ -130,7 +210,7 @@ def test_a_fetch_response_is_the_same_in_each_version(
 ) -> None:
     """What a version does not have is unknown; the rest is as kafka-python writes it."""
     has_session, has_start, has_replica = version >= 7, version >= 5, version >= 11
-    made = kafka_python.ResponseClassRegistry._response_class_registry[1]
+    made = TheirFetchResponse
     topic, part = made.FetchableTopicResponse, made.FetchableTopicResponse.PartitionData
     topics = [
         topic(

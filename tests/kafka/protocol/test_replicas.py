@@ -258,7 +258,7 @@ class OpenTransaction(Slow):
         return self.receive()
 
     def receive(self) -> memoryview:
-        if self._waiting[0].fetch_offset == self.stable:
+        if self._waiting[0].offset == self.stable:
             self.answers = [EMPTY]
         return super().receive()
 

@@ -431,3 +431,26 @@ def test_columns_are_begun_once_for_a_response_that_fits_into_them(
     assert [rows.batch.num_rows for rows in found] == [count]
     # Three columns of fixed width; keys, values and raw headers: offsets, validity and bytes.
     assert allocate.call_count == 3 + 3 * 3
+
+
+def test_columns_that_got_no_row_are_those_of_the_next_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a key range is one of several, most responses have nothing for it."""
+    allocate = Mock(wraps=columns.allocate)
+    monkeypatch.setattr(columns, "allocate", allocate)
+    decoder = Decoder(slice_of(), columns=list(COLUMNS), keys={b"of nobody"})
+    for base in range(0, 30, 3):
+        assert list(decoder.decode(indexed([simple(base, 3)], base))) == []
+    assert allocate.call_count == 3 + 3 * 3
+
+
+@given(st.lists(st.tuples(responses(), st.integers(0, 40)), max_size=4), slices())
+def test_what_a_decoder_has_decoded_before_changes_nothing(
+    read: list[tuple[list[tuple[Batch, list[Rec]]], int]], slice_: Slice
+) -> None:
+    decoder = Decoder(slice_, columns=list(COLUMNS))
+    for response, floor in read:
+        index = indexed([batch for batch, _ in response], floor)
+        new = Decoder(slice_, columns=list(COLUMNS))
+        assert list(record_batches(decoder, index)) == list(record_batches(new, index))

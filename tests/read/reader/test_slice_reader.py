@@ -22,8 +22,9 @@ from kshare.errors import (
 from kshare.kafka.protocol import broker_pool
 from kshare.kafka.protocol.broker_pool import BrokerPool
 from kshare.kafka.protocol.connection import BrokerConnection, Connection
+from kshare.kafka.protocol.fetch import parse_fetch_response
 from kshare.kafka.protocol.frames import ProtocolError
-from kshare.kafka.protocol.messages import Address, parse_fetch_response
+from kshare.kafka.protocol.messages import Address
 from kshare.read.decode.columns import Rows
 from kshare.read.decode.records import BatchIndex, Decoder
 from kshare.read.reader.read_slice import reader_options
