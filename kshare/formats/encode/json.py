@@ -86,8 +86,9 @@ def _text(cells: Cells) -> pa.Array:
 def _object(cells: Cells) -> pa.Array:
     members = []
     begun = np.zeros(len(cells), np.bool_)
-    for field in cells.fields():
-        name = joined(quoted(pa.array([field.path.rpartition(".")[2]])), b":")[0].as_py()
+    # Names are the type's: one with a dot cannot be told from a path.
+    for kind, field in zip(cells.values.type, cells.fields(), strict=True):
+        name = joined(quoted(pa.array([kind.name])), b":")[0].as_py()
         heads = pa.array([name, b"," + name], pa.binary())
         begins = heads.take(pa.array(begun[field.valid].astype(np.int8)))
         members.append(field.encode(partial(_member, begins)))

@@ -391,6 +391,24 @@ def test_json_to_the_letter() -> None:
     ]
 
 
+def test_a_name_with_a_dot_is_no_path() -> None:
+    inner = pa.struct([("a.b", pa.int64()), ("b", pa.int64()), (".", pa.string())])
+    kind = pa.struct(
+        [
+            *inner,
+            ("user.name", inner),
+            ("of.list", pa.list_(inner)),
+            ("of.map", pa.map_(pa.string(), inner)),
+        ]
+    )
+    one = {"a.b": 1, "b": 2, ".": "x"}
+    row = {**one, "user.name": one, "of.list": [one], "of.map": [("k.v", one)]}
+    text = '{"a.b":1,"b":2,".":"x"}'
+    assert JsonEncoder(kind).encode(pa.array([row], kind)).to_pylist() == [
+        f'{text[:-1]},"user.name":{text},"of.list":[{text}],"of.map":{{"k.v":{text}}}}}'.encode()
+    ]
+
+
 def test_a_time_before_there_were_time_zones() -> None:
     kind = pa.struct([("at", pa.timestamp("us", "America/New_York"))])
     rows = pa.array([{"at": dt.datetime(1716, 6, 28, 9, 46, 39, tzinfo=dt.UTC)}], kind)
@@ -417,6 +435,13 @@ def test_a_time_before_there_were_time_zones() -> None:
         (
             lambda: avro_schema(pa.struct([("t", pa.duration("us"))])),
             r"has field t of type duration\[us\], which Avro does not have",
+        ),
+        *(
+            (
+                lambda name=name: avro_schema(pa.struct([("i", pa.struct([(name, pa.int8())]))])),
+                f"has field '{name}', which is no name in Avro",
+            )
+            for name in ("a.b", "1a", "", "a-b")
         ),
         (lambda: AvroEncoder(SHAPE, '"string"'), "has string where rows of type struct"),
         (
