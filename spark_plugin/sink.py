@@ -7,8 +7,9 @@ Cost: a call of Spark is a call of :mod:`kshare.query.produce`, which only tasks
 drivers that commit or make a sink with ``exactlyOnce``: these open a connection, once in each
 process.
 
-Spark makes a new writer on the driver for each batch, and another to commit it, so a writer keeps
-nothing. Spark tells a task which query, run and batch it writes in the job's local properties.
+Spark makes a new writer on the driver for each batch, and another to commit or abort it, so a
+writer keeps nothing. The latter asks nobody whether rows may be written: they are. Spark tells a
+task which query, run and batch it writes in the job's local properties.
 """
 
 import logging
@@ -43,6 +44,7 @@ __all__ = [
     "StreamSink",
     "WrittenMessage",
     "batch_sink",
+    "ending_sink",
     "stream_sink",
 ]
 
@@ -154,11 +156,11 @@ def batch_sink(options: Mapping[str, str], schema: StructType, *, overwrite: boo
         raise OptionsError(
             ["mode: 'overwrite' is not possible, a topic's records stay; use mode('append')"]
         )
-    return BatchSink(_parse(options, schema, streaming=False))
+    return BatchSink(_with_schemas(_parse(options, schema, streaming=False), schema))
 
 
 def stream_sink(options: Mapping[str, str], schema: StructType) -> StreamSink:
-    """Make the writer of a stream's batch.
+    """Make the writer of a stream's batch, for its tasks.
 
     This is the first that Spark calls of a sink: on the driver, before a batch has a task.
 
@@ -167,10 +169,23 @@ def stream_sink(options: Mapping[str, str], schema: StructType) -> StreamSink:
         AuthenticationError: With ``exactlyOnce``: a broker refused the login.
         KafkaError: With ``exactlyOnce``: a broker refused the connection for good.
     """
-    parsed = _parse(options, schema, streaming=True)
+    parsed = _with_schemas(_parse(options, schema, streaming=True), schema)
     if parsed.exactly_once:
         _ask_for_transactions(parsed)
     return StreamSink(parsed)
+
+
+def ending_sink(options: Mapping[str, str]) -> StreamSink:
+    """Make the writer that commits or aborts a stream's batch.
+
+    Registry, files of schemas and brokers are not asked again: what has changed since the tasks
+    began would refuse a batch whose rows are written, or leave its transactions open.
+
+    Raises:
+        OptionsError: Options cannot be used; a batch with such has no tasks.
+    """
+    show_log()
+    return StreamSink(parse_sink_options(dict(options), streaming=True).options)
 
 
 def _ask_for_transactions(options: SinkOptions) -> None:
@@ -195,7 +210,7 @@ def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -
         )
     for warning in parsed.warnings:
         _log.warning(warning)
-    return _with_schemas(parsed.options, schema)
+    return parsed.options
 
 
 def _with_schemas(options: SinkOptions, schema: StructType) -> SinkOptions:

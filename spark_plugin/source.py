@@ -8,7 +8,7 @@ what only planners need is in :mod:`spark_plugin.planner_side`, what only tasks 
 
 from collections.abc import MutableMapping, Sequence
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -67,9 +67,11 @@ class KshareDataSource(DataSource):
             on to where readers are made. None: keys and values are bytes.
         work: What tasks do with rows before they hand them over, pickled: see :meth:`working`.
         adds: The columns that this adds.
+        is_sent: Whether Spark has sent it here from the process that has made it.
     """
 
     format_name = "kshare"
+    is_sent = False
     work: bytes | None = None
     adds = StructType()
 
@@ -77,6 +79,9 @@ class KshareDataSource(DataSource):
         super().__init__(options)
         self.folder = new_folder()
         self.schemas: ReaderSchemas | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "is_sent": True}
 
     @classmethod
     def name(cls) -> str:
@@ -166,8 +171,11 @@ class KshareDataSource(DataSource):
         overwrite: bool,  # noqa: ARG002 - a log cannot be overwritten
     ) -> "StreamSink":
         """The writer of a stream's batches."""
-        from spark_plugin.sink import stream_sink  # noqa: PLC0415 - as in writer()
+        from spark_plugin.sink import ending_sink, stream_sink  # noqa: PLC0415 - as in writer()
 
+        # For tasks, Spark makes a new source. To end a batch, it sends the one that it has.
+        if self.is_sent:
+            return ending_sink(self.options)
         return stream_sink(self.options, schema)
 
 

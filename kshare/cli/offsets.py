@@ -25,7 +25,7 @@ from kshare.kafka.examination import log_bounds
 from kshare.monitor.plot import draw_partitions
 from kshare.monitor.status import PartitionStatus, partition_status
 from kshare.options import KafkaConfig
-from kshare.options.kinds import parse_duration
+from kshare.options.kinds import parse_duration, topic_fault
 
 __all__ = ["reset_target", "run"]
 
@@ -179,7 +179,10 @@ def _place(text: str) -> ResetTo:
     except (ValueError, AttributeError):
         raise ValueError(_WANTED) from None
     if not offsets or any(
-        type(offset) is not int or offset < 0 or not tp.topic or tp.partition not in _PARTITIONS
+        type(offset) is not int
+        or offset < 0
+        or topic_fault(tp.topic)
+        or tp.partition not in _PARTITIONS
         for tp, offset in offsets.items()
     ):
         raise ValueError(_WANTED)

@@ -10,7 +10,7 @@ Cost: a producer for each task that has a bad record.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
@@ -90,8 +90,15 @@ class _Rows:
 
     topic_partition: TopicPartition
     batch: pa.RecordBatch
+    _columns: dict[str, list[Any]] = field(default_factory=dict)
 
     def column(self, name: str) -> list[Any]:
+        # Each record asks for the whole column.
+        if name not in self._columns:
+            self._columns[name] = self._converted(name)
+        return self._columns[name]
+
+    def _converted(self, name: str) -> list[Any]:
         array = self.batch.column(name)
         if name != "timestamp":
             values: list[Any] = array.to_pylist()

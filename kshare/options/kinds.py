@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from kshare.core.open_entry import MILLISECONDS_MAX
+from kshare.core.showing import shown
 from kshare.options.allowed import function_fault
 from kshare.options.model import SOURCE_COLUMNS
 from kshare.options.typed_rows import (
@@ -64,6 +65,7 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_SHOWN: Final = 300
 _ID_PREFIX = re.compile(r"[!-~]{1,200}")
 # ClientUtils.parseAndValidateAddresses: a protocol may stand in front.
 _ADDRESS = re.compile(
@@ -206,7 +208,8 @@ def topic_fault(topic: str) -> tuple[str, str] | None:
     """The fault of a topic's name, with a remedy; None if nothing."""
     if _TOPIC.fullmatch(topic) and topic not in {".", ".."}:
         return None
-    return f"{topic!r} cannot be a topic's name", "allowed: 1 to 249 letters, digits, '.', '_', '-'"
+    wrong = f"{shown(topic, _SHOWN)} cannot be a topic's name"  # in rows, it may be any text
+    return wrong, "allowed: 1 to 249 letters, digits, '.', '_', '-'"
 
 
 def host_and_port(text: str) -> tuple[str, int] | None:

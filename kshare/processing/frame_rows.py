@@ -172,6 +172,11 @@ def _value_column(batch: pa.RecordBatch, key: str) -> pa.Array:
 
 def _objects_and_bytes(column: pa.Array) -> tuple[list[Any], list[bytes | None]]:
     """The keys or values of a column: as handlers see them, and as a dead letter has them."""
+    if pa.types.is_nested(column.type) or pa.types.is_timestamp(column.type):
+        # Other frames need none of it.
+        from kshare.formats.encode.zones import in_known_zones  # noqa: PLC0415
+
+        column = in_known_zones(column)
     values = column.to_pylist()
     if column.type in _BYTES:
         return values, values

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from kshare.core.showing import shown
 from kshare.dead_letters.record import Outcome, Record, Source
 from kshare.errors import OptionsError
+from kshare.options.kinds import topic_fault
 from kshare.processing.core.effects import Edge
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import AdaptiveLimit, OnFailure, Settings
@@ -153,6 +154,8 @@ def _fault_of_policy(policy: Any, order: str) -> str | None:
         return f"on_failure is {shown(policy)}; wanted DeadLetter(...), Park() or Stop()"
     if isinstance(policy, DeadLetter) and not policy.topic:
         return "on_failure=DeadLetter(...) has no topic"
+    if isinstance(policy, DeadLetter) and (fault := topic_fault(str(policy.topic))):
+        return f"on_failure=DeadLetter(...): {'; '.join(fault)}"
     if isinstance(policy, DeadLetter) and policy.sequence and order != "key":
         what = "DeadLetter(..., sequence=True) follows keys"
     elif isinstance(policy, Park) and order == "partition":  # its other keys would wait for ever

@@ -355,6 +355,7 @@ def test_offsets_of_a_log_that_is_gone_can_be_reset(
         ("reset", "--to", '{"orders": {"0": -1}}'),
         ("reset", "--to", '{"orders": {"x": 1}}'),
         ("reset", "--to", '{"orders": 1}'),
+        ("reset", "--to", '{"a\\u0000b": {"0": 1}}'),
         ("reset", "--to", '{"orders": {"-1": 5}}'),
         ("reset", "--to", '{"orders": {"99999999999": 5}}'),
         ("reset", "--to", '{"": {"0": 5}}'),

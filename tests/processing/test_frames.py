@@ -1,6 +1,7 @@
 """A processor inside a task of Spark: rows in, outcomes out."""
 
 import asyncio
+import datetime as dt
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Sequence
@@ -418,6 +419,16 @@ def test_keys_that_are_structs_keep_their_order_and_other_columns_are_a_value() 
     assert [record.lane for record in records] == [b'{"id":1}', b'{"id":2}', b'{"id":1}']
     assert [record.value for record in records] == [5, 6, 7]
     assert records[0].raw_value == b"5"
+
+
+def test_times_in_zones_that_only_java_knows() -> None:
+    time = dt.datetime(2020, 7, 1, 12, tzinfo=dt.UTC)
+    kind = pa.timestamp("us", "GMT+2")
+    values = pa.array([{"at": time}], pa.struct([("at", kind)]))
+    seen, found = letters_of(typed(pa.array([time], kind), values))
+    assert seen == [(time, {"at": time})]
+    assert found[0].value == b'{"at":"2020-07-01T14:00:00.000+02:00"}'
+    assert (found[0].key or b"").startswith(b"datetime.datetime(2020, 7, 1, 14, 0, tzinfo=")
 
 
 def test_a_value_of_a_type_that_json_does_not_have_is_a_text() -> None:

@@ -39,6 +39,13 @@ def test_all_faults_are_listed_at_once() -> None:
     ]
 
 
+@pytest.mark.parametrize("topic", ["x" * 600, "a\0b", "a b"])
+def test_dead_letters_go_to_no_topic_that_cannot_be(topic: str) -> None:
+    wanted = r"on_failure=DeadLetter\(...\): .* cannot be a topic's name; allowed: 1 to 249"
+    with pytest.raises(OptionsError, match=wanted):
+        Processor(print, on_failure=DeadLetter(topic))
+
+
 @pytest.mark.parametrize(
     ("arguments", "records"),
     [

@@ -8,6 +8,7 @@ field. Of unions there may be those of null and one type.
 """
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -39,6 +40,8 @@ _TIMES: Final = {
     "local-timestamp-micros": False,
 }
 """The times that Spark knows, and whether they have a zone."""
+_NAME: Final = re.compile(r"[^\W\d]\w*")
+"""Avro's names, as Java checks them: a dot would begin another namespace."""
 
 
 class AvroEncoder:
@@ -73,7 +76,7 @@ def avro_schema(kind: pa.DataType, *, evolves: bool = False) -> str:
             before can be read by a schema with more fields.
 
     Raises:
-        ValueError: A field's type is none of Avro.
+        ValueError: A field's type or name is none of Avro.
     """
     return json.dumps(_schema(kind, "topLevelRecord", "", evolves))
 
@@ -107,6 +110,11 @@ def _schema(kind: pa.DataType, name: str, namespace: str, evolves: bool) -> Any:
 
 
 def _field(name: str, kind: Any, evolves: bool) -> dict[str, Any]:
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"has field {name!r}, which is no name in Avro: letters, digits and _ are, and no "
+            "digit comes first"
+        )
     if evolves:  # a default is of a union's first type
         return {"name": name, "type": ["null", kind], "default": None}
     return {"name": name, "type": [kind, "null"]}

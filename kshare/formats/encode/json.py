@@ -2,8 +2,9 @@
 
 Guarantees: fields that are null are left out, null items and values of maps stay; binary is base64;
 times are in the session's time zone, to the millisecond (after 2037 without summer time, as Arrow
-follows its rules no further: the instant is the same); what is no number (``NaN``, ``Infinity``) is
-a string. Numbers may be written otherwise than Java does (``1e+30``, ``1.0E30``), and are equal.
+follows its rules no further: the instant is the same, as of a zone that Arrow does not know, whose
+times are in UTC); what is no number (``NaN``, ``Infinity``) is a string. Numbers may be written
+otherwise than Java does (``1e+30``, ``1.0E30``), and are equal.
 """
 
 from functools import partial
@@ -16,6 +17,7 @@ from kshare.formats.encode.parts import Cells, in_lists, joined, struct_of
 from kshare.formats.encode.texts import quoted
 from kshare.formats.encode.variant import is_variant, variant_texts
 from kshare.formats.encode.variant_scalars import binary_texts
+from kshare.formats.encode.zones import in_known_zones
 
 __all__ = ["JsonEncoder"]
 
@@ -37,7 +39,7 @@ class JsonEncoder:
 
     def encode(self, column: pa.Array) -> pa.Array:
         """Return a column of bytes; null stays null."""
-        return Cells.of(column).encode(_text).cast(pa.binary())
+        return Cells.of(in_known_zones(column)).encode(_text).cast(pa.binary())
 
 
 def _check(kind: pa.DataType, path: str) -> None:
@@ -86,8 +88,9 @@ def _text(cells: Cells) -> pa.Array:
 def _object(cells: Cells) -> pa.Array:
     members = []
     begun = np.zeros(len(cells), np.bool_)
-    for field in cells.fields():
-        name = joined(quoted(pa.array([field.path.rpartition(".")[2]])), b":")[0].as_py()
+    # Names are the type's: one with a dot cannot be told from a path.
+    for kind, field in zip(cells.values.type, cells.fields(), strict=True):
+        name = joined(quoted(pa.array([kind.name])), b":")[0].as_py()
         heads = pa.array([name, b"," + name], pa.binary())
         begins = heads.take(pa.array(begun[field.valid].astype(np.int8)))
         members.append(field.encode(partial(_member, begins)))

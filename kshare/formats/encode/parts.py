@@ -26,6 +26,7 @@ __all__ = [
     "joined",
     "narrow",
     "prefixed",
+    "rebuilt",
     "sized",
     "struct_of",
     "varints",
@@ -225,14 +226,31 @@ def struct_of(pieces: Sequence[pa.Array | bytes], rows: int) -> pa.Array:
 
 def narrow(kind: pa.DataType) -> pa.DataType:
     """A type with the usual strings and lists in place of large ones, if Spark has such."""
-    types = pa.types
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(narrow(field.type)) for field in kind])
-    if types.is_list(kind) or types.is_large_list(kind):
-        return pa.list_(kind.value_field.with_type(narrow(kind.value_type)))
-    if types.is_map(kind):
-        item = kind.item_field.with_type(narrow(kind.item_type))
-        return pa.map_(kind.key_field.with_type(narrow(kind.key_type)), item)
-    if types.is_large_string(kind):
+    if pa.types.is_large_list(kind):
+        kind = pa.list_(kind.value_field)
+    if pa.types.is_large_string(kind):
         return pa.string()
-    return pa.binary() if types.is_large_binary(kind) else kind
+    return pa.binary() if pa.types.is_large_binary(kind) else rebuilt(kind, narrow)
+
+
+def rebuilt(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """A type of which those directly within it are changed.
+
+    Args:
+        kind: The type; one that has no others within it is returned as it is.
+        change: Makes another type of one.
+    """
+    types = pa.types
+
+    def changed(field: pa.Field) -> pa.Field:
+        return field.with_type(change(field.type))
+
+    if types.is_struct(kind):
+        return pa.struct([changed(field) for field in kind])
+    if types.is_list(kind):
+        return pa.list_(changed(kind.value_field))
+    if types.is_large_list(kind):
+        return pa.large_list(changed(kind.value_field))
+    if types.is_map(kind):
+        return pa.map_(changed(kind.key_field), changed(kind.item_field))
+    return kind

@@ -23,6 +23,7 @@ from kshare.kafka.client import kafka_error, kind_of
 from kshare.kafka.protocol.error_codes import Kind
 from kshare.query.produce.config import commit_transaction, consumer_producer_config
 from kshare.query.produce.sender import Sender, write_error
+from kshare.query.produce.topic_lookup import check_name
 
 __all__ = ["Headers", "TransactionProducer", "closed"]
 
@@ -95,7 +96,11 @@ class TransactionProducer:
             except BufferError:
                 self._call("write", lambda: producer.poll(_POLL_SECONDS))
                 self._raise_faults()
+            except ValueError:
+                check_name(topic)  # one that is no text for C
+                raise
             except KafkaException as error:
+                check_name(topic)
                 self._raise_reported()
                 number = None if partition < 0 else partition
                 size = _size(key) + _size(value)

@@ -34,7 +34,7 @@ from kshare.options.sink import SinkOptions
 from kshare.process_local import ProcessLocal
 from kshare.query.produce.config import producer_config
 from kshare.query.produce.rows import Rows, rows_of
-from kshare.query.produce.topic_lookup import TopicLookup
+from kshare.query.produce.topic_lookup import TopicLookup, check_name
 
 __all__ = ["Sender", "connect", "encoded_columns", "first_topic", "write_error", "write_rows"]
 
@@ -114,6 +114,7 @@ class Sender:
             seconds: Maximum time to wait.
 
         Raises:
+            RecordRefusedError: No topic can have such a name.
             KafkaError: The coordinator did not answer in time, or refused.
         """
         deadline = time.monotonic() + seconds
@@ -144,6 +145,7 @@ class Sender:
 
         Raises:
             UnknownTopicError: A topic of the batch does not exist.
+            RecordRefusedError: A topic of the batch can be none.
             KafkaError: A row of this batch or of an earlier one was refused.
         """
         for rows in rows_of(batch, topic):
@@ -313,6 +315,7 @@ def write_rows(
 
     Raises:
         UnknownTopicError: A topic does not exist.
+        RecordRefusedError: A topic has a name that no broker takes.
         KafkaError: A row was not delivered: topic, partition and cause.
     """
     sender: Sender | None = None
@@ -343,9 +346,11 @@ def connect(producer: Producer, topic: str | None, seconds: float) -> None:
     after 500 ms. The first of two questions may be answered over the bootstrap connection.
 
     Raises:
+        RecordRefusedError: No topic can have such a name.
         KafkaException: No answer in time.
     """
     if topic is not None:
+        check_name(topic)
         for _ in range(2):
             producer.list_topics(topic, seconds)
 

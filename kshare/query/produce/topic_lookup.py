@@ -28,15 +28,16 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
 from kshare.core.backoff import Backoff
-from kshare.errors import KafkaError, UnknownTopicError
+from kshare.errors import KafkaError, RecordRefusedError, UnknownTopicError
 from kshare.kafka.client import Client, kafka_error, kind_of, servers, unknown_topic
 from kshare.kafka.examination import ExaminedCluster
 from kshare.kafka.protocol.error_codes import Kind
 from kshare.kafka.protocol.retry import CHANCE, Clock, RetryDeadline
 from kshare.options import KafkaConfig
+from kshare.options.kinds import topic_fault
 from kshare.query.produce.config import PROPAGATION_SECONDS
 
-__all__ = ["TopicLookup"]
+__all__ = ["TopicLookup", "check_name"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +45,17 @@ _AGAIN_SECONDS: Final = 60.0
 _NO_NEW_TOPICS_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 1.0
 _PAUSES_MS: Final = 100, 500
+
+
+def check_name(topic: str) -> None:
+    """Refuse a topic that no broker can have: librdkafka's errors of such a name say nothing.
+
+    Raises:
+        RecordRefusedError: Its name is none.
+    """
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise RecordRefusedError(f"cannot write to a topic: {'; '.join(fault)}", topic=topic)
 
 
 class TopicLookup:
@@ -68,7 +80,8 @@ class TopicLookup:
 
         Raises:
             UnknownTopicError: A topic does not exist, and no broker makes it.
-            KafkaError: A topic may not be written to, or has a name that brokers refuse.
+            RecordRefusedError: A topic has a name that no broker takes.
+            KafkaError: A topic may not be written to.
         """
         now = self._clock.monotonic()
         for topic in topics:
@@ -87,6 +100,7 @@ class TopicLookup:
         return self._unknown(topic)
 
     def _look_up(self, topic: str) -> None:
+        check_name(topic)
         fault = self._said(topic)
         if kind_of(fault) is Kind.UNKNOWN_TOPIC:
             fault = self._said_in_the_end(topic)

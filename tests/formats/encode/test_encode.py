@@ -13,16 +13,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import compute
 
 from kshare.formats.avro.decoder import AvroDecoder
 from kshare.formats.encode.avro import AvroEncoder, avro_schema
 from kshare.formats.encode.json import JsonEncoder
 from kshare.formats.encode.parts import EncodeError, varints
 from kshare.formats.encode.protobuf import ProtobufEncoder
+from kshare.formats.encode.zones import arrow_zone
 from kshare.formats.payloads import Payloads
 from kshare.formats.protobuf.decoder import ProtobufDecoder
 from kshare.formats.protobuf.schema import arrow_type, read_schema
 from kshare.formats.protobuf.varints import varint
+from kshare.formats.variant_type import VARIANT
 from tests.support.protobuf_messages import Schema, enum, field, message, payloads
 
 UTC = pa.timestamp("us", "UTC")
@@ -391,12 +394,79 @@ def test_json_to_the_letter() -> None:
     ]
 
 
+def test_a_name_with_a_dot_is_no_path() -> None:
+    inner = pa.struct([("a.b", pa.int64()), ("b", pa.int64()), (".", pa.string())])
+    kind = pa.struct(
+        [
+            *inner,
+            ("user.name", inner),
+            ("of.list", pa.list_(inner)),
+            ("of.map", pa.map_(pa.string(), inner)),
+        ]
+    )
+    one = {"a.b": 1, "b": 2, ".": "x"}
+    row = {**one, "user.name": one, "of.list": [one], "of.map": [("k.v", one)]}
+    text = '{"a.b":1,"b":2,".":"x"}'
+    assert JsonEncoder(kind).encode(pa.array([row], kind)).to_pylist() == [
+        f'{text[:-1]},"user.name":{text},"of.list":[{text}],"of.map":{{"k.v":{text}}}}}'.encode()
+    ]
+
+
 def test_a_time_before_there_were_time_zones() -> None:
     kind = pa.struct([("at", pa.timestamp("us", "America/New_York"))])
     rows = pa.array([{"at": dt.datetime(1716, 6, 28, 9, 46, 39, tzinfo=dt.UTC)}], kind)
     assert JsonEncoder(kind).encode(rows).to_pylist() == [
         b'{"at":"1716-06-28T04:50:37.000-04:56:02"}'
     ]
+
+
+@pytest.mark.parametrize(
+    ("zone", "local"),
+    [
+        *((zone, "20:00:00.000+08:00") for zone in ("GMT+08:00", "UTC+8", "UT+8", "+08", "+8:00")),
+        *((zone, "14:00:00.000+02:00") for zone in ("UTC+02:00", "GMT+2", "+2:0", "+02:0")),
+        *((zone, "12:00:00.000Z") for zone in ("Z", "UT", "UTC", "GMT", "UTC+0", "GMT0")),
+        ("-3", "09:00:00.000-03:00"),
+        ("-00:30", "11:30:00.000-00:30"),
+        ("PST", "05:00:00.000-07:00"),  # Java's short names: Los Angeles, in summer
+        ("ACT", "21:30:00.000+09:30"),
+        ("EST", "07:00:00.000-05:00"),
+        ("+08:00:30", "12:00:00.000Z"),  # Arrow has no such zone
+        ("SystemV/AST4", "12:00:00.000Z"),  # of Java's own database
+    ],
+)
+def test_zones_of_sessions(zone: str, local: str) -> None:
+    at = pa.timestamp("us", zone)
+    inner = pa.struct([("x", at)])
+    kind = pa.struct(
+        [
+            ("at", at),
+            ("times", pa.list_(at)),
+            ("by", pa.map_(pa.string(), inner)),
+            ("v", VARIANT),
+            ("local", pa.timestamp("us")),
+        ]
+    )
+    noon = dt.datetime(2020, 7, 1, 12, tzinfo=dt.UTC)
+    variant = {"value": b"\x0c\x07", "metadata": b"\x01\x00\x00"}
+    row = {"at": noon, "times": [noon, None], "by": [("k", {"x": noon})], "v": variant}
+    rows = pa.array([{**row, "local": noon.replace(tzinfo=None)}, None], kind)
+    text = f'"2020-07-01T{local}"'
+    assert JsonEncoder(kind).encode(rows).to_pylist() == [
+        f'{{"at":{text},"times":[{text},null],"by":{{"k":{{"x":{text}}}}},"v":7,'
+        '"local":"2020-07-01T12:00:00.000"}'.encode(),
+        None,
+    ]
+
+
+def test_a_zone_that_arrow_lacks_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own database may be a package, where the system has none."""
+
+    def refuse(_: pa.Scalar) -> None:
+        raise pa.ArrowInvalid("Cannot locate or parse timezone")
+
+    monkeypatch.setattr(compute, "local_timestamp", refuse)
+    assert arrow_zone.__wrapped__("Europe/Paris") == "UTC"
 
 
 # -- what cannot be -----------------------------------------------------------------------------
@@ -417,6 +487,13 @@ def test_a_time_before_there_were_time_zones() -> None:
         (
             lambda: avro_schema(pa.struct([("t", pa.duration("us"))])),
             r"has field t of type duration\[us\], which Avro does not have",
+        ),
+        *(
+            (
+                lambda name=name: avro_schema(pa.struct([("i", pa.struct([(name, pa.int8())]))])),
+                f"has field '{name}', which is no name in Avro",
+            )
+            for name in ("a.b", "1a", "", "a-b")
         ),
         (lambda: AvroEncoder(SHAPE, '"string"'), "has string where rows of type struct"),
         (

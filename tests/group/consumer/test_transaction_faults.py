@@ -80,6 +80,17 @@ def fail(cluster: FakeCluster, consumer: KeySharedConsumer, error: str, size: in
         cluster.stop_failing("Produce")
 
 
+@pytest.mark.parametrize("name", ["x" * 600, "a\0b", "\ud800"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_name_that_no_topic_can_have(cluster: FakeCluster, name: str, *, is_first: bool) -> None:
+    """librdkafka refuses it with errors that are none of Kafka's, or that say nothing."""
+    with started(cluster) as consumer, consumer.transaction() as transaction:
+        if not is_first:
+            transaction.produce("invoices", b"v")
+        with pytest.raises(RecordRefusedError, match="cannot be a topic's name; allowed: 1 to"):
+            transaction.produce(name, b"v")
+
+
 # -- a new epoch -----------------------------------------------------------------------------------
 
 

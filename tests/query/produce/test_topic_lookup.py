@@ -1,14 +1,20 @@
 """Topics that a sink's rows name: looked up before the first row, and an error if missing."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
+from kshare.errors import (
+    AuthorizationError,
+    KafkaError,
+    RecordRefusedError,
+    UnknownTopicError,
+)
 from kshare.kafka.client import Client
 from kshare.options.sink import SinkOptions, parse_sink_options
 from kshare.query.produce import Attempt, prepare_rows, write_rows
@@ -132,6 +138,35 @@ def test_one_of_many_topics_of_a_column_is_missing(cluster: FakeCluster) -> None
         write_rows([rows("t", "orders", "t", "gone", "t")], options)
     assert not produced(cluster)
     assert write_rows([rows("t", "orders", "t")], options) == 3
+
+
+BAD_NAMES = ("x" * 600, "a\0b", "", "a b", "é", "..", "t\n")
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_name_that_no_topic_can_have(
+    cluster: FakeCluster, name: str, place: int, *, exactly_once: bool
+) -> None:
+    """librdkafka refuses some with errors that are none of Kafka's; the first one earlier."""
+    given = options_for(cluster, exactlyOnce=str(exactly_once).lower())
+    options = replace(given, topic=None)
+    names = ["t", "orders"]
+    names.insert(place, name)
+    cluster.track_requests()
+    attempt = Attempt("q", "r", 0, 0, 0, time.time())
+    write: Callable[..., object] = (
+        partial(prepare_rows, attempt=attempt) if exactly_once else write_rows
+    )
+    with pytest.raises(RecordRefusedError) as raised:
+        write([rows(*names)], options)
+    assert str(raised.value) == (
+        f"cannot write to a topic: {repr(name)[:300]} cannot be a topic's name; "
+        "allowed: 1 to 249 letters, digits, '.', '_', '-'"
+    )
+    assert raised.value.topic == name
+    assert not produced(cluster)
 
 
 def test_a_transaction_with_a_missing_topic_is_aborted(cluster: FakeCluster) -> None:
