@@ -346,9 +346,10 @@ def soak(
             in_all(query.is_all_there)
         faults = query.judge()
         again = Counter(batch.number for batch in query.batches)
+        begun, called = (query.begun_again(), len(query.called())) if handles else (0, 0)
     twice = sum(count > 1 for count in again.values())
     if handles:
-        print(f"{query.begun_again()} of {len(query.called())} noted calls were begun again")
+        print(f"{begun} of {called} noted calls were begun again")
     print(
         f"{done.total()} kills in {seconds:.0f} s {dict(done)}; {sum(query.produced.values())} "
         f"records in {len(again)} batches, {twice} of them again; faults: {faults or 'none'}"
