@@ -3,7 +3,7 @@
 The driver writes down which transactions make the batch, and then ends them:
 :mod:`kshare.query.produce.driver`.
 
-Cost: a producer for each task and batch.
+Cost: a producer for each task and batch, and a thread that serves it while rows are waited for.
 """
 
 import json
@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from kshare.options.sink import SinkOptions
 from kshare.query.produce.config import transactional_config
 from kshare.query.produce.model import Attempt, Prepared, Transaction
 from kshare.query.produce.sender import Sender, encoded_columns, first_topic
+from kshare.query.produce.served_sender import ServedSender
 
 __all__ = ["check_exactly_once", "prepare_rows"]
 
@@ -74,9 +76,9 @@ def prepare_rows(
     sender = Sender(config, options.kafka)
     try:
         sender.begin_transaction(first_topic(options, first), options.kafka.api_timeout_ms / 1000)
-        sender.send(encoded_columns(first, options), options.topic)
-        for batch in filled:
-            sender.send(encoded_columns(batch, options), options.topic)
+        with ServedSender(sender) as served:
+            for batch in chain((first,), filled):
+                served.send(encoded_columns(batch, options), options.topic)
         sender.flush()
         transaction = statistics.transaction(sender, attempt.transactional_id)
     except BaseException:
