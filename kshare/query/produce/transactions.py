@@ -54,6 +54,8 @@ def prepare_rows(
 ) -> Prepared:
     """Write batches into a transaction, and leave it open.
 
+    Before a row is read, task 0 ends what an earlier run has decided: it may be about to time out.
+
     Raises:
         OptionsError: The first batch, and brokers have no transactions: nothing was read.
         KafkaError: A row was not delivered, or another attempt has shut this one out. The
@@ -63,6 +65,11 @@ def prepare_rows(
         check_listening(options.kafka, START_SECONDS)
         # The driver has asked before, but perhaps no broker answered it.
         check_exactly_once(options)
+    if not attempt.task:
+        # The driver does, too, but when all tasks are done. Others do without the ledger: 20 ms.
+        from kshare.query.produce.decided import end_decided  # noqa: PLC0415
+
+        end_decided(attempt, options)
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
