@@ -38,7 +38,7 @@ from integration.sinking import (
 from integration.spark import INTERPRETED, start_spark
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.kafka.topics import LEDGER_TOPIC
-from kshare.query.produce import write_rows
+from kshare.query.produce import Attempt, prepare_rows, write_rows
 from kshare.query.produce.coordinator import Coordinators
 from kshare.query.produce.driver import abort_batch, kept_clients
 from kshare.query.produce.ledger import Ledger, LedgerRecord
@@ -269,6 +269,36 @@ def test_a_batch_counts_once_wherever_its_driver_dies(query: Query, step: int) -
     query.commit(query.prepare("r2", 1, tasks=2), 1)
     rows = expected(0) + Counter(range(100, 120))
     until(lambda: query.rows() == rows)
+    until(lambda: query.open() == [])
+
+
+@pytest.mark.parametrize("step", [5, 6])
+def test_a_run_ends_what_was_decided_before_its_first_task_reads_a_row(
+    query: Query, step: int
+) -> None:
+    """So the transactions need not last for as long as the repetition takes."""
+
+    def dies(number: int) -> None:
+        if number == step:
+            raise KeyboardInterrupt
+
+    query.commit(query.prepare("r1", 0), 0)
+    messages = query.prepare("r1", 1, tasks=2)
+    with pytest.raises(KeyboardInterrupt), stepping(dies):
+        query.commit(messages, 1)
+    assert len(query.open()) == 7 - step
+    both = expected(0) + Counter(range(100, 120))
+
+    def rows(task: int) -> Iterator[pa.RecordBatch]:
+        until(lambda: query.rows() == both, 10)  # the markers are written a moment later
+        yield numbered(100 + task * 10, 10)
+
+    again = [
+        prepare_rows(rows(task), query.options, Attempt(query.id, "r2", 1, task, 0, time.time()))
+        for task in range(2)
+    ]
+    query.commit(again, 1)
+    assert query.rows() == both
     until(lambda: query.open() == [])
 
 

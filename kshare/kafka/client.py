@@ -252,6 +252,14 @@ class Client(Generic[HandleT]):
         self.raise_refusal()
         self.raise_if_unreachable()
 
+    def take_reports(self) -> None:
+        """Take what an open client has to say, so that it does not pile up in one that is idle.
+
+        One whose brokers are away says of each connection why it failed: some 16 KiB a second.
+        """
+        if self._handle is not None:
+            self._handle.poll(0)
+
     def last_fault_text(self) -> str:
         """The last fault that was reported, as a supplement to an error's text."""
         fault = self.last_fault

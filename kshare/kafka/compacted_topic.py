@@ -118,6 +118,7 @@ class CompactedTopic:
 
     def read(self) -> Changes:
         """Return what was written since the last read; after a failed read, that comes again."""
+        self._consumer.take_reports()  # nothing new, or no answer: it is not polled below
         try:
             self.partitions()
             try:

@@ -1,5 +1,6 @@
 """A compacted topic as a table: several partitions, tombstones, topics that are made again."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
@@ -406,3 +407,16 @@ def test_a_topic_is_there_when_it_was_made(cluster: FakeCluster) -> None:
     with closing(CompactedTopic(kafka(cluster), TopicSpec("made", 4))) as topic:
         topic.create()
         assert len(topic.partitions()) == 4
+
+
+def test_what_an_idle_consumer_reports_is_taken_by_each_read(cluster: FakeCluster) -> None:
+    """Of brokers that are away it says much, and for as long as they are, no read polls it."""
+    with closing(table(cluster)) as topic:
+        topic.write([(b"a", b"v")], 0)
+        topic.read()
+        topic.shorten_timeout(0.1)
+        cluster.stop_broker(1)
+        time.sleep(1)
+        with pytest.raises(KafkaError):
+            topic.read()
+        assert topic._consumer.last_fault is not None

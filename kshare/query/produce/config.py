@@ -44,6 +44,8 @@ PROPAGATION: Final[Mapping[str, Any]] = {
     "topic.metadata.propagation.max.ms": int(PROPAGATION_SECONDS * 1000)
 }
 
+# Only statistics tell a producer's id and epoch, and librdkafka has no switch for them. A task
+# waits for one report when its rows are delivered. Those before are taken as they come.
 _STATISTICS_MS: Final = 50
 
 _DEFAULTS: Final[Mapping[str, Any]] = {

@@ -33,9 +33,10 @@ from kshare.options.frozen import digest_of
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions
 from kshare.process_local import ProcessLocal
 from kshare.query.produce.coordinator import Coordinators
+from kshare.query.produce.decided import commit_decided, transactions_of
 from kshare.query.produce.ledger import Ledger
 from kshare.query.produce.ledger_state import Entry, State, check_repetition, is_written, next_state
-from kshare.query.produce.model import Attempt, Prepared, Transaction, id_prefix, transactional_id
+from kshare.query.produce.model import Attempt, Prepared, Transaction, id_prefix
 
 __all__ = ["Batch", "KeptClients", "abort_batch", "commit_batch", "kept_clients"]
 
@@ -301,32 +302,20 @@ class Batch:
     def _finished(self, state: State | None) -> State | None:
         """End what was decided: commit it, or take the decision back if nothing can be committed.
 
-        The leader is always ended first. So if it is gone, nothing of the batch was committed.
+        If its leader is gone, nothing of the batch was committed. A task may have ended it already.
         """
         if state is None or state.ended:
             return state
-        begin = id_prefix(state.prefix, self._query, state.run)
-        leader, *others = [
-            Transaction(
-                transactional_id(begin, state.batch, entry.task, entry.attempt),
-                entry.producer_id,
-                entry.epoch,
-                topic="",
-                partition=-1,
-                rows=entry.rows,
-            )
-            for entry in state.entries
-        ]
-        found = self._coordinators.end(leader, commit=True)
+        found, *done = commit_decided(state, self._query, self._coordinators)
         if found is None:  # it may be committed: its rows shall not be written twice
             self._give_up(state, state.entries, is_known=False)
         if not found:
+            leader, *others = transactions_of(state, self._query)
             _log.warning("batch %d: %s is gone, nothing is written", state.batch, leader.id)
             retracted = state.retract()
             self._write(retracted)
             self._coordinators.each(_aborted, others)
             return retracted
-        done = self._coordinators.each(_committed, others)
         lost = [entry for entry, ok in zip(state.entries[1:], done, strict=True) if not ok]
         if lost:
             self._give_up(state, lost, is_known=None not in done)
@@ -347,7 +336,7 @@ class Batch:
         of_tasks = f"those of tasks {tasks} of run {state.run}"
         text = (
             f"{of_batch} are lost, {of_tasks}: it was decided and partly committed when its driver "
-            "ended, and the rest timed out before the query was started again "
+            "ended, and the rest timed out before the next run came to them "
             "(kafka.transaction.timeout.ms). The next start goes on without them"
             if is_known
             else f"{of_batch} may be lost, {of_tasks}: it was decided when its driver ended, and "
@@ -410,10 +399,6 @@ class Batch:
 
 def _is_open(coordinators: Coordinators, transaction: Transaction) -> bool:
     return coordinators.is_open(transaction)
-
-
-def _committed(coordinators: Coordinators, transaction: Transaction) -> bool | None:
-    return coordinators.end(transaction, commit=True)
 
 
 def _aborted(coordinators: Coordinators, transaction: Transaction) -> bool | None:

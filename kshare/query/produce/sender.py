@@ -307,7 +307,8 @@ def write_rows(
     Args:
         batches: The rows.
         options: The sink's options.
-        is_start: Whether a job begins so: then brokers that refuse connections are not waited for.
+        is_start: Whether a job begins so: then brokers that refuse connections are not waited for
+            by a producer that is new. One that is kept has written: brokers are away for a while.
         producer: Makes the producer.
 
     Returns:
@@ -324,9 +325,7 @@ def write_rows(
         for batch in batches:
             if not batch.num_rows:
                 continue
-            if sender is None and is_start:
-                check_listening(options.kafka, START_SECONDS)
-            sender = sender or _kept().sender(options, batch, producer)
+            sender = sender or _kept().sender(options, batch, producer, is_start=is_start)
             sender.send(encoded_columns(batch, options), options.topic)
             rows += batch.num_rows
         if sender is not None:
@@ -385,13 +384,24 @@ class _KeptSender:
         self._made_for: bytes | None = None
 
     def sender(
-        self, options: SinkOptions, batch: pa.RecordBatch, producer: Callable[..., Producer]
+        self,
+        options: SinkOptions,
+        batch: pa.RecordBatch,
+        producer: Callable[..., Producer],
+        *,
+        is_start: bool,
     ) -> Sender:
-        """The last task's sender if it was in order and had the same options; or a new one."""
+        """The last task's sender if it was in order and had the same options; or a new one.
+
+        Raises:
+            KafkaError: A new one, at the start of a job: no bootstrap server listens.
+        """
         digest = digest_of((options.kafka, options.producer))
         if self._sender is not None and self._made_for == digest:
             return self._sender
         self.drop()
+        if is_start:
+            check_listening(options.kafka, START_SECONDS)
         sender = Sender(lambda: producer_config(options), options.kafka, producer)
         with suppress(KafkaException):  # what is wrong is found when rows are sent
             connect(sender.producer, first_topic(options, batch), _CONNECT_SECONDS)

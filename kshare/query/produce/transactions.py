@@ -3,7 +3,7 @@
 The driver writes down which transactions make the batch, and then ends them:
 :mod:`kshare.query.produce.driver`.
 
-Cost: a producer for each task and batch.
+Cost: a producer for each task and batch, and a thread that serves it while rows are waited for.
 """
 
 import json
@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from kshare.options.sink import SinkOptions
 from kshare.query.produce.config import transactional_config
 from kshare.query.produce.model import Attempt, Prepared, Transaction
 from kshare.query.produce.sender import Sender, encoded_columns, first_topic
+from kshare.query.produce.served_sender import ServedSender
 
 __all__ = ["check_exactly_once", "prepare_rows"]
 
@@ -52,6 +54,8 @@ def prepare_rows(
 ) -> Prepared:
     """Write batches into a transaction, and leave it open.
 
+    Before a row is read, task 0 ends what an earlier run has decided: it may be about to time out.
+
     Raises:
         OptionsError: The first batch, and brokers have no transactions: nothing was read.
         KafkaError: A row was not delivered, or another attempt has shut this one out. The
@@ -61,6 +65,11 @@ def prepare_rows(
         check_listening(options.kafka, START_SECONDS)
         # The driver has asked before, but perhaps no broker answered it.
         check_exactly_once(options)
+    if not attempt.task:
+        # The driver does, too, but when all tasks are done. Others do without the ledger: 20 ms.
+        from kshare.query.produce.decided import end_decided  # noqa: PLC0415
+
+        end_decided(attempt, options)
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
@@ -74,9 +83,9 @@ def prepare_rows(
     sender = Sender(config, options.kafka)
     try:
         sender.begin_transaction(first_topic(options, first), options.kafka.api_timeout_ms / 1000)
-        sender.send(encoded_columns(first, options), options.topic)
-        for batch in filled:
-            sender.send(encoded_columns(batch, options), options.topic)
+        with ServedSender(sender) as served:
+            for batch in chain((first,), filled):
+                served.send(encoded_columns(batch, options), options.topic)
         sender.flush()
         transaction = statistics.transaction(sender, attempt.transactional_id)
     except BaseException:

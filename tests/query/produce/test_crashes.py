@@ -20,6 +20,7 @@ from kshare.kafka.topics import LEDGER_TOPIC
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions, parse_sink_options
 from kshare.query.produce import Attempt, Prepared
 from kshare.query.produce.coordinator import Coordinators
+from kshare.query.produce.decided import commit_decided
 from kshare.query.produce.driver import Batch
 from kshare.query.produce.ledger import Ledger
 from kshare.query.produce.ledger_state import (
@@ -339,12 +340,28 @@ class Query:
     batches: int = 3
     done: int = 0  # batches in the checkpoint's commit log
     runs: int = 0
+    seen: list[State] = field(default_factory=list)  # what tasks have found in the ledger
+    meanwhile: Callable[[], None] = lambda: None  # before the tasks of a batch have written
 
     def rows(self, batch: int) -> list[int]:
         return [batch * 10 + n for n in range(4)]
 
+    def end_decided(self) -> None:
+        """A task looks, as one of a process that has seen nothing of the run; or it has long ago.
+
+        What it found counts for it later on, too: it may be slow, and of an older run.
+        """
+        state = FakeLedger(self.kafka).read()
+        self.seen += [] if state is None else [state]
+        if self.seen:
+            ago = self.data.draw(st.integers(1, len(self.seen)), "found so long ago")
+            commit_decided(self.seen[-ago], "q", FakeCoordinators(self.kafka, self.lists))
+
     def prepare(self, run: str, batch: int) -> list[Prepared]:
         """The tasks of a batch: rows in whatever split, some attempts in vain."""
+        if self.data.draw(st.booleans(), "task 0 looks"):
+            self.end_decided()
+        self.meanwhile()
         tasks = self.data.draw(st.integers(1, 3), "tasks")
         messages = []
         for task in range(tasks):
@@ -518,11 +535,53 @@ def test_a_batch_whose_transactions_kafka_has_forgotten_is_not_written_again() -
         assert query.kafka.visible() == before + Counter(query.rows(1))
 
 
+@examples(150)
+@given(st.data())
+def test_a_slow_task_may_end_what_was_decided_at_any_time(data: st.DataObject) -> None:
+    """By what it has read long ago: of an older run, of a batch before, or ended since."""
+    query = Query(Kafka(), OPTIONS, data.draw(st.booleans(), "lists"), data)
+    for end in (None, query.end_decided, query.end_decided):
+        query.kafka.event = end  # at first, a kill
+        query.kafka.steps = data.draw(st.integers(1, 40), "step")
+        query.kafka.after = data.draw(st.booleans(), "after it")
+        with suppress(Crash, KafkaError):
+            query.run_on()
+        query.kafka.event = None
+        assert max(query.kafka.visible().values(), default=1) == 1
+    finish(query)
+    assert query.kafka.visible() == query.expected()
+
+
+def test_what_was_decided_is_ended_before_its_batch_runs_again() -> None:
+    """So it need not stay open for as long as the repetition takes."""
+    decided = 0
+    for step in range(1, 40):
+        query = Query(Kafka(), OPTIONS, True, Always(3, 0, looks=True), batches=2)
+        query.kafka.steps = step
+        with suppress(Crash):
+            query.run_on(1)
+        query.kafka.steps = -1
+        state = decode(query.kafka.told) if query.kafka.told else None
+        if state is None or state.ended:
+            continue
+        decided += 1
+        query.meanwhile = query.kafka.time_out
+        query.run_on()  # no error: no row is lost
+        assert query.kafka.visible() == query.expected()
+    assert decided >= 4  # one for each transaction, and one when all are ended
+
+
 class Always:
     """In place of drawn data: so many tasks, and failed attempts of each."""
 
-    def __init__(self, tasks: int, failed: int) -> None:
-        self._drawn = {"tasks": tasks, "failed attempts": failed, "process": 0}
+    def __init__(self, tasks: int, failed: int, *, looks: bool = False) -> None:
+        self._drawn = {
+            "tasks": tasks,
+            "failed attempts": failed,
+            "process": 0,
+            "task 0 looks": looks,
+            "found so long ago": 1,
+        }
 
     def draw(self, _: Any, label: str) -> int:
         return self._drawn[label]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from threading import Timer
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
 from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
+from kshare.kafka.listening import START_SECONDS
 from kshare.kafka.topics import LEDGER_TOPIC
 from kshare.options.sink import TRANSACTION_TIMEOUT_MS, SinkOptions, parse_sink_options
 from kshare.query.produce import Attempt, Prepared, prepare_rows, write_rows
@@ -335,6 +337,28 @@ def test_the_next_task_uses_the_same_producer(cluster: FakeCluster) -> None:
     assert sender_module._kept()._sender is kept
     write_rows([numbered(1)], replace(options, producer=type(options.producer)({"acks": -1})))
     assert sender_module._kept()._sender is not kept
+
+
+def test_only_a_new_producer_looks_whether_a_server_listens(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write of a batch is a start; but one whose producer is kept waits for brokers, as Spark."""
+    looks: list[float] = []
+    monkeypatch.setattr(sender_module, "check_listening", lambda _, seconds: looks.append(seconds))
+    options = options_for(cluster)
+    write_rows([numbered(0)], options, is_start=True)
+    assert looks == []
+    write_rows([numbered(1), numbered(1)], options, is_start=True)
+    assert looks == [START_SECONDS]
+    cluster.stop_broker(1)
+    Timer(1.0, cluster.start_broker, (1,)).start()
+    write_rows([numbered(1)], options, is_start=True)
+    assert looks == [START_SECONDS]
+    others = replace(options, producer=type(options.producer)({"acks": -1}))
+    write_rows([numbered(1)], others)
+    assert looks == [START_SECONDS]
+    write_rows([numbered(1)], options, is_start=True)
+    assert looks == [START_SECONDS] * 2
 
 
 @pytest.mark.parametrize("size", [999_000, 1_000_000, 1_048_000])
