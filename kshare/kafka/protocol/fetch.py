@@ -1,8 +1,8 @@
-"""Fetch: the request and its response, as values; both are coded here, as they are so many.
+"""Fetch: the request and its response, as values.
 
-A request is in its frame within some microseconds, and a response is read where it lies: records
-are not copied. In versions 4 to 11, which have no tagged fields. What a broker sends is either
-understood to the last byte that is used, or a
+Both are coded here, in versions 4 to 11, which have no tagged fields: the read path has a pair of
+them for each response, so a request is made within some microseconds, and a response is read in
+place, without a copy of its records. One that is cut short is a
 :class:`~kshare.kafka.protocol.frames.ProtocolError`.
 """
 
