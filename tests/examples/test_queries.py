@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from kshare.cli.broker import orders
 
 ROOT: Final = Path(__file__).parents[2]
@@ -22,6 +24,7 @@ SNIPPETS: Final = [
         else re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
     )
 ]
+LIMITS: Final = re.compile("maxRecordsPerTask|maxOffsetsPerTrigger|targetTaskDuration")
 
 
 def test_an_order_of_the_demo_broker_has_the_types_that_the_examples_read() -> None:
@@ -36,3 +39,9 @@ def test_an_order_of_the_demo_broker_has_the_types_that_the_examples_read() -> N
     }
     assert len(read) > 5
     assert not {each for each in read if order[each[1]] != each[2]}
+
+
+@pytest.mark.parametrize(("place", "text"), [each for each in SNIPPETS if LIMITS.search(each[1])])
+def test_a_query_with_a_limit_reads_all_that_is_there_on_every_spark(place: str, text: str) -> None:
+    """Spark 4.0 and 4.1 end their own trigger after one batch, docs/spark-versions.md."""
+    assert "trigger(availableNow=True)" not in text, place
