@@ -337,6 +337,12 @@ class SecurityParser:
                 "is wrong",
                 "allowed: TLSv1.2, TLSv1.3, separated by commas",
             )
+        elif len(wanted) == 1:
+            self._faults.warn(
+                "kafka.ssl.enabled.protocols",
+                "counts for tasks that read; planner and sink (librdkafka) speak the newest "
+                "version that brokers have",
+            )
         trust = get("ssl.trustmanager.algorithm", "PKIX").strip().lower()
         if trust not in {name.lower() for name in _TRUST_ALGORITHMS}:
             self._raw.fault(
