@@ -100,7 +100,7 @@ def with_anchors(
 ) -> Iterator[Mapping[str, Any]]:
     """The configuration by which a client is made in the block: an authority ends a chain.
 
-    In Java all that is in a trust store is trusted. librdkafka cannot be told so
+    In Java all that is in a trust store is trusted. librdkafka has no such setting
     (``X509_V_FLAG_PARTIAL_CHAIN``), and follows a chain to a root. But OpenSSL ends it at a
     certificate that says that it is trusted; librdkafka takes that from a file only. One of a
     server itself ends no chain so, unless it has signed itself.
@@ -114,7 +114,7 @@ def with_anchors(
     """
     blocks = str(config.get(_CA_PEM, "")).split("-----END CERTIFICATE-----\n")[:-1]
     ders = [ssl.PEM_cert_to_DER_cert(f"{each}-----END CERTIFICATE-----\n") for each in blocks]
-    if _are_roots(ders):
+    if not ders or _are_roots(ders):
         yield config
         return
     trusted = (pem_armour(der + _TRUST_SERVERS, "TRUSTED CERTIFICATE") for der in ders)
