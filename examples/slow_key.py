@@ -8,7 +8,7 @@ import time
 
 from pyspark.sql import Row, SparkSession
 
-from spark_plugin import KshareListener
+from spark_plugin import KshareListener, available_now
 from spark_plugin.listener import QueryReport
 
 
@@ -41,13 +41,9 @@ def main(servers: str, topic: str, folder: str) -> KshareListener:
         .option("maxTimeAhead", "off")  # there is no watermark behind it
         .load()
     )
-    query = (
-        orders.writeStream.foreach(handle)
-        .option("checkpointLocation", f"{folder}/checkpoint")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    writer = orders.writeStream.foreach(handle)
+    # On Spark 4.0 and 4.1 its own trigger would end after the records of one batch.
+    available_now(writer.option("checkpointLocation", f"{folder}/checkpoint"))
     return listener
 
 

@@ -9,6 +9,8 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from spark_plugin import available_now
+
 
 def main(servers: str, topic: str, folder: str) -> None:
     spark = SparkSession.builder.getOrCreate()
@@ -32,15 +34,13 @@ def main(servers: str, topic: str, folder: str) -> None:
         .groupBy(f.window("timestamp", "5 minutes"), "order.country")
         .agg(f.count("*").alias("orders"), f.sum("order.amount").alias("amount"))
     )
-    query = (
+    writer = (
         counts.writeStream.format("parquet")
         .outputMode("append")  # a window is written when the watermark has passed its end
         .option("path", f"{folder}/counts")
         .option("checkpointLocation", f"{folder}/checkpoint")
-        .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    available_now(writer)  # on Spark 4.0 and 4.1 its own trigger would end after one batch
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@
     │   ├── UnknownTopicError        topic or partition does not exist
     │   ├── InternalTopicError       a topic that kshare keeps for itself cannot be found or made
     │   ├── RecordRefusedError       a record is too large, or not as its topic wants it
+    │   ├── LedgerRecordError        a query's record in the ledger of exactlyOnce is damaged
     │   └── FetchTimeoutError        no progress within the stated time
     ├── FencedError             another member of the group has taken key hashes
     ├── CommitFailedError       what was processed is not this member's to commit any more
@@ -68,6 +69,7 @@ __all__ = [
     "KernelLibraryError",
     "KshareError",
     "LaterVersionError",
+    "LedgerRecordError",
     "Location",
     "NoOffsetError",
     "OptionsError",
@@ -212,6 +214,10 @@ class InternalTopicError(KafkaError):
 
 class RecordRefusedError(KafkaError):
     """A record cannot be written: it is too large, or not as its topic wants it. Not retried."""
+
+
+class LedgerRecordError(KafkaError):
+    """The bytes of a query's record in the ledger of ``exactlyOnce`` are no state. Not retried."""
 
 
 class FetchTimeoutError(KafkaError):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kshare._version import __version__
 from kshare.cli.arguments import FEATURES
-from kshare.cli.connection import is_given, kafka_config, source_options
+from kshare.cli.connection import is_given, source_options
 from kshare.cli.doctor_cluster import examine_cluster
 from kshare.cli.features import Feature
 from kshare.cli.findings import Finding, text_of_finding
@@ -29,7 +29,8 @@ from kshare.cli.output import Answer, say_block
 from kshare.cli.query import observed_status
 from kshare.cli.show import alarms, batches_text, late_rows, records_left
 from kshare.cli.workers_imports import files_here, judged, they_hide
-from kshare.errors import KshareError
+from kshare.errors import KafkaError, KshareError
+from kshare.kafka.listening import COMMAND_SECONDS, check_listening
 from kshare.monitor.status import unchanged_text
 from kshare.operating_system import OperatingSystem, this_system
 from kshare.options import KafkaConfig
@@ -95,7 +96,9 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answe
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
+    # All options first: a fault of theirs is no finding, and what was found would be lost with it.
     environment, registry = dict(os.environ), _registry(arguments)
+    kafka = source_options(arguments).kafka if is_given(arguments) else None
     yield from examine_workers(environment)
     yield examine_java(environment)
     yield examine_compiled_code()
@@ -103,11 +106,8 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     if arguments.spark:
         yield _spark()
     if arguments.checkpoint is not None:
-        yield from examine_checkpoint(
-            arguments.checkpoint, kafka_config(arguments) if is_given(arguments) else None
-        )
-    if is_given(arguments):
-        kafka = source_options(arguments).kafka
+        yield from examine_checkpoint(arguments.checkpoint, kafka)
+    if kafka is not None:
         asked = [Feature(name.replace("-", " ")) for name in arguments.feature or FEATURES[:1]]
         yield from examine_cluster(kafka, arguments.topic, asked)
         yield examine_feedback(kafka)
@@ -331,14 +331,21 @@ def examine_system(system: OperatingSystem) -> Iterator[Finding]:
 
 
 def examine_checkpoint(directory: str, kafka: KafkaConfig | None) -> Iterator[Finding]:
-    """Look at a query's checkpoint, and compare it with its cluster.
+    """Look at a query's checkpoint, and compare it with its cluster, if that answers.
 
     Args:
         directory: Its ``checkpointLocation``.
         kafka: How to reach the cluster; None to look at the checkpoint alone.
     """
     try:
+        if kafka is not None:
+            check_listening(kafka, COMMAND_SECONDS)
         status = observed_status(directory, kafka)
+    except KafkaError as error:
+        remedy = "repair what 'brokers' says; what follows is of the checkpoint alone"
+        yield Finding("checkpoint on its brokers", "red", str(error), remedy)
+        yield from examine_checkpoint(directory, None)
+        return
     except KshareError as error:
         yield Finding("checkpoint", "red", str(error), "name the checkpointLocation of a query")
         return

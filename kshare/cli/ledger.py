@@ -1,10 +1,13 @@
-"""``kshare ledger``: the last batch of an ``exactlyOnce`` query, shown or deleted."""
+"""``kshare ledger``: the last batch of an ``exactlyOnce`` query, shown or deleted.
+
+Guarantee: a record is deleted only after it was read, or was found to be none that can be read.
+"""
 
 import argparse
 
 from kshare.cli.connection import needed_kafka_config
 from kshare.cli.output import Answer, line_of
-from kshare.errors import KshareError
+from kshare.errors import CheckpointVersionError, LedgerRecordError
 from kshare.kafka.topics import LEDGER_TOPIC
 from kshare.query.produce.ledger import LedgerRecord
 
@@ -12,14 +15,15 @@ __all__ = ["run"]
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answer:
-    """Run the command."""
+    """Run the command; the exit code of ``show`` is 1 if the record cannot be read."""
     kafka = needed_kafka_config(parser, arguments)
     is_drop = arguments.action == "drop"
     with LedgerRecord(kafka, arguments.query, arguments.ledger_topic or LEDGER_TOPIC) as record:
         said, is_damaged = "nothing", False
         try:
             state = record.read()
-        except KshareError as error:
+        # Of the record alone: what Kafka refused, or left unanswered, says nothing of it.
+        except (LedgerRecordError, CheckpointVersionError) as error:
             said, is_damaged = str(error), True
         else:
             if state is not None:
@@ -32,4 +36,4 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answe
     text = line_of(f"query {arguments.query}: {said}")
     if is_drop:
         text += "deleted\n" if is_dropped else "nothing was changed (--dry-run)\n"
-    return Answer(fields, text)
+    return Answer(fields, text, int(is_damaged and not is_drop))

@@ -34,7 +34,7 @@ from kshare.kafka.protocol.retry import Clock, RetryDeadline
 from kshare.kafka.silence import Diagnosis, Silence
 from kshare.kafka.topics import is_internal
 from kshare.options import KafkaConfig
-from kshare.security.librdkafka import TokenRefresh, librdkafka_config
+from kshare.security.librdkafka import TokenRefresh, librdkafka_config, with_anchors
 
 __all__ = [
     "Client",
@@ -176,7 +176,9 @@ class Client(Generic[HandleT]):
                 raise KafkaError(f"cannot get a token to log in with: {error}") from error
             try:
                 self._tokens = config.get("oauth_cb")
-                self._handle = self._kind({**config, "error_cb": self._on_error}, logger=client_log)
+                with with_anchors(config) as trusting:
+                    given = {**trusting, "error_cb": self._on_error}
+                    self._handle = self._kind(given, logger=client_log)
             except KafkaException as error:  # say, an OAUTHBEARER token that expires meanwhile
                 raise kafka_error(error, self._making, whom=self._whom) from error
             self._silence.begin()

@@ -33,6 +33,8 @@ _JAAS: Final = {
     "SCRAM-SHA-512": f"{_SECURITY}.scram.ScramLoginModule {_WITH_USER}",
     "OAUTHBEARER": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule required;",
 }
+# What Java takes for all mechanisms but OAUTHBEARER, unless another is given.
+_DEFAULT_HANDLER: Final = "common.security.authenticator.AbstractLogin$DefaultLoginCallbackHandler"
 _OAUTH_HANDLER: Final = f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
 _OAUTH_HANDLERS: Final = (
     "common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
@@ -43,6 +45,9 @@ _OAUTH_HANDLERS: Final = (
 _TRUST_ALGORITHMS: Final = ("PKIX", "SunPKIX", "X509", "X.509", "SunX509", "IbmPKIX", "IbmX509")
 _UNSENDABLE: Final = "that cannot be sent"
 _HANDLER: Final = "sasl.login.callback.handler.class"
+_OF_TOKENS: Final = "sasl.oauthbearer."
+# Those that say as whom; the others are about time.
+_OF_LOGINS: Final = ("sasl.mechanism", "sasl.jaas.config", _HANDLER, _OF_TOKENS)
 _PROVIDER: Final = "oauthTokenProvider"
 _MSK: Final = (
     "instead of Java's, Amazon's Python signer makes the tokens (docs/security.md); write:\n"
@@ -100,9 +105,7 @@ class SecurityParser:
         if not protocol.startswith("SASL_"):
             why = f"has no effect with kafka.security.protocol={protocol}; set SASL_SSL or "
             why += "SASL_PLAINTEXT to log in"
-            for name in ("sasl.mechanism", "sasl.jaas.config"):
-                if name in self._raw:
-                    self._faults.warn(f"kafka.{name}", why)
+            self._warn_of(_OF_LOGINS, why)
             if token_provider is not None:
                 self._faults.warn(_PROVIDER, why)
             return Login()
@@ -128,12 +131,33 @@ class SecurityParser:
             )
             self._oauth(jaas, token_provider)
             return Login(mechanism, jaas, token_provider)
-        if token_provider is not None:
-            self._faults.warn(_PROVIDER, f"has no effect with kafka.sasl.mechanism={mechanism}")
+        self._no_tokens(mechanism, token_provider)
         jaas = self._jaas(mechanism, required=True)
         if jaas is not None:
             self._credentials(mechanism, jaas)
         return Login(mechanism, jaas)
+
+    def _no_tokens(self, mechanism: str, token_provider: str | None) -> None:
+        """Check what is given of tokens, and of who makes them, where a password logs in."""
+        why = f"has no effect with kafka.sasl.mechanism={mechanism}"
+        if token_provider is not None:
+            self._faults.warn(_PROVIDER, why)
+        self._warn_of(_OF_TOKENS, why)
+        handler = self._raw.get(_HANDLER, "").strip()
+        if not handler or handler.endswith(_DEFAULT_HANDLER):
+            return
+        # Java would ask it for the password, or refuse it: never would it be passed over.
+        is_of_tokens = handler.endswith(_OAUTH_HANDLERS) or not _is_java_class(handler)
+        wrong = "names a Java class, which kshare cannot load"
+        if is_of_tokens:
+            wrong = f"makes tokens, which {mechanism} does not take"
+        self._raw.fault(_HANDLER, wrong, "leave it out")
+
+    def _warn_of(self, beginnings: str | tuple[str, ...], why: str) -> None:
+        """Warn of each property that is given and would work elsewhere."""
+        for name in self._raw:
+            if name.startswith(beginnings) and name in PROPERTIES:
+                self._faults.warn(f"kafka.{name}", why)
 
     def _jaas(self, mechanism: str, *, required: bool) -> JaasEntry | None:
         """Parse the JAAS line; None if there is none, or with a fault."""
@@ -183,14 +207,12 @@ class SecurityParser:
     def _token_provider(self, provider: str | None) -> str | None:
         """Return the path of the Python function that returns tokens; None if there is none.
 
-        It may also be named as Java's handler class. Names of Java classes begin with a capital
-        letter, those of Python functions do not.
+        It may also be named as Java's handler class.
         """
         handler = self._raw.get(_HANDLER, "").strip()
         if not handler or handler.endswith(_OAUTH_HANDLERS):
             return provider
-        names = handler.replace(":", ".", 1).split(".")
-        if len(names) < 2 or not all(map(str.isidentifier, names)) or names[-1][0].isupper():
+        if _is_java_class(handler):
             self._raw.fault(
                 _HANDLER,
                 "names a Java class, which kshare cannot load",
@@ -292,11 +314,7 @@ class SecurityParser:
 
     def _tls(self, protocol: str) -> None:
         if protocol not in {"SSL", "SASL_SSL"}:
-            for name in self._raw:
-                if name.startswith("ssl.") and name in PROPERTIES:
-                    self._faults.warn(
-                        f"kafka.{name}", f"has no effect with kafka.security.protocol={protocol}"
-                    )
+            self._warn_of("ssl.", f"has no effect with kafka.security.protocol={protocol}")
             return
         get = self._raw.get
         algorithm = get("ssl.endpoint.identification.algorithm", "https").strip().lower()
@@ -318,6 +336,12 @@ class SecurityParser:
                 "ssl.enabled.protocols",
                 "is wrong",
                 "allowed: TLSv1.2, TLSv1.3, separated by commas",
+            )
+        elif len(wanted) == 1:
+            self._faults.warn(
+                "kafka.ssl.enabled.protocols",
+                "counts for tasks that read; planner and sink (librdkafka) speak the newest "
+                "version that brokers have",
             )
         trust = get("ssl.trustmanager.algorithm", "PKIX").strip().lower()
         if trust not in {name.lower() for name in _TRUST_ALGORITHMS}:
@@ -363,6 +387,12 @@ class SecurityParser:
                 raw.fault(other, f"must be specified with {one}")
         if kind != "PEM" and "ssl.keystore.location" in raw and password not in raw:
             raw.fault(password, f"must be specified for a {kind} key store")
+
+
+def _is_java_class(name: str) -> bool:
+    """True unless it may be a Python function, whose name begins with no capital letter."""
+    names = name.replace(":", ".", 1).split(".")
+    return len(names) < 2 or not all(map(str.isidentifier, names)) or names[-1][0].isupper()
 
 
 def _is_number(text: str) -> bool:

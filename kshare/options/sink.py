@@ -264,18 +264,23 @@ class _SinkParser:
         return FrozenMapping(settings)
 
     def _delivery(self, java: Mapping[str, Any], *, exactly_once: bool) -> dict[str, int]:
-        """KafkaProducer.configureDeliveryTimeout of Java, and what librdkafka needs as well."""
-        linger = java.get("linger.ms", _LINGER_MS)
-        least = linger + java.get("request.timeout.ms", 30_000)
+        """KafkaProducer.configureDeliveryTimeout of Java, and what librdkafka needs as well.
+
+        The linger of kshare's own counts for nothing: who has not given it cannot have it wrong.
+        """
+        least = java.get("linger.ms", 0) + java.get("request.timeout.ms", 30_000)
         if java.get("delivery.timeout.ms", least) < least:
-            self._kafka.fault(
-                "delivery.timeout.ms",
-                "must not be less than kafka.linger.ms + kafka.request.timeout.ms, which are "
-                f"{least} together",
-            )
+            what = f"kafka.request.timeout.ms, which is {least}"
+            if "linger.ms" in java:
+                what = f"kafka.linger.ms + kafka.request.timeout.ms, which are {least} together"
+            self._kafka.fault("delivery.timeout.ms", f"must not be less than {what}")
         delivery = java.get("delivery.timeout.ms", min(max(least, _DELIVERY_MS), INT_MAX))
+        linger_ms = min(java.get("linger.ms", _LINGER_MS), delivery - 1, 900_000)
         if not exactly_once:
-            return {} if delivery == _DELIVERY_MS else {"message.timeout.ms": delivery}
+            if delivery == _DELIVERY_MS:
+                return {}
+            short = {"linger.ms": linger_ms} if linger_ms < _LINGER_MS else {}
+            return {"message.timeout.ms": delivery, **short}
         # In a transaction nothing may be waited for longer than the transaction itself.
         transaction = java.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
         transaction = min(transaction, TRANSACTION_TIMEOUT_MAX)
@@ -285,7 +290,7 @@ class _SinkParser:
             self._kafka.fault("request.timeout.ms", *fault)
         request = min(java.get("request.timeout.ms", _SOCKET_MS), transaction, 300_000)
         return {
-            "linger.ms": min(linger, delivery - 1, 900_000),
+            "linger.ms": min(linger_ms, delivery - 1),
             "message.timeout.ms": delivery,
             "socket.timeout.ms": max(request, 10),
             "transaction.timeout.ms": transaction,

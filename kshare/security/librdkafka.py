@@ -5,18 +5,27 @@ number beyond librdkafka's narrower bounds becomes the bound. Cost: stores are r
 fetched.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
+from kshare.operating_system import OperatingSystem, this_system
 from kshare.options.kafka_table import PROPERTIES
 from kshare.options.model import KafkaConfig
+from kshare.security.store_files import pem_armour, private_file
 from kshare.security.tls import client_keys, identifies_endpoints
 from kshare.security.trust_store import trust_store
 
 if TYPE_CHECKING:
     from kshare.security.tokens import Token
 
-__all__ = ["TokenRefresh", "librdkafka_config"]
+__all__ = ["TokenRefresh", "librdkafka_config", "with_anchors"]
+
+_CA_PEM: Final = "ssl.ca.pem"
+# What OpenSSL appends to a certificate that is trusted for one use, here servers (X509_CERT_AUX: a
+# sequence of the uses, 1.3.6.1.5.5.7.3.1).
+_TRUST_SERVERS: Final = bytes.fromhex("300c300a06082b06010505070301")
 
 
 class TokenRefresh:
@@ -85,6 +94,49 @@ def librdkafka_config(kafka: KafkaConfig) -> dict[str, Any]:
     return config
 
 
+@contextmanager
+def with_anchors(
+    config: Mapping[str, Any], system: OperatingSystem | None = None
+) -> Iterator[Mapping[str, Any]]:
+    """The configuration by which a client is made in the block: an authority ends a chain.
+
+    In Java all that is in a trust store is trusted. librdkafka has no such setting
+    (``X509_V_FLAG_PARTIAL_CHAIN``), and follows a chain to a root. But OpenSSL ends it at a
+    certificate that says that it is trusted; librdkafka takes that from a file only. One of a
+    server itself ends no chain so, unless it has signed itself.
+
+    Args:
+        config: Of :func:`librdkafka_config`, perhaps with more.
+        system: What the operating system has; by default, that of this process.
+
+    Raises:
+        OSError: There are no files in memory here, and no folder can be written.
+    """
+    blocks = str(config.get(_CA_PEM, "")).split("-----END CERTIFICATE-----\n")[:-1]
+    ders = [ssl.PEM_cert_to_DER_cert(f"{each}-----END CERTIFICATE-----\n") for each in blocks]
+    if not ders or _are_roots(ders):
+        yield config
+        return
+    trusted = (pem_armour(der + _TRUST_SERVERS, "TRUSTED CERTIFICATE") for der in ders)
+    content = "".join(trusted).encode()
+    with private_file("kshare-trusted.pem", content, system or this_system()) as path:
+        others = {name: value for name, value in config.items() if name != _CA_PEM}
+        yield {**others, "ssl.ca.location": str(path)}
+
+
+def _are_roots(ders: list[bytes]) -> bool:
+    """True if each has signed itself, so that any chain that leads to one ends there."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        for der in ders:
+            context.load_verify_locations(cadata=der)
+    except ssl.SSLError:  # librdkafka says of what is damaged why it does not take it
+        return True
+    found = zip(context.get_ca_certs(binary_form=True), context.get_ca_certs(), strict=True)
+    roots = {der for der, fields in found if fields["subject"] == fields["issuer"]}
+    return roots.issuperset(ders)
+
+
 def _order_backoffs(config: dict[str, Any]) -> None:
     """Java lets the first pause be longer than the longest one, librdkafka does not.
 
@@ -101,7 +153,7 @@ def _tls(kafka: KafkaConfig) -> dict[str, Any]:
     config: dict[str, Any] = {"ssl.endpoint.identification.algorithm": "https" if named else "none"}
     trusted = trust_store(kafka.properties)
     if trusted is not None:
-        config["ssl.ca.pem"] = trusted
+        config[_CA_PEM] = trusted
     keys = client_keys(kafka.properties)
     if keys is not None:
         config |= {"ssl.certificate.pem": keys.certificates, "ssl.key.pem": keys.key_pem()}

@@ -4,11 +4,16 @@ Kept apart from :mod:`kshare.security.key_store`, because importing ``cryptograp
 """
 
 import base64
+import os
 import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from kshare.errors import OptionsError
+from kshare.operating_system import OperatingSystem
 from kshare.options.frozen import Properties
 from kshare.options.raw import Faults
 from kshare.security import jks
@@ -20,6 +25,7 @@ __all__ = [
     "jks_entries",
     "pem_armour",
     "pem_certificates",
+    "private_file",
     "read_file",
     "store_fault",
 ]
@@ -59,6 +65,29 @@ def read_file(path: str, name: str) -> bytes:
     if not content:
         raise store_fault(name, "is an empty file", value=path)
     return content
+
+
+@contextmanager
+def private_file(name: str, content: bytes, system: OperatingSystem) -> Iterator[Path]:
+    """A file for what takes files only, until the block ends.
+
+    It is in memory, as no folder may be writable, or else in a folder that no other user can open.
+
+    Raises:
+        OSError: There are no files in memory here, and no folder can be written.
+    """
+    try:
+        descriptor = system.memory_file(name, content)
+    except OSError:  # there are no such files here
+        with tempfile.TemporaryDirectory(prefix="kshare-") as folder:  # mode 0700
+            path = Path(folder, name)
+            path.write_bytes(content)
+            yield path
+        return
+    try:
+        yield Path(system.path_of(descriptor))
+    finally:
+        os.close(descriptor)
 
 
 def store_fault(name: str, wrong: str, right: str = "", value: str | None = None) -> OptionsError:

@@ -6,20 +6,15 @@ Cost: stores are read for each connection; the client's key is in a file for a m
 Linux), encrypted with a password that is never written.
 """
 
-import os
 import secrets
 import ssl
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kshare.errors import OptionsError
 from kshare.operating_system import OperatingSystem, this_system
 from kshare.options.frozen import Properties
 from kshare.options.model import KafkaConfig
-from kshare.security.store_files import has_key
+from kshare.security.store_files import has_key, private_file
 from kshare.security.trust_store import trust_store
 
 if TYPE_CHECKING:
@@ -93,33 +88,13 @@ def client_keys(properties: Properties) -> "KeyStore | None":
 
 
 def _load_keys(context: ssl.SSLContext, keys: "KeyStore", system: OperatingSystem) -> None:
-    """Python takes keys from files only: from one in memory, as no folder may be writable."""
+    """Python takes keys from files only."""
     password = secrets.token_urlsafe(32)
     content = (keys.certificates + keys.key_pem(password)).encode()
-    with ExitStack() as stack:
-        try:
-            path = stack.enter_context(_in_memory(content, system))
-        except OSError:  # there are no such files here
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kshare-"))  # mode 0700
-            path = Path(folder, "client.pem")
-            path.write_bytes(content)
+    with private_file("kshare-client.pem", content, system) as path:
         try:
             context.load_cert_chain(path, password=password)
         except ssl.SSLError:
             raise OptionsError(
                 ["kafka.ssl.keystore.*: holds a key or a certificate that OpenSSL cannot use"]
             ) from None
-
-
-@contextmanager
-def _in_memory(content: bytes, system: OperatingSystem) -> Iterator[Path]:
-    """A file that is in no folder.
-
-    Raises:
-        OSError: It cannot be had, or not be opened by a path.
-    """
-    descriptor = system.memory_file("kshare-client.pem", content)
-    try:
-        yield Path(system.path_of(descriptor))
-    finally:
-        os.close(descriptor)

@@ -405,6 +405,21 @@ def test_a_checkpoint_that_has_stopped_or_lost_records(fake: FakeCluster, tmp_pa
     assert (found.level, found.remedy) == ("red", "name the checkpointLocation of a query")
 
 
+def test_brokers_that_are_down_end_no_look_at_a_checkpoint(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = offsets_log(tmp_path, 0)
+    monkeypatch.setattr("kshare.cli.doctor.examine_workers", lambda _: iter(()))
+    given = ["--json", "--checkpoint", directory, "--bootstrap-servers", "127.0.0.1:1"]
+    assert main(["doctor", *given, "--option", "kafka.default.api.timeout.ms=100"]) == 1
+    found = {each["check"]: each for each in json.loads(capsys.readouterr().out)}
+    assert found["checkpoint"]["level"] == "green"
+    assert found["checkpoint on its brokers"]["level"] == "red"
+    assert "127.0.0.1:1" in found["checkpoint on its brokers"]["text"]
+    assert "checkpointLocation" not in found["checkpoint on its brokers"]["remedy"]
+    assert {"brokers", "feedback"} <= found.keys()
+
+
 def test_the_command_says_all_and_ends_with_1_if_something_is_red(
     fake: FakeCluster, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kshare.cli import main
-from kshare.errors import KafkaError
+from kshare.errors import AuthorizationError, LedgerRecordError
 from kshare.kafka.topics import LEDGER_TOPIC
 from kshare.options.sink import parse_sink_options
 from kshare.query.produce.ledger import Ledger
@@ -31,23 +31,23 @@ def run(cluster: FakeCluster, capsys: Any, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "said", "is_damaged"),
     [
-        (encode(STATE), "batch 4 of run r1, with 3 rows"),
-        (encode(STATE.retract()), "batch 3 of run r1, with an unknown number of rows"),
-        (b"[" * 5000, f"topic {OWN}, partition "),
-        (b'{"v":2}', "use the kshare that wrote it"),
+        (encode(STATE), "batch 4 of run r1, with 3 rows", False),
+        (encode(STATE.retract()), "batch 3 of run r1, with an unknown number of rows", False),
+        (b"[" * 5000, f"topic {OWN}, partition ", True),
+        (b'{"v":2}', "use the kshare that wrote it", True),
     ],
 )
 def test_the_record_of_one_query_is_shown_and_dropped(
-    cluster: FakeCluster, capsys: Any, value: bytes, said: str
+    cluster: FakeCluster, capsys: Any, value: bytes, said: str, *, is_damaged: bool
 ) -> None:
     for query, written in (("p", encode(STATE)), ("q", b"{"), ("q", value)):
         cluster.produce(OWN, [(query.encode(), written)], partition=zlib.crc32(query.encode()) % 2)
     named = ("--query", "q", "--ledger-topic", OWN)
-    for more in (("show",), ("drop", "--dry-run")):
+    for more, expected in ((("show",), int(is_damaged)), (("drop", "--dry-run"), 0)):
         code, out = run(cluster, capsys, *more, *named)
-        assert code == 0
+        assert code == expected
         assert said in out
         assert "deleted" not in out
     code, out = run(cluster, capsys, "drop", *named)
@@ -72,7 +72,9 @@ def test_a_damaged_record_stops_its_own_query_until_it_is_dropped(
     with Ledger(options, "p") as other:
         assert other.read() is None
     with Ledger(options, "q") as ledger:
-        with pytest.raises(KafkaError, match=f"topic {OWN}, partition ., offset 0, holds a record"):
+        with pytest.raises(
+            LedgerRecordError, match=f"topic {OWN}, partition ., offset 0, holds a record"
+        ):
             ledger.read()
         run(cluster, capsys, "drop", "--query", "q", "--ledger-topic", OWN)
         assert ledger.read() is None
@@ -81,6 +83,25 @@ def test_a_damaged_record_stops_its_own_query_until_it_is_dropped(
         ledger.write(STATE)
     with Ledger(options, "q") as ledger:
         assert ledger.read() == STATE
+
+
+@pytest.mark.parametrize("action", ["show", "drop"])
+def test_a_record_that_kafka_does_not_hand_out_is_not_damaged_and_not_dropped(
+    cluster: FakeCluster, capsys: Any, monkeypatch: Any, action: str
+) -> None:
+    cluster.produce(OWN, [(b"q", encode(STATE))], partition=zlib.crc32(b"q") % 2)
+    named = ("--query", "q", "--ledger-topic", OWN)
+
+    def refuse(_: object) -> None:
+        raise AuthorizationError("may not read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kshare.kafka.compacted_topic.CompactedTopic.read", refuse)
+        given = [action, *named, "--json", "--bootstrap-servers", cluster.bootstrap_servers]
+        assert main(["ledger", *given]) == 1
+        said = capsys.readouterr()
+        assert (said.out, "may not read" in said.err) == ("", True)
+    assert "batch 4" in run(cluster, capsys, "show", *named)[1]
 
 
 def test_a_ledger_that_is_not_there_is_named(cluster: FakeCluster, capsys: Any) -> None:

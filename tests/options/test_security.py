@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kshare.errors import OptionsError
 from kshare.options import parse_sink_options
 from kshare.options.jaas import JaasEntry, parse_jaas
 from tests.support.options import SECRET, SERVERS, options, problem, problems, warnings
@@ -231,8 +232,8 @@ def test_a_login_that_cannot_work_is_refused(mechanism: str, line: str | None, s
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 def test_a_login_without_sasl_gets_a_warning(protocol: str) -> None:
     given = sasl("PLAIN", f'{PLAIN} required username="u" password="p";')
-    found = warnings({**given, "kafka.security.protocol": protocol})
-    assert [text.split()[1] for text in found] == ["kafka.sasl.mechanism", JAAS]
+    found = warnings({**given, HANDLER: "a.B", "kafka.security.protocol": protocol})
+    assert sorted(text.split()[1] for text in found) == [JAAS, HANDLER, "kafka.sasl.mechanism"]
     assert all(f"no effect with kafka.security.protocol={protocol}" in text for text in found)
 
 
@@ -279,6 +280,30 @@ def test_kafkas_own_login_handlers_are_built(handler: str) -> None:
     assert problem(oauth(**given)).startswith(
         "kafka.sasl.login.callback.handler.class: names a Java class, which kshare cannot load"
     )
+
+
+@pytest.mark.parametrize(("mechanism", "module"), [("PLAIN", PLAIN), ("SCRAM-SHA-512", SCRAM)])
+def test_a_login_by_password_refuses_a_handler_that_java_would_ask(
+    mechanism: str, module: str
+) -> None:
+    given = sasl(mechanism, f"{module} required username=u password=p;")
+    default = f"{PACKAGE}.authenticator.AbstractLogin$DefaultLoginCallbackHandler"
+    assert warnings({**given, HANDLER: default}) == ()
+    tokens = f"makes tokens, which {mechanism} does not take"
+    for handler, wrong in (
+        ("com.example.VaultHandler", "names a Java class, which kshare cannot load"),
+        (f"{PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler", tokens),
+        ("package.module:function", tokens),
+    ):
+        assert problem({**given, HANDLER: handler}).startswith(f"{HANDLER}: {wrong}")
+        sink = {**SERVERS, **given, HANDLER: handler, "topic": "t"}
+        with pytest.raises(OptionsError, match=wrong):
+            parse_sink_options(sink, streaming=True)
+    tokens_of = {URL: "https://a/token", f"{CLIENT}.id": "i", f"{CLIENT}.secret": SECRET}
+    assert sorted(warnings({**given, **tokens_of})) == [
+        f"option {name} has no effect with kafka.sasl.mechanism={mechanism}"
+        for name in sorted(tokens_of)
+    ]
 
 
 @pytest.mark.parametrize("name", ["module:function", "package.module:Class.method"])

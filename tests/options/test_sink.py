@@ -244,6 +244,14 @@ IN_FLIGHT = "max.in.flight.requests.per.connection"
         ({"batch.size": "65536"}, {"batch.size": 65536}),
         ({"linger.ms": "50"}, {"linger.ms": 50}),
         ({"delivery.timeout.ms": "60000"}, {"message.timeout.ms": 60000}),
+        (
+            {"delivery.timeout.ms": "9000", "request.timeout.ms": "9000"},
+            {"message.timeout.ms": 9000, "request.timeout.ms": 9000},
+        ),
+        (  # librdkafka wants the linger to be less
+            {"delivery.timeout.ms": "20", "request.timeout.ms": "20"},
+            {"message.timeout.ms": 20, "request.timeout.ms": 20, "linger.ms": 19},
+        ),
         ({"linger.ms": "900000"}, {"linger.ms": 900_000, "message.timeout.ms": 930_000}),
         ({"buffer.memory": "33554432"}, {"queue.buffering.max.kbytes": 32768}),
         ({"buffer.memory": "0"}, {"queue.buffering.max.kbytes": 1}),
@@ -316,14 +324,29 @@ def test_compression_that_librdkafka_has_not_is_taken_as_the_nearest(
         ("value.serializer", "a.B", "is not supported; values are written as they are. Use Data"),
         (
             "delivery.timeout.ms",
-            "30019",
-            "must not be less than kafka.linger.ms + kafka.request.timeout.ms, which are 30020 ",
+            "29999",
+            "must not be less than kafka.request.timeout.ms, which is 30000 ",
         ),
     ],
 )
 def test_properties_that_are_refused(name: str, value: str, says: str) -> None:
     (found,) = faults({f"kafka.{name}": value})
     assert found.startswith(f"kafka.{name}: {says}")
+
+
+def test_a_linger_that_is_given_counts_for_the_delivery() -> None:
+    name = "kafka.delivery.timeout.ms"
+    for linger in (0, 50):
+        given_ = {"kafka.linger.ms": str(linger)}
+        assert sink({**given_, name: str(30_000 + linger)})
+        (found,) = faults({**given_, name: str(29_999 + linger)})
+        assert f"kafka.linger.ms + kafka.request.timeout.ms, which are {30_000 + linger} " in found
+
+
+def test_a_delivery_as_long_as_a_request_is_taken_in_transactions_too() -> None:
+    given_ = {"kafka.delivery.timeout.ms": "15", "kafka.request.timeout.ms": "15"}
+    found = sink({**given_, "exactlyOnce": "true"}).producer
+    assert (found["message.timeout.ms"], found["linger.ms"]) == (15, 14)
 
 
 @pytest.mark.parametrize("name", sorted(NOT_BUILT))

@@ -36,7 +36,7 @@ def tls(**more: str) -> dict[str, str]:
         tls(keystore__location="k.p12", keystore__type="PKCS12", keystore__password=SECRET),
         tls(keystore__location="k.pem", keystore__type="PEM", key__password=SECRET),
         tls(keystore__key="k", keystore__certificate__chain="c", keystore__type="PEM"),
-        tls(endpoint__identification__algorithm="HTTPS", enabled__protocols="TLSv1.3"),
+        tls(endpoint__identification__algorithm="HTTPS"),
         tls(enabled__protocols="TLSv1.3, TLSv1.2"),
     ],
 )
@@ -114,6 +114,15 @@ def test_stores_that_cannot_be_used_are_refused(given: dict[str, str], says: str
 def test_any_host_is_accepted_with_a_warning_only() -> None:
     (found,) = warnings(tls(endpoint__identification__algorithm=""))
     assert "any host with a certificate of the trusted authorities is accepted" in found
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", " TLSv1.3,TLSv1.3 "])
+def test_a_version_of_tls_that_counts_for_tasks_alone_gets_a_warning(version: str) -> None:
+    (found,) = warnings(tls(enabled__protocols=version))
+    assert found.startswith("option kafka.ssl.enabled.protocols counts for tasks that read; ")
+    sink = {**SERVERS, **tls(enabled__protocols=version), "topic": "t"}
+    assert parse_sink_options(sink, streaming=True).warnings == (found,)
+    assert warnings(tls(enabled__protocols="TLSv1.3,TLSv1.2")) == ()
 
 
 def test_tls_without_tls_gets_a_warning() -> None:

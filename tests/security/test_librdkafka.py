@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from kshare.errors import AuthenticationError
 from kshare.options import KafkaConfig
 from kshare.options.frozen import Properties
-from kshare.security.librdkafka import librdkafka_config
+from kshare.security.librdkafka import librdkafka_config, with_anchors
 from tests.support.certificates import Pair, jks_key, jks_of, pkcs12_of
 from tests.support.options import SECRET
 from tests.support.security import (
@@ -75,6 +75,14 @@ def test_the_longest_pause_is_not_below_the_first(kind: str, longest: int) -> No
     for name, value, pauses in ((most, "50", (None, 100)), (first, "20", (20, longest))):
         found = accepted(config(**{name.replace(".", "__"): value}))
         assert (found.get(first), found[most]) == pauses
+
+
+def test_roots_stay_inline_and_what_is_damaged_is_left_to_librdkafka(authority: Pair) -> None:
+    damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    for pem in (authority.pem, authority.pem * 2, damaged):
+        given = {"ssl.ca.pem": pem, "client.id": "c"}
+        with with_anchors(given) as found:
+            assert found == given
 
 
 @pytest.mark.parametrize("kind", ["PKCS12", "JKS"])

@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
@@ -170,11 +170,16 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 def tls_server(
-    pair: Pair, tmp_path: Path, *, clients: Pair | None = None, then: Any = None
+    pair: Pair,
+    tmp_path: Path,
+    *,
+    clients: Pair | None = None,
+    then: Any = None,
+    through: Sequence[Pair] = (),
 ) -> Callable[[socket.socket], None]:
-    """What serves TLS, and then says hello or something else."""
+    """What serves TLS, shows those between it and a root, and then says hello or something else."""
     path = tmp_path / "server.pem"
-    path.write_text(pair.pem + pair.key_pem())
+    path.write_text("".join(each.pem for each in (pair, *through)) + pair.key_pem())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path)
     if clients is not None:

@@ -18,7 +18,7 @@ def orders() -> DataFrame:
         .option("minPartitions", 4)
         .load()
     )
-    order = f.from_json(f.col("value").cast("string"), "country STRING, amount BIGINT")
+    order = f.from_json(f.col("value").cast("string"), "country STRING, amount DOUBLE")
     return records.select("partition", "offset", order.alias("order")).select(
         "partition", "offset", "order.*"
     )

@@ -225,7 +225,8 @@ class LedgerRecord:
 
         Raises:
             CheckpointVersionError: A later kshare wrote it.
-            KafkaError: The record is no state.
+            LedgerRecordError: The record is no state.
+            KafkaError: It is not known: Kafka did not answer in time, or refused.
         """
         return _last_state(self._rows, self._key)[1]
 

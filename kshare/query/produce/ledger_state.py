@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kshare.core.bounded_json import DAMAGE, count_of, flag_of, list_of, read_object, text_of
-from kshare.errors import CheckpointVersionError, KafkaError
+from kshare.errors import CheckpointVersionError, KafkaError, LedgerRecordError
 from kshare.kafka.compacted_topic import Row
 from kshare.kafka.topics import LEDGER_TOPIC
 from kshare.options.sink import ID_PREFIX
@@ -189,7 +189,7 @@ def decode(value: bytes, topic: str = LEDGER_TOPIC, row: Row | None = None) -> S
 
     Raises:
         CheckpointVersionError: A later kshare wrote it.
-        KafkaError: The bytes are no state.
+        LedgerRecordError: The bytes are no state.
     """
     place = topic if row is None else f"{topic}, partition {row.partition}, offset {row.offset},"
     try:
@@ -198,7 +198,7 @@ def decode(value: bytes, topic: str = LEDGER_TOPIC, row: Row | None = None) -> S
         if version == VERSION:
             return _state(fields)
     except DAMAGE as error:
-        raise KafkaError(
+        raise LedgerRecordError(
             f"topic {place} holds a record that is no state of a sink: {error}. Only this query "
             "stops for it. docs/exactly-once.md says how to remove it, and who may write there",
             topic=topic,
