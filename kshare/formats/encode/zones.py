@@ -51,12 +51,14 @@ def arrow_zone(name: str) -> str:
     if rest:
         return _UTC  # Arrow has no seconds in an offset: it is the same instant
     sign = "-" if offset < timedelta() else "+"
-    return f"{sign}{minutes // 60:02}:{minutes % 60:02}"
+    return _if_known(f"{sign}{minutes // 60:02}:{minutes % 60:02}")
 
 
 def _if_known(name: str) -> str:
     try:
         compute.local_timestamp(pa.scalar(0, pa.timestamp("s", name)))
     except pa.ArrowInvalid:
-        return _UTC  # Python's database is a package, and Arrow reads the system's, which has less
+        # It is the same instant. Arrow has no offsets before 22, and reads the system's database,
+        # which has less than Python's package.
+        return _UTC
     return name

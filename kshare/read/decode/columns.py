@@ -101,11 +101,15 @@ class _Binary:
         rows: Maximum number of rows.
         size: Number of bytes that fit at first.
         pool: Whose memory it takes; None for Arrow's default pool.
+
+    Attributes:
+        rows: As given.
     """
 
     def __init__(
         self, column: BinaryColumn, rows: int, size: int, pool: pa.MemoryPool | None = None
     ) -> None:
+        self.rows = rows
         self._column = column
         self._pool = pool
         self._offsets = allocate(4 * (rows + 1), pool)
@@ -288,7 +292,9 @@ class Columns:
 
         As with most responses, where a key range is one of several.
         """
-        self._unused_rows = self.state.max_rows
+        rooms = [buffer.size // _width(name) for name, buffer in self._fixed.items()]
+        rooms += [binary.rows for binary in self._binaries.values()]
+        self._unused_rows = min(rooms, default=0)
 
     def reserve(self) -> bool:
         """After FULL: make room for the next record; False: finish the record batch first."""
