@@ -78,7 +78,7 @@ class SchemaRegistry:
         self._known: dict[SchemaNumber, RegisteredSchema] = {}
         self._texts: dict[tuple[str, str, str], RegisteredSchema] = {}
         self._versions: dict[tuple[str, int | None, str], tuple[float, RegisteredSchema]] = {}
-        self._unknown: dict[SchemaNumber, tuple[float, UnknownSchemaError]] = {}
+        self._unknown: dict[SchemaNumber, tuple[float, str, int | None]] = {}  # until when
 
     @property
     def url(self) -> str:
@@ -102,9 +102,7 @@ class SchemaRegistry:
         known = self._known.get(number)
         if known is not None:
             return known
-        until, error = self._unknown.get(number, (0.0, None))
-        if error is not None and self._clock.monotonic() < until:
-            raise error
+        self._raise_if_unknown(number)
         found = self._shared(number, kind, waits=waits)
         self._known[number] = found
         return found
@@ -252,8 +250,22 @@ class SchemaRegistry:
             what = f"schema {named_id(number)}"
             return self._ask(what, ask, f"{kind} {what}", schema_id=schema_id, waits=waits)
         except UnknownSchemaError as error:
-            self._unknown[number] = (self._clock.monotonic() + _UNKNOWN_SECONDS, error)
+            until = self._clock.monotonic() + _UNKNOWN_SECONDS
+            self._unknown[number] = (until, str(error), schema_id)
             raise
+
+    def _raise_if_unknown(self, number: SchemaNumber) -> None:
+        """Raise an error, if the registry said not long ago that it has no such schema.
+
+        A new one each time: with each raise an error's traceback gets more frames, which hold
+        their batches.
+        """
+        now = self._clock.monotonic()
+        if any(until <= now for until, _, _ in self._unknown.values()):
+            self._unknown = {each: one for each, one in self._unknown.items() if now < one[0]}
+        if number in self._unknown:
+            _, text, schema_id = self._unknown[number]
+            raise UnknownSchemaError(text, url=self.url, schema_id=schema_id)
 
     def _references(
         self, client: Any, schema: Any, form: str | None

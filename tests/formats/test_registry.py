@@ -1,9 +1,11 @@
 """The registry's client: what is asked how often, what is waited for, and what errors say."""
 
+import gc
 import json
 import logging
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -261,6 +263,29 @@ def test_what_the_registry_lacks_is_not_asked_for_again_at_once(fake: FakeRegist
     assert registry.by_id(9).id == 9
     with pytest.raises(UnknownSchemaError, match="no version 77 of subject s"):
         registry.of_subject("s", 77)
+
+
+def test_what_the_registry_lacks_keeps_no_rows_that_asked_for_it(fake: FakeRegistry) -> None:
+    clock = Clock()
+    registry, rows = registry_of(fake, clock=clock), []
+
+    class Batch:
+        pass
+
+    def asks(number: int) -> None:
+        batch = Batch()
+        rows.append(weakref.ref(batch))
+        with pytest.raises(UnknownSchemaError) as raised:
+            registry.by_id(number)
+        assert (raised.value.url, raised.value.schema_id) == (fake.url, number)
+
+    for _ in range(3):
+        asks(9)
+    gc.collect()
+    assert [each() for each in rows] == [None] * 3
+    clock.now += 31
+    asks(8)
+    assert 9 not in registry._unknown  # noqa: SLF001
 
 
 def test_references_come_with_their_schema(fake: FakeRegistry) -> None:
