@@ -8,6 +8,7 @@ two global ids. So the numbers part, and one may be another schema's here than t
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from kshare.core.bounded_json import list_of
 from kshare.options.typed_rows import RegistryConfig
 
 __all__ = ["by_global_id", "root_of"]
@@ -44,7 +45,7 @@ def by_global_id(client: Any, config: RegistryConfig, number: int, kind: str) ->
     text = _asked(client, root, f"{_PATH}/{number}").text
     references = [
         SchemaReference(each["name"], each["artifactId"], int(each["version"]))
-        for each in _asked(client, root, f"{_PATH}/{number}/references").json()
+        for each in list_of(_asked(client, root, f"{_PATH}/{number}/references").json())
     ]
     return Schema(text, kind, references)
 

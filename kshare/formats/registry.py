@@ -6,9 +6,9 @@ is first asked.
 Guarantees: an id that was asked for once is known in the process from then on, and on the host
 (:mod:`kshare.formats.schema_files`); a registry that is down does not matter to it. What an earlier
 query of the host was answered is taken, with a warning, if the registry does not answer now. An
-answer that does not come is waited for as brokers are, with a warning once that lasts; then an
-error names id or subject, and address. What the registry does not have is an error at once. No text
-holds a secret.
+answer that does not come, or is none of a registry's, is waited for as brokers are, with a warning
+once that lasts; then an error names id or subject, and address. What the registry does not have is
+an error at once. No text holds a secret.
 """
 
 import logging
@@ -17,11 +17,18 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from kshare.core.bounded_json import count_of, text_of
 from kshare.core.waits import Wait
 from kshare.errors import SchemaRegistryError, UnknownSchemaError
 from kshare.formats.apicurio import by_global_id
 from kshare.formats.protobuf.files import Part
-from kshare.formats.registry_client import confluent, is_of_transport, opened
+from kshare.formats.registry_client import (
+    NO_JSON,
+    confluent,
+    is_of_transport,
+    is_unreadable,
+    opened,
+)
 from kshare.formats.schema_files import (
     GlobalId,
     LastAnswers,
@@ -139,11 +146,11 @@ class SchemaRegistry:
             else:
                 answer = client.get_version(subject, version, fmt=form)
             return RegisteredSchema(
-                answer.schema_id,
-                answer.schema.schema_type or "AVRO",
-                answer.schema.schema_str or "",
+                count_of(answer.schema_id),
+                text_of(answer.schema.schema_type or "AVRO"),
+                text_of(answer.schema.schema_str),
                 subject,
-                answer.version,
+                count_of(answer.version),
                 self._references(client, answer.schema, form),
                 answer.guid,
             )
@@ -204,7 +211,8 @@ class SchemaRegistry:
                 answer = client.register_schema_full_response(subject, schema)
             else:
                 answer = client.lookup_schema(subject, schema)
-            return RegisteredSchema(answer.schema_id, kind, text, subject, guid=answer.guid)
+            number = count_of(answer.schema_id)
+            return RegisteredSchema(number, kind, text, subject, guid=answer.guid)
 
         texts = [kind, text, *(part.text for part in parts)]
         found = self._ask(
@@ -240,8 +248,8 @@ class SchemaRegistry:
                 schema = client.get_schema_by_guid(number, fmt=form)
             return RegisteredSchema(
                 number,
-                schema.schema_type or "AVRO",
-                schema.schema_str or "",
+                text_of(schema.schema_type or "AVRO"),
+                text_of(schema.schema_str),
                 references=self._references(client, schema, form),
             )
 
@@ -284,7 +292,7 @@ class SchemaRegistry:
                     )
                 referred = client.get_version(each.subject, each.version, fmt=form).schema
                 add(referred.references, depth + 1)
-                found[each.name] = referred.schema_str
+                found[each.name] = text_of(referred.schema_str)
 
         add(schema.references, 0)
         return tuple(found.items())
@@ -344,6 +352,7 @@ class SchemaRegistry:
                         subject=subject,
                         schema_id=schema_id,
                     ) from None
+                client.clear_caches()  # it keeps answers of which nothing can be made
                 deadline.waits(_log, Wait(state, until, detail=cause))
                 self._clock.sleep(deadline.next_pause())
 
@@ -361,6 +370,8 @@ class SchemaRegistry:
                     schema_id=schema_id,
                 ) from None
             return str(error), error.http_status_code in _PASSING
+        if is_unreadable(error):
+            return f"it {NO_JSON} of a registry", True  # but a login, or a proxy's page
         if not is_of_transport(error):
             raise error
         return str(error) or type(error).__name__, True
