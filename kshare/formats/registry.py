@@ -24,6 +24,7 @@ from kshare.formats.apicurio import by_global_id
 from kshare.formats.protobuf.files import Part
 from kshare.formats.registry_client import (
     NO_JSON,
+    NOT_FOUND_CODES,
     confluent,
     is_of_transport,
     is_unreadable,
@@ -44,8 +45,9 @@ __all__ = ["SchemaRegistry", "named_id", "registry_of"]
 
 _log = logging.getLogger("kshare.formats")
 
-_NOT_FOUND: Final = 404
-_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_PASSING: Final = frozenset({404, 408, 425, 429, 500, 502, 503, 504})
+"""Among them a 404 that is no registry's: a proxy's, whose registry is not there yet."""
+_TEXT_MAX: Final = 200
 _UNKNOWN_SECONDS: Final = 30.0
 """An id that was not there may be there later: registries have followers, which lag."""
 _REFERENCES_MAX: Final = 100
@@ -361,7 +363,7 @@ class SchemaRegistry:
     ) -> tuple[str, bool]:
         """The text of an error, and whether it may pass; what is no answer is raised again."""
         if isinstance(error, confluent().SchemaRegistryError):
-            if error.http_status_code == _NOT_FOUND:
+            if error.error_code in NOT_FOUND_CODES:
                 raise UnknownSchemaError(
                     f"schema registry {self.url} has no {what.removeprefix('the ')}: "
                     f"{error.error_message}",
@@ -369,7 +371,8 @@ class SchemaRegistry:
                     subject=subject,
                     schema_id=schema_id,
                 ) from None
-            return str(error), error.http_status_code in _PASSING
+            status, text = error.http_status_code, str(error.error_message)[:_TEXT_MAX]
+            return f"{text} (HTTP {status}, error code {error.error_code})", status in _PASSING
         if is_unreadable(error):
             return f"it {NO_JSON} of a registry", True  # but a login, or a proxy's page
         if not is_of_transport(error):

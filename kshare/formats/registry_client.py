@@ -16,8 +16,21 @@ from kshare.core.dotted_path import find
 from kshare.errors import OptionsError
 from kshare.options.typed_rows import RegistryConfig
 
-__all__ = ["NO_JSON", "UNREADABLE", "confluent", "is_of_transport", "is_unreadable", "opened"]
+__all__ = [
+    "NOT_FOUND_CODES",
+    "NO_JSON",
+    "SCHEMA_NOT_FOUND",
+    "UNREADABLE",
+    "confluent",
+    "is_of_transport",
+    "is_unreadable",
+    "opened",
+]
 
+SCHEMA_NOT_FOUND: Final = 40403
+NOT_FOUND_CODES: Final = frozenset({40401, 40402, SCHEMA_NOT_FOUND})
+"""Error codes of a registry that has no such subject, version or schema: Confluent's, Karapace's,
+and Apicurio's since 2.1. A 404 without is a proxy's, or that of a wrong path."""
 NO_JSON: Final = "answers, but not with JSON"
 UNREADABLE: Final = (ValueError, TypeError, KeyError, AttributeError)
 """The client raises these if it can make nothing of an answer, such as a proxy's page."""

@@ -28,7 +28,7 @@ from tests.formats.avro.twin import Twin
 from tests.support.guards import Fence, guarded_columns
 from tests.support.plain_rows import found
 
-LEAST_OUTPUT = module._LEAST_OUTPUT  # noqa: SLF001
+LEAST_OUTPUT = module._LEAST_OUTPUT
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +58,7 @@ def decoded(
     writers = [0] * len(rows) if writers is None else writers
     data, source = payloads(rows, writers)
     made = decoder.decode(source)
-    twin = Twin(decoder.program, decoder.type, module._LEAST_OUTPUT)  # noqa: SLF001
+    twin = Twin(decoder.program, decoder.type, module._LEAST_OUTPUT)
     twin.decode(data, source.starts.tolist(), source.ends.tolist(), list(writers))
     made.values.validate(full=True)
     assert made.values.type == decoder.type
