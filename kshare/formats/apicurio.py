@@ -8,12 +8,15 @@ two global ids. So the numbers part, and one may be another schema's here than t
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from kshare.core.bounded_json import list_of
+from kshare.formats.registry_client import SCHEMA_NOT_FOUND
 from kshare.options.typed_rows import RegistryConfig
 
 __all__ = ["by_global_id", "root_of"]
 
 _PATH: Final = "apis/registry/v2/ids/globalIds"  # 3.x serves it, too
 _OK: Final = 200
+_NOT_FOUND: Final = 404
 _TEXT_MAX: Final = 200
 
 
@@ -44,7 +47,7 @@ def by_global_id(client: Any, config: RegistryConfig, number: int, kind: str) ->
     text = _asked(client, root, f"{_PATH}/{number}").text
     references = [
         SchemaReference(each["name"], each["artifactId"], int(each["version"]))
-        for each in _asked(client, root, f"{_PATH}/{number}/references").json()
+        for each in list_of(_asked(client, root, f"{_PATH}/{number}/references").json())
     ]
     return Schema(text, kind, references)
 
@@ -60,5 +63,19 @@ def _asked(client: Any, root: str, path: str) -> Any:
         rest.handle_bearer_auth(headers)
     answer = rest.send_http_request(root, path, "GET", headers)
     if answer.status_code != _OK:
-        raise SchemaRegistryError(answer.status_code, -1, answer.text[:_TEXT_MAX])
+        code = SCHEMA_NOT_FOUND if _lacks_it(answer) else -1
+        raise SchemaRegistryError(answer.status_code, code, answer.text[:_TEXT_MAX])
     return answer
+
+
+def _lacks_it(answer: Any) -> bool:
+    """True if the registry says that it has no such id, in contrast to a proxy's 404."""
+    if answer.status_code != _NOT_FOUND:
+        return False
+    try:
+        found = answer.json()
+    except ValueError:
+        return False
+    # The name is that of its exception; this one is of a path that the server does not know.
+    is_own = isinstance(found, dict) and "error_code" in found and "name" in found
+    return is_own and found["name"] != "NotFoundException"

@@ -7,8 +7,8 @@
     apicurio    apicurio.value.globalId   global id: 8 bytes, big-endian   (.key. the same)
                 apicurio.value.contentId  id: 8 bytes, big-endian
 
-A record that has such a header has nothing in front of its payload. A header without a value is
-none. Of several, Confluent's first and Apicurio's last counts, and a global id before an id.
+A record that has such a header has nothing in front of its payload. Of several, the last counts, as
+in Java; if that has no value, there is none. A global id counts before an id.
 
 Cost: a few passes of numpy over the names of headers; Python for each distinct value alone.
 """
@@ -117,7 +117,7 @@ def rows_by_header(
     taken = np.zeros(0, np.int64)
     for name in _NAMES[framing]:
         header = name.format(column)
-        rows, found = _values(headers, header.encode(), last=framing == "apicurio")
+        rows, found = _last_values(headers, header.encode())
         if len(taken):
             others = ~np.isin(rows, taken)
             rows, found = rows[others], found.filter(pa.array(others))
@@ -152,10 +152,8 @@ def _grouped(
     ]
 
 
-def _values(
-    headers: pa.Array, name: bytes, *, last: bool
-) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """The rows that have a header of a name, and the value of the first or last one of each."""
+def _last_values(headers: pa.Array, name: bytes) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """The rows that have a header of a name, and the value of the last one of each."""
     entries, count = headers.values, len(headers)
     none = np.zeros(0, np.int64), pa.array([], pa.binary())
     if not count or not len(entries):
@@ -169,11 +167,9 @@ def _values(
     bounds = np.frombuffer(headers.buffers()[1], np.int32, count + 1, headers.offset * 4)
     places = places[(places >= bounds[0]) & (places < bounds[-1])]
     rows = np.searchsorted(bounds, places, side="right") - 1
-    if last:
-        rows, places = rows[::-1], places[::-1]
-    rows, first = np.unique(rows, return_index=True)
+    is_last = np.append(rows[1:] != rows[:-1], True)[: len(rows)]
     values = entries.field(1)
-    places = places[first]
+    rows, places = rows[is_last], places[is_last]
     if values.null_count:
         there = bytes_of(values)[1][places] >= 0
         rows, places = rows[there], places[there]

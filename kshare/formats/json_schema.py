@@ -87,12 +87,14 @@ class _Reader:
             raise ValueError(f"{path or 'the schema'} says no type that can be read")
         if "$ref" in schema:
             return self._referred(schema["$ref"], path, depth)
-        for name in ("oneOf", "anyOf", "allOf"):
-            if name in schema:
-                return self._one_of(schema[name], path, depth)
         named = schema.get("type")
         kinds = named if isinstance(named, list) else [named]
         kinds = [each for each in kinds if each != "null"]
+        if not _says_inner(schema) and all(each in (None, "object", "array") for each in kinds):
+            # Beside a type of its own, they only say what else holds, such as what is required.
+            for name in ("oneOf", "anyOf", "allOf"):
+                if name in schema:
+                    return self._one_of(schema[name], path, depth)
         if kinds == [None]:
             kinds = [_of_values(schema)]
         if len(kinds) != 1:
@@ -122,7 +124,7 @@ class _Reader:
         raise ValueError(f"{path or 'the schema'} is an object that says no properties")
 
     def _one_of(self, schemas: Any, path: str, depth: int) -> pa.DataType:
-        others = [each for each in schemas if each != {"type": "null"}]
+        others = [each for each in schemas if not _is_null(each)]
         if len(others) != 1:
             raise ValueError(f"{path or 'the schema'} has {len(others)} types besides null")
         return self.kind(others[0], path, depth + 1)
@@ -143,6 +145,17 @@ class _Reader:
             return self.kind(found, path, depth + 1)
         finally:
             self._within.pop()
+
+
+def _says_inner(schema: dict[str, Any]) -> bool:
+    """True if a schema says itself what is in its values."""
+    is_map = isinstance(schema.get("additionalProperties"), dict)
+    return is_map or "properties" in schema or "items" in schema
+
+
+def _is_null(schema: Any) -> bool:
+    """True if it is the schema of null, which may have a title and more."""
+    return isinstance(schema, dict) and schema.get("type") in ("null", ["null"])
 
 
 def _of_values(schema: dict[str, Any]) -> str:

@@ -6,9 +6,9 @@ is first asked.
 Guarantees: an id that was asked for once is known in the process from then on, and on the host
 (:mod:`kshare.formats.schema_files`); a registry that is down does not matter to it. What an earlier
 query of the host was answered is taken, with a warning, if the registry does not answer now. An
-answer that does not come is waited for as brokers are, with a warning once that lasts; then an
-error names id or subject, and address. What the registry does not have is an error at once. No text
-holds a secret.
+answer that does not come, or is none of a registry's, is waited for as brokers are, with a warning
+once that lasts; then an error names id or subject, and address. What the registry does not have is
+an error at once. No text holds a secret.
 """
 
 import logging
@@ -17,11 +17,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from kshare.core.bounded_json import count_of, text_of
 from kshare.core.waits import Wait
 from kshare.errors import SchemaRegistryError, UnknownSchemaError
 from kshare.formats.apicurio import by_global_id
 from kshare.formats.protobuf.files import Part
-from kshare.formats.registry_client import confluent, is_of_transport, opened
+from kshare.formats.registry_client import (
+    NO_JSON,
+    NOT_FOUND_CODES,
+    confluent,
+    is_of_transport,
+    is_unreadable,
+    opened,
+)
 from kshare.formats.schema_files import (
     GlobalId,
     LastAnswers,
@@ -37,8 +45,9 @@ __all__ = ["SchemaRegistry", "named_id", "registry_of"]
 
 _log = logging.getLogger("kshare.formats")
 
-_NOT_FOUND: Final = 404
-_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_PASSING: Final = frozenset({404, 408, 425, 429, 500, 502, 503, 504})
+"""Among them a 404 that is no registry's: a proxy's, whose registry is not there yet."""
+_TEXT_MAX: Final = 200
 _UNKNOWN_SECONDS: Final = 30.0
 """An id that was not there may be there later: registries have followers, which lag."""
 _REFERENCES_MAX: Final = 100
@@ -78,7 +87,7 @@ class SchemaRegistry:
         self._known: dict[SchemaNumber, RegisteredSchema] = {}
         self._texts: dict[tuple[str, str, str], RegisteredSchema] = {}
         self._versions: dict[tuple[str, int | None, str], tuple[float, RegisteredSchema]] = {}
-        self._unknown: dict[SchemaNumber, tuple[float, UnknownSchemaError]] = {}
+        self._unknown: dict[SchemaNumber, tuple[float, str, int | None]] = {}  # until when
 
     @property
     def url(self) -> str:
@@ -102,9 +111,7 @@ class SchemaRegistry:
         known = self._known.get(number)
         if known is not None:
             return known
-        until, error = self._unknown.get(number, (0.0, None))
-        if error is not None and self._clock.monotonic() < until:
-            raise error
+        self._raise_if_unknown(number)
         found = self._shared(number, kind, waits=waits)
         self._known[number] = found
         return found
@@ -141,11 +148,11 @@ class SchemaRegistry:
             else:
                 answer = client.get_version(subject, version, fmt=form)
             return RegisteredSchema(
-                answer.schema_id,
-                answer.schema.schema_type or "AVRO",
-                answer.schema.schema_str or "",
+                count_of(answer.schema_id),
+                text_of(answer.schema.schema_type or "AVRO"),
+                text_of(answer.schema.schema_str),
                 subject,
-                answer.version,
+                count_of(answer.version),
                 self._references(client, answer.schema, form),
                 answer.guid,
             )
@@ -206,7 +213,8 @@ class SchemaRegistry:
                 answer = client.register_schema_full_response(subject, schema)
             else:
                 answer = client.lookup_schema(subject, schema)
-            return RegisteredSchema(answer.schema_id, kind, text, subject, guid=answer.guid)
+            number = count_of(answer.schema_id)
+            return RegisteredSchema(number, kind, text, subject, guid=answer.guid)
 
         texts = [kind, text, *(part.text for part in parts)]
         found = self._ask(
@@ -242,8 +250,8 @@ class SchemaRegistry:
                 schema = client.get_schema_by_guid(number, fmt=form)
             return RegisteredSchema(
                 number,
-                schema.schema_type or "AVRO",
-                schema.schema_str or "",
+                text_of(schema.schema_type or "AVRO"),
+                text_of(schema.schema_str),
                 references=self._references(client, schema, form),
             )
 
@@ -252,8 +260,22 @@ class SchemaRegistry:
             what = f"schema {named_id(number)}"
             return self._ask(what, ask, f"{kind} {what}", schema_id=schema_id, waits=waits)
         except UnknownSchemaError as error:
-            self._unknown[number] = (self._clock.monotonic() + _UNKNOWN_SECONDS, error)
+            until = self._clock.monotonic() + _UNKNOWN_SECONDS
+            self._unknown[number] = (until, str(error), schema_id)
             raise
+
+    def _raise_if_unknown(self, number: SchemaNumber) -> None:
+        """Raise an error, if the registry said not long ago that it has no such schema.
+
+        A new one each time: with each raise an error's traceback gets more frames, which hold
+        their batches.
+        """
+        now = self._clock.monotonic()
+        if any(until <= now for until, _, _ in self._unknown.values()):
+            self._unknown = {each: one for each, one in self._unknown.items() if now < one[0]}
+        if number in self._unknown:
+            _, text, schema_id = self._unknown[number]
+            raise UnknownSchemaError(text, url=self.url, schema_id=schema_id)
 
     def _references(
         self, client: Any, schema: Any, form: str | None
@@ -272,7 +294,7 @@ class SchemaRegistry:
                     )
                 referred = client.get_version(each.subject, each.version, fmt=form).schema
                 add(referred.references, depth + 1)
-                found[each.name] = referred.schema_str
+                found[each.name] = text_of(referred.schema_str)
 
         add(schema.references, 0)
         return tuple(found.items())
@@ -332,6 +354,7 @@ class SchemaRegistry:
                         subject=subject,
                         schema_id=schema_id,
                     ) from None
+                client.clear_caches()  # it keeps answers of which nothing can be made
                 deadline.waits(_log, Wait(state, until, detail=cause))
                 self._clock.sleep(deadline.next_pause())
 
@@ -340,7 +363,7 @@ class SchemaRegistry:
     ) -> tuple[str, bool]:
         """The text of an error, and whether it may pass; what is no answer is raised again."""
         if isinstance(error, confluent().SchemaRegistryError):
-            if error.http_status_code == _NOT_FOUND:
+            if error.error_code in NOT_FOUND_CODES:
                 raise UnknownSchemaError(
                     f"schema registry {self.url} has no {what.removeprefix('the ')}: "
                     f"{error.error_message}",
@@ -348,7 +371,10 @@ class SchemaRegistry:
                     subject=subject,
                     schema_id=schema_id,
                 ) from None
-            return str(error), error.http_status_code in _PASSING
+            status, text = error.http_status_code, str(error.error_message)[:_TEXT_MAX]
+            return f"{text} (HTTP {status}, error code {error.error_code})", status in _PASSING
+        if is_unreadable(error):
+            return f"it {NO_JSON} of a registry", True  # but a login, or a proxy's page
         if not is_of_transport(error):
             raise error
         return str(error) or type(error).__name__, True

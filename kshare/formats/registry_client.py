@@ -5,6 +5,7 @@ through the same HTTP library are logged as they were.
 """
 
 import logging
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,7 +16,25 @@ from kshare.core.dotted_path import find
 from kshare.errors import OptionsError
 from kshare.options.typed_rows import RegistryConfig
 
-__all__ = ["confluent", "is_of_transport", "opened"]
+__all__ = [
+    "NOT_FOUND_CODES",
+    "NO_JSON",
+    "SCHEMA_NOT_FOUND",
+    "UNREADABLE",
+    "confluent",
+    "is_of_transport",
+    "is_unreadable",
+    "opened",
+]
+
+SCHEMA_NOT_FOUND: Final = 40403
+NOT_FOUND_CODES: Final = frozenset({40401, 40402, SCHEMA_NOT_FOUND})
+"""Error codes of a registry that has no such subject, version or schema: Confluent's, Karapace's,
+and Apicurio's since 2.1. A 404 without is a proxy's, or that of a wrong path."""
+NO_JSON: Final = "answers, but not with JSON"
+UNREADABLE: Final = (ValueError, TypeError, KeyError, AttributeError)
+"""The client raises these if it can make nothing of an answer, such as a proxy's page."""
+_TOKENS: Final = "handle_bearer_auth"
 
 _FUNCTION: Final = "bearer.auth.custom.provider.function"
 _TIMEOUT_SECONDS: Final = 10
@@ -84,3 +103,12 @@ def is_of_transport(error: Exception) -> bool:
     # By its name, as the client speaks through httpx, or a later httpx under another name.
     names = {kind.__name__ for kind in type(error).__mro__}
     return not names.isdisjoint({"TransportError", "OAuthTokenError"})
+
+
+def is_unreadable(error: Exception) -> bool:
+    """True if a registry has answered with what is none of its answers."""
+    if type(error).__name__ == "DecodingError":  # the HTTP library's, of what is compressed
+        return True
+    # A user's function for tokens may raise the same.
+    calls = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return isinstance(error, UNREADABLE) and _TOKENS not in calls

@@ -9,13 +9,19 @@ from typing import Any, Final
 
 from kshare.errors import OptionsError
 from kshare.formats.apicurio import root_of
-from kshare.formats.registry_client import confluent, is_of_transport, opened
+from kshare.formats.registry_client import (
+    NO_JSON,
+    UNREADABLE,
+    confluent,
+    is_of_transport,
+    is_unreadable,
+    opened,
+)
 from kshare.options.frozen import Properties
 from kshare.options.typed_rows import RegistryConfig
 
 __all__ = ["Answer", "RegistryProbe"]
 
-_NO_JSON: Final = "answers, but not with JSON"
 _TEXT_MAX: Final = 200
 
 
@@ -76,8 +82,8 @@ class RegistryProbe:
             except Exception as error:
                 if is_of_transport(error):
                     return Answer(fault=str(error) or type(error).__name__)
-                if isinstance(error, ValueError | TypeError | KeyError | AttributeError):
-                    return Answer(fault=_NO_JSON)  # the client cannot make anything of it
+                if isinstance(error, UNREADABLE) or is_unreadable(error):
+                    return Answer(fault=NO_JSON)
                 raise
 
     def latest(self, subject: str) -> Answer:

@@ -27,6 +27,8 @@ _SCHEMA_NOT_FOUND: Final = 40403
 _NO_OWN_LEVEL: Final = 40408
 _INVALID_SCHEMA: Final = 42201
 _NOT_PERMITTED: Final = 42205
+_SERVER_ERROR: Final = 500
+_STORE_FAILED: Final = 50001
 
 
 class _RefusedError(Exception):
@@ -139,7 +141,11 @@ class FakeRegistry:
         self.close()
 
     def fail(self, statuses: Sequence[int]) -> None:
-        """Answer the next requests with these HTTP statuses, one each, in this order."""
+        """Answer the next requests with these HTTP statuses, one each, in this order.
+
+        A 404 is that of a wrong path, as a proxy may answer: it does not say that there is no
+        schema.
+        """
         with self._state.lock:
             self._state.failures.extend(statuses)
 
@@ -335,7 +341,8 @@ class _Handler(BaseHTTPRequestHandler):
             failure = self.state.failures.pop(0) if self.state.failures else None
         try:
             if failure is not None:
-                raise _RefusedError(failure, failure * 100, "asked to fail")
+                code = _STORE_FAILED if failure == _SERVER_ERROR else failure
+                raise _RefusedError(failure, code, "asked to fail")
             if self.state.login is not None and self.headers["Authorization"] != self.state.login:
                 raise _RefusedError(401, 401, "Unauthorized")
             self._answer(

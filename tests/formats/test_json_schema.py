@@ -24,6 +24,31 @@ def of(**properties: Any) -> dict[str, Any]:
         ({"enum": ["a", "b", None]}, pa.string()),
         ({"const": 7}, pa.int64()),
         ({"oneOf": [{"type": "null"}, {"type": "string"}]}, pa.string()),
+        (
+            {"oneOf": [{"type": "null", "title": "Not included"}, {"type": "string"}]},
+            pa.string(),
+        ),
+        ({"anyOf": [{"type": ["null"], "default": None}, {"type": "string"}]}, pa.string()),
+        (
+            {**of(x={"type": "string"}), "anyOf": [{"required": ["x"]}, {"required": ["y"]}]},
+            pa.struct([("x", pa.string())]),
+        ),
+        (
+            {"properties": {"x": {"type": "string"}}, "oneOf": [{"required": ["x"]}]},
+            pa.struct([("x", pa.string())]),
+        ),
+        (
+            {
+                **of(x={"type": "string"}),
+                "allOf": [{"if": {"required": ["x"]}, "then": {"required": ["y"]}}],
+            },
+            pa.struct([("x", pa.string())]),
+        ),
+        (
+            {"type": "object", "additionalProperties": False, "allOf": [of(x={"type": "string"})]},
+            pa.struct([("x", pa.string())]),
+        ),
+        ({"type": "string", "anyOf": [{"format": "date"}, {"format": "time"}]}, pa.string()),
         ({"anyOf": [of(x={"type": "string"})]}, pa.struct([("x", pa.string())])),
         (
             {"type": "array", "items": of(x={"type": "string"})},

@@ -1,9 +1,11 @@
 """The registry's client: what is asked how often, what is waited for, and what errors say."""
 
+import gc
 import json
 import logging
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -175,9 +177,11 @@ def test_what_it_said_before_is_taken_while_it_is_down(
 def test_a_registry_that_answers_is_believed(fake: FakeRegistry, tmp_path: Path) -> None:
     number = fake.register("s", INT)
     assert registry_of(fake, last=tmp_path / "r").by_id(number).text == INT
-    fake.fail([404, 401])
+    registry_of(fake, last=tmp_path / "r").of_subject("s", 1)
+    httpx.delete(f"{fake.url}/subjects/s")
     with pytest.raises(UnknownSchemaError):
-        registry_of(fake, last=tmp_path / "r").by_id(number)
+        registry_of(fake, last=tmp_path / "r").of_subject("s", 1)
+    fake.fail([401])
     with pytest.raises(SchemaRegistryError, match="asked to fail"):
         registry_of(fake, last=tmp_path / "r").by_id(number)
 
@@ -224,7 +228,7 @@ def test_who_does_not_wait_asks_once(fake: FakeRegistry) -> None:
     assert registry.by_id(number, waits=False).text == INT
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [404, 429, 500, 503])
 def test_statuses_that_pass_are_waited_for(fake: FakeRegistry, status: int) -> None:
     fake.register("s", INT)
     fake.fail([status, status])
@@ -261,6 +265,29 @@ def test_what_the_registry_lacks_is_not_asked_for_again_at_once(fake: FakeRegist
     assert registry.by_id(9).id == 9
     with pytest.raises(UnknownSchemaError, match="no version 77 of subject s"):
         registry.of_subject("s", 77)
+
+
+def test_what_the_registry_lacks_keeps_no_rows_that_asked_for_it(fake: FakeRegistry) -> None:
+    clock = Clock()
+    registry, rows = registry_of(fake, clock=clock), []
+
+    class Batch:
+        pass
+
+    def asks(number: int) -> None:
+        batch = Batch()
+        rows.append(weakref.ref(batch))
+        with pytest.raises(UnknownSchemaError) as raised:
+            registry.by_id(number)
+        assert (raised.value.url, raised.value.schema_id) == (fake.url, number)
+
+    for _ in range(3):
+        asks(9)
+    gc.collect()
+    assert [each() for each in rows] == [None] * 3
+    clock.now += 31
+    asks(8)
+    assert 9 not in registry._unknown
 
 
 def test_references_come_with_their_schema(fake: FakeRegistry) -> None:

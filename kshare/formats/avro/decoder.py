@@ -4,7 +4,7 @@ Cost: a quarter of a microsecond for a record of eight fields; some milliseconds
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,10 @@ from kshare.read.decode.output import Output
 
 __all__ = ["AvroDecoder"]
 
-_FRAME_NUMBERS = 4
+_FRAME_NUMBERS: Final = 4
+_LEAST_OUTPUT: Final = 64 << 20
+"""Bytes that the items of a record may take, whatever its size, as 8 Mi values of Protobuf may: a
+limit by size alone refuses small records of wide items that are null, of a byte each."""
 
 
 class AvroDecoder:
@@ -126,6 +129,7 @@ class _Tables:
             _at(self._stack),
         )
         state.constants, state.constants_size = _at(self._constants), len(self._constants)
+        state.least_output = _LEAST_OUTPUT
         return state
 
 

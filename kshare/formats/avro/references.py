@@ -1,7 +1,8 @@
 """Schemas that refer to others of a registry, as one schema.
 
-A registry keeps a schema's references beside it; the types that they define are known by their full
-names. Each is put where it is named first, with the namespace that it has by itself.
+A registry keeps a schema's references beside it; the types that they define, also within one
+another, are known by their full names. Each is put where it is named first, with the namespace that
+it has by itself.
 """
 
 import json
@@ -20,16 +21,23 @@ def with_references(schema: str, references: Mapping[str, str]) -> str:
 
     Args:
         schema: The schema as JSON.
-        references: Schemas by the full name of the type that each defines.
+        references: Schemas by the full name of the type that each defines. It may define others in
+            itself.
 
     Raises:
         ValueError: One of the schemas is no JSON.
     """
     if not references:
         return schema
-    put = _Putting({name: json.loads(text) for name, text in references.items()})
+    plain = json.loads(schema)
+    others = {name: json.loads(text) for name, text in references.items()}
+    definitions: dict[str, Any] = {}
     try:
-        return json.dumps(put.form(json.loads(schema), ""))
+        for name, other in others.items():
+            taken = _taken(other, "", definitions)
+            if taken != name:  # a union, or under the name that a reference calls it by
+                definitions.setdefault(name, taken)
+        return json.dumps(_Putting(definitions).form(plain, ""))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"is no schema of Avro: {error!r}") from None
 
@@ -90,7 +98,7 @@ def _taken(schema: Any, namespace: str, definitions: dict[str, Any]) -> Any:
             {**field, "type": _taken(field["type"], found["namespace"], definitions)}
             for field in found["fields"]
         ]
-    return full
+    return full if "." in full or not namespace else f".{full}"  # not of the one around it
 
 
 class _Putting:
@@ -133,9 +141,9 @@ class _Putting:
     def _named(self, name: str, namespace: str) -> Any:
         if name in PRIMITIVES or name in {"array", "map"}:
             return name
-        full = full_name(name, namespace)
+        full = full_name(name, namespace).removeprefix(".")
         if full not in self._left:
-            return name
+            return name.removeprefix(".")
         definition = self._left.pop(full)
         if isinstance(definition, dict) and "." not in definition.get("name", "."):
             definition = {"namespace": "", **definition}  # not the one around it

@@ -93,12 +93,16 @@ def days(year: int, month: int, day: int) -> int | None:
 
 
 def date_of(text: str) -> int | None:
-    """Read a date as Spark casts it."""
+    """Read a date as Spark casts it: 32 bits hold its days."""
     match = _DATE.fullmatch(text.strip(_TRIMMED))
     if match is None:
         return None
     year = int(match["year"]) * (-1 if match["sign"] == "-" else 1)
-    return days(year, int(match["month"] or 1), int(match["day"] or 1))
+    return _of_32_bits(days(year, int(match["month"] or 1), int(match["day"] or 1)))
+
+
+def _of_32_bits(number: int | None) -> int | None:
+    return number if number is not None and -_INT32 <= number < _INT32 else None
 
 
 def legacy_date(text: str) -> int | None:
@@ -106,8 +110,8 @@ def legacy_date(text: str) -> int | None:
     found = date_of(text.replace("GMT", ""))
     if found is None and _INTEGER.fullmatch(text) and len(text) <= 20:
         number = int(text)
-        found = _rebased(number) if -_INT32 <= number < _INT32 else None
-    return found if found is None or -_INT32 <= found < _INT32 else None
+        found = _of_32_bits(_rebased(number)) if -_INT32 <= number < _INT32 else None
+    return found
 
 
 _GREGORIAN_FROM: Final = -141_427  # days: 1582-10-15

@@ -192,7 +192,7 @@ class Commits:
         if self._config.auto_commit and not self._asked and self._auto.take_due():
             self.begin(self._processed.work())
         if isinstance(self._failure, PolicyError):
-            raise self._failure
+            raise self._failure.with_traceback(None)  # each poll raises it
 
     def obstacle(self) -> str | None:
         """Why automatic commits make no progress; None if they do."""

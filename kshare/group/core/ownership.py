@@ -515,7 +515,7 @@ class Claimant:
         needs_claims = not self.self_fencing  # nothing else keeps others away
         is_whole = all(hashes.is_all for hashes in assignment.values())
         if self.denied and assignment and (needs_claims or not (is_plain and is_whole)):
-            raise self.denied
+            raise self.denied.with_traceback(None)  # it may be raised again
 
     def _check_whole(self, assignment: Assigned) -> None:
         for partition, hashes in assignment.items():

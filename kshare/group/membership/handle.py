@@ -189,7 +189,7 @@ class MemberHandle:
         if membership.has_change:
             return
         if membership.fault is not None:
-            raise membership.fault
+            raise membership.fault.with_traceback(None)  # each poll raises it
         with self.lock:
             denied, membership.denied = membership.denied, ()
             if not denied:  # one at a time: the next call says the other

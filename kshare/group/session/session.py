@@ -204,7 +204,7 @@ class GroupSession:
         with self._shared.changed:
             fault = self._shared.fault or self._shared.ownerships.fenced()
         if fault is not None:
-            raise fault
+            raise fault.with_traceback(None)  # it is raised again and again
 
     def may_deliver(self) -> bool:
         """True if records may be handed out at this moment; then nobody has taken over its hashes.
@@ -386,7 +386,7 @@ class GroupSession:
 
     def _raise_fault(self) -> None:
         if self._shared.fault is not None:
-            raise self._shared.fault
+            raise self._shared.fault.with_traceback(None)  # it may be raised again
 
     def _raise_if_closing(self) -> None:
         if self._shared.is_closing:

@@ -164,7 +164,7 @@ class TransactionLog:
         refusal: Exception | None = None
         with self._shared.changed:
             if self._shared.fault is not None:
-                raise self._shared.fault
+                raise self._shared.fault.with_traceback(None)  # it may be raised again
             starts = self._shared.ownerships.started()
             is_own = state.is_own(starts)
             parts = {tp: self._part(tp, work) for tp in work.processed} if is_own else {}

@@ -194,7 +194,7 @@ class StreamPlanner:
                 and a topic's policy does not accept it.
         """
         if self._refused is not None and start == _NOWHERE:
-            raise self._refused
+            raise self._refused.with_traceback(None)  # each trigger raises it
         last = self._finish(start)
         before, reached = last.offsets, last.progress
         available, keys = self._look(before, reached)

@@ -426,6 +426,7 @@ class AvroState(ctypes.Structure):
         constants: Address of what ``one`` and ``two`` of some steps are the places of.
         constants_size: Number of bytes there.
         stack: Address of room for 4 numbers in each of the levels that may lie in each other.
+        least_output: Bytes of output that the items of a record may take, whatever its size.
     """
 
     rows: RowDecoding
@@ -437,6 +438,7 @@ class AvroState(ctypes.Structure):
     constants: int
     constants_size: int
     stack: int
+    least_output: int
 
 
 @_laid_out

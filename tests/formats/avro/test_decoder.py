@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from kshare.formats.avro import decoder as module
 from kshare.formats.avro import schema as parsed
 from kshare.formats.avro.decoder import AvroDecoder
 from kshare.formats.decoder import Decoded
@@ -27,10 +28,13 @@ from tests.formats.avro.twin import Twin
 from tests.support.guards import Fence, guarded_columns
 from tests.support.plain_rows import found
 
+LEAST_OUTPUT = module._LEAST_OUTPUT
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _guards() -> Iterator[None]:
-    with guarded_columns():
+    with guarded_columns(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_LEAST_OUTPUT", 1 << 16)  # damage makes items without bytes
         yield
 
 
@@ -54,7 +58,7 @@ def decoded(
     writers = [0] * len(rows) if writers is None else writers
     data, source = payloads(rows, writers)
     made = decoder.decode(source)
-    twin = Twin(decoder.program, decoder.type)
+    twin = Twin(decoder.program, decoder.type, module._LEAST_OUTPUT)
     twin.decode(data, source.starts.tolist(), source.ends.tolist(), list(writers))
     made.values.validate(full=True)
     assert made.values.type == decoder.type
@@ -167,3 +171,33 @@ def test_damaged_records_are_bad_rows_or_other_values(data: st.DataObject) -> No
     first, *_, last = found(decoder.type, made.values)
     assert repr(first) == repr(last) == repr(alone)
     assert not {0, len(rows) - 1} & {one.row for one in made.faults}
+
+
+def test_items_may_take_64_mib_or_32_times_their_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LEAST_OUTPUT", LEAST_OUTPUT)
+    empty = [{"name": f"f{n}", "type": ["null", "string"]} for n in range(60)]
+    wide = {"type": "record", "name": "W", "fields": empty}
+    item = [{"name": "a", "type": ["null", wide]}, {"name": "b", "type": ["null", "W"]}]
+    decoder = AvroDecoder(text(_items_of(item)))
+    rows = [b"\x80\x01" + b"\0\0" * 64 + b"\0", b"\x80\x80\x08" + b"\0\0" * 65536 + b"\0"]
+    made = decoder.decode(payloads(rows, [0, 0])[1])
+    assert not made.faults
+    assert [len(one["f"]) for one in made.values.to_pylist()] == [64, 65536]
+
+
+def test_items_without_bytes_are_not_made_without_end() -> None:
+    """As many as fit are, so that a row ends; it is bad."""
+    late = {"name": "q", "type": "long", "default": 0}
+    decoder = AvroDecoder(text(_items_of([late])))
+    number = decoder.add_writer(text(_items_of([])))
+    rows = [b"\x06\0", b"\x80\x80\x80\x80\x80\x20\0", b"\x02\0"]
+    made = decoded(decoder, rows, [number] * 3)
+    assert [(one.row, one.reason) for one in made.faults] == [
+        (1, "has more items than a record of this size may have")
+    ]
+    assert made.values.to_pylist()[::2] == [{"f": [{"q": 0}] * n} for n in (3, 1)]
+
+
+def _items_of(fields: list[Any]) -> dict[str, Any]:
+    item = {"type": "record", "name": "I", "fields": fields}
+    return _one_field({"type": "array", "items": item})

@@ -18,6 +18,8 @@ def record(name: str, *types: Any, **more: Any) -> dict[str, Any]:
 PLAIN = record("User", "long")
 SPACED = record("Item", "string", namespace="a")
 MID = record("b.Mid", "a.Item", ["null", "b.Mid"])
+ADDRESS = record("c.Address", "int")
+COMMON = record("Common", record("Address", "int"), "long", namespace="c")
 ENUM = {"type": "enum", "name": "E", "symbols": ["X"]}
 CASES: list[tuple[Any, dict[str, Any], Any]] = [
     (
@@ -37,6 +39,27 @@ CASES: list[tuple[Any, dict[str, Any], Any]] = [
     ),
     (record("O", ENUM, "E"), {"E": PLAIN}, record("O", ENUM, "E")),
     ("User", {"User": PLAIN}, PLAIN),
+    (record("O", "c.Address"), {"c.Common": COMMON}, record("O", ADDRESS)),
+    (
+        record("O", "c.Address", "c.Common"),
+        {"c.Common": COMMON},
+        record("O", ADDRESS, record("c.Common", "c.Address", "long")),
+    ),
+    (
+        record("O", "c.Common", {"type": "array", "items": "c.Address"}),
+        {"c.Common": COMMON},
+        record("O", COMMON, {"type": "array", "items": "c.Address"}),
+    ),
+    (
+        record("O", "c.Common", "Plain"),
+        {"c.Common": record("c.Common", record("Plain", "int", namespace=""))},
+        record("O", record("c.Common", record("Plain", "int", namespace="")), "Plain"),
+    ),
+    (
+        record("O", "c.Both", "c.Address"),
+        {"c.Common": COMMON, "c.Both": record("c.Both", "Common", "Address")},
+        record("O", record("c.Both", COMMON, "Address"), "c.Address"),
+    ),
     (record("O", "string"), {"User": PLAIN}, record("O", "string")),
 ]
 

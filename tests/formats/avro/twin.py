@@ -128,10 +128,12 @@ class Twin:
     Args:
         program: The steps.
         kind: The type of the rows.
+        least_output: Bytes that the items of a record may take, whatever its size.
     """
 
-    def __init__(self, program: Program, kind: pa.DataType) -> None:
+    def __init__(self, program: Program, kind: pa.DataType, least_output: int) -> None:
         self._program = program
+        self._least_output = least_output
         self._constants = bytes(program.constants)
         self.nodes = Nodes(kind)
         self.faults: list[tuple[int, int, int, int]] = []
@@ -154,7 +156,7 @@ class Twin:
 
     def _row(self, reader: Reader, first: int) -> None:
         size = reader.end - reader.at
-        self._budget = 4096 + min(256 * size, max(2**25, 32 * size))
+        self._budget = max(self._least_output, 32 * size)
         self._stack: list[Any] = []
         self._reader, self._number = reader, first
         while True:

@@ -198,6 +198,19 @@ def test_timestamps(moment: Any, zone: str, between: str) -> None:
     assert (row["w"], row["d"]) == (moment, moment.date())
 
 
+def test_dates_that_32_bits_do_not_hold_are_bad() -> None:
+    texts = [
+        *("5881580-07-11", "-5877641-06-23"),  # the last day, and the first
+        *("5881580-07-12", "-5877641-06-22", "9999999-12-31", "-9999999-01-01 00:00"),
+        "9999999",  # a number of days, as it is no year
+        "2147483648",
+    ]
+    decoded = compared(parse_schema("d DATE"), [f'{{"d":"{each}"}}'.encode() for each in texts])
+    found = decoded.values.field("d").cast(pa.int32()).to_pylist()
+    assert found == [2**31 - 1, -(2**31), None, None, None, None, 9_999_999, None]
+    assert [each.row for each in decoded.faults] == [2, 3, 4, 5, 7]
+
+
 def test_fields_that_are_not_wanted_are_passed_over() -> None:
     schema = parse_schema("a INT, b STRUCT<c: INT, d: ARRAY<INT>>, e STRING")
     decoder = JsonDecoder(schema, fields=["b.c", "e"])

@@ -4,6 +4,7 @@ Whatever it is, nothing is lost, and what was committed is not delivered again.
 """
 
 import logging
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
@@ -212,6 +213,8 @@ def test_errors_that_end_it_are_raised_and_nothing_more_is_delivered(
     produce(cluster)
     polls = len(first.faults)
     eventually(lambda: len(first.faults) > polls + 5)  # each poll raises it
+    frames = list(traceback.walk_tb(first.faults[-1].__traceback__))
+    assert len(frames) == len({frame for frame, _ in frames})  # of one poll: others hold nothing
     assert first.offsets == list(range(RECORDS))
 
 

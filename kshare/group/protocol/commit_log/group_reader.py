@@ -162,7 +162,7 @@ class GroupReader:
         self.settle()
         for each in self._damaged.values():
             if each.stops and not (but_claims and each.claims):
-                raise each.error
+                raise each.error.with_traceback(None)  # it may be raised again
 
     def take_warnings(self) -> list[str]:
         """What is to be said of records that are passed over; each once."""

@@ -37,18 +37,9 @@ _NODE_SIZE = NODE.itemsize
 _FRAME_SIZE = 32
 _INT64_MIN = -(2**63)
 
-# What the items of a record may take, in bytes of output: many times the record, and no less than a
-# small record of empty items needs; but a record of any size cannot ask for gigabytes.
-_LEAST_OUTPUT = 4096
-_SMALL_TIMES = 256
-_LARGE_TIMES = 32
-_LARGE = 2**25
-
-
-@helper
-def _allowed(size: int) -> Int:
-    """The bytes of output that the items of a record of a size may take."""
-    return _LEAST_OUTPUT + min(_SMALL_TIMES * size, max(_LARGE, _LARGE_TIMES * size))
+# What the items of a large record may take, in bytes of output, for each of its own bytes. A small
+# one may have wide items of nulls, of a byte each.
+_OUTPUT_TIMES = 32
 
 
 @helper
@@ -137,7 +128,7 @@ def _row(start: int, end: int, first: int, state: Record) -> tuple[int, int, int
     constants = state.constants
     constants_end = constants + state.constants_size
     room = rows.source + rows.size
-    budget = _allowed(end - start)
+    budget = max(state.least_output, _OUTPUT_TIMES * (end - start))
     frame = state.stack - _FRAME_SIZE
     last_frame = frame + _FRAME_SIZE * avro_step.STACK
     number = first

@@ -19,6 +19,7 @@ __all__ = ["date", "days_of", "timestamp", "zone_offset"]
 _MICROS_PER_SECOND = 1_000_000
 _MICROS_PER_DAY = 86_400 * _MICROS_PER_SECOND
 _DAYS_MAX = 106_751_000  # whose microseconds 63 bits hold
+_DATE_MAX = 2**31  # days of a date are 32 bits
 
 
 @helper
@@ -124,7 +125,8 @@ def date(at: int, end: int) -> tuple[int, int]:
     """Read a date.
 
     Returns:
-        0 and the days since 1970; TYPE: it is none; HARD: it is not decided.
+        0 and the days since 1970; TYPE: it is none, or more than 32 bits hold; HARD: it is not
+        decided.
     """
     begin, stop = _trim(at, end)
     days, behind, parts = _day(begin, stop, 7)
@@ -132,7 +134,7 @@ def date(at: int, end: int) -> tuple[int, int]:
         byte = load_u8(behind)
         if parts != 3 or byte not in (0x20, 0x54):
             behind = 0
-    if behind != 0:
+    if behind != 0 and -_DATE_MAX <= days < _DATE_MAX:
         return 0, days
     return json_kind.HARD if _may_be_old(at, end) else json_kind.TYPE, 0
 
