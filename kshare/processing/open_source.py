@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from kshare.format_name import is_ours
 from kshare.options.kinds import parse_duration
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ __all__ = ["REAL_TIME", "OpenSource", "open_source", "processing_source", "why_n
 
 REAL_TIME: Final = "realtime"
 """The option, as Spark writes it in a plan."""
-_FORMAT: Final = "kshare"
 _SOURCE: Final = "pyspark_kshare"
 _COLUMNS: Final = ("key", "topic", "partition", "offset")
 
@@ -56,7 +56,7 @@ def open_source(frame: Any) -> OpenSource | None:
 def _in_jvm(plan: Any, above: tuple[str, ...]) -> Iterator[OpenSource]:
     kind = plan.getClass().getSimpleName()
     if kind.startswith("StreamingRelation"):
-        if plan.sourceName().lower() == _FORMAT:
+        if is_ours(plan.sourceName()):
             options = {name.lower(): value for name, value in dict(plan.extraOptions()).items()}
             yield OpenSource(options, above, _has_name(plan))
         return
@@ -76,7 +76,7 @@ def _has_name(relation: Any) -> bool:
 def _in_connect(plan: Any, above: tuple[str, ...]) -> Iterator[OpenSource]:
     kind = type(plan).__name__
     if kind == "DataSource":
-        if str(plan._format).lower() == _FORMAT and plan._is_streaming:  # noqa: SLF001
+        if is_ours(str(plan._format)) and plan._is_streaming:  # noqa: SLF001
             options = {name.lower(): value for name, value in (plan._options or {}).items()}  # noqa: SLF001
             has_name = getattr(plan, "_source_name", None) is not None
             yield OpenSource(options, above, has_name)

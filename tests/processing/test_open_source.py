@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from kshare.processing import Processor, Record, Retry, process_by_key
 from kshare.processing.open_source import OpenSource, open_source, why_not_in_reader
 from kshare.processing.work import Work
+from spark_plugin.source import KshareDataSource
 
 ALL = ("key", "value", "topic", "partition", "offset")
 OPTIONS = {"realTime": "60s", "subscribe": "orders"}
@@ -79,6 +80,8 @@ def test_a_source_is_found_in_a_plan() -> None:
     assert open_source(Frame(source("KSHARE"))) == OpenSource(wanted)
     below = open_source(Frame(Join(source("kafka"), Filter(source()))))
     assert below == OpenSource(wanted, ("Join", "Filter"))
+    with_handlers = source(KshareDataSource.working(b"", StructType()).name())
+    assert open_source(Frame(Filter(with_handlers))) == OpenSource(wanted, ("Filter",))
     named = open_source(Frame(Named("kshare", OPTIONS, is_streaming=True)))
     assert named == OpenSource(wanted, has_name=True)
 
