@@ -3,9 +3,13 @@
 A dead letter has bytes. Where a frame's key or value is no bytes or string, as with typed rows
 (``valueFormat``), it is a text of it: structs, lists and maps are JSON. The letter says so in a
 header, so that nobody takes it for what the record had.
+
+A dead letter has a place: topic, partition and offset. Where a frame has no column ``offset``,
+its letters say none: a row's number in its task is the same for rows of every batch and task.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,6 +24,7 @@ _SHOWN: Final = 1_000
 __all__ = [
     "OUTCOME_COLUMNS",
     "RESULT_TYPES",
+    "as_in_letter",
     "no_rows",
     "records_of_rows",
     "rewritten_parts",
@@ -130,9 +135,10 @@ def records_of_rows(
     rewritten = tuple(name for name, column in parts if column.type not in (*_TEXTS, *_BYTES))
     rows = {_NOWHERE: _Rows(batch, first, _NOWHERE, rewritten)}
     partitions: Iterable[TopicPartition] = [_NOWHERE] * batch.num_rows
-    if "topic" in names and "partition" in names:
-        topics, numbers = (batch.column(name).to_pylist() for name in ("topic", "partition"))
-        partitions = map(TopicPartition, topics, numbers)
+    if {"topic", "partition"} <= {*names} and batch.column("topic").type in _TEXTS:
+        # A row may have none, such as one of an outer join: a letter needs a text.
+        topics = batch.column("topic").fill_null("").to_pylist()
+        partitions = map(TopicPartition, topics, batch.column("partition").to_pylist())
     offsets = (
         batch.column("offset").to_pylist()
         if "offset" in names
@@ -150,6 +156,17 @@ def records_of_rows(
         if processor.order == "key" and record.raw_key is not None:
             record.lane = record.raw_key  # the frame may have brought partitions together
         yield record
+
+
+def as_in_letter(record: Record) -> Record:
+    """The record as its dead letter has it: without topic and partition if it has no offset."""
+    source = record.source
+    assert isinstance(source, _Rows)
+    if "offset" in source.batch.schema.names:
+        return record
+    placeless = copy(record)
+    placeless.source = _Rows(source.batch, source.first, _NOWHERE, source.rewritten)
+    return placeless
 
 
 def rewritten_parts(record: Record) -> tuple[str, ...]:

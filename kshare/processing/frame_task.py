@@ -26,6 +26,7 @@ from kshare.options.sink import parse_sink_options
 from kshare.processing.core.lane import State
 from kshare.processing.engine import Engine
 from kshare.processing.frame_rows import (
+    as_in_letter,
     records_of_rows,
     rewritten_parts,
     rows_of_outcomes,
@@ -176,7 +177,7 @@ class FrameTask:
         """Write a dead letter."""
         assert self._letters is not None
         now = self.engine.loop.now()
-        await self._letters.write(record, error, now, rewritten_parts(record))
+        await self._letters.write(as_in_letter(record), error, now, rewritten_parts(record))
 
     async def begin_sequence(self, record: Record, error: BaseException | None) -> None:
         """Refused by ``process_by_key``."""

@@ -64,6 +64,20 @@ class Letters:
         self.is_closed = True
 
 
+class AllLetters(Letters):
+    """Takes each at once; what goes wrong with one is not tried again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: list[Exception] = []
+
+    async def write(self, record: Record, *given: Any) -> None:
+        try:
+            self.written[record.offset] = letter_of_record(record, *given)
+        except Exception as error:
+            self.faults.append(error)
+
+
 class Failing:
     """Fails each record as often as is said."""
 
@@ -255,6 +269,36 @@ def test_columns_of_any_type_leave_a_dead_letter_possible(
 
     list(process_rows([pa.record_batch({"key": ["a"], **column})], Processor(look)))
     assert told == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("dropped", "row", "place"),
+    [
+        ("", 0, [b"orders", b"0", b"7"]),
+        ("offset", 0, [b"", b"0", b"0"]),
+        ("topic", 0, [b"", b"0", b"7"]),
+        ("", 1, [b"", b"0", b"8"]),
+    ],
+)
+def test_a_letter_says_a_whole_place_or_no_topic(
+    dropped: str, row: int, place: list[bytes]
+) -> None:
+    """Without an offset, rows of all batches and tasks would have the same places."""
+    seen: list[str] = []
+
+    async def refuse(record: Record) -> None:
+        seen.append(record.topic)
+        raise ValueError("no")
+
+    batch = rows([0, 1], 7).set_column(0, "topic", pa.array(["orders", None]))
+    letters, policy = AllLetters(), DeadLetter("dlq")
+    given_rows = batch.drop_columns(list(filter(None, [dropped])))
+    processor = Processor(refuse, retry=Retry(attempts=1), on_failure=policy, concurrency=1)
+    list(process_rows([given_rows], processor, letters=letters))
+    assert letters.faults == []
+    found = sorted(letters.written.items())[row][1]
+    assert [value for _, value in found.error[:3]] == place
+    assert seen == (["", ""] if dropped == "topic" else ["orders", ""])
 
 
 def test_rows_that_are_taken_while_others_are_settled_come_once() -> None:
