@@ -7,15 +7,16 @@
     outcome columns <----------------- settled outcomes
 
 The rows that are held are bounded by the processor's ``max_records`` and one batch of Arrow.
+The loop is the process's, and stays (:mod:`kshare.processing.task_loop`): a task ends its calls.
 """
 
 import asyncio
+import logging
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -32,10 +33,12 @@ from kshare.processing.frame_rows import (
     rows_of_outcomes,
 )
 from kshare.processing.handling import Handling
-from kshare.processing.loop import new_event_loop
 from kshare.processing.policy import DeadLetter
+from kshare.processing.task_loop import in_loop, task_loop
 
-__all__ = ["FrameTask", "in_loop", "letters_of", "process_rows", "running"]
+__all__ = ["FrameTask", "letters_of", "process_rows", "running"]
+
+_log = logging.getLogger("kshare.processing")
 
 _OUTCOMES_A_BATCH: Final = 4_096
 
@@ -147,9 +150,18 @@ class FrameTask:
         engine.raise_failure()
 
     async def close(self) -> None:
-        """Leave over what is held."""
+        """Leave over what is held, and end the calls that are under way, within a second."""
         if self._engine is not None:
             await self._engine.close()
+            left = self._engine.loop.tasks
+            if left:
+                _log.warning(
+                    "%d calls of %s go on although they are cancelled, such as %r: they are left "
+                    "behind, beside those of the next task",
+                    len(left),
+                    self._engine.handler_name,
+                    next(iter(left)).get_coro(),
+                )
         if self._letters is not None:
             self._letters.close()
 
@@ -205,25 +217,17 @@ class FrameTask:
 
 @contextmanager
 def running(task: FrameTask) -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop that runs in a thread: a task's own thread waits for Spark's rows."""
-    loop = new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="kshare-handlers", daemon=True)
-    thread.start()
+    """The event loop, in another thread: a task's own thread waits for Spark's rows.
+
+    Raises:
+        KshareError: What an earlier task has left in the loop blocks it.
+    """
+    loop = task_loop().ready()
+    in_loop(loop, task.begin())
     try:
-        in_loop(loop, task.begin())
-        try:
-            yield loop
-        finally:
-            in_loop(loop, task.close())
+        yield loop
     finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-def in_loop(loop: asyncio.AbstractEventLoop, work: Any) -> Any:
-    """Run a coroutine in a loop of another thread, and return what comes of it."""
-    return asyncio.run_coroutine_threadsafe(work, loop).result()
+        in_loop(loop, task.close())
 
 
 def letters_of(processor: Handling, options: Mapping[str, str] | None) -> Letters | None:

@@ -21,7 +21,15 @@ from kshare.core.progress import TopicPartition
 from kshare.dead_letters.record import Outcome, Record, Status
 from kshare.processing.core.scheduler import Scheduler
 
-__all__ = ["BOUNDS", "LoopWatch", "Measures", "Progress", "Running", "progress_line"]
+__all__ = [
+    "BOUNDS",
+    "LoopWatch",
+    "Measures",
+    "Progress",
+    "Running",
+    "innermost_call",
+    "progress_line",
+]
 
 _log = logging.getLogger("kshare.processing")
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -212,17 +220,20 @@ class LoopWatch:
         if frame is None or self._call is None or self._call is not before:
             return False
         self._call = None
-        where = traceback.extract_stack(frame)[-1]
         _log.warning(
-            "%s blocks the event loop for %.1f s already, in %s:%s (%s): all other keys wait; "
+            "%s blocks the event loop for %.1f s already, in %s: all other keys wait; "
             "await what takes long, or make the handler a plain function, which runs in a thread",
             self._handler,
             seconds,
-            where.filename,
-            where.lineno,
-            where.name,
+            innermost_call(frame),
         )
         return True
+
+
+def innermost_call(frame: FrameType) -> str:
+    """The file, the line and the function that a frame is in."""
+    where = traceback.extract_stack(frame)[-1]
+    return f"{where.filename}:{where.lineno} ({where.name})"
 
 
 def _call_in(frame: FrameType | None) -> FrameType | None:
