@@ -33,6 +33,7 @@ from kshare.processing.frame_rows import (
     rows_of_outcomes,
 )
 from kshare.processing.handling import Handling
+from kshare.processing.measures import LoopWatch
 from kshare.processing.policy import DeadLetter
 from kshare.processing.task_loop import in_loop, task_loop
 
@@ -100,6 +101,7 @@ class FrameTask:
         self._letters = letters
         self._on_settled = on_settled
         self._engine: Engine | None = None
+        self._watch: LoopWatch | None = None
         self._settled: list[Outcome] = []
 
     @property
@@ -109,8 +111,13 @@ class FrameTask:
         return self._engine
 
     async def begin(self) -> None:
-        """Make the engine, in the event loop."""
+        """Make the engine, and have the event loop watched, in it."""
         self._engine = self._processor.engine(self)
+        self._watch = LoopWatch(
+            asyncio.get_running_loop(),
+            self._engine.handler_name,
+            quiet_until=task_loop().quiet_until,
+        )
 
     async def take(self, records: Sequence[Record]) -> None:
         """Take records, also beyond what there is room for."""
@@ -149,8 +156,18 @@ class FrameTask:
         await asyncio.sleep(0)  # the last outcomes are handed out in the loop's next turn
         engine.raise_failure()
 
-    async def close(self) -> None:
-        """Leave over what is held, and end the calls that are under way, within a second."""
+    def close(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Leave over what is held, and end the calls that are under way, within a second.
+
+        From the task's thread: a handler that blocks the loop is named meanwhile, too.
+        """
+        try:
+            in_loop(loop, self._close())
+        finally:
+            if self._watch is not None:
+                self._watch.close()
+
+    async def _close(self) -> None:
         if self._engine is not None:
             await self._engine.close()
             left = self._engine.loop.tasks
@@ -227,7 +244,7 @@ def running(task: FrameTask) -> Iterator[asyncio.AbstractEventLoop]:
     try:
         yield loop
     finally:
-        in_loop(loop, task.close())
+        task.close(loop)
 
 
 def letters_of(processor: Handling, options: Mapping[str, str] | None) -> Letters | None:

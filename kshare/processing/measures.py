@@ -178,14 +178,21 @@ class LoopWatch:
         loop: The loop.
         handler: Name of the handler, for the warning.
         most_seconds: For so long a turn of the loop may take without a warning.
+        quiet_until: Until when a handler is not named again, by its name; for those who watch the
+            same loop one after the other.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, handler: str, most_seconds: float = 0.5
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handler: str,
+        most_seconds: float = 0.5,
+        quiet_until: dict[str, float] | None = None,
     ) -> None:
         self._loop = loop
         self._handler = handler
         self._most = most_seconds
+        self._quiet_until = {} if quiet_until is None else quiet_until
         self._ident = threading.get_ident()
         self._closed = threading.Event()
         self._seen = time.monotonic()
@@ -202,11 +209,11 @@ class LoopWatch:
         self._seen, self._call = time.monotonic(), None
 
     def _run(self) -> None:
-        quiet_until = 0.0
         while not self._closed.wait(_LOOK_SECONDS):
-            late = time.monotonic() - self._seen
-            if late > self._most and time.monotonic() > quiet_until and self._warn(late):
-                quiet_until = time.monotonic() + _QUIET_SECONDS
+            now = time.monotonic()
+            late, is_quiet = now - self._seen, now <= self._quiet_until.get(self._handler, 0.0)
+            if late > self._most and not is_quiet and self._warn(late):
+                self._quiet_until[self._handler] = time.monotonic() + _QUIET_SECONDS
             try:
                 self._loop.call_soon_threadsafe(self._beat)
             except RuntimeError:  # closed

@@ -35,9 +35,14 @@ _MOST_SECONDS: Final = 60.0
 
 
 class TaskLoop:
-    """The event loop of a process, once it is asked for. From any thread."""
+    """The event loop of a process, once it is asked for. From any thread.
+
+    Attributes:
+        quiet_until: As of :class:`.LoopWatch`: tasks may be short, and each has a watch.
+    """
 
     def __init__(self) -> None:
+        self.quiet_until: dict[str, float] = {}
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

@@ -177,6 +177,56 @@ def test_a_loop_that_stays_blocked_fails_the_task(let_go: threading.Event) -> No
     assert run_task(work) == DONE
 
 
+class Warned:
+    """Keeps the lines about a blocked loop, and blocks it until there is one."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+
+    def lines(self) -> list[str]:
+        return [text for text in self._caplog.messages if "blocks the event loop" in text]
+
+    def block(self) -> None:
+        until(self.lines)
+
+
+def test_a_handler_that_blocks_the_loop_is_named(
+    own_loop: TaskLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    warned = Warned(caplog)
+
+    async def careless(_: Record) -> None:
+        warned.block()
+
+    assert run_task(careless) == DONE
+    (said,) = warned.lines()
+    assert "careless blocks" in said
+    assert ": all other keys wait; await what takes long" in said
+    (name,) = own_loop.quiet_until  # later tasks do not say it again at once
+    assert name.endswith("careless")
+    assert not any(each.name == "kshare loop watch" for each in threading.enumerate())
+
+
+def test_a_handler_that_blocks_the_end_of_a_task_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    warned, begun = Warned(caplog), threading.Event()
+
+    async def careless(_: Record) -> None:
+        begun.set()
+        warned.block()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"key": [b"a"], "value": [b"1"]})
+        assert begun.wait(WAIT_S)
+        raise OSError("the rows do not come")
+
+    with pytest.raises(OSError, match="do not come"):
+        list(process_rows(rows(), Processor(careless)))
+    (said,) = warned.lines()
+    assert "careless blocks" in said
+
+
 FORK = """
 import os, threading
 import pyarrow as pa
