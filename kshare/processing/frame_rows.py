@@ -17,8 +17,9 @@ import pyarrow as pa
 from kshare.core.progress import TopicPartition
 from kshare.core.showing import WHOLE, error_text, shown, shown_error
 from kshare.dead_letters.record import Outcome, Record
-from kshare.errors import ProcessingError
+from kshare.errors import OptionsError, ProcessingError
 from kshare.processing.handling import Handling
+from kshare.processing.policy import DeadLetter, reads_own_letters
 
 _SHOWN: Final = 1_000
 __all__ = [
@@ -128,11 +129,15 @@ def records_of_rows(
         batch: The rows.
         key: Name of the column of keys.
         first: Number of rows before, which counts as the offset where there is none.
+
+    Raises:
+        OptionsError: It reads the topic of its own dead letters.
     """
     names = batch.schema.names
     keys, values = batch.column(key), _value_column(batch, key)
     parts = (("key", keys), ("value", values))
     rewritten = tuple(name for name, column in parts if column.type not in (*_TEXTS, *_BYTES))
+    letters = processor.on_failure if isinstance(processor.on_failure, DeadLetter) else None
     rows = {_NOWHERE: _Rows(batch, first, _NOWHERE, rewritten)}
     partitions: Iterable[TopicPartition] = [_NOWHERE] * batch.num_rows
     if {"topic", "partition"} <= {*names} and batch.column("topic").type in _TEXTS:
@@ -150,6 +155,8 @@ def records_of_rows(
     ):
         source = rows.get(partition)
         if source is None:
+            if letters is not None and partition.topic == letters.topic:
+                raise OptionsError([reads_own_letters(letters)], of="what process_by_key reads")
             rows[partition] = source = _Rows(batch, first, partition, rewritten)
         record = processor.record(source, row, offset, raw_key, raw_value)
         record.key, record.value = its_key, value

@@ -333,6 +333,19 @@ def test_a_result_that_its_column_does_not_take_is_told(result: str, returned: A
         list(process_rows([rows([0])], Processor(handler), result=result))
 
 
+def test_a_task_that_reads_its_own_dead_letters_ends() -> None:
+    """Of a pattern or of a batch's frame the driver does not know; one that fails would come again.
+
+    Other topics of its frame are read.
+    """
+    letters, processor = Letters(), Processor(Failing({}), on_failure=DeadLetter("dlq"))
+    found = process_rows([rows([0]), rows([0], 1, "dlq")], processor, letters=letters)
+    with pytest.raises(OptionsError, match="the processor would read dlq, where on_failure"):
+        list(found)
+    assert letters.is_closed
+    assert len(list(process_rows([rows([0], 1, "dlq")], Processor(Failing({}))))) == 1
+
+
 class Schema:
     fields: list[Any] = []  # noqa: RUF012
 
