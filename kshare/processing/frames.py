@@ -86,7 +86,8 @@ def process_by_key(
     Args:
         frame: A ``DataFrame`` with a column of keys.
         processor: What is called. With ``Park()``, or ``DeadLetter(..., sequence=True)``, it is
-            refused: they need a consumer's group. So it is with ``on_outcome``: outcomes are rows.
+            refused: they need a consumer's group. So it is with ``on_outcome``: outcomes are rows;
+            and with ``max_delay``: a header ``not-before`` means nothing in Spark.
         key: Name of the column of keys.
         result: Type of a column ``result`` with what the handler returns: ``string``, ``binary``,
             ``boolean``, ``int``, ``bigint`` or ``double``. None: there is no such column.
@@ -216,6 +217,11 @@ def _unsuitable(
         )
     if isinstance(policy, DeadLetter) and any(each.reads(policy.topic) for each in sources):
         yield reads_own_letters(policy)
+    if processor.not_before.is_bounded_otherwise:
+        yield (
+            "max_delay has no effect in Spark; leave it out: a header not-before means nothing "
+            "there, as a micro-batch would have to wait for its record"
+        )
     if processor.on_outcome is not None:
         yield (
             "on_outcome is not called in Spark; leave it out: each outcome is a row of the frame "

@@ -376,6 +376,19 @@ def test_wrong_arguments_are_listed(policy: Any, wanted: str) -> None:
         assert part in text
 
 
+@pytest.mark.parametrize(
+    ("given_delay", "is_refused"),
+    [({}, False), ({"max_delay": None}, False), ({"max_delay": "1h"}, True)],
+)
+def test_a_delay_that_no_micro_batch_would_wait_for_is_refused(
+    given_delay: dict[str, Any], *, is_refused: bool
+) -> None:
+    with pytest.raises(OptionsError) as raised:
+        process_by_key(Frame(), Processor(Failing({}), **given_delay))
+    said = "max_delay has no effect in Spark; leave it out: a header not-before means nothing"
+    assert (said in str(raised.value)) == is_refused
+
+
 class WithoutPandas:
     columns = ("key",)
     schema = StructType().add("key", "binary")
