@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import SparkSession
 
 from kshare.core.checkpoint import BatchOffsets
+from kshare.format_name import is_ours
 from spark_plugin.spark_api import SPARK, streaming_leaves
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ __all__ = ["ONE_BATCH", "OneBatchWatch"]
 
 _log = logging.getLogger("kshare")
 ONE_BATCH: Final = {"AvailableNowTrigger", "OneTimeTrigger"}
-_FORMAT: Final = "kshare"
 _WAIT_MS: Final = 5_000
 
 
@@ -136,7 +136,7 @@ class OneBatchWatch:
 def _options(plan: Any) -> Iterator[dict[str, str]]:
     """The options of the kshare sources in a streaming query's plan."""
     for leaf in streaming_leaves(plan):
-        if leaf.sourceName().lower() == _FORMAT:
+        if is_ours(leaf.sourceName()):
             yield dict(leaf.extraOptions().asCaseSensitiveMap())
 
 

@@ -7,7 +7,6 @@ what only planners need is in :mod:`spark_plugin.planner_side`, what only tasks 
 """
 
 from collections.abc import MutableMapping, Sequence
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -29,6 +28,7 @@ from pyspark.sql.types import (
 
 from kshare.edge import edge
 from kshare.errors import OptionsError, SchemaRegistryError
+from kshare.format_name import FORMAT, name_with_handlers
 from kshare.options import SourceOptions, parse_options
 from kshare.options.model import ParsedOptions
 from kshare.options.typed_rows import TypedRows
@@ -70,7 +70,7 @@ class KshareDataSource(DataSource):
         is_sent: Whether Spark has sent it here from the process that has made it.
     """
 
-    format_name = "kshare"
+    format_name = FORMAT
     is_sent = False
     work: bytes | None = None
     adds = StructType()
@@ -99,8 +99,8 @@ class KshareDataSource(DataSource):
             work: A pickled :class:`~kshare.processing.work.Work`.
             adds: The columns that it adds.
         """
-        name = f"kshare-handlers-{token_hex(4)}"
-        return type("Working", (cls,), {"format_name": name, "work": work, "adds": adds})
+        given = {"format_name": name_with_handlers(), "work": work, "adds": adds}
+        return type("Working", (cls,), given)
 
     @edge
     def schema(self) -> StructType:

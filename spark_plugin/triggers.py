@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from kshare.errors import KshareError
+from kshare.format_name import FORMAT, is_ours
 from spark_plugin.spark_api import SPARK, TELLS_START, streaming_leaves
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["available_now"]
 
 _log = logging.getLogger("kshare")
-_FORMAT: Final = "kshare"
 _UNSEEN_SECONDS: Final = 30.0  # a planner starts in less, but on a machine that is overloaded
 _UNENDING: Final = {"kafka", "rate", "rate-micro-batch", "socket"}
 """Sources that may have something new at each trigger, for ever."""
@@ -144,17 +144,17 @@ def _folders(writer: "DataStreamWriter") -> set[str]:
     _check(names)
     empty = frame.sparkSession._jvm.scala.Option.empty()  # noqa: SLF001 - as PySpark's own code
     return {
-        _folder(leaf, empty) for leaf, name in zip(sources, names, strict=True) if name == _FORMAT
+        _folder(leaf, empty) for leaf, name in zip(sources, names, strict=True) if is_ours(name)
     }
 
 
 def _check(names: Sequence[str]) -> None:
-    others = [name for name in names if name != _FORMAT]
+    others = [name for name in names if not is_ours(name)]
     for name in others:
         if name in _UNENDING:
             raise KshareError(
                 f"available_now: the query also reads {name}, and {SPARK} cannot end it there "
-                f"beside a Python source. Read Kafka with format({_FORMAT!r}), or use "
+                f"beside a Python source. Read Kafka with format({FORMAT!r}), or use "
                 "trigger(processingTime=...), or Spark 4.2 or later"
             )
     if others:

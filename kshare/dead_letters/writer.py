@@ -2,7 +2,8 @@
 
 A letter has key, value, timestamp and headers of its record, and besides the headers that Kafka
 Connect gives its own (``__connect.errors.topic``, ...), as texts: other tools read them. Two
-letters of the same topic, partition and offset are one record, written again after a crash.
+letters of the same topic, partition and offset that are equal in key, value and headers are one
+record, written again after a crash.
 
 Guarantees: a letter counts as written when the broker has it on all in-sync replicas. One that its
 topic never takes does not hold its key for ever: it is written without what is refused.

@@ -32,7 +32,7 @@ from kshare.processing.handling import Handling
 from kshare.processing.handling_right import HandlingRight
 from kshare.processing.own_thread import in_own_thread
 from kshare.processing.parker import Parker
-from kshare.processing.policy import DeadLetter, Park
+from kshare.processing.policy import DeadLetter, Park, reads_own_letters
 
 __all__ = ["ConsumerEdge", "check_consumer", "message_of", "records_of"]
 
@@ -98,10 +98,7 @@ def _faults_of_topics(
         letters = processor.on_failure.topic
         assigned = {tp.topic for tp in consumer.assignment()}
         if letters in (assigned if topics is None else topics.among([letters])):
-            yield (
-                f"the processor would read {letters}, where on_failure=DeadLetter(...) puts its "
-                "own letters, again and again: subscribe to topics, or patterns, that leave it out"
-            )
+            yield reads_own_letters(processor.on_failure)
     if topics is None and consumer.receiver.subscriber is not None:
         yield (
             "topics is None, and the consumer has subscribed itself, so nobody would tell the "

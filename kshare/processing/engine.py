@@ -128,8 +128,8 @@ class Engine:
 
     def _admit(self) -> None:
         if self._offered:
-            offered = list(self._offered)
-            taken = self.scheduler.add(offered, self.loop.now())
+            # Not a copy: of a large batch, each settling would copy all that is left.
+            taken = self.scheduler.add(self._offered, self.loop.now())
             for _ in range(taken):
                 self._offered.popleft()
 

@@ -3,9 +3,13 @@
 A dead letter has bytes. Where a frame's key or value is no bytes or string, as with typed rows
 (``valueFormat``), it is a text of it: structs, lists and maps are JSON. The letter says so in a
 header, so that nobody takes it for what the record had.
+
+A dead letter has a place: topic, partition and offset. Where a frame has no column ``offset``,
+its letters say none: a row's number in its task is the same for rows of every batch and task.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,13 +17,15 @@ import pyarrow as pa
 from kshare.core.progress import TopicPartition
 from kshare.core.showing import WHOLE, error_text, shown, shown_error
 from kshare.dead_letters.record import Outcome, Record
-from kshare.errors import ProcessingError
+from kshare.errors import OptionsError, ProcessingError
 from kshare.processing.handling import Handling
+from kshare.processing.policy import DeadLetter, reads_own_letters
 
 _SHOWN: Final = 1_000
 __all__ = [
     "OUTCOME_COLUMNS",
     "RESULT_TYPES",
+    "as_in_letter",
     "no_rows",
     "records_of_rows",
     "rewritten_parts",
@@ -123,16 +129,21 @@ def records_of_rows(
         batch: The rows.
         key: Name of the column of keys.
         first: Number of rows before, which counts as the offset where there is none.
+
+    Raises:
+        OptionsError: It reads the topic of its own dead letters.
     """
     names = batch.schema.names
     keys, values = batch.column(key), _value_column(batch, key)
     parts = (("key", keys), ("value", values))
     rewritten = tuple(name for name, column in parts if column.type not in (*_TEXTS, *_BYTES))
+    letters = processor.on_failure if isinstance(processor.on_failure, DeadLetter) else None
     rows = {_NOWHERE: _Rows(batch, first, _NOWHERE, rewritten)}
     partitions: Iterable[TopicPartition] = [_NOWHERE] * batch.num_rows
-    if "topic" in names and "partition" in names:
-        topics, numbers = (batch.column(name).to_pylist() for name in ("topic", "partition"))
-        partitions = map(TopicPartition, topics, numbers)
+    if {"topic", "partition"} <= {*names} and batch.column("topic").type in _TEXTS:
+        # A row may have none, such as one of an outer join: a letter needs a text.
+        topics = batch.column("topic").fill_null("").to_pylist()
+        partitions = map(TopicPartition, topics, batch.column("partition").to_pylist())
     offsets = (
         batch.column("offset").to_pylist()
         if "offset" in names
@@ -144,12 +155,25 @@ def records_of_rows(
     ):
         source = rows.get(partition)
         if source is None:
+            if letters is not None and partition.topic == letters.topic:
+                raise OptionsError([reads_own_letters(letters)], of="what process_by_key reads")
             rows[partition] = source = _Rows(batch, first, partition, rewritten)
         record = processor.record(source, row, offset, raw_key, raw_value)
         record.key, record.value = its_key, value
         if processor.order == "key" and record.raw_key is not None:
             record.lane = record.raw_key  # the frame may have brought partitions together
         yield record
+
+
+def as_in_letter(record: Record) -> Record:
+    """The record as its dead letter has it: without topic and partition if it has no offset."""
+    source = record.source
+    assert isinstance(source, _Rows)
+    if "offset" in source.batch.schema.names:
+        return record
+    placeless = copy(record)
+    placeless.source = _Rows(source.batch, source.first, _NOWHERE, source.rewritten)
+    return placeless
 
 
 def rewritten_parts(record: Record) -> tuple[str, ...]:

@@ -7,15 +7,16 @@
     outcome columns <----------------- settled outcomes
 
 The rows that are held are bounded by the processor's ``max_records`` and one batch of Arrow.
+The loop is the process's, and stays (:mod:`kshare.processing.task_loop`): a task ends its calls.
 """
 
 import asyncio
+import logging
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -26,15 +27,19 @@ from kshare.options.sink import parse_sink_options
 from kshare.processing.core.lane import State
 from kshare.processing.engine import Engine
 from kshare.processing.frame_rows import (
+    as_in_letter,
     records_of_rows,
     rewritten_parts,
     rows_of_outcomes,
 )
 from kshare.processing.handling import Handling
-from kshare.processing.loop import new_event_loop
+from kshare.processing.measures import LoopWatch
 from kshare.processing.policy import DeadLetter
+from kshare.processing.task_loop import in_loop, task_loop
 
-__all__ = ["FrameTask", "in_loop", "letters_of", "process_rows", "running"]
+__all__ = ["FrameTask", "letters_of", "process_rows", "running"]
+
+_log = logging.getLogger("kshare.processing")
 
 _OUTCOMES_A_BATCH: Final = 4_096
 
@@ -96,6 +101,7 @@ class FrameTask:
         self._letters = letters
         self._on_settled = on_settled
         self._engine: Engine | None = None
+        self._watch: LoopWatch | None = None
         self._settled: list[Outcome] = []
 
     @property
@@ -105,8 +111,13 @@ class FrameTask:
         return self._engine
 
     async def begin(self) -> None:
-        """Make the engine, in the event loop."""
+        """Make the engine, and have the event loop watched, in it."""
         self._engine = self._processor.engine(self)
+        self._watch = LoopWatch(
+            asyncio.get_running_loop(),
+            self._engine.handler_name,
+            quiet_until=task_loop().quiet_until,
+        )
 
     async def take(self, records: Sequence[Record]) -> None:
         """Take records, also beyond what there is room for."""
@@ -145,10 +156,29 @@ class FrameTask:
         await asyncio.sleep(0)  # the last outcomes are handed out in the loop's next turn
         engine.raise_failure()
 
-    async def close(self) -> None:
-        """Leave over what is held."""
+    def close(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Leave over what is held, and end the calls that are under way, within a second.
+
+        From the task's thread: a handler that blocks the loop is named meanwhile, too.
+        """
+        try:
+            in_loop(loop, self._close())
+        finally:
+            if self._watch is not None:
+                self._watch.close()
+
+    async def _close(self) -> None:
         if self._engine is not None:
             await self._engine.close()
+            left = self._engine.loop.tasks
+            if left:
+                _log.warning(
+                    "%d calls of %s go on although they are cancelled, such as %r: they are left "
+                    "behind, beside those of the next task",
+                    len(left),
+                    self._engine.handler_name,
+                    next(iter(left)).get_coro(),
+                )
         if self._letters is not None:
             self._letters.close()
 
@@ -176,7 +206,7 @@ class FrameTask:
         """Write a dead letter."""
         assert self._letters is not None
         now = self.engine.loop.now()
-        await self._letters.write(record, error, now, rewritten_parts(record))
+        await self._letters.write(as_in_letter(record), error, now, rewritten_parts(record))
 
     async def begin_sequence(self, record: Record, error: BaseException | None) -> None:
         """Refused by ``process_by_key``."""
@@ -204,25 +234,17 @@ class FrameTask:
 
 @contextmanager
 def running(task: FrameTask) -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop that runs in a thread: a task's own thread waits for Spark's rows."""
-    loop = new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="kshare-handlers", daemon=True)
-    thread.start()
+    """The event loop, in another thread: a task's own thread waits for Spark's rows.
+
+    Raises:
+        KshareError: What an earlier task has left in the loop blocks it.
+    """
+    loop = task_loop().ready()
+    in_loop(loop, task.begin())
     try:
-        in_loop(loop, task.begin())
-        try:
-            yield loop
-        finally:
-            in_loop(loop, task.close())
+        yield loop
     finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-def in_loop(loop: asyncio.AbstractEventLoop, work: Any) -> Any:
-    """Run a coroutine in a loop of another thread, and return what comes of it."""
-    return asyncio.run_coroutine_threadsafe(work, loop).result()
+        task.close(loop)
 
 
 def letters_of(processor: Handling, options: Mapping[str, str] | None) -> Letters | None:

@@ -25,12 +25,14 @@ from kshare.processing.frame_task import letters_of
 from kshare.processing.handling import Handling
 from kshare.processing.open_source import (
     REAL_TIME,
+    PlannedSource,
     open_source,
+    planned_sources,
     processing_source,
     why_not_in_reader,
 )
 from kshare.processing.pickling import spark_dumps, unpicklable
-from kshare.processing.policy import DeadLetter, Park
+from kshare.processing.policy import DeadLetter, Park, reads_own_letters
 from kshare.processing.work import Work
 
 __all__ = [
@@ -84,7 +86,8 @@ def process_by_key(
     Args:
         frame: A ``DataFrame`` with a column of keys.
         processor: What is called. With ``Park()``, or ``DeadLetter(..., sequence=True)``, it is
-            refused: they need a consumer's group. So it is with ``on_outcome``: outcomes are rows.
+            refused: they need a consumer's group. So it is with ``on_outcome``: outcomes are rows;
+            and with ``max_delay``: a header ``not-before`` means nothing in Spark.
         key: Name of the column of keys.
         result: Type of a column ``result`` with what the handler returns: ``string``, ``binary``,
             ``boolean``, ``int``, ``bigint`` or ``double``. None: there is no such column.
@@ -97,11 +100,12 @@ def process_by_key(
         were done.
 
     Raises:
-        OptionsError: Arguments are wrong, or a function of the processor cannot be pickled; every
-            fault is listed.
+        OptionsError: Arguments are wrong, a function of the processor cannot be pickled, or the
+            frame's source reads the topic of ``DeadLetter``; every fault is listed.
         ImportError: The driver has no pandas, or an old one.
     """
-    problems = [*_wrong_columns(frame, key, result), *_unsuitable(processor, options)]
+    sources = planned_sources(frame)
+    problems = [*_wrong_columns(frame, key, result), *_unsuitable(processor, options, sources)]
     problems += _deserialized(frame, key, processor)
     dumps = spark_dumps()
     if dumps is not None:
@@ -114,7 +118,7 @@ def process_by_key(
     if result is not None:
         schema = schema.add("result", RESULT_TYPES[result][0])
     work = Work(processor, key, result, None if options is None else dict(options))
-    opened = open_source(frame)
+    opened = open_source(sources)
     if opened is not None and dumps is not None:
         if (why := why_not_in_reader(opened, frame, work)) is None:
             added = type(schema)([each for each in schema if each.name not in frame.columns])
@@ -192,7 +196,9 @@ def run_batch(
     return Counter({row["status"]: row["count"] for row in rows})
 
 
-def _unsuitable(processor: Handling, options: Mapping[str, str] | None) -> Iterator[str]:
+def _unsuitable(
+    processor: Handling, options: Mapping[str, str] | None, sources: Iterable[PlannedSource]
+) -> Iterator[str]:
     policy = processor.on_failure
     if isinstance(policy, Park):
         yield (
@@ -208,6 +214,13 @@ def _unsuitable(processor: Handling, options: Mapping[str, str] | None) -> Itera
         yield (
             "on_failure=DeadLetter(...) needs options={'kafka.bootstrap.servers': ...}, where "
             "the dead-letter topic is"
+        )
+    if isinstance(policy, DeadLetter) and any(each.reads(policy.topic) for each in sources):
+        yield reads_own_letters(policy)
+    if processor.not_before.is_bounded_otherwise:
+        yield (
+            "max_delay has no effect in Spark; leave it out: a header not-before means nothing "
+            "there, as a micro-batch would have to wait for its record"
         )
     if processor.on_outcome is not None:
         yield (

@@ -16,7 +16,7 @@ from kshare.processing.decoding import Deserializer, Deserializers, fault_of
 from kshare.processing.engine import Engine
 from kshare.processing.handler import Handler
 from kshare.processing.measures import Running
-from kshare.processing.not_before import NotBefore
+from kshare.processing.not_before import MAX_DELAY, NotBefore
 from kshare.processing.policy import DeadLetter, FailurePolicy, Park, Retry, Stop, seconds_of
 
 __all__ = ["Handling"]
@@ -52,7 +52,7 @@ class Handling:
         on_batch: bool = False,
         max_records: int | None = None,
         max_bytes: int = 64 << 20,
-        max_delay: str | float | None = "1d",
+        max_delay: str | float | None = MAX_DELAY,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         drain_timeout: str | float = "30s",

@@ -21,7 +21,15 @@ from kshare.core.progress import TopicPartition
 from kshare.dead_letters.record import Outcome, Record, Status
 from kshare.processing.core.scheduler import Scheduler
 
-__all__ = ["BOUNDS", "LoopWatch", "Measures", "Progress", "Running", "progress_line"]
+__all__ = [
+    "BOUNDS",
+    "LoopWatch",
+    "Measures",
+    "Progress",
+    "Running",
+    "innermost_call",
+    "progress_line",
+]
 
 _log = logging.getLogger("kshare.processing")
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -170,14 +178,21 @@ class LoopWatch:
         loop: The loop.
         handler: Name of the handler, for the warning.
         most_seconds: For so long a turn of the loop may take without a warning.
+        quiet_until: Until when a handler is not named again, by its name; for those who watch the
+            same loop one after the other.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, handler: str, most_seconds: float = 0.5
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handler: str,
+        most_seconds: float = 0.5,
+        quiet_until: dict[str, float] | None = None,
     ) -> None:
         self._loop = loop
         self._handler = handler
         self._most = most_seconds
+        self._quiet_until = {} if quiet_until is None else quiet_until
         self._ident = threading.get_ident()
         self._closed = threading.Event()
         self._seen = time.monotonic()
@@ -194,11 +209,11 @@ class LoopWatch:
         self._seen, self._call = time.monotonic(), None
 
     def _run(self) -> None:
-        quiet_until = 0.0
         while not self._closed.wait(_LOOK_SECONDS):
-            late = time.monotonic() - self._seen
-            if late > self._most and time.monotonic() > quiet_until and self._warn(late):
-                quiet_until = time.monotonic() + _QUIET_SECONDS
+            now = time.monotonic()
+            late, is_quiet = now - self._seen, now <= self._quiet_until.get(self._handler, 0.0)
+            if late > self._most and not is_quiet and self._warn(late):
+                self._quiet_until[self._handler] = time.monotonic() + _QUIET_SECONDS
             try:
                 self._loop.call_soon_threadsafe(self._beat)
             except RuntimeError:  # closed
@@ -212,17 +227,20 @@ class LoopWatch:
         if frame is None or self._call is None or self._call is not before:
             return False
         self._call = None
-        where = traceback.extract_stack(frame)[-1]
         _log.warning(
-            "%s blocks the event loop for %.1f s already, in %s:%s (%s): all other keys wait; "
+            "%s blocks the event loop for %.1f s already, in %s: all other keys wait; "
             "await what takes long, or make the handler a plain function, which runs in a thread",
             self._handler,
             seconds,
-            where.filename,
-            where.lineno,
-            where.name,
+            innermost_call(frame),
         )
         return True
+
+
+def innermost_call(frame: FrameType) -> str:
+    """The file, the line and the function that a frame is in."""
+    where = traceback.extract_stack(frame)[-1]
+    return f"{where.filename}:{where.lineno} ({where.name})"
 
 
 def _call_in(frame: FrameType | None) -> FrameType | None:

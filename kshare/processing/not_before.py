@@ -11,8 +11,12 @@ from contextlib import suppress
 from typing import Final
 
 from kshare.dead_letters.record import Record
+from kshare.options.kinds import parse_duration
 
-__all__ = ["NotBefore"]
+__all__ = ["MAX_DELAY", "NotBefore"]
+
+MAX_DELAY: Final = "1d"
+"""The bound of a processor that says none."""
 
 _log = logging.getLogger("kshare.processing")
 _HEADER: Final = "not-before"
@@ -32,6 +36,11 @@ class NotBefore:
         self._now = now
         self._passed_over = 0  # since the last warning
         self._next_warning = 0.0
+
+    @property
+    def is_bounded_otherwise(self) -> bool:
+        """True if records may be delayed, by another time than :data:`MAX_DELAY`."""
+        return self._most not in (None, parse_duration(MAX_DELAY))
 
     def of(self, record: Record) -> float:
         """The time of a record, in seconds since 1970; 0 if it has none, or none that counts."""

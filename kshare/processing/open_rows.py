@@ -31,9 +31,10 @@ from kshare.dead_letters.writer import Letters
 from kshare.edge import edge
 from kshare.kafka.protocol.wait_log import WaitLog
 from kshare.processing.frame_rows import no_rows, records_of_rows, rows_of_outcomes
-from kshare.processing.frame_task import FrameTask, in_loop, letters_of, running
+from kshare.processing.frame_task import FrameTask, letters_of, running
 from kshare.processing.handling import Handling
 from kshare.processing.held import SAY_SECONDS
+from kshare.processing.task_loop import in_loop
 from kshare.read.reader.open_reader import IDLE_SECONDS, Handled
 from kshare.read.reader.reading_meter import ReadingMeter, Says, say_nothing
 

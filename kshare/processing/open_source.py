@@ -1,4 +1,4 @@
-"""Frames whose source reads with ``realTime``: handlers run in its tasks, and not behind them.
+"""The sources of a frame. With ``realTime``, handlers run in their tasks, and not behind them.
 
 Rows that go to an operator in Python wait in Spark's buffers, up to 64 KiB of them. So where
 nothing lies between a source and its handlers, the source is loaded anew, and given the handlers.
@@ -7,28 +7,39 @@ What a frame reads is looked up in its plan: of the JVM, or of Spark Connect's c
 imported here: frames, sessions and the source are found as Spark finds them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from kshare.errors import OptionsError
+from kshare.format_name import is_ours
+from kshare.kafka.topics import is_internal
+from kshare.options import Assign, Subscribe, SubscribePattern, parse_options
 from kshare.options.kinds import parse_duration
 
 if TYPE_CHECKING:
     from kshare.processing.work import Work
 
-__all__ = ["REAL_TIME", "OpenSource", "open_source", "processing_source", "why_not_in_reader"]
+__all__ = [
+    "REAL_TIME",
+    "PlannedSource",
+    "open_source",
+    "planned_sources",
+    "processing_source",
+    "why_not_in_reader",
+]
 
 REAL_TIME: Final = "realtime"
 """The option, as Spark writes it in a plan."""
-_FORMAT: Final = "kshare"
 _SOURCE: Final = "pyspark_kshare"
+_TOPICS: Final = {"subscribe", "subscribepattern", "assign"}
 _COLUMNS: Final = ("key", "topic", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
-class OpenSource:
-    """A source with ``realTime`` in the plan of a frame.
+class PlannedSource:
+    """One of kshare's sources in the plan of a stream's frame.
 
     Attributes:
         options: Its options, by their names in lower case.
@@ -40,25 +51,43 @@ class OpenSource:
     between: tuple[str, ...] = ()
     has_name: bool = False
 
+    def reads(self, topic: str) -> bool:
+        """True if it reads a topic; False, too, if its options say no topics: Spark tells that."""
+        given = {name: text for name, text in self.options.items() if name in _TOPICS}
+        try:  # the topics alone: what else is wrong is not looked for here
+            parsed = parse_options({**given, "kafka.bootstrap.servers": "any:9092"}, streaming=True)
+        except OptionsError:
+            return False
+        match parsed.options.topics:
+            case Subscribe(topics):
+                return topic in topics
+            case Assign(partitions):
+                return any(each.topic == topic for each in partitions)
+            case SubscribePattern() as pattern:
+                return pattern.matches(topic) and not is_internal(topic)
 
-def open_source(frame: Any) -> OpenSource | None:
-    """The source of a frame that reads with ``realTime``; None if there is none."""
+
+def planned_sources(frame: Any) -> list[PlannedSource]:
+    """The sources of kshare's that a stream's frame reads; none of a batch."""
     classic = getattr(frame, "_jdf", None)
     if classic is None:
-        found = _in_connect(getattr(frame, "_plan", None), ())
-    elif classic.isStreaming():
-        found = _in_jvm(classic.queryExecution().analyzed(), ())
-    else:
-        return None  # a plan may be long, and each look into it takes a call
-    return next((each for each in found if REAL_TIME in each.options), None)
+        return list(_in_connect(getattr(frame, "_plan", None), ()))
+    if classic.isStreaming():
+        return list(_in_jvm(classic.queryExecution().analyzed(), ()))
+    return []  # a plan may be long, and each look into it takes a call
 
 
-def _in_jvm(plan: Any, above: tuple[str, ...]) -> Iterator[OpenSource]:
+def open_source(sources: Iterable[PlannedSource]) -> PlannedSource | None:
+    """The first of some sources that reads with ``realTime``; None if none does."""
+    return next((each for each in sources if REAL_TIME in each.options), None)
+
+
+def _in_jvm(plan: Any, above: tuple[str, ...]) -> Iterator[PlannedSource]:
     kind = plan.getClass().getSimpleName()
     if kind.startswith("StreamingRelation"):
-        if plan.sourceName().lower() == _FORMAT:
+        if is_ours(plan.sourceName()):
             options = {name.lower(): value for name, value in dict(plan.extraOptions()).items()}
-            yield OpenSource(options, above, _has_name(plan))
+            yield PlannedSource(options, above, _has_name(plan))
         return
     children = plan.children()
     for number in range(children.size()):
@@ -73,13 +102,13 @@ def _has_name(relation: Any) -> bool:
     return "User" in relation.sourceIdentifyingName().getClass().getSimpleName()
 
 
-def _in_connect(plan: Any, above: tuple[str, ...]) -> Iterator[OpenSource]:
+def _in_connect(plan: Any, above: tuple[str, ...]) -> Iterator[PlannedSource]:
     kind = type(plan).__name__
     if kind == "DataSource":
-        if str(plan._format).lower() == _FORMAT and plan._is_streaming:  # noqa: SLF001
+        if is_ours(str(plan._format)) and plan._is_streaming:  # noqa: SLF001
             options = {name.lower(): value for name, value in (plan._options or {}).items()}  # noqa: SLF001
             has_name = getattr(plan, "_source_name", None) is not None
-            yield OpenSource(options, above, has_name)
+            yield PlannedSource(options, above, has_name)
         return
     for name in ("_child", "left", "right"):
         child = getattr(plan, name, None)
@@ -87,12 +116,12 @@ def _in_connect(plan: Any, above: tuple[str, ...]) -> Iterator[OpenSource]:
             yield from _in_connect(child, (*above, kind))
 
 
-def why_not_in_reader(source: OpenSource, frame: Any, work: "Work") -> str | None:
+def why_not_in_reader(source: PlannedSource, frame: Any, work: "Work") -> str | None:
     """The reason why handlers cannot run in tasks of a source, and what helps; None if they can."""
     return next(_obstacles(source, frame, work), None)
 
 
-def _obstacles(source: OpenSource, frame: Any, work: "Work") -> Iterator[str]:
+def _obstacles(source: PlannedSource, frame: Any, work: "Work") -> Iterator[str]:
     if source.between:
         yield (
             f"between load() and it there is {', '.join(source.between)}; call it with the frame "
@@ -120,7 +149,7 @@ def _obstacles(source: OpenSource, frame: Any, work: "Work") -> Iterator[str]:
         )
 
 
-def processing_source(frame: Any, source: OpenSource, work: bytes, added: Any) -> Any:
+def processing_source(frame: Any, source: PlannedSource, work: bytes, added: Any) -> Any:
     """The frame of a source whose tasks process their rows.
 
     Args:

@@ -10,7 +10,16 @@ from kshare.core.showing import shown
 from kshare.options.kinds import DURATION_MAX, parse_duration
 from kshare.processing.core.settings import RetryPlan
 
-__all__ = ["DeadLetter", "FailurePolicy", "Park", "Retry", "RetryAfter", "Stop", "seconds_of"]
+__all__ = [
+    "DeadLetter",
+    "FailurePolicy",
+    "Park",
+    "Retry",
+    "RetryAfter",
+    "Stop",
+    "reads_own_letters",
+    "seconds_of",
+]
 
 _YEAR_SECONDS: Final = 366 * 86_400
 
@@ -166,6 +175,15 @@ class Park:
 @dataclass(frozen=True, slots=True)
 class Stop:
     """The processor ends with a :class:`~kshare.errors.ProcessingError` that names the record."""
+
+
+def reads_own_letters(policy: DeadLetter) -> str:
+    """The fault of a processor that would read its own dead letters."""
+    return (
+        f"the processor would read {policy.topic}, where on_failure=DeadLetter(...) puts its own "
+        "letters, again and again: subscribe to topics, or patterns, that leave it out, or give "
+        "DeadLetter another topic"
+    )
 
 
 FailurePolicy: TypeAlias = DeadLetter | Park | Stop

@@ -41,7 +41,7 @@ class Processor(Handling):
         max_bytes: Maximum size of their keys and values.
         max_delay: By how much a record's header ``not-before`` may delay it and its key, such as
             ``"1d"`` or seconds. A later time is passed over, with a warning. None: the header
-            means nothing.
+            means nothing. Not for Spark: the header means nothing there.
         key_deserializer: Makes a record's ``key`` of bytes, as in
             ``confluent_kafka.DeserializingConsumer``: called with them and a
             ``SerializationContext`` that has the record's topic and headers. A coroutine function

@@ -176,13 +176,14 @@ class Release:
             token = secrets.token_hex(16)  # what an earlier attempt wrote must not count
             for tp, mark in marks.items():
                 self._log.offer_release(tp, key, mark, token)
-            had, letters = ends.keys(), set[_Place]()
+            had = ends.keys()
             ends = {tp: end for tp, (_, end) in self._replay.bounds(self._cluster).items()}
             if had != ends.keys():
                 consumer.assign(dict.fromkeys(ends, hashes))
             try:
                 with consumer.transaction() as transaction:
-                    batch = self._letters(consumer, ends, letters, targets)
+                    batch = self._letters(consumer, ends, targets)
+                    letters = {each.place for _, each in batch.letters if each.place is not None}
                     counts = Counter(_partition_of(letter) for _, letter in batch.letters)
                     for tp in marks:  # before anything is written
                         self._check(key, hashes, tp, letters, "")
@@ -215,14 +216,10 @@ class Release:
             time.sleep(_PAUSE_SECONDS)
 
     def _letters(
-        self,
-        consumer: KeySharedConsumer,
-        ends: Mapping[TopicPartition, int],
-        known: set[_Place],
-        targets: Targets,
+        self, consumer: KeySharedConsumer, ends: Mapping[TopicPartition, int], targets: Targets
     ) -> Batch:
         """All letters of a key up to some ends."""
-        batch = Batch([], [])
+        batch, known = Batch([], []), set[bytes]()
         while not is_over(consumer, ends):
             messages = consumer.consume(_BATCH, _WAIT_SECONDS)
             more = self._replay.sort(messages, known, targets)

@@ -9,7 +9,9 @@
 Guarantees: a letter is put back once for readers with ``isolation.level=read_committed``, also if
 it was interrupted and runs again: the records and what is put back are committed together, in the
 individual commits of a group. Letters of a key come in the order in which they are in the
-dead-letter topic. One that a crash had written twice is put back once if one run reads both.
+dead-letter topic. One that a crash had written twice is put back once if one run reads both. A
+place alone does not say so: a frame of Spark may have several rows of one record, and a topic may
+be made again. So key, value and headers are compared, too.
 """
 
 import logging
@@ -18,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -67,6 +70,7 @@ _PARTITION: Final = re.compile("[0-9]{1,10}")
 _OFFSET: Final = re.compile("[0-9]{1,19}")
 _SHOWN: Final = 260  # characters of a name that is none
 _SHOWN_BAD: Final = 20
+_DIGEST: Final = 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +193,7 @@ class Batch(NamedTuple):
 
     Attributes:
         letters: Letters that are put back, and the records that they are.
-        repeated: Those that are there for the second time.
+        repeated: Those of which an equal one was there before.
     """
 
     letters: list[tuple[Message, Letter]]
@@ -251,7 +255,7 @@ class Replay:
         Raises:
             KshareError: They cannot be read.
         """
-        known = set[tuple[str, int, int]]()
+        known = set[bytes]()
         config = consumer_config({**self.config, "group.id": group_of(self.topic)})
         options = read_options(config)
         hashes = self._hashes()
@@ -301,7 +305,7 @@ class Replay:
             KshareError: They cannot be read or written, or one cannot be put back, and is not to be
                 skipped. What was put back before is known to the next run.
         """
-        known = set[tuple[str, int, int]]()
+        known = set[bytes]()
         with closing(Cluster(self.kafka)) as cluster, self.consumer() as consumer:
             targets, most = Targets(cluster), _BATCH
             ends, again = {tp: end for tp, (_, end) in self.bounds(cluster).items()}, False
@@ -369,14 +373,12 @@ class Replay:
         """The hashes of the keys; all if none are named."""
         return KeyRanges.of_hashes(key_hash(key, 0) for key in self.keys) or ALL_HASHES
 
-    def sort(
-        self, messages: Sequence[Message], known: set[tuple[str, int, int]], targets: Targets
-    ) -> Batch:
+    def sort(self, messages: Sequence[Message], known: set[bytes], targets: Targets) -> Batch:
         """Sort records of the dead-letter topic.
 
         Args:
             messages: The records.
-            known: The places of letters that were seen before; gets those of these.
+            known: Digests of letters that were seen before; gets those of these.
             targets: Where letters may go.
         """
         batch = Batch([], [])
@@ -395,12 +397,28 @@ class Replay:
                     raise
                 self.bad[place] = str(error)
                 continue
-            if letter.place is not None and letter.place in known:
+            digest = _digest(letter, message)
+            if digest in known:
                 batch.repeated.append(message)
                 continue
-            known |= {letter.place} if letter.place is not None else set()
+            known |= {digest} if digest is not None else set()
             batch.letters.append((message, letter))
         return batch
+
+
+def _digest(letter: Letter, message: Message) -> bytes | None:
+    """The digest of a letter's place and of what its record had; None if it has no place.
+
+    Without the timestamp: a record that has none gets another one each time its letter is written.
+    """
+    if letter.place is None:
+        return None
+    value, headers = message.value(), without_letter_headers(message.headers() or [])
+    # The value's length ends the head, and None is no empty value.
+    head = repr((letter.place, letter.key, headers, None if value is None else len(value)))
+    digest = blake2b(head.encode(errors="backslashreplace"), digest_size=_DIGEST)
+    digest.update(value or b"")
+    return digest.digest()
 
 
 def put_back(

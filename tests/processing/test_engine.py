@@ -3,7 +3,8 @@
 import asyncio
 import math
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -298,6 +299,29 @@ def test_a_thousand_in_flight_are_drained_or_left_over(monkeypatch: pytest.Monke
     asyncio.run(asyncio.wait_for(run(), WAIT_S))
     assert sorted(edge.offsets()) == list(range(900))
     assert sorted(edge.offsets(Status.LEFT_OVER)) == list(range(900, 1_000))
+
+
+def test_a_large_batch_that_waits_for_room_is_not_walked_through_each_time() -> None:
+    """Each settling takes what there is room for: all of them together look at each record once."""
+    looks = [0]
+
+    class Counting(deque[Record]):
+        def __iter__(self) -> Iterator[Record]:
+            for record in super().__iter__():
+                looks[0] += 1
+                yield record
+
+    async def run() -> MemoryEdge:
+        processor, edge = Processor(nothing, concurrency=2, max_records=4), MemoryEdge()
+        engine = processor.engine(edge)
+        engine._offered = Counting()
+        engine.offer(records_of(processor, [b"%d" % at for at in range(1_000)]))
+        assert await engine.loop.wait(lambda: engine.is_idle, WAIT_S)
+        await engine.close()
+        return edge
+
+    assert sorted(asyncio.run(run()).offsets()) == list(range(1_000))
+    assert looks[0] <= 2 * 1_000
 
 
 def test_a_predicate_that_fails_says_nothing_about_the_error(

@@ -14,10 +14,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.processing import Processor, Record, Retry, register_metrics
+from kshare.processing import Processor, Record, Retry, measures, register_metrics
 from kshare.processing.measures import LoopWatch, Progress
 from tests.processing.running import RECORDS, run
-from tests.support.clock import WAIT_S
+from tests.support.clock import WAIT_S, until
 from tests.support.series import series
 
 pytestmark = pytest.mark.usefixtures("each_loop")
@@ -122,6 +122,30 @@ def test_a_turn_of_many_short_calls_is_not_blamed_on_the_handler(
     loop.close()
     assert calls[3:] == [False, True]
     assert len([text for text in caplog.messages if "careless blocks" in text]) == 1
+
+
+def test_what_one_watch_has_said_another_one_of_the_loop_does_not_repeat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task of Spark may be short, and each has a watch."""
+    said = list[str]()
+
+    def warn(watch: LoopWatch, _: float) -> bool:
+        said.append(watch._handler)
+        return watch._handler == "first"
+
+    monkeypatch.setattr(LoopWatch, "_warn", warn)
+    monkeypatch.setattr(measures, "_LOOK_SECONDS", 0.001)
+    loop, quiet = asyncio.new_event_loop(), dict[str, float]()  # it does not run
+    first = LoopWatch(loop, "first", 0.0, quiet)
+    until(lambda: said == ["first"])
+    first.close()
+    watches = [LoopWatch(loop, name, 0.0, quiet) for name in ("first", "second")]
+    until(lambda: said.count("second") >= 3)
+    for watch in watches:
+        watch.close()
+    loop.close()
+    assert said.count("first") == 1
 
 
 def test_a_line_of_progress_names_what_is_held_longest(

@@ -36,6 +36,7 @@ from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign
 from kshare.processing import DeadLetter, Processor, Record, Retry, RetryAfter, open_rows
 from kshare.processing.open_rows import _Offers, process_open_rows
+from kshare.processing.task_loop import task_loop
 from kshare.read.reader import open_reader
 from kshare.read.reader.open_reader import Handled, OpenReader
 from kshare.testing import FakeCluster
@@ -439,7 +440,7 @@ def test_a_task_that_is_given_up_cancels_its_handlers_and_proposes_nothing(query
     assert sorted(cancelled) == [0, 2]
     assert query.letters.is_closed
     assert not query.has_ends()
-    assert not any(each.name.startswith("kshare-handlers") for each in threading.enumerate())
+    assert not asyncio.all_tasks(task_loop().ready())
 
 
 # -- while it reads ------------------------------------------------------------------------------

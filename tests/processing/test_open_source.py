@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from kshare.processing import Processor, Record, Retry, process_by_key
-from kshare.processing.open_source import OpenSource, open_source, why_not_in_reader
+from kshare.errors import OptionsError
+from kshare.processing import DeadLetter, Processor, Record, Retry, process_by_key
+from kshare.processing.open_source import (
+    PlannedSource,
+    open_source,
+    planned_sources,
+    why_not_in_reader,
+)
 from kshare.processing.work import Work
+from spark_plugin.source import KshareDataSource
 
 ALL = ("key", "value", "topic", "partition", "offset")
 OPTIONS = {"realTime": "60s", "subscribe": "orders"}
@@ -69,18 +76,24 @@ def source(format_: str = "kshare", *, is_streaming: bool = True, **options: str
     return DataSource(format_, options or OPTIONS, is_streaming=is_streaming)
 
 
+def source_of(frame: Frame) -> PlannedSource | None:
+    return open_source(planned_sources(frame))
+
+
 def work_of(key: str = "key", **given: Any) -> Work:
     return Work(Processor(handle, **given), key, None, None)
 
 
 def test_a_source_is_found_in_a_plan() -> None:
     wanted = {"realtime": "60s", "subscribe": "orders"}
-    assert open_source(Frame(source())) == OpenSource(wanted)
-    assert open_source(Frame(source("KSHARE"))) == OpenSource(wanted)
-    below = open_source(Frame(Join(source("kafka"), Filter(source()))))
-    assert below == OpenSource(wanted, ("Join", "Filter"))
-    named = open_source(Frame(Named("kshare", OPTIONS, is_streaming=True)))
-    assert named == OpenSource(wanted, has_name=True)
+    assert source_of(Frame(source())) == PlannedSource(wanted)
+    assert source_of(Frame(source("KSHARE"))) == PlannedSource(wanted)
+    below = source_of(Frame(Join(source("kafka"), Filter(source()))))
+    assert below == PlannedSource(wanted, ("Join", "Filter"))
+    with_handlers = source(KshareDataSource.working(b"", StructType()).name())
+    assert source_of(Frame(Filter(with_handlers))) == PlannedSource(wanted, ("Filter",))
+    named = source_of(Frame(Named("kshare", OPTIONS, is_streaming=True)))
+    assert named == PlannedSource(wanted, has_name=True)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +107,7 @@ def test_a_source_is_found_in_a_plan() -> None:
     ],
 )
 def test_other_frames_have_none(plan: Any) -> None:
-    assert open_source(Frame(plan)) is None
+    assert source_of(Frame(plan)) is None
 
 
 def test_a_frame_of_a_batch_is_not_looked_into() -> None:
@@ -106,10 +119,10 @@ def test_a_frame_of_a_batch_is_not_looked_into() -> None:
 
     frame = Frame(source())
     frame._jdf = Jvms()  # type: ignore[attr-defined]
-    assert open_source(frame) is None
+    assert source_of(frame) is None
 
 
-FOUND = OpenSource({"realtime": "60s"})
+FOUND = PlannedSource({"realtime": "60s"})
 
 
 @pytest.mark.parametrize(
@@ -117,12 +130,17 @@ FOUND = OpenSource({"realtime": "60s"})
     [
         (FOUND, Frame(None), work_of(), None),
         (
-            OpenSource({"realtime": "60s"}, ("Project", "Filter")),
+            PlannedSource({"realtime": "60s"}, ("Project", "Filter")),
             Frame(None),
             work_of(),
             "between load() and it there is Project, Filter; call it with the frame of load()",
         ),
-        (OpenSource({"realtime": "60s"}, has_name=True), Frame(None), work_of(), "leave out name("),
+        (
+            PlannedSource({"realtime": "60s"}, has_name=True),
+            Frame(None),
+            work_of(),
+            "leave out name(",
+        ),
         (FOUND, Frame(None), work_of("value"), "key='value' is not the records' key; leave it out"),
         (FOUND, Frame(None, ("key", "topic")), work_of(), "columns have partition, offset, too"),
         (FOUND, Frame(None, key="string"), work_of(), "keys are typed; leave out keyFormat"),
@@ -133,7 +151,7 @@ FOUND = OpenSource({"realtime": "60s"})
     ],
 )
 def test_why_handlers_cannot_run_in_the_reader(
-    found: OpenSource, frame: Frame, work: Work, why: str | None
+    found: PlannedSource, frame: Frame, work: Work, why: str | None
 ) -> None:
     said = why_not_in_reader(found, frame, work)
     assert said is None if why is None else why in (said or "")
@@ -152,7 +170,7 @@ def test_handlers_behind_the_reader_are_a_warning(caplog: pytest.LogCaptureFixtu
 
 
 def test_options_are_not_shown() -> None:
-    found = OpenSource({"realtime": "60s", "kafka.sasl.password": "secret"})
+    found = PlannedSource({"realtime": "60s", "kafka.sasl.password": "secret"})
     work = Work(Processor(handle), "key", None, {"kafka.sasl.password": "secret"})
     assert "secret" not in repr(found) + repr(work)
 
@@ -196,3 +214,31 @@ def test_the_source_is_loaded_anew_with_its_handlers() -> None:
     made = one({"kafka.bootstrap.servers": "b:1", **OPTIONS})
     assert made.schema().names[-4:] == ["status", "attempts", "error", "result"]
     assert frame.mapped == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "is_read"),
+    [
+        ({"subscribe": "orders, dlq"}, True),
+        ({"subscribe": "orders"}, False),
+        ({"subscribePattern": "d.q"}, True),
+        ({"subscribePattern": "orders.*"}, False),
+        ({"assign": '{"dlq": [0]}', "realTime": "60s"}, True),
+        ({"assign": '{"orders": [0]}'}, False),
+        ({"subscribe": "dlq", "subscribePattern": ".*"}, False),  # wrong: Spark says that
+    ],
+)
+@pytest.mark.parametrize("between", [lambda plan: plan, Filter])
+def test_a_frame_of_its_own_dead_letters_is_refused(
+    options: dict[str, str], between: Any, *, is_read: bool
+) -> None:
+    """Else each letter that fails again would be written again, for ever."""
+    frame: Any = Frame(between(DataSource("kshare", options, is_streaming=True)))
+    frame.sparkSession = Session()
+    processor = Processor(handle, on_failure=DeadLetter("dlq"))
+    call = partial(process_by_key, frame, processor, options={"kafka.bootstrap.servers": "b:1"})
+    if not is_read:
+        call()
+        return
+    with pytest.raises(OptionsError, match="the processor would read dlq, where on_failure"):
+        call()

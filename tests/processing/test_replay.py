@@ -142,6 +142,32 @@ def test_a_letter_that_is_not_whole_is_put_back_as_its_record_was_or_stays(
     assert "it has not the record's value" in replay.bad[DLQ, LETTERS + 1]
 
 
+def test_letters_of_one_place_are_put_back_unless_they_are_equal(cluster: FakeCluster) -> None:
+    """A frame may have several rows of a record, and a topic may be made again."""
+
+    def letter_at_99(key: bytes, value: bytes | None, failed: bytes, *own: Any) -> Record:
+        more = ("kshare.last-failure", failed)
+        return Record(key, value, headers=[*own, *letter(99).headers, more])
+
+    header = ("h", b"1")
+    distinct = [
+        letter_at_99(b"k", b"v", b"8:00"),
+        letter_at_99(b"k", b"w", b"8:00"),
+        letter_at_99(b"l", b"v", b"8:00"),
+        letter_at_99(b"k", b"v", b"8:00", header),
+        letter_at_99(b"k", b"", b"8:00"),
+        letter_at_99(b"k", None, b"8:00"),
+    ]
+    again = [letter_at_99(b"k", b"v", b"9:00"), letter_at_99(b"k", b"v", b"9:00", header)]
+    cluster.produce("dlq", [*distinct, *again], partition=0)
+    replay = replay_of(cluster)
+    assert sum(letter.place == ("orders", 0, 99) for letter in replay.look()) == len(distinct)
+    replay.run()
+    assert replay.counts == {"orders": LETTERS + len(distinct)}
+    assert replay.repeated == len(again)
+    assert list(replay_of(cluster).look()) == []
+
+
 def test_a_letter_that_is_a_text_of_a_querys_columns_goes_to_another_topic_alone(
     cluster: FakeCluster,
 ) -> None:

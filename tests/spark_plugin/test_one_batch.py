@@ -15,16 +15,19 @@ from pyspark.sql.streaming.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
 )
+from pyspark.sql.types import StructType
 
 from kshare.core.checkpoint import BatchOffsets, decode, encode
 from kshare.core.progress import Progress, TopicPartition
 from kshare.testing import FakeCluster, Record
 from spark_plugin.listener import KshareListener
 from spark_plugin.one_batch import ONE_BATCH, OneBatchWatch
+from spark_plugin.source import KshareDataSource
 from tests.spark_plugin.test_listener import event
 
 QUERY = "7b2e3ec0-0000-4000-8000-000000000001"
 NOW = "2026-11-28T12:00:00.000Z"
+WITH_HANDLERS = KshareDataSource.working(b"", StructType())
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +93,13 @@ def test_what_is_left_is_said_by_topic(
     assert "spark_plugin.available_now(writer)" in said.getMessage()
 
 
+@pytest.mark.parametrize("kind", [KshareDataSource, WITH_HANDLERS], ids=["plain", "handlers"])
 @pytest.mark.parametrize("trigger", ["AvailableNowTrigger", "ProcessingTimeTrigger(0)"])
 def test_a_trigger_that_reads_what_is_there_is_warned_of_beside_real_time(
-    caplog: pytest.LogCaptureFixture, trigger: str
+    caplog: pytest.LogCaptureFixture, trigger: str, kind: type[KshareDataSource]
 ) -> None:
-    watch = OneBatchWatch(lambda: session(trigger, [leaf("kshare", {"REALTIME": "5s"})]))
+    """Of a source with handlers, too."""
+    watch = OneBatchWatch(lambda: session(trigger, [leaf(kind.name(), {"REALTIME": "5s"})]))
     watch.started(QUERY, "run")
     assert ("Leave out realTime, or the trigger" in caplog.text) == (trigger in ONE_BATCH)
 

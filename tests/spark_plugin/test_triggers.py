@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.types import StructType
 
 import spark_plugin
 from kshare.errors import KshareError
@@ -132,6 +133,19 @@ def test_an_older_spark_is_stopped_when_nothing_is_left(table: str | None, start
     assert writer.said == [OLDER, started, "all", "stop", "await"]
     assert len(holds) == 2
     assert not any(Path(str(source.folder)).exists() for source in sources)
+
+
+@pytest.mark.usefixtures("older")
+def test_a_source_with_handlers_is_held_too(caplog: pytest.LogCaptureFixture) -> None:
+    """It has a name of its own. Not held, one with ``realTime`` would go on for ever."""
+    name = KshareDataSource.working(b"", StructType()).name()
+    source = KshareDataSource(dict(BASE))
+    writer: Any = FakeWriter(leaf(name, source))
+    writer.query.sees = lambda: seen.append(bool(Hold(source.folder)))
+    seen: list[bool] = []
+    available_now(writer)
+    assert seen == [True]
+    assert caplog.messages == []
 
 
 @pytest.mark.usefixtures("older")
