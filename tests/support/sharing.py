@@ -11,7 +11,6 @@ from typing import IO
 
 import pytest
 
-from kshare.core.offsets import OffsetRange
 from kshare.core.tasks import FetchGroup, fetch_groups
 from kshare.read.sharing.chunks import forget_query
 from kshare.read.sharing.files import _held_indexes, held_files, index_name
@@ -36,19 +35,18 @@ def let_go() -> None:
 def groups(
     parts: Sequence[tuple[int, int]] = ((0, COUNT),) * RANGES, batch: str = "b"
 ) -> list[FetchGroup]:
-    found = fetch_groups("q", batch, [OffsetRange(*part) for part in parts])
+    found = fetch_groups("q", batch, parts)
     return [siblings for siblings in found if siblings is not None]
 
 
 HOLDER = """
 import os, signal, sys, tempfile
 tempfile.tempdir, what, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
-from kshare.core.offsets import OffsetRange
 from kshare.core.tasks import fetch_groups
 from kshare.read.sharing import files
 from kshare.read.sharing.chunks import SharedChunks
 files._LOCK_SECONDS = 60.0  # a slow machine is no sibling that hangs
-siblings = fetch_groups("q", "b", [OffsetRange(0, 300)] * 4)[number]
+siblings = fetch_groups("q", "b", [(0, 300)] * 4)[number]
 content = sys.stdin.buffer.read()  # all begin at once
 shared = SharedChunks(siblings, "t", 0, 1 << 20)
 assert shared.find(10 * number, 10 * number + 10) is None
