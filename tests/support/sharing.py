@@ -14,6 +14,7 @@ import pytest
 from kshare.core.tasks import FetchGroup, fetch_groups
 from kshare.read.sharing.chunks import forget_query
 from kshare.read.sharing.files import _held_indexes, held_files, index_name
+from kshare.read.sharing.index import ChunkIndex
 
 COUNT, RANGES = 300, 4
 
@@ -24,6 +25,11 @@ def signs() -> list[tuple[int, int]]:
     names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
     numbers = [name.removeprefix(prefix).split("/") for name in names if name.startswith(prefix)]
     return [(int(pid), int(handle)) for pid, handle in numbers]
+
+
+def index_in(data: bytes) -> ChunkIndex:
+    """The index whose bytes these are."""
+    return ChunkIndex(lambda size, start: data[start : start + size])
 
 
 def let_go() -> None:
