@@ -3,8 +3,9 @@
 Plain data, which pickles; equal input gets equal answers.
 
 - **Fetch groups** are tasks of a batch that read the same offsets of one partition. The tasks of a
-  partition form groups as soon as the offsets of any two of them overlap, and then each of them is
-  in a group, also one that shares no offset with another. What travels with a task does not grow
+  partition form groups as soon as any two of them read one offset, and then each of them is
+  in a group, also one that shares no offset with another. A task is one member, however many slices
+  of the partition it has: it reads them in one pass. What travels with a task does not grow
   with its group as long as the members read the same offsets.
 - **Packing** (``maxTasks``): a task costs a task slot about 20 ms, however little it reads, so
   small slices are better read by few tasks. A slice is in one task as a whole. The longest are
@@ -19,12 +20,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
-from itertools import groupby, pairwise
+from itertools import groupby
 from math import ceil
 from typing import Final, NamedTuple
 
 from kshare.core.hashing import HASH_SPACE
-from kshare.core.offsets import OffsetRange, length
+from kshare.core.offsets import Bounds, length, union
 from kshare.core.open_entry import LogPosition, OpenRange
 from kshare.core.progress import Slice
 
@@ -118,8 +119,8 @@ class PlannedSlice:
         slice: What is read.
         max_records: Maximum number of records to read; None for none.
         ticket: How its task reports where reading ended; None if the planner need not know.
-        fetch_group: The tasks that read the same offsets, with which it shares what it fetches;
-            None if there are none.
+        fetch_group: The tasks that read the same offsets, with which its task shares what it
+            fetches; None if there are none. All slices of a partition in a task have the same.
     """
 
     slice: Slice
@@ -160,21 +161,22 @@ class OpenTask:
     ticket: Ticket | None = None
 
 
-def fetch_groups(query: str, batch: str, offsets: Iterable[OffsetRange]) -> list[FetchGroup | None]:
+def fetch_groups(query: str, batch: str, offsets: Iterable[Bounds]) -> list[FetchGroup | None]:
     """The fetch group of each task of one partition.
 
     Args:
         query: a random name of the query run.
         batch: the batch's name within the query.
-        offsets: for each task, from the first offset that it reads to the last.
+        offsets: for each task, the offsets that it reads; at least one.
 
     Returns:
-        In the order of the tasks. None for all if no two of them overlap, and for a task that is
-        left over when the others have filled their groups.
+        In the order of the tasks. None for all if no two of them read one offset, and for a task
+        that is left over when the others have filled their groups.
     """
-    ranges = [(part.start, part.end) for part in offsets]
-    if not _overlap(ranges):
-        return [None] * len(ranges)
+    sets = list(offsets)
+    if length(union(sets)) == sum(map(length, sets)):
+        return [None] * len(sets)
+    ranges = [(bounds[0], bounds[-1]) for bounds in sets]
     groups: list[FetchGroup | None] = []
     for number, first in enumerate(range(0, len(ranges), GROUP_MAX)):
         members = ranges[first : first + GROUP_MAX]
@@ -186,11 +188,6 @@ def fetch_groups(query: str, batch: str, offsets: Iterable[OffsetRange]) -> list
             FetchGroup(query, batch, number, member, shared) for member in range(len(members))
         ]
     return groups
-
-
-def _overlap(ranges: list[tuple[int, int]]) -> bool:
-    """True if any two of some ranges share an offset."""
-    return any(end > start for (_, end), (start, _) in pairwise(sorted(ranges)))
 
 
 SMALL_SECONDS: Final = 0.1

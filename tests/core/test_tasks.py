@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.hashing import WHOLE, split
-from kshare.core.offsets import OffsetRange
+from kshare.core.offsets import OffsetRange, from_pairs
 from kshare.core.progress import Slice
 from kshare.core.region import Rectangle
 from kshare.core.tasks import (
@@ -48,22 +48,23 @@ def test_a_ticket_shows_no_secret() -> None:
 RANGES = st.tuples(st.integers(0, 40), st.integers(1, 20)).map(lambda p: (p[0], p[0] + p[1]))
 
 
-@given(st.lists(RANGES, max_size=12))
-def test_tasks_are_a_group_if_two_read_an_offset(parts: list[tuple[int, int]]) -> None:
-    found = fetch_groups("q", "b", [OffsetRange(*part) for part in parts])
-    overlap = any(max(a[0], b[0]) < min(a[1], b[1]) for i, a in enumerate(parts) for b in parts[:i])
-    if not overlap:
+@given(st.lists(st.lists(RANGES, min_size=1, max_size=3), max_size=8))
+def test_tasks_are_a_group_if_two_read_an_offset(tasks: list[list[tuple[int, int]]]) -> None:
+    sets = [from_pairs(*zip(*ranges, strict=True)) for ranges in tasks]
+    found = fetch_groups("q", "b", sets)
+    read = [{n for start, end in ranges for n in range(start, end)} for ranges in tasks]
+    parts = [(min(each), max(each) + 1) for each in read]
+    if not any(one & other for i, one in enumerate(read) for other in read[:i]):
         assert found == [None] * len(parts)
         return
     for number, group in enumerate(found):
         assert group is not None
         assert (group.member, group.size) == (number, len(parts))
-        read = [(start, end) for start, end, count in group.ranges for _ in range(count)]
-        assert read == parts
+        assert [part[:2] for part in group.ranges for _ in range(part[2])] == parts
 
 
 def test_groups_have_a_limit() -> None:
-    found = fetch_groups("q", "b", [OffsetRange(0, 9)] * (2 * GROUP_MAX + 1))
+    found = fetch_groups("q", "b", [(0, 9)] * (2 * GROUP_MAX + 1))
     assert [group and (group.number, group.member) for group in found] == [
         *((number, member) for number in (0, 1) for member in range(GROUP_MAX)),
         None,

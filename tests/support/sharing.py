@@ -11,10 +11,10 @@ from typing import IO
 
 import pytest
 
-from kshare.core.offsets import OffsetRange
 from kshare.core.tasks import FetchGroup, fetch_groups
 from kshare.read.sharing.chunks import forget_query
 from kshare.read.sharing.files import _held_indexes, held_files, index_name
+from kshare.read.sharing.index import ChunkIndex
 
 COUNT, RANGES = 300, 4
 
@@ -27,6 +27,11 @@ def signs() -> list[tuple[int, int]]:
     return [(int(pid), int(handle)) for pid, handle in numbers]
 
 
+def index_in(data: bytes) -> ChunkIndex:
+    """The index whose bytes these are."""
+    return ChunkIndex(lambda size, start: data[start : start + size])
+
+
 def let_go() -> None:
     """This process holds the index no longer."""
     for handle in _held_indexes.pop(index_name()):
@@ -36,19 +41,18 @@ def let_go() -> None:
 def groups(
     parts: Sequence[tuple[int, int]] = ((0, COUNT),) * RANGES, batch: str = "b"
 ) -> list[FetchGroup]:
-    found = fetch_groups("q", batch, [OffsetRange(*part) for part in parts])
+    found = fetch_groups("q", batch, parts)
     return [siblings for siblings in found if siblings is not None]
 
 
 HOLDER = """
 import os, signal, sys, tempfile
 tempfile.tempdir, what, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
-from kshare.core.offsets import OffsetRange
 from kshare.core.tasks import fetch_groups
 from kshare.read.sharing import files
 from kshare.read.sharing.chunks import SharedChunks
 files._LOCK_SECONDS = 60.0  # a slow machine is no sibling that hangs
-siblings = fetch_groups("q", "b", [OffsetRange(0, 300)] * 4)[number]
+siblings = fetch_groups("q", "b", [(0, 300)] * 4)[number]
 content = sys.stdin.buffer.read()  # all begin at once
 shared = SharedChunks(siblings, "t", 0, 1 << 20)
 assert shared.find(10 * number, 10 * number + 10) is None

@@ -20,10 +20,11 @@ from kshare.errors import OptionsError
 from kshare.kafka.policies import PolicyWatch
 from kshare.options import PerPartition, SourceOptions
 from kshare.query.planner.cluster_view import ClusterLike
+from kshare.query.planner.fetch_sharing import with_fetch_groups
 from kshare.query.planner.key_selection import KeySelection, check_ranges
 from kshare.query.planner.offset_options import resolve
 from kshare.query.planner.query_group import GroupView, start_progress
-from kshare.query.planner.task_plan import packed, slice_pending, with_fetch_groups
+from kshare.query.planner.task_plan import packed, slice_pending
 
 __all__ = [
     "EVERYTHING",
@@ -231,7 +232,7 @@ def plan_batch(
         if (pending := progress[tp].advance(start).pending_of(end, keys.allowed(tp)))
     ]
     slices = [PlannedSlice(slice_) for slice_ in slice_pending(options, loads)]
-    return packed(options, with_fetch_groups(options, token_hex(8), "", slices))
+    return with_fetch_groups(options, token_hex(8), "", packed(options, slices))
 
 
 def _check_order(

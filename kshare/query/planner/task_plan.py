@@ -1,4 +1,4 @@
-"""From the pending work of a batch to its tasks: cut, grouped for fetching, packed, ordered.
+"""From the pending work of a batch to its tasks: cut, packed, grouped for fetching, ordered.
 
 Guarantees: the slices tile the pending work. With ``maxRecordsPerPartition``, cut by offset, no
 slice spans more offsets than that, exactly as in Spark's kafka source. Cut by key hash, ranges are
@@ -17,7 +17,6 @@ slots, an executor that gets none is gone or busy.
 import hashlib
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
@@ -36,18 +35,18 @@ from kshare.core.slicing import (
     plan_by_offset,
     plan_ranges,
 )
-from kshare.core.tasks import PlannedSlice, Task, fetch_groups, pack, pack_small, records_of
+from kshare.core.tasks import PlannedSlice, Task, pack, pack_small, records_of
 from kshare.options import SourceOptions
 from kshare.query.planner.batch_history import RecentBatch
+from kshare.query.planner.fetch_sharing import with_fetch_groups
 from kshare.query.planner.key_selection import KeySelection
 from kshare.query.planner.rate_controller import RateController
 from kshare.query.planner.task_order import TaskOrder
 from kshare.ranges import load_range_assignor
 
-__all__ = ["SlotCount", "TaskPlan", "TaskSlots", "packed", "slice_pending", "with_fetch_groups"]
+__all__ = ["SlotCount", "TaskPlan", "TaskSlots", "packed", "slice_pending"]
 
 _RANGES_MAX: Final = 1 << 16
-_SHARED_OFFSETS_MIN: Final = 500
 _SECONDS_PER_RECORD: Final = 1e-4
 """Where it is not known: slower than any reading, faster than a call."""
 _BATCHES: Final = 3
@@ -147,10 +146,12 @@ class TaskPlan:
         locate = self._options.min_partitions_auto or self._order.should_locate(slices)
         run = batch.run = self._rates.start_batch(batch, slices, recent, locate=locate)
         self._slots.finish_batch(self._order.executors)
-        grouped = with_fetch_groups(self._options, self._query, batch.name, run.slices)
-        self._has_fetch_groups |= any(planned.fetch_group is not None for planned in grouped)
-        tasks = packed(self._options, grouped, self._rates.speed_in(batch))
+        tasks = packed(self._options, run.slices, self._rates.speed_in(batch))
         self._slots.start_batch(len(tasks))
+        tasks = with_fetch_groups(self._options, self._query, batch.name, tasks)
+        self._has_fetch_groups |= any(
+            planned.fetch_group is not None for task in tasks for planned in task.slices
+        )
         if run.locates_only:
             tasks = tuple(map(_reporting_once, tasks))
         return self._order.order(tasks)
@@ -334,35 +335,6 @@ def _reporting_once(task: Task) -> Task:
 
 def _is_measured(planned: PlannedSlice) -> bool:
     return planned.ticket is not None and planned.ticket.hold
-
-
-def with_fetch_groups(
-    options: SourceOptions, query: str, batch: str, slices: Sequence[PlannedSlice]
-) -> tuple[PlannedSlice, ...]:
-    """Slices that know their fetch groups, unless ``max.bytes.key.range.results`` is 0.
-
-    In small batches they have none: a look into the host's index takes as long as such a fetch.
-
-    Args:
-        options: The query's options.
-        query: A random name of the query run.
-        batch: The batch's name within it.
-        slices: The slices of one batch.
-    """
-    if not options.max_bytes_key_range_results:
-        return tuple(slices)
-    by_partition: defaultdict[TopicPartition, list[int]] = defaultdict(list)
-    for number, planned in enumerate(slices):
-        by_partition[planned.slice.topic_partition].append(number)
-    grouped = list(slices)
-    for numbers in by_partition.values():
-        offsets = [slices[number].slice.offsets for number in numbers]
-        if len(numbers) > 1 and max(map(len, offsets)) >= _SHARED_OFFSETS_MIN:
-            groups = fetch_groups(query, batch, offsets)
-            for number, group in zip(numbers, groups, strict=True):
-                if group is not None:
-                    grouped[number] = replace(slices[number], fetch_group=group)
-    return tuple(grouped)
 
 
 # -- task slots ------------------------------------------------------------------------------------

@@ -133,13 +133,8 @@ class PartitionReader:
     def _join_siblings(self) -> SharedChunks | None:
         """Take part in the sharing of chunks, if there are siblings."""
         limit = self._options.max_bytes_key_range_results
-        groups = self._records.fetch_groups
-        if not groups or not limit:
-            return None
-        shared, *others = (SharedChunks(group, *self.topic_partition, limit) for group in groups)
-        for other in others:  # the same task: what one of its slices has, all have
-            other.close(done=True)
-        return shared
+        group = self._records.fetch_group
+        return SharedChunks(group, *self.topic_partition, limit) if group and limit else None
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -89,8 +89,9 @@ def read_slices(
     record batches are joined, so memory is that of :func:`read_slice`.
 
     Args:
-        planned: The slices, each with its own limit and fetch group. They may be of any topics and
-            partitions, and any number may be of one partition, but no two may hold the same record.
+        planned: The slices, each with its own limit. They may be of any topics and partitions, and
+            any number may be of one partition, but no two may hold the same record. Those of a
+            partition have one fetch group.
             None at all is no error.
         options: As for :func:`read_slice`; the same for all slices.
         on_end: As for :func:`read_slice`, for some of the slices.

@@ -230,10 +230,9 @@ class PartitionRecords:
         return any(offset is not None and offset > last for offset in offsets)
 
     @property
-    def fetch_groups(self) -> list[FetchGroup]:
-        """The fetch groups of the slices that have one."""
-        groups = (part.planned.fetch_group for part in self.slices)
-        return [group for group in groups if group is not None]
+    def fetch_group(self) -> FetchGroup | None:
+        """The fetch group of the task, which is that of each of its slices."""
+        return self.slices[0].planned.fetch_group
 
     @property
     def has_grown(self) -> bool:

@@ -6,7 +6,8 @@ Guarantees: rows never depend on the cache. A file that is damaged, gone or anot
 so is every error of the operating system: the task fetches for itself, as without a cache. No task
 waits for another for more than a few seconds in all, and never for a dead one.
 Cost: 1 ms to leave a chunk of 4 MiB, 0.7 ms to take one (to decode one takes at least 15 ms), 0.1
-to 0.2 ms for each look into the index. A task without siblings never comes here.
+ms for each look into the index, of which a partition takes four or more: measured 0.08 to 0.15 ms
+with 10, and with 1,000, partitions shared on the host. A task without siblings never comes here.
 
 **Who fetches.** A claim in the index says who fetches what. Others wait for it while its holder
 lives, up to half a second (the holder may be waiting for a slow sink), and then fetch themselves.

@@ -54,7 +54,6 @@ class Chunk(NamedTuple):
         handle: The file's descriptor in that process.
         device: The file's device.
         inode: The file's inode.
-        serial: Serial number; later chunks have higher ones.
         rolling: Whether it gives way to newer ones.
     """
 
@@ -66,7 +65,6 @@ class Chunk(NamedTuple):
     handle: int
     device: int
     inode: int
-    serial: int = 0
     rolling: bool = False
 
 
@@ -88,7 +86,6 @@ class Group:
         touched: When a task last began or ended, in seconds of the host's clock.
         positions: How far each is, by number; those that did not begin are missing.
         members: The processes of the tasks that run now, by number.
-        chunks: What was fetched, and some may still want.
         claims: What is being fetched.
     """
 
@@ -96,7 +93,6 @@ class Group:
     touched: int = 0
     positions: dict[int, int] = field(default_factory=dict)
     members: dict[int, Owner] = field(default_factory=dict)
-    chunks: list[Chunk] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
 
     def is_wanted(self, start: int, end: int, *, except_for: int | None = None) -> bool:

@@ -74,6 +74,34 @@ def test_who_reads_alone_has_none() -> None:
         assert [task.fetch_group for task in tasks] == [None] * len(tasks)
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_ranges_that_one_task_reads_have_no_siblings(most: int) -> None:
+    """Each task has whole partitions."""
+    tasks = plan_batch(batch(keyRanges="8", maxTasks=str(most)), FakeCluster(LOGS))
+    assert len(tasks) == most
+    assert {planned.fetch_group for task in tasks for planned in task.slices} == {None}
+
+
+def test_a_task_is_one_member_however_many_ranges_it_reads() -> None:
+    logs: Logs = {("t", 0): (0, 9_000)}
+    tasks = plan_batch(batch(keyRanges="8", maxTasks="3"), FakeCluster(logs))
+    assert sorted(len(task.slices) for task in tasks) == [2, 3, 3]
+    for number, task in enumerate(tasks):
+        (group,) = {planned.fetch_group for planned in task.slices}
+        assert group is not None
+        assert (group.member, group.ranges) == (number, ((0, 9_000, 3),))
+
+
+def test_tasks_whose_offsets_alternate_share_none() -> None:
+    """Cut by offset and packed, each task reads offsets between those of others."""
+    options = batch(splitBy="offset", minPartitions="9", maxTasks="2")
+    tasks = plan_batch(options, FakeCluster({("t", 0): (0, 9_000)}))
+    read = [[planned.slice.offsets for planned in task.slices] for task in tasks]
+    assert len(read) == 2
+    assert max(part[0].start for part in read) < min(part[-1].end for part in read)
+    assert {planned.fetch_group for task in tasks for planned in task.slices} == {None}
+
+
 def test_a_stream_names_its_batches_and_frees_what_is_left(monkeypatch: Any) -> None:
     freed: list[str] = []
     monkeypatch.setattr(chunks, "forget_query", freed.append)

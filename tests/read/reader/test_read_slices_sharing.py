@@ -36,17 +36,29 @@ def logs() -> dict[TopicPartition, Log]:
     return {TopicPartition("t", n): Log(batches, leader=1 + n % 2) for n in range(PARTITIONS)}
 
 
-def slices_of(numbers: Sequence[int], *, shared: bool = True) -> list[PlannedSlice]:
-    """Some of the ranges of every partition; three tasks or fewer read all of them."""
-    found = []
-    for partition in range(PARTITIONS):
-        offsets = OffsetRange(0, COUNT)
-        groups = fetch_groups("q", "b", [offsets] * RANGES)
-        for number in numbers:
-            rectangle = kshare.Rectangle(offsets, split(WHOLE, RANGES)[number])
-            slice_ = kshare.Slice("t", partition, (rectangle,))
-            found.append(PlannedSlice(slice_, fetch_group=groups[number] if shared else None))
-    return found
+def slices_of(
+    numbers: Sequence[int], *, member: int | None = None, tasks: int = RANGES
+) -> list[PlannedSlice]:
+    """Some of the ranges of every partition: a task's.
+
+    Args:
+        numbers: The ranges; the tasks read all of them.
+        member: The number of the task; None: it shares nothing.
+        tasks: How many there are.
+    """
+    group = None if member is None else fetch_groups("q", "b", [(0, COUNT)] * tasks)[member]
+    return [
+        PlannedSlice(
+            kshare.Slice(
+                "t",
+                partition,
+                (kshare.Rectangle(OffsetRange(0, COUNT), split(WHOLE, RANGES)[number]),),
+            ),
+            fetch_group=group,
+        )
+        for partition in range(PARTITIONS)
+        for number in numbers
+    ]
 
 
 def rows(cluster: ScriptedCluster, wanted: Sequence[PlannedSlice]) -> list[tuple[Any, ...]]:
@@ -59,9 +71,9 @@ def rows(cluster: ScriptedCluster, wanted: Sequence[PlannedSlice]) -> list[tuple
 def test_tasks_one_after_the_other_fetch_once(tasks: list[list[int]]) -> None:
     for number, numbers in enumerate(tasks):
         alone = ScriptedCluster(logs(), response_bytes=2000)
-        expected = rows(alone, slices_of(numbers, shared=False))
+        expected = rows(alone, slices_of(numbers))
         cluster = ScriptedCluster(logs(), response_bytes=2000)
-        assert rows(cluster, slices_of(numbers)) == expected
+        assert rows(cluster, slices_of(numbers, member=number, tasks=len(tasks))) == expected
         if number == 0:
             assert len(cluster.served) == len(set(cluster.served)) > PARTITIONS
         else:
@@ -78,7 +90,7 @@ def test_tasks_side_by_side_fetch_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run(number: int) -> None:
         # Each begins with other partitions.
-        wanted = slices_of([number])
+        wanted = slices_of([number], member=number)
         found[number] = rows(clusters[number], wanted[number:] + wanted[:number])
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(RANGES)]
@@ -106,7 +118,7 @@ def test_a_task_that_is_throttled_waits_for_what_siblings_are_fetching(
         assert looks < 2_000
         return opened(*args, **options)
 
-    groups = fetch_groups("q", "b", [OffsetRange(0, COUNT)] * RANGES)
+    groups = fetch_groups("q", "b", [(0, COUNT)] * RANGES)
     assert groups[1] is not None
     sibling = chunks.SharedChunks(groups[1], "t", 1, 1 << 20)
     assert sibling.find(0, COUNT) is None  # it is for this one to fetch
@@ -117,8 +129,8 @@ def test_a_task_that_is_throttled_waits_for_what_siblings_are_fetching(
         log.leader = 1
     cluster = ScriptedCluster(two, response_bytes=700)
     cluster.throttles_ms = {1: [3_000]}
-    alone, *_ = slices_of([0], shared=False)
-    _, shared, *_ = slices_of([0])
+    alone, *_ = slices_of([0])
+    _, shared, *_ = slices_of([0], member=0)
     expected = rows(ScriptedCluster(logs()), [alone, replace(shared, fetch_group=None)])
     assert rows(cluster, [alone, shared]) == expected
     assert sum(cluster.clock.slept) == pytest.approx(3.0)
@@ -127,8 +139,9 @@ def test_a_task_that_is_throttled_waits_for_what_siblings_are_fetching(
 
 def test_a_task_that_ends_early_is_not_waited_for() -> None:
     cluster = ScriptedCluster(logs(), response_bytes=2000)
-    reader = read(cluster, slices_of([0]))
+    reader = read(cluster, slices_of([0], member=0, tasks=2))
     next(reader)
     reader.close()  # type: ignore[attr-defined]
-    expected = rows(ScriptedCluster(logs()), slices_of([1, 2], shared=False))
-    assert rows(ScriptedCluster(logs(), response_bytes=2000), slices_of([1, 2])) == expected
+    expected = rows(ScriptedCluster(logs()), slices_of([1, 2]))
+    wanted = slices_of([1, 2], member=1, tasks=2)
+    assert rows(ScriptedCluster(logs(), response_bytes=2000), wanted) == expected

@@ -31,7 +31,7 @@ def options() -> Iterator[SourceOptions]:
 def test_siblings_in_processes_of_their_own(options: SourceOptions, method: str) -> None:
     """Each imports kshare anew; they read a partition together, all of it once."""
     offsets = OffsetRange(0, COUNT)
-    groups = fetch_groups(f"q-{os.getpid()}-{method}", "b", [offsets] * RANGES)
+    groups = fetch_groups(f"q-{os.getpid()}-{method}", "b", [(0, COUNT)] * RANGES)
     planned = [
         PlannedSlice(kshare.Slice("t", 0, (kshare.Rectangle(offsets, span),)), fetch_group=group)
         for span, group in zip(split(WHOLE, RANGES), groups, strict=True)

@@ -8,6 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from kshare.core.tasks import FetchGroup
 from kshare.errors import RecordError
 from kshare.read.reader import read_slice as reading
 from kshare.read.reader.read_slice import read_slice
-from kshare.read.sharing import chunks, files
+from kshare.read.sharing import chunks, files, pages
 from kshare.read.sharing.chunks import SharedChunks, forget_query
 from kshare.read.sharing.files import held_files, index_name
 from tests.support.batches import (
@@ -256,10 +257,21 @@ def index_of_noise(rng: random.Random) -> None:
     os.pwrite(index_handle(), rng.randbytes(300), 0)
 
 
-def index_mutated(rng: random.Random) -> None:
-    at = rng.randrange(os.fstat(index_handle()).st_size)
-    byte = os.pread(index_handle(), 1, at)[0]
-    os.pwrite(index_handle(), bytes([byte ^ 1]), at)
+def flip(handle: int, at: int) -> None:
+    byte = os.pread(handle, 1, at)[0]
+    os.pwrite(handle, bytes([byte ^ 1]), at)
+
+
+def index_head_mutated(rng: random.Random) -> None:
+    head = pages.decode_head(partial(os.pread, index_handle()))
+    assert head is not None
+    flip(index_handle(), rng.randrange(len(pages.encode_head(head))))
+
+
+def index_page_mutated(rng: random.Random) -> None:
+    page = pages.decode_page(partial(os.pread, index_handle()), 0)
+    assert page is not None
+    flip(index_handle(), pages.page_at(0) + rng.randrange(len(page[2])))
 
 
 def index_cut(rng: random.Random) -> None:
@@ -271,7 +283,7 @@ def index_gone(rng: random.Random) -> None:
 
 
 FAULTS = [mutate, truncate, cut_in_the_same_size, exchange, remove, another_file]
-FAULTS += [index_of_noise, index_mutated, index_cut, index_gone]
+FAULTS += [index_of_noise, index_head_mutated, index_page_mutated, index_cut, index_gone]
 
 
 @pytest.mark.parametrize("checks", ["true", "false"])
@@ -383,6 +395,43 @@ def test_errors_of_the_system_are_warned_of_once(
     (warning,) = [r.getMessage() for r in caplog.records if r.name == "kshare.read.sharing.chunks"]
     assert f"keeps the unix socket @{index_name()}" in warning
     assert "max.bytes.key.range.results" in warning
+
+
+# -- many partitions ----------------------------------------------------------------------------
+
+
+def bytes_of_a_look(partitions: int, patch: pytest.MonkeyPatch) -> int:
+    """What a task reads and writes to claim, where it shares some partitions."""
+    shared = [SharedChunks(groups()[0], "t", number, 1 << 20) for number in range(partitions)]
+    moved = 0
+    read, write = os.pread, os.pwrite
+
+    def counted_read(handle: int, size: int, start: int) -> bytes:
+        nonlocal moved
+        data = read(handle, size, start)
+        moved += len(data)
+        return data
+
+    def counted_write(handle: int, data: memoryview, start: int) -> int:
+        nonlocal moved
+        moved += len(data)
+        return write(handle, data, start)
+
+    with patch.context() as context:
+        context.setattr(os, "pread", counted_read)
+        context.setattr(os, "pwrite", counted_write)
+        assert shared[0].claim(0, 10)
+        assert shared[0]._is_wanted
+    for each in shared:
+        each.close(done=False)
+    return moved
+
+
+def test_a_look_does_not_grow_with_the_partitions_that_are_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few, many = bytes_of_a_look(10, monkeypatch), bytes_of_a_look(310, monkeypatch)
+    assert many - few <= 300 * pages.GROUP_ROW.itemsize
 
 
 # -- the ends of tasks and queries --------------------------------------------------------------

@@ -14,9 +14,18 @@ import pytest
 from kshare.read.sharing import chunks, files
 from kshare.read.sharing.chunks import SharedChunks, forget_query
 from kshare.read.sharing.files import index_name, opened_index
-from kshare.read.sharing.index import INDEX_MAGIC, ChunkIndex
+from kshare.read.sharing.pages import INDEX_MAGIC
 from tests.support.clock import until
-from tests.support.sharing import RANGES, begin, groups, holder_of, let_go, own_folder, signs
+from tests.support.sharing import (
+    RANGES,
+    begin,
+    groups,
+    holder_of,
+    index_in,
+    let_go,
+    own_folder,
+    signs,
+)
 
 RECORDS = [random.Random(n).randbytes(900) for n in range(RANGES)]
 
@@ -109,9 +118,9 @@ def test_a_query_ends_while_another_process_holds_the_index(folder: Path) -> Non
         ((pid, handle),) = signs()
         assert pid == holder.pid
         path = Path(f"/proc/{pid}/fd/{handle}")
-        assert not ChunkIndex.decode(path.read_bytes()).is_empty
+        assert not index_in(path.read_bytes()).is_empty
         forget_query("q")
-        assert ChunkIndex.decode(path.read_bytes()).is_empty
+        assert index_in(path.read_bytes()).is_empty
         assert signs() == [(pid, handle)]
         kept = [entry.stat() for entry in path.parent.iterdir() if entry != path]
         assert not any(found.st_nlink == 0 and found.st_size for found in kept)  # the chunk

@@ -1,15 +1,30 @@
 """The index of chunks: bytes and back, whatever the bytes; what stays, what goes."""
 
 import json
+import struct
+from collections.abc import Iterable
 
+import numpy as np
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kshare.core.tasks import GROUP_MAX, SharedRange
-from kshare.read.sharing.group import Chunk, Claim, GroupKey, LostGroupError, Owner
-from kshare.read.sharing.index import CHUNKS_MAX, OWNED_MAX, ChunkIndex
+from kshare.read.sharing import index as index_module
+from kshare.read.sharing.group import Chunk, Claim, Group, GroupKey, LostGroupError, Owner
+from kshare.read.sharing.index import OWNED_MAX, ChunkIndex
+from kshare.read.sharing.pages import (
+    CHUNKS_MAX,
+    INDEX_MAGIC,
+    Edit,
+    chunk_row,
+    decode_head,
+    decode_page,
+    encode_page,
+    page_at,
+)
+from tests.support.sharing import index_in
 
 KEY = GroupKey("q", "b", 0, "t", 0)
 ME, OTHER = Owner(1, 10), Owner(2, 20)
@@ -39,11 +54,38 @@ def starts(index: ChunkIndex) -> list[int]:
 
 # -- as bytes -----------------------------------------------------------------------------------
 
+
+class File:
+    """What is written of an index, and what a look reads of it."""
+
+    def __init__(self, edits: Iterable[Edit] = ()) -> None:
+        self._parts: dict[int, bytes] = {}
+        self.read_from: list[int] = []
+        self.write(edits)
+
+    def write(self, edits: Iterable[Edit]) -> None:
+        for start, data in edits:
+            before = self._parts.get(start, b"")
+            self._parts[start] = data + before[len(data) :]
+
+    def read(self, size: int, start: int) -> bytes:
+        self.read_from.append(start)
+        first = max((part for part in self._parts if part <= start), default=start)
+        return self._parts.get(first, b"")[start - first :][:size]
+
+    def copy(self) -> "File":
+        return File(self._parts.items())
+
+
+def reopened(index: ChunkIndex) -> ChunkIndex:
+    return ChunkIndex(File(index.edits()).read)
+
+
 NUMBERS = st.integers(0, 2**63 - 1)
 OWNERS = st.builds(Owner, NUMBERS, NUMBERS)
-CHUNKS = st.builds(
-    Chunk, st.text(), *[NUMBERS] * 3, OWNERS, *[NUMBERS] * 4, st.booleans()
-)  # fmt: skip
+NAMES = st.text("0123456789abcdef", min_size=32, max_size=32)
+FILES = [NUMBERS, *[st.integers(0, 2**64 - 1)] * 2]
+CHUNKS = st.builds(Chunk, NAMES, *[NUMBERS] * 3, OWNERS, *FILES, st.booleans())
 
 
 @given(
@@ -51,19 +93,45 @@ CHUNKS = st.builds(
 )
 def test_an_index_survives_its_bytes(found: list[Chunk], claims: list[Claim]) -> None:
     index = joined()
-    group = index._groups[KEY]
-    group.chunks, group.claims, group.positions = found, claims, {2: 7}
-    again = ChunkIndex.decode(index.encode())
-    assert again._groups == index._groups
-    assert list(again.chunks) == found
+    page, group = index._group(KEY)
+    index._set_chunks(np.concatenate([index._chunks, *(chunk_row(page, each) for each in found)]))
+    group.claims, group.positions = claims, {2: 7}
+    again = reopened(index)
+    assert again._group(KEY) == (page, group)
+    assert list(again.chunks) == list(again.chunks_of(KEY)) == found
     assert all(type(read.rolling) is bool and type(read.owner) is Owner for read in again.chunks)
-    assert again.encode() == index.encode()
+    assert again.edits() == []
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_make_an_index(data: bytes) -> None:
-    assert ChunkIndex.decode(data).is_empty
-    assert ChunkIndex.decode(b"kshare-chunks 1 %08x\n" % crc32c(data) + data).is_empty
+    assert index_in(data).is_empty
+    assert index_in(INDEX_MAGIC + struct.pack("<I", crc32c(data)) + data).is_empty
+
+
+@given(st.integers(0, 3), st.lists(st.binary(min_size=24, max_size=24), max_size=3), st.binary())
+def test_rows_of_any_bytes_are_an_index(chunks: int, groups: list[bytes], pages: bytes) -> None:
+    """Its checksum is right."""
+    index = joined()
+    (row,) = {chunk_row(0, chunk(0, 5)).tobytes()}
+    rows = struct.pack("<IIq", len(groups), chunks, 0) + b"".join(groups) + chunks * row
+    file = File([(0, INDEX_MAGIC + struct.pack("<I", crc32c(rows)) + rows), (page_at(0), pages)])
+    index = ChunkIndex(file.read)
+    assert not list(index.chunks) or any(groups[0][:8])  # a group's
+    with pytest.raises(LostGroupError):
+        index.chunks_of(KEY)
+    index.join(KEY, SHARED, 0, ME, is_alive=alive, now=1)
+    assert reopened(index).keys == [KEY]
+
+
+def test_a_byte_that_is_another_one_makes_it_none() -> None:
+    index = joined()
+    index.put(KEY, 0, chunk(0, 40), 1000)
+    for start, data in index.edits():
+        for at in range(len(data)):
+            file = File([(start, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])])
+            assert decode_head(file.read) is None
+            assert decode_page(file.read, 0) is None
 
 
 JSON = st.recursive(
@@ -74,12 +142,11 @@ JSON = st.recursive(
 
 
 @given(st.data())
-def test_another_versions_index_is_none(data: st.DataObject) -> None:
+def test_another_versions_page_is_none(data: st.DataObject) -> None:
     """Its checksum is right, but somewhere in it is something else."""
-    index = joined()
-    group = index._groups[KEY]
-    group.chunks, group.claims = [chunk(0, 5)], [Claim(0, ME, 5, 9)]
-    content = json.loads(index.encode().split(b"\n", 1)[1])
+    _, group = joined()._group(KEY)
+    group.claims = [Claim(0, ME, 5, 9)]
+    content = json.loads(encode_page(KEY, group)[8:])
     at = content
     while isinstance(at, list) and at:
         number = data.draw(st.integers(0, len(at) - 1))
@@ -88,15 +155,113 @@ def test_another_versions_index_is_none(data: st.DataObject) -> None:
             break
         at = at[number]
     text = json.dumps(content).encode()
-    read = ChunkIndex.decode(b"kshare-chunks 1 %08x\n" % crc32c(text) + text)
-    assert read.is_empty or ChunkIndex.decode(read.encode())._groups == read._groups
+    file = File([(page_at(3), struct.pack("<II", crc32c(text), len(text)) + text)])
+    read = decode_page(file.read, 3)
+    if read is not None:
+        again = decode_page(File([(page_at(0), encode_page(*read[:2]))]).read, 0)
+        assert again is not None
+        assert again[:2] == read[:2]
 
 
 def test_more_siblings_than_there_can_be_are_another_versions() -> None:
     index = joined(((0, 9, GROUP_MAX),))
-    assert not ChunkIndex.decode(index.encode()).is_empty
-    index._groups[KEY].ranges = ((0, 9, GROUP_MAX + 1),)
-    assert ChunkIndex.decode(index.encode()).is_empty
+    assert reopened(index).keys == [KEY]
+    index._group(KEY)[1].ranges = ((0, 9, GROUP_MAX + 1),)
+    assert reopened(index).keys == []
+
+
+def test_the_largest_group_fits_on_its_page() -> None:
+    key = GroupKey("f" * 16, "f" * 40, 255, "t" * 249, 2**31 - 1)
+    high = 2**63 - 1
+    index = joined(tuple((high - n - 1, high - n, 1) for n in range(GROUP_MAX)), key)
+    _, group = index._group(key)
+    for number in range(GROUP_MAX):
+        owner = group.members[number] = Owner(2**31, high)
+        group.positions[number] = high - number
+        group.claims.append(Claim(number, owner, high - number - 1, high))
+    ((_, data),) = (edit for edit in index.edits() if edit[0] == page_at(0))
+    assert len(data) < (page_at(1) - page_at(0)) / 2
+    assert reopened(index)._group(key) == index._group(key)
+
+
+def test_a_look_reads_and_writes_one_page_of_many() -> None:
+    """However many groups there are, on however many partitions."""
+    keys = [KEY._replace(partition=number) for number in range(100)]
+    file = File()
+    for key in keys:  # within a second
+        index = ChunkIndex(file.read)
+        index.join(key, SHARED, 0, ME, is_alive=alive, now=7)
+        file.write(index.edits())
+    assert {start for start in file.read_from if start >= page_at(0)} == set()
+    file.read_from.clear()
+    for number, key in enumerate(keys):
+        own = page_at(number)
+        index = ChunkIndex(file.read)
+        assert index.find(key, Claim(0, ME, 0, 9), is_alive=alive) is None
+        assert [start for start, _ in index.edits()] == [own]
+        file.write(index.edits())
+        index = ChunkIndex(file.read)
+        assert index.put(key, 0, chunk(0, 9, key=str(number)), 1 << 20)
+        assert [start for start, _ in index.edits()] == [own, 0]
+        file.write(index.edits())
+        assert {start for start in file.read_from if start >= page_at(0)} == {own}
+        file.read_from.clear()
+    assert len(list(ChunkIndex(file.read).chunks)) == 100
+
+
+STEPS = st.lists(st.integers(0, 8), min_size=1, max_size=8)
+
+
+@given(st.data(), STEPS)
+def test_a_task_is_killed_while_it_writes(data: st.DataObject, steps: list[int]) -> None:
+    """What was there is there, or what was written, or no index, or not the group in question."""
+    keys = [KEY._replace(partition=number) for number in range(3)]
+    file, before = File(joined().edits()), {KEY: joined()._group(KEY)[1]}
+    for number, step in enumerate(steps):
+        index, key = ChunkIndex(file.read), keys[step % 3]
+        if step > 5:  # in the place of what is left of the last batch
+            keys = [each._replace(batch=str(number)) for each in keys]
+            key = keys[step % 3]
+        if key not in before or step < 3:
+            index.join(key, SHARED, number % 3, ME, is_alive=alive, now=number)
+        elif data.draw(st.booleans()):
+            index.put(key, 0, chunk(10 * number, 10 * number + 9, key=str(step)), 1 << 20)
+        else:
+            index.leave(key, 0, ME, done=True, now=number)
+        edits = index.edits()
+        cut = data.draw(st.integers(0, sum(len(written) for _, written in edits)))
+        killed = file.copy()
+        for start, written in edits:
+            killed.write([(start, written[:cut])])
+            cut = max(cut - len(written), 0)
+        file.write(edits)
+        after = groups_in(ChunkIndex(file.read))
+        left = ChunkIndex(killed.read)
+        for found, group in groups_in(left).items():
+            assert group in (before.get(found), after.get(found))
+            chunks = left.chunks_of(found)
+            assert {int(each.name[0]) % 3 for each in chunks} <= {found.partition}
+        before = after
+        for found in keys:  # whatever was left, a task can begin
+            left.join(found, SHARED, 1, OTHER, is_alive=alive, now=99)
+        assert sorted(reopened(left).keys) == keys
+
+
+def groups_in(index: ChunkIndex) -> dict[GroupKey, Group]:
+    return {key: index._group(key)[1] for key in index.keys}
+
+
+def test_there_are_no_more_groups_than_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "GROUPS_MAX", 3)
+    index = ChunkIndex()
+    for number in range(3):
+        index.join(KEY._replace(partition=number), SHARED, 0, ME, is_alive=alive, now=0)
+    more = KEY._replace(partition=3)
+    with pytest.raises(OSError, match="3 groups of tasks share chunks on this host"):
+        index.join(more, SHARED, 0, ME, is_alive=alive, now=0)
+    index.leave(KEY._replace(partition=1), 0, ME, done=False, now=0)
+    index.join(more, SHARED, 0, ME, is_alive=alive, now=0)
+    assert index._find_page(more) is not None
 
 
 # -- who fetches --------------------------------------------------------------------------------
@@ -156,6 +321,23 @@ def test_what_came_first_stays_for_the_next_wave_and_the_newest_pass_through() -
     assert not index.put(KEY, 0, chunk(0, 100, size=81), 80)  # larger than all
 
 
+def test_the_room_is_one_for_all_groups() -> None:
+    """Also for those whose pages a task never reads; the newest give way, whoever's they are."""
+    keys = [KEY._replace(query=name, partition=n) for name in "qr" for n in range(3)]
+    file = File()
+    for start in range(0, 120, 10):
+        for key in keys:
+            index = ChunkIndex(file.read)
+            index.join(key, ((0, 1000, 3),), 0, ME, is_alive=alive, now=0)
+            name = f"{key.query}{key.partition}:"
+            assert index.put(key, 0, chunk(start, start + 10, key=name), 80)
+            assert index.size <= 80
+            file.write(index.edits())
+    found = [f"{each}:0-10" for each in ("q0", "q1", "q2", "r0", "r1", "r2")]
+    found += ["r1:110-120", "r2:110-120"]
+    assert [each.name for each in ChunkIndex(file.read).chunks] == found
+
+
 def test_there_are_no_more_chunks_than_files_that_may_be_open() -> None:
     index = joined(((0, 10**6, 3),))
     for start in range(OWNED_MAX + 20):
@@ -193,9 +375,9 @@ def test_older_batches_of_the_query_and_the_dead_go() -> None:
     only = {"is_alive": lambda owner: owner == OTHER}
     index.join(KEY._replace(batch="c"), SHARED, 1, OTHER, **only, now=60)
     assert not list(index.chunks)
-    assert another in index._groups  # its positions count until it is left alone for long
+    assert another in index.keys  # its positions count until it is left alone for long
     index.join(KEY._replace(batch="c"), SHARED, 1, OTHER, **only, now=61)
-    assert another not in index._groups
+    assert another not in index.keys
     index.drop_query("q")
     assert index.is_empty
 
