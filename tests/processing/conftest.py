@@ -9,6 +9,8 @@ import pytest
 import uvloop
 
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.processing import frame_task
+from kshare.processing.task_loop import TaskLoop
 from kshare.testing import FakeCluster
 from tests.processing.running import ORDERS, ROWS
 from tests.support.fake_session import FakeSessions, fake_consumers
@@ -21,6 +23,14 @@ def each_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(asyncio.events, "new_event_loop", uvloop.new_event_loop)
     else:
         monkeypatch.setitem(sys.modules, "uvloop", None)  # as if it were not installed
+
+
+@pytest.fixture
+def own_loop(monkeypatch: pytest.MonkeyPatch) -> TaskLoop:
+    """A loop of tasks that no other test has; it stays, as that of a worker does."""
+    made = TaskLoop()
+    monkeypatch.setattr(frame_task, "task_loop", lambda: made)
+    return made
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.processing.engines import PARTITION, MemoryEdge, handle
 from tests.processing.running import run
 from tests.support.fake_session import FakeSessions, fake_consumers
 
-pytestmark = pytest.mark.usefixtures("each_loop")
+pytestmark = pytest.mark.usefixtures("each_loop", "own_loop")
 
 SCHEMA_ID = "__value_schema_id"
 

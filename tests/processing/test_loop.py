@@ -67,6 +67,7 @@ def test_a_processor_runs_in_it(
     assert loops[0].is_closed()
 
 
+@pytest.mark.usefixtures("own_loop")
 def test_so_does_one_in_a_task_of_spark(wanted: type[Any]) -> None:
     loops = list[asyncio.AbstractEventLoop]()
 

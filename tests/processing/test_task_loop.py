@@ -12,21 +12,13 @@ import pyarrow as pa
 import pytest
 
 from kshare.errors import KshareError, ProcessingError
-from kshare.processing import Processor, Record, Retry, frame_task, task_loop
+from kshare.processing import Processor, Record, Retry, task_loop
 from kshare.processing.frame_task import process_rows
 from kshare.processing.task_loop import TaskLoop
 from tests.support.clock import WAIT_S, until
 
 ONCE = Retry(attempts=1)
-pytestmark = pytest.mark.usefixtures("own_loop")
-
-
-@pytest.fixture
-def own_loop(each_loop: None, monkeypatch: pytest.MonkeyPatch) -> TaskLoop:
-    """One that no other test has, of each kind. It stays, as that of a worker does."""
-    made = TaskLoop()
-    monkeypatch.setattr(frame_task, "task_loop", lambda: made)
-    return made
+pytestmark = pytest.mark.usefixtures("each_loop", "own_loop")
 
 
 def run_task(handler: Callable[[Record], Any], **given: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which tasks of a batch share what they fetch on a host.
+"""The tasks of a batch that share what they fetch on a host.
 
 A fetch group is made of tasks, not of slices: a task reads the slices of a partition in one pass,
 and only another task can use what it has fetched.

@@ -98,7 +98,7 @@ class ChunkIndex:
         self.removed: list[Chunk] = []
 
     def edits(self) -> list[Edit]:
-        """What is to be written, in this order: pages that have changed, and then the head.
+        """The parts to write, in this order: pages that have changed, and then the head.
 
         Raises:
             ValueError: A group is too large.
@@ -402,7 +402,7 @@ class ChunkIndex:
     # -- rows of chunks -----------------------------------------------------------------------
 
     def _is_of(self, page: int) -> Mask:
-        """Which chunks are those of a page's group."""
+        """True for each chunk of a page's group."""
         mask: Mask = self._chunks["page"] == page
         return mask
 

@@ -172,7 +172,7 @@ def name_of(name: bytes) -> str:
 
 
 def page_at(page: int) -> int:
-    """Where a page begins."""
+    """The offset of a page in the file."""
     return _PAGES_FROM + page * _PAGE_BYTES
 
 
