@@ -325,9 +325,16 @@ class BackgroundBrokers(BrokerPool):
         self._connecting[address] = made
         raise NotYetError(f"{address[0]}:{address[1]} is being connected to")
 
-    def forget(self, topic_partition: TopicPartition) -> None:
-        """Find the leader of a partition again when it is asked for next."""
-        self._searches.pop(topic_partition, None)
+    def forget(self, topic_partition: TopicPartition, *, keeps_search: bool = False) -> None:
+        """Find the leader of a partition again when it is asked for next.
+
+        Args:
+            topic_partition: The partition.
+            keeps_search: Whether what is being looked up of it, or was and is not taken yet, is
+                good enough for that once. Else one who asks now and then would never be answered.
+        """
+        if not keeps_search:
+            self._searches.pop(topic_partition, None)
         super().forget(topic_partition)
 
     def close(self) -> None:

@@ -377,7 +377,8 @@ class TailReader:
         if time.monotonic() >= self._alone_from:
             # No request was waiting at the brokers: a topic may have been made again unnoticed.
             for topic_partition in self._tails:
-                self._brokers.forget(topic_partition)
+                is_looked_up = topic_partition in self._loop.waiting  # maybe since the call before
+                self._brokers.forget(topic_partition, keeps_search=is_looked_up)
         try:
             if self._batches is None:
                 self._batches = self._tail()
