@@ -57,6 +57,7 @@ class ScriptedLog:
     """
 
     broker = "scripted:1"
+    throttled_until = 0.0
     address_of_all: Address = ("scripted", 1)
 
     def __init__(

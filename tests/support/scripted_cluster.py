@@ -95,6 +95,7 @@ class ScriptedConnection:
     def __init__(self, cluster: "ScriptedCluster", node: int) -> None:
         self._cluster, self._node = cluster, node
         self.broker = f"node:{node}"
+        self.throttled_until = 0.0
         self.requests: list[Any] = []
         self.is_open = True
 

@@ -162,9 +162,13 @@ class Waker:
 
     No method waits for another one: a signal handler may keep the one that it runs amid from going
     on. Whoever finds the lock taken leaves what is to be done to the thread that has it.
+
+    Attributes:
+        has_woken: Whether the last wait was ended by :meth:`wake`.
     """
 
     def __init__(self) -> None:
+        self.has_woken = False
         self._reading = self._writing = _CLOSED
         self._is_woken = False  # there is something to read: to write again would take time
         self._is_closing = False
@@ -211,7 +215,8 @@ class Waker:
             descriptor
             for descriptor, _ in poll.poll(min(max(seconds, 0.0) * 1000 + 0.5, _POLL_MS_MAX))
         }
-        if reading in ready:
+        self.has_woken = reading in ready
+        if self.has_woken:
             self._clear()
         return [socket for socket in sockets if socket in ready]
 

@@ -56,6 +56,10 @@ class BrokerConnection(Protocol):
     def broker(self) -> str:
         """Host and port, for texts."""
 
+    @property
+    def throttled_until(self) -> float:
+        """Until when, by :func:`time.monotonic`, the broker reads no request."""
+
     def version(
         self, request: type[Any], lowest: int | None = None, highest: int | None = None
     ) -> int:
