@@ -117,6 +117,9 @@ class ScriptedLog:
     def idle(self) -> bool:
         return not self._waiting
 
+    def free_buffer(self) -> None:
+        """It has none."""
+
     def close(self) -> None:
         self._waiting.clear()
 

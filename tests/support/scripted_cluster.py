@@ -159,6 +159,9 @@ class ScriptedConnection:
     def idle(self) -> bool:
         return not self.requests and self.is_open
 
+    def free_buffer(self) -> None:
+        """It has none."""
+
     def close(self) -> None:
         self.is_open = False
         self.requests.clear()
