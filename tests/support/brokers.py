@@ -23,6 +23,7 @@ class FakeConnection:
         self.broker = f"{address[0]}:{address[1]}"
         self.idle = True
         self.throttled_until = 0.0
+        self.freed = 0
         self.closed = False
 
     def version(
@@ -44,6 +45,9 @@ class FakeConnection:
 
     def call(self, request: Any) -> Any:
         return self._cluster.metadata(self._address, request)
+
+    def free_buffer(self) -> None:
+        self.freed += 1
 
     def close(self) -> None:
         self.closed = True

@@ -57,6 +57,7 @@ class ScriptedLog:
     """
 
     broker = "scripted:1"
+    throttled_until = 0.0
     address_of_all: Address = ("scripted", 1)
 
     def __init__(
@@ -115,6 +116,9 @@ class ScriptedLog:
     @property
     def idle(self) -> bool:
         return not self._waiting
+
+    def free_buffer(self) -> None:
+        """It has none."""
 
     def close(self) -> None:
         self._waiting.clear()

@@ -95,6 +95,7 @@ class ScriptedConnection:
     def __init__(self, cluster: "ScriptedCluster", node: int) -> None:
         self._cluster, self._node = cluster, node
         self.broker = f"node:{node}"
+        self.throttled_until = 0.0
         self.requests: list[Any] = []
         self.is_open = True
 
@@ -157,6 +158,9 @@ class ScriptedConnection:
     @property
     def idle(self) -> bool:
         return not self.requests and self.is_open
+
+    def free_buffer(self) -> None:
+        """It has none."""
 
     def close(self) -> None:
         self.is_open = False

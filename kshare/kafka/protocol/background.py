@@ -162,9 +162,13 @@ class Waker:
 
     No method waits for another one: a signal handler may keep the one that it runs amid from going
     on. Whoever finds the lock taken leaves what is to be done to the thread that has it.
+
+    Attributes:
+        has_woken: Whether the last wait was ended by :meth:`wake`.
     """
 
     def __init__(self) -> None:
+        self.has_woken = False
         self._reading = self._writing = _CLOSED
         self._is_woken = False  # there is something to read: to write again would take time
         self._is_closing = False
@@ -211,7 +215,8 @@ class Waker:
             descriptor
             for descriptor, _ in poll.poll(min(max(seconds, 0.0) * 1000 + 0.5, _POLL_MS_MAX))
         }
-        if reading in ready:
+        self.has_woken = reading in ready
+        if self.has_woken:
             self._clear()
         return [socket for socket in sockets if socket in ready]
 
@@ -325,9 +330,16 @@ class BackgroundBrokers(BrokerPool):
         self._connecting[address] = made
         raise NotYetError(f"{address[0]}:{address[1]} is being connected to")
 
-    def forget(self, topic_partition: TopicPartition) -> None:
-        """Find the leader of a partition again when it is asked for next."""
-        self._searches.pop(topic_partition, None)
+    def forget(self, topic_partition: TopicPartition, *, keeps_search: bool = False) -> None:
+        """Find the leader of a partition again when it is asked for next.
+
+        Args:
+            topic_partition: The partition.
+            keeps_search: Whether what is being looked up of it, or was and is not taken yet, is
+                good enough for that once. Else one who asks now and then would never be answered.
+        """
+        if not keeps_search:
+            self._searches.pop(topic_partition, None)
         super().forget(topic_partition)
 
     def close(self) -> None:

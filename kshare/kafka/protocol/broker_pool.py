@@ -73,6 +73,9 @@ class PoolMemory:
 
     The first part of each key is a digest of the configuration, but for ``seen``: any
     configuration may use the brokers that another one has seen at the same listener.
+
+    Attributes:
+        idle: Connections that wait for a next reader, each after the time until which it may.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -98,6 +101,14 @@ class PoolMemory:
         with self.lock:
             seen = self.seen.get((kafka.bootstrap_servers, kafka.security_protocol), ())
         return [address for address in seen if address not in kafka.bootstrap_servers]
+
+    def close_old(self, now: float) -> None:
+        """Close the connections that have waited for too long. With the lock held."""
+        for key, kept in list(self.idle.items()):
+            while kept and now >= kept[0][0]:
+                kept.pop(0)[1].close()  # the oldest
+            if not kept:
+                del self.idle[key]
 
     def close_idle(self) -> None:
         """Close the connections that wait for a next reader."""
@@ -171,11 +182,13 @@ class BrokerPool:
 
     def release(self, address: Address, connection: BrokerConnection) -> None:
         """Give back a connection. It is kept for the next reader if nothing is under way on it."""
-        memory = self._memory()
+        memory, now = self._memory(), self._clock.monotonic()
         with memory.lock:
+            memory.close_old(now)
             kept = memory.idle.setdefault((self._cluster, address), [])
             if connection.idle and len(kept) < _IDLE_CONNECTIONS_MAX:
-                kept.append((self._clock.monotonic(), connection))
+                connection.free_buffer()
+                kept.append((now + self._idle_seconds, connection))
                 return
         connection.close()
 
@@ -225,9 +238,8 @@ class BrokerPool:
         """A connection that waits for a next reader; None if there is none."""
         memory = self._memory()
         with memory.lock:
+            memory.close_old(self._clock.monotonic())
             kept = memory.idle.get((self._cluster, address), [])
-            while kept and self._clock.monotonic() - kept[0][0] >= self._idle_seconds:
-                kept.pop(0)[1].close()  # the oldest
             while kept:
                 _, connection = kept.pop()
                 if connection.idle:

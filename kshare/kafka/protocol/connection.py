@@ -56,6 +56,10 @@ class BrokerConnection(Protocol):
     def broker(self) -> str:
         """Host and port, for texts."""
 
+    @property
+    def throttled_until(self) -> float:
+        """Until when, by :func:`time.monotonic`, the broker reads no request."""
+
     def version(
         self, request: type[Any], lowest: int | None = None, highest: int | None = None
     ) -> int:
@@ -76,6 +80,9 @@ class BrokerConnection(Protocol):
     @property
     def idle(self) -> bool:
         """True if the connection can serve another reader."""
+
+    def free_buffer(self) -> None:
+        """Keep no large buffer until the next response comes."""
 
     def fileno(self) -> int:
         """The socket's descriptor, to wait for a response beside other events."""
@@ -266,6 +273,10 @@ class Connection:
         poll = select.poll()  # select() takes no descriptor above 1,023
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)  # readable while nothing was asked: closed by the broker
+
+    def free_buffer(self) -> None:
+        """Keep no large buffer until the next response comes; the last one stays valid."""
+        self._frames.free()
 
     def fileno(self) -> int:
         """The socket's descriptor, to wait for a response beside other events."""

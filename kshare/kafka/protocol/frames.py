@@ -13,6 +13,8 @@ __all__ = ["FrameReceiver", "ProtocolError"]
 
 _FRAME_AT_ONCE: Final = 64 << 20
 """Bytes allocated by what a frame's length says; a longer frame grows as it arrives."""
+_IDLE_BYTES_MAX: Final = 64 << 10
+"""Bytes of a buffer that are kept between readers; more costs little beside receiving it."""
 
 
 class ProtocolError(OSError):
@@ -66,6 +68,12 @@ class FrameReceiver:
     def clear(self) -> None:
         """Forget the frame that is being received."""
         self._frame = None
+
+    def free(self) -> None:
+        """Give up a large buffer, between two frames. Views of it stay valid."""
+        if self._frame is None and len(self._buffer) > _IDLE_BYTES_MAX:
+            self._buffer = np.empty(0, np.uint8)
+            self._room = memoryview(b"")  # the empty rest of the last frame holds the buffer, too
 
     def _next_frame(self, least: int) -> Generator[memoryview, None, memoryview]:
         """Yield what the parts of a frame are to be received into, and return it."""

@@ -6,9 +6,10 @@ stays, and the same is asked for again after that time.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from dataclasses import dataclass
 
 from kshare.core.progress import TopicPartition
 from kshare.core.waits import Wait
@@ -33,6 +34,21 @@ __all__ = ["Fetcher"]
 _log = logging.getLogger(__name__)
 
 _NAMES_MAX = 5
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request under way.
+
+    Attributes:
+        offsets: What was asked for, of each partition.
+        heard_at: When some of its answer came last, or else when it was sent.
+        body: Its answer, if it was received ahead of being taken.
+    """
+
+    offsets: Mapping[TopicPartition, int]
+    heard_at: float
+    body: memoryview | None = None
 
 
 class Fetcher:
@@ -60,21 +76,27 @@ class Fetcher:
         self._brokers = brokers
         self._kafka = kafka
         self._clock = clock
-        self._asked: dict[TopicPartition, int] = {}  # offsets, of the request under way
-        self._asked_at = 0.0
+        self._request: _Request | None = None
         self._silent_until = 0.0
         self._throttles = WaitLog(_log, "{}:{}".format(*address), clock=clock.monotonic)
 
     @property
     def is_waiting(self) -> bool:
         """True if a request is under way."""
-        return bool(self._asked)
+        return self._request is not None
 
     @property
     def is_overdue(self) -> bool:
-        """True if a request is under way that was not answered within ``request.timeout.ms``."""
-        seconds = self._kafka.request_timeout_ms / 1000
-        return self.is_waiting and self._clock.monotonic() - self._asked_at >= seconds
+        """True if nothing more of an answer has come within ``request.timeout.ms``.
+
+        A long one takes its time: asked for again, it would be as long. A broker that throttles
+        reads the request after that.
+        """
+        request, connection = self._request, self.connection
+        if request is None or connection is None:
+            return False
+        since = max(request.heard_at, connection.throttled_until)
+        return self._clock.monotonic() - since >= self._kafka.request_timeout_ms / 1000
 
     @property
     def silence_left(self) -> float:
@@ -110,7 +132,7 @@ class Fetcher:
     def close(self, *, failed: bool) -> None:
         """Give the connection back, if there is one; what is under way on it is not wanted."""
         connection, self.connection = self.connection, None
-        self._asked = {}
+        self._request = None
         if connection is None:
             return
         with suppress(OSError):  # nothing is wanted from it any more
@@ -148,11 +170,23 @@ class Fetcher:
             rack="" if "" in racks else min(racks),
         )
         connection.send(request)
-        self._asked_at = self._clock.monotonic()
-        self._asked = {fetch.topic_partition: fetch.offset for fetch in fetches}
+        offsets = {fetch.topic_partition: fetch.offset for fetch in fetches}
+        self._request = _Request(offsets, self._clock.monotonic())
+
+    def receive_ready(self) -> bool:
+        """Receive what is there of the response, without waiting; True once that is all of it.
+
+        Raises:
+            OSError: The connection failed.
+        """
+        request = self._request
+        assert request is not None
+        request.body = self.open().receive_ready()
+        request.heard_at = self._clock.monotonic()
+        return request.body is not None
 
     def receive(self) -> list[tuple[PartitionReader, int, FetchAnswer]]:
-        """Receive the response to the request that is under way.
+        """Take the response to the request that is under way; wait for it if it is not there.
 
         Returns:
             For each partition that is still read from this broker: the offset that was asked for,
@@ -161,12 +195,15 @@ class Fetcher:
         Raises:
             OSError: The connection failed, or the response is not about what was asked for.
         """
-        connection, asked = self.open(), self._asked
+        connection, request = self.open(), self._request
+        assert request is not None
+        asked = request.offsets
         for topic_partition in asked:
             if topic_partition in self.partitions:
                 self.partitions[topic_partition].start_waiting()
-        self._asked = {}
-        response = parse_fetch_response(connection.receive(), fetch_version(connection))
+        self._request = None
+        body = connection.receive() if request.body is None else request.body
+        response = parse_fetch_response(body, fetch_version(connection))
         self._throttle(response.throttle_seconds)
         if response.throttle_seconds and not response.answers and not response.error_code:
             for topic_partition in asked:

@@ -377,7 +377,8 @@ class TailReader:
         if time.monotonic() >= self._alone_from:
             # No request was waiting at the brokers: a topic may have been made again unnoticed.
             for topic_partition in self._tails:
-                self._brokers.forget(topic_partition)
+                is_looked_up = topic_partition in self._loop.waiting  # maybe since the call before
+                self._brokers.forget(topic_partition, keeps_search=is_looked_up)
         try:
             if self._batches is None:
                 self._batches = self._tail()
@@ -428,12 +429,27 @@ class TailReader:
             for fetcher in self._loop.asked
             if fetcher.connection is not None
         }
-        seconds = min(seconds, self._loop.seconds_until_due)
-        ready = self._waker.wait(seconds, dict.fromkeys(asked, select.POLLIN))
-        answered = [asked[socket] for socket in ready]
+        until = time.monotonic() + min(seconds, self._loop.seconds_until_due)
+        while True:
+            left = until - time.monotonic()
+            ready = self._waker.wait(left, dict.fromkeys(asked, select.POLLIN))
+            heard = [asked[socket] for socket in ready]
+            answered = [fetcher for fetcher in heard if self._has_answered(fetcher)]
+            # The rest of a long answer is waited for here: each turn of a caller costs more.
+            is_amid_one = heard and not answered and all(each.is_waiting for each in heard)
+            if not is_amid_one or left <= 0 or self._waker.has_woken:
+                break
         for fetcher in self._loop.asked:
             if fetcher.is_overdue and fetcher not in answered:  # frozen, or cut off: no FIN comes
                 host, port = fetcher.address
                 late = f"{host}:{port} has not answered within request.timeout.ms"
                 self._loop.lose(fetcher, TimeoutError(late))
         return answered
+
+    def _has_answered(self, fetcher: Fetcher) -> bool:
+        """True if the whole answer is there: a broker may freeze amid one, and keeps nobody up."""
+        try:
+            return fetcher.receive_ready()
+        except OSError as error:
+            self._loop.lose(fetcher, error)
+            return False

@@ -85,6 +85,24 @@ def test_what_is_idle_for_too_long_is_closed_beside_what_is_not(cluster: Cluster
     assert (older.closed, newer.closed) == (True, False)
 
 
+def test_what_is_idle_for_too_long_is_closed_when_another_broker_is_asked(cluster: Cluster) -> None:
+    """Whoever asks, and however long its own connections may be idle."""
+    found, longer = (cluster.pool(connections__max__idle__ms=text) for text in ("5000", "60000"))
+    old, of_longer = read(found), read(longer)
+    cluster.clock.now += 5
+    read(longer, node_id=2)  # it is leased
+    assert (old.closed, of_longer.closed) == (True, False)
+    other: Any = longer.lease(TWO)
+    cluster.clock.now += 60
+    assert not of_longer.closed
+    longer.release(TWO, other)
+    assert (of_longer.closed, other.closed) == (True, False)
+
+
+def test_a_connection_that_is_given_back_keeps_no_large_buffer(cluster: Cluster) -> None:
+    assert read(cluster.pool()).freed
+
+
 # -- reconnect.backoff.* --------------------------------------------------------------------------
 
 

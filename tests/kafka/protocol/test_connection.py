@@ -5,6 +5,7 @@ import resource
 import socket
 import ssl
 import struct
+import weakref
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
@@ -103,6 +104,25 @@ def test_half_a_response_is_not_waited_for() -> None:
         connection._in_flight.append(9)
         with pytest.raises(ConnectionResetError):
             connection.receive_ready()
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(60_000, True), (90_000, False)])
+def test_a_large_buffer_is_given_up_between_two_responses(size: int, is_kept: bool) -> None:
+    with ExitStack() as stack:
+        connection, broker = connected(stack)
+        connection._in_flight.extend([7, 8])
+        for number in (7, 8):
+            frame = struct.pack(">ii", 4 + size, number) + bytes([number]) * size
+            broker.sendall(frame[:-1])
+            while connection.receive_ready() is None and connection._frames._room.nbytes > 1:
+                connection.free_buffer()  # amid a response: nothing of it is lost
+            broker.sendall(frame[-1:])
+            body = connection.receive()
+            buffer = weakref.ref(connection._frames._buffer)
+            connection.free_buffer()
+            assert bytes(body) == bytes([number]) * size
+            del body
+            assert (buffer() is not None) == is_kept
 
 
 @pytest.mark.parametrize("wants", [ssl.SSLWantReadError, ssl.SSLWantWriteError])

@@ -44,6 +44,17 @@ def test_a_wake_up_ends_the_wait_or_the_next_one() -> None:
     waker.close()
 
 
+def test_it_says_if_it_was_woken() -> None:
+    waker, said = Waker().open(), []
+    for wakes in (True, False, True):
+        if wakes:
+            waker.wake()
+        waker.wait(0)
+        said.append(waker.has_woken)
+    assert said == [True, False, True]
+    waker.close()
+
+
 @pytest.mark.parametrize("seconds", [3_000_000, 1e18, math.inf])
 def test_any_time_may_be_waited_for(seconds: float) -> None:
     waker = Waker().open()
