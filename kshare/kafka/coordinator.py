@@ -266,10 +266,12 @@ class OffsetWriter:
         return why
 
     def _commit(self, offsets: CommittedOffsets) -> Outcome:
+        if self._connection is not None and not self._connection.idle:
+            self._hang_up()  # brokers close connections that nothing is asked on, and logins expire
         if self._connection is not None:
             try:
                 return self._ask(self._connection, offsets)
-            except OSError:  # brokers close connections that are idle
+            except OSError:  # it was closed meanwhile
                 self._hang_up()
         coordinator = find_coordinator(self._kafka, self._group)
         self._connection = Connection(*coordinator, self._kafka)

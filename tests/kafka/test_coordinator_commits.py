@@ -89,6 +89,19 @@ def test_a_connection_that_was_closed_is_made_again(
     assert stored(cluster) == {T0: 4}
 
 
+def test_a_connection_whose_login_is_about_to_expire_is_asked_nothing_more(
+    cluster: FakeCluster, writer: OffsetWriter
+) -> None:
+    assert commit(writer, zero=1) == {T0: None}
+    connection = writer._connection
+    assert connection is not None
+    connection._good_until = 0.0
+    assert commit(writer, zero=2) == {T0: None}
+    assert writer._connection is not connection
+    assert connection.fileno() < 0
+    assert stored(cluster) == {T0: 2}
+
+
 def test_an_answer_that_does_not_come_is_an_error_and_the_next_commit_goes_on(
     cluster: FakeCluster,
 ) -> None:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import math
 import socket
 import struct
 from collections.abc import Callable
@@ -13,8 +14,12 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from kshare.errors import AuthenticationError
+from kshare.kafka.protocol import connection as connection_module
+from kshare.kafka.protocol import frames
+from kshare.kafka.protocol.broker_pool import BrokerPool, PoolMemory
 from kshare.kafka.protocol.connection import Connection
 from kshare.security.sasl import sasl_mechanism
+from tests.support.clock import Clock
 from tests.support.options import SECRET
 from tests.support.security import config, listening, login
 
@@ -86,9 +91,12 @@ def test_scram_is_that_of_rfc_5802(name: str, user: str, sent: str) -> None:
 
 
 def sasl_broker(
-    mechanisms: list[str], answer: Callable[[bytes], tuple[int, str | None, bytes]]
+    mechanisms: list[str],
+    answer: Callable[[bytes], tuple[int, str | None, bytes]],
+    *,
+    lifetime_ms: int = 0,
 ) -> Callable[[socket.socket], None]:
-    """A broker that knows nothing but a login."""
+    """A broker that knows nothing but a login, which it may limit in time."""
     from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
     def read(connection: socket.socket, count: int) -> bytes:
@@ -123,7 +131,11 @@ def sasl_broker(
             else:
                 code, message, reply = answer(body[4:])
                 response = SaslAuthenticateResponse(
-                    version=version, error_code=code, error_message=message, auth_bytes=reply
+                    version=version,
+                    error_code=code,
+                    error_message=message,
+                    auth_bytes=reply,
+                    session_lifetime_ms=lifetime_ms,
                 )
             encoded = response.encode()
             connection.sendall(struct.pack(">ii", len(encoded) + 4, correlation) + encoded)
@@ -144,6 +156,36 @@ def test_a_login_that_succeeds_and_one_that_does_not() -> None:
         assert SECRET not in str(caught.value)
         with pytest.raises(AuthenticationError, match="it offers: PLAIN"):
             Connection("127.0.0.1", port, login("SCRAM-SHA-256"))
+
+
+@pytest.mark.parametrize(
+    ("lifetime_ms", "good_seconds"),
+    [(0, math.inf), (1_000, 0.9), (60_000, 54), (999, math.inf), (2**63 - 1, 1e14)],
+)
+def test_a_connection_is_replaced_before_its_login_expires(
+    monkeypatch: pytest.MonkeyPatch, lifetime_ms: int, good_seconds: float
+) -> None:
+    """A broker closes it at the first request after that (KIP-368)."""
+    clock = Clock()
+    monkeypatch.setattr(connection_module, "time", clock)
+    monkeypatch.setattr(frames, "time", clock)
+    broker = sasl_broker(["PLAIN"], lambda _: (0, None, b""), lifetime_ms=lifetime_ms)
+    pool_clock, memory = Clock(), PoolMemory()
+    with listening(broker) as port:
+        pool = BrokerPool(login("PLAIN"), memory=lambda: memory, clock=pool_clock)
+        address = ("127.0.0.1", port)
+        connection = pool.lease(address)
+        for seconds in (0.0, min(good_seconds, 1e9) - 0.01):
+            clock.now += seconds
+            assert (connection.idle, connection.is_expiring) == (True, False)
+            pool.release(address, connection)
+            assert pool.lease(address) is connection
+        clock.now += 0.02
+        is_over = good_seconds < 1e9
+        assert (connection.idle, connection.is_expiring) == (not is_over, is_over)
+        pool.release(address, connection)
+        assert (connection.fileno() < 0) == is_over
+        memory.close_idle()
 
 
 def test_a_broker_that_does_not_know_the_password_either() -> None:

@@ -23,6 +23,7 @@ class FakeConnection:
         self.broker = f"{address[0]}:{address[1]}"
         self.idle = True
         self.throttled_until = 0.0
+        self.is_expiring = False
         self.freed = 0
         self.closed = False
 

@@ -58,6 +58,7 @@ class ScriptedLog:
 
     broker = "scripted:1"
     throttled_until = 0.0
+    is_expiring = False
     address_of_all: Address = ("scripted", 1)
 
     def __init__(

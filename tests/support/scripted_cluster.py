@@ -96,6 +96,7 @@ class ScriptedConnection:
         self._cluster, self._node = cluster, node
         self.broker = f"node:{node}"
         self.throttled_until = 0.0
+        self.is_expiring = False
         self.requests: list[Any] = []
         self.is_open = True
 

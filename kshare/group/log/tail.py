@@ -299,6 +299,9 @@ class _Leader:
 
     def connect(self, position: int | None) -> _Open | None:
         """The connection; None as long as it is being made."""
+        if self.opened is not None and self.opened.connection.is_expiring:
+            self.opened.connection.close()  # no fault: nobody pauses, or doubts the log
+            self.opened = None
         if self.opened is None:
             if self.opening is None:
                 name = f"kshare connects to {self.partition}"

@@ -4,6 +4,10 @@ A response is handed out only for the request that was sent for it. After any er
 is closed and of no further use. A broker that throttles its client answers, and then reads nothing
 of the connection for a while: the time for the next response counts from then on.
 
+A broker may limit a login in time (``connections.max.reauth.ms``, or the life of a token): it
+closes the connection at the first request after that. Whoever asks :attr:`Connection.idle`, or
+:attr:`Connection.is_expiring`, before a request makes another connection in time.
+
 Cost: the bytes of a response are received into one buffer that is used again for the next response,
 with no copy.
 
@@ -47,6 +51,8 @@ _log = logging.getLogger(__name__)
 _API_VERSIONS: Final = api_of(ApiVersionsRequest.API_KEY)
 _asked_by_0: Final = set[str]()
 """Brokers that close the connection if they are asked for their versions in another one."""
+_LOGIN_PART: Final = 0.9  # Java's client: 0.85 to 0.95. A token is refreshed before that
+_LOGIN_SECONDS_MIN: Final = 1.0  # one that is shorter is about to expire whenever it is looked at
 
 
 class BrokerConnection(Protocol):
@@ -80,6 +86,10 @@ class BrokerConnection(Protocol):
     @property
     def idle(self) -> bool:
         """True if the connection can serve another reader."""
+
+    @property
+    def is_expiring(self) -> bool:
+        """True if the login is about to expire: another connection is to be made."""
 
     def free_buffer(self) -> None:
         """Keep no large buffer until the next response comes."""
@@ -115,6 +125,7 @@ class Connection:
         self._frames = FrameReceiver(self.broker)
         self._versions: dict[int, tuple[int, int]] = {}
         self.throttled_until = 0.0
+        self._good_until = float("inf")
         self._socket = self._connect(host, port)
         try:
             self._negotiate(host, port)
@@ -267,12 +278,20 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """True if the connection can serve another reader: open, in step, nothing unread."""
-        if self._in_flight or self._socket.fileno() < 0:
+        """True if the connection can serve another reader: open, in step, nothing unread.
+
+        False if its login is about to expire, too.
+        """
+        if self._in_flight or self._socket.fileno() < 0 or self.is_expiring:
             return False
         poll = select.poll()  # select() takes no descriptor above 1,023
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)  # readable while nothing was asked: closed by the broker
+
+    @property
+    def is_expiring(self) -> bool:
+        """True if the login is about to expire: another connection is to be made."""
+        return time.monotonic() >= self._good_until
 
     def free_buffer(self) -> None:
         """Keep no large buffer until the next response comes; the last one stays valid."""
@@ -447,6 +466,9 @@ class Connection:
                 f"broker {self.broker} refused SASL {self._kafka.sasl_mechanism}: {reason}",
                 broker=self.broker,
             )
+        lifetime = (response.session_lifetime_ms or 0) / 1000  # 0: without a limit, or version 0
+        if lifetime >= _LOGIN_SECONDS_MIN:
+            self._good_until = time.monotonic() + _LOGIN_PART * lifetime
         return bytes(response.auth_bytes or b"")
 
     def _exchange_unframed(self, token: bytes) -> bytes:

@@ -152,6 +152,26 @@ def test_a_throttled_answer_is_no_fault(
     tail.close()
 
 
+def test_a_connection_whose_login_is_about_to_expire_is_replaced_and_that_is_no_fault(
+    cluster: ScriptedCluster,
+) -> None:
+    woken = threading.Event()
+    tail = LogTail(KAFKA, LOG, cluster, woken.set, wait_ms=0)
+    tail.ask()
+    assert woken.wait(WAIT_S)
+    for count in range(1, 3):
+        woken.clear()
+        tail.ask()
+        cluster.open[-1].is_expiring = True  # amid a request: its answer comes
+        assert tail.take() == []
+        tail.ask()
+        assert tail.is_asking
+        assert woken.wait(WAIT_S)
+        assert [each.is_open for each in cluster.open] == [False] * count + [True]
+    assert tail.ask_at <= 0  # nobody pauses
+    tail.close()
+
+
 def test_markers_of_transactions_are_not_missing() -> None:
     rows = [Rec(b"k", b"v")]
     batches = [batch_of(rows, base=0).encode(), control_batch(1, 7, COMMIT).encode()]

@@ -15,6 +15,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, TopicPartition
 from kshare.kafka.protocol.background import Waker
 from kshare.kafka.protocol.broker_pool import BrokerPool
+from kshare.kafka.protocol.connection import BrokerConnection, Connection
 from kshare.options import EARLIEST, SourceOptions
 from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign
@@ -117,6 +118,37 @@ def test_a_connection_that_is_cut_while_nobody_reads_is_replaced_without_a_word(
                     cuts += 1
     assert found == list(range(batches))
     assert cuts >= batches // 2
+    assert not caplog.messages
+
+
+def test_a_connection_whose_login_is_about_to_expire_is_replaced_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Between two requests, with a backlog and without one; what was asked for is taken first."""
+    caplog.set_level(logging.INFO, logger="kshare.read")
+    batches = 6
+    with FakeCluster(topics={"orders": 1}) as cluster:
+        for _ in range(batches):
+            cluster.produce("orders", [("k", "v" * 4_000)], partition=0)
+        one_each = options_of(cluster, max_partition_fetch_bytes=1_000)
+        waker = Waker().open()
+        with closing(waker), closing(TailReader(one_each, "earliest", waker)) as reader:
+            reader.read(Slice("orders", 0, (Rectangle(OffsetRange(0, NO_END), WHOLE),)))
+            used: list[BrokerConnection | None] = []
+            found: list[int] = []
+            while len(found) < 2 * batches:
+                records = reader.next_records(1.0)
+                found += [] if records is None else records.batch.column("offset").to_pylist()
+                if records is not None and len(found) >= batches:
+                    cluster.produce("orders", [("k", "more")], partition=0)
+                for fetcher in reader._loop.asked:
+                    assert isinstance(fetcher.connection, Connection)
+                    assert fetcher.connection not in used[:-1]
+                    if fetcher.connection not in used:
+                        used.append(fetcher.connection)
+                    fetcher.connection._good_until = 0.0
+    assert found == list(range(2 * batches))
+    assert len(used) >= batches
     assert not caplog.messages
 
 
