@@ -3,8 +3,10 @@
 The records of a partition come in offset order, each at most once, as from
 :class:`~kshare.read.reader.read_slice.SliceReader`, with the same loop. Where that one waits, this
 one returns when it is woken, and it never waits for a single broker: other threads look up leaders
-and connect. A fault that passes is retried for ever, with a warning now and then; an error leaves
-the reader in order, and the next call goes on after the last record that was taken.
+and connect, and responses are taken as they come. (Save for two round trips, to ask which offsets a
+log holds, where a wanted one is out of its range.) A fault that passes is retried for ever, with a
+warning now and then; an error leaves the reader in order, and the next call goes on after the last
+record that was taken.
 
 After :meth:`TailReader.take_turns`, no partition has to wait until all of another one is taken:
 each gets the same share of a response, and some hundred rows at a time are delivered of each in
