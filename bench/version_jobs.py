@@ -136,7 +136,7 @@ def rows(
                 ratio = statistics.median(ours) / statistics.median(newest)
                 best = min(ours) / min(newest)
                 faster = statistics.median(kafka) / statistics.median(ours)
-                label = f"Spark {version}, {name} ({faster:.1f}x format('kafka'))"
+                label = f"Spark {version}, {name} ({faster:.2f}x format('kafka'))"
                 shown = f"{best:.2f}x ({ratio:.2f}x)"
                 row = Row(
                     label,
