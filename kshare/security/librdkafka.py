@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kshare.operating_system import OperatingSystem, this_system
 from kshare.options.kafka_table import PROPERTIES
 from kshare.options.model import KafkaConfig
-from kshare.security.store_files import pem_armour, private_file
+from kshare.security.store_files import der_certificates, pem_armour, private_file
 from kshare.security.tls import client_keys, identifies_endpoints
 from kshare.security.trust_store import trust_store
 
@@ -112,8 +112,7 @@ def with_anchors(
     Raises:
         OSError: There are no files in memory here, and no folder can be written.
     """
-    blocks = str(config.get(_CA_PEM, "")).split("-----END CERTIFICATE-----\n")[:-1]
-    ders = [ssl.PEM_cert_to_DER_cert(f"{each}-----END CERTIFICATE-----\n") for each in blocks]
+    ders = der_certificates(str(config.get(_CA_PEM, "")))
     if not ders or _are_roots(ders):
         yield config
         return

@@ -21,6 +21,7 @@ from kshare.security import jks
 __all__ = [
     "JCEKS_MAGIC",
     "PEM_BLOCK",
+    "der_certificates",
     "has_key",
     "jks_entries",
     "pem_armour",
@@ -99,17 +100,26 @@ def store_fault(name: str, wrong: str, right: str = "", value: str | None = None
 
 def pem_certificates(text: str, name: str) -> str:
     """Return the certificates of a text, in order, as PEM with lines of the right length."""
-    certificates = []
-    for label, body in PEM_BLOCK.findall(text):
-        if label not in {"CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"}:
-            continue
-        try:
-            certificates.append(pem_armour(base64.b64decode("".join(body.split()), validate=True)))
-        except ValueError:  # also for a character that is no ASCII
-            raise store_fault(name, "has a certificate that is no Base64") from None
+    try:
+        certificates = der_certificates(text)
+    except ValueError:
+        raise store_fault(name, "has a certificate that is no Base64") from None
     if not certificates:
         raise store_fault(name, "holds no certificate in PEM format (-----BEGIN CERTIFICATE-----)")
-    return "".join(certificates)
+    return "".join(map(pem_armour, certificates))
+
+
+def der_certificates(text: str) -> list[bytes]:
+    """Return the certificates of a text in PEM, in order, as DER.
+
+    Raises:
+        ValueError: One is no Base64, also for a character that is no ASCII.
+    """
+    return [
+        base64.b64decode("".join(body.split()), validate=True)
+        for label, body in PEM_BLOCK.findall(text)
+        if label in {"CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"}
+    ]
 
 
 def pem_armour(der: bytes, label: str = "CERTIFICATE") -> str:
