@@ -1,10 +1,7 @@
 """``kshare doctor --registry``: what it finds, with each fault, and that it writes nothing."""
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from typing import Any
@@ -17,6 +14,7 @@ from kshare.cli.findings import Finding
 from kshare.errors import KshareError, OptionsError
 from kshare.testing import FakeRegistry
 from tests.support.certificates import make
+from tests.support.http_answers import server
 
 SCHEMA = '{"type": "record", "name": "R", "fields": [{"name": "qty", "type": "int"}]}'
 PROTO = 'syntax = "proto3"; message M {}'
@@ -36,39 +34,6 @@ def look(url: str, file: Path | None = None, topic: str | None = None) -> dict[s
 
 def levels(found: dict[str, Finding]) -> dict[str, str]:
     return {check: finding.level for check, finding in found.items()}
-
-
-@contextmanager
-def server(
-    answer: Callable[[str], tuple[int, Any]], tls: SSLContext | None = None
-) -> Iterator[str]:
-    """A server of HTTP that is no FakeRegistry: path -> status and body."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, body = answer(self.path.partition("?")[0])
-            text = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        do_POST = do_GET  # noqa: N815 - http.server's name
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing of requests."""
-
-    served = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if tls is not None:
-        served.socket = tls.wrap_socket(served.socket, server_side=True)
-    thread = threading.Thread(target=served.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http{'s' if tls else ''}://127.0.0.1:{served.server_address[1]}"
-    finally:
-        served.shutdown()
-        served.server_close()
-        thread.join()
 
 
 def test_a_registry_in_order_is_green_and_nothing_is_written(registry: FakeRegistry) -> None:

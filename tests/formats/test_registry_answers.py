@@ -1,10 +1,8 @@
 """Answers that are none of a registry's: of proxies, logins and servers amid a restart."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from kshare.options import KafkaConfig
 from kshare.options.frozen import Properties
 from kshare.options.typed_rows import RegistryConfig
 from tests.support.clock import Clock
+from tests.support.http_answers import server
 
 KAFKA = KafkaConfig(bootstrap_servers=(), api_timeout_ms=60_000)
 GUID = "00000000-0000-0000-0000-000000000007"
@@ -28,30 +27,8 @@ VERSION = {"subject": "s", "version": 1, "id": 7, **SCHEMA}
 def answering(*answers: tuple[int, bytes]) -> Iterator[str]:
     """A server that gives these answers, and the last one for ever."""
     left = list(answers)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, body = left.pop(0) if len(left) > 1 else left[0]
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET  # noqa: N815 - http.server's name
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with server(lambda _: left.pop(0) if len(left) > 1 else left[0]) as url:
+        yield url
 
 
 def registry_of(url: str, **more: str) -> tuple[SchemaRegistry, Clock]:

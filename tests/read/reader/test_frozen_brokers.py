@@ -1,6 +1,7 @@
 """Brokers that freeze amid an answer: a part of it is there, and nobody waits for the rest."""
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +46,22 @@ def freeze(cluster: FakeCluster) -> None:
     cluster.produce("orders", [("k", LARGE)] * 100, partition=1)
 
 
+@contextmanager
+def amid_an_answer(
+    monkeypatch: pytest.MonkeyPatch, request_timeout_ms: int
+) -> Iterator[tuple[FakeCluster, TailReader, Relay]]:
+    """The second broker is frozen amid its answer; what the other one has is read."""
+    with FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
+        freeze(cluster)
+        with (
+            relayed(monkeypatch, cluster, 2) as relay,
+            closing(Waker().open()) as waker,
+            closing(reading(cluster, waker, request_timeout_ms)) as reader,
+        ):
+            read_until_frozen(cluster, reader, relay)
+            yield cluster, reader, relay
+
+
 def read_until_frozen(cluster: FakeCluster, reader: TailReader, relay: Relay) -> None:
     """Read the other partition, until the answer has begun, and after that."""
     until(lambda: reader.next_records(0.01) is None and relay.is_frozen.is_set())
@@ -56,32 +73,18 @@ def read_until_frozen(cluster: FakeCluster, reader: TailReader, relay: Relay) ->
 def test_others_are_read_meanwhile_and_the_rest_of_the_answer_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
-        freeze(cluster)
-        with (
-            relayed(monkeypatch, cluster, 2) as relay,
-            closing(Waker().open()) as waker,
-            closing(reading(cluster, waker, 30_000)) as reader,
-        ):
-            read_until_frozen(cluster, reader, relay)
-            relay.goes_on.set()
-            assert values_of(reader, 100) == [LARGE] * 100
-            assert relay.connections <= 2  # one may have been for looking up
+    with amid_an_answer(monkeypatch, 30_000) as (_, reader, relay):
+        relay.goes_on.set()
+        assert values_of(reader, 100) == [LARGE] * 100
+        assert relay.connections <= 2  # one may have been for looking up
 
 
 def test_a_broker_that_stays_frozen_is_left_for_the_next_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
-        freeze(cluster)
-        with (
-            relayed(monkeypatch, cluster, 2) as relay,
-            closing(Waker().open()) as waker,
-            closing(reading(cluster, waker, 1_000)) as reader,
-        ):
-            read_until_frozen(cluster, reader, relay)
-            cluster.move_leader(*PARTITIONS[1], 1)
-            assert values_of(reader, 100) == [LARGE] * 100
+    with amid_an_answer(monkeypatch, 1_000) as (cluster, reader, _):
+        cluster.move_leader(*PARTITIONS[1], 1)
+        assert values_of(reader, 100) == [LARGE] * 100
 
 
 def test_who_is_woken_amid_an_answer_gets_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
