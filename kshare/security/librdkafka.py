@@ -98,7 +98,9 @@ def librdkafka_config(kafka: KafkaConfig) -> dict[str, Any]:
 def with_anchors(
     config: Mapping[str, Any], system: OperatingSystem | None = None
 ) -> Iterator[Mapping[str, Any]]:
-    """The configuration by which a client is made in the block: an authority ends a chain.
+    """Yield a client's configuration in which each authority of the trust store ends a chain.
+
+    The client is to be made in the block.
 
     In Java all that is in a trust store is trusted. librdkafka has no such setting
     (``X509_V_FLAG_PARTIAL_CHAIN``), and follows a chain to a root. But OpenSSL ends it at a

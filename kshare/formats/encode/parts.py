@@ -234,11 +234,11 @@ def narrow(kind: pa.DataType) -> pa.DataType:
 
 
 def rebuilt(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """A type of which those directly within it are changed.
+    """A nested type with each type directly within it changed.
 
     Args:
-        kind: The type; one that has no others within it is returned as it is.
-        change: Makes another type of one.
+        kind: The type; one that is not nested is returned as it is.
+        change: Makes a type of one that is directly within it.
     """
     types = pa.types
 
