@@ -194,9 +194,9 @@ def length(bounds: Bounds) -> int:
 
 
 OFFSET_MAX: Final = 2**63 - 1
+"""The highest offset that Kafka can express."""
 START_MAX: Final = 2**62
 """No log is so long: whoever waited there for a record would wait for ever."""
-"""The highest offset that Kafka can express."""
 
 _VARINT_MAX: Final = 9  # bytes: 63 bits
 

@@ -17,7 +17,7 @@ Cost: linear in the tasks; packing sorts the slices.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import groupby
@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from kshare.core.hashing import HASH_SPACE
 from kshare.core.offsets import Bounds, length, union
 from kshare.core.open_entry import LogPosition, OpenRange
-from kshare.core.progress import Slice
+from kshare.core.progress import Slice, TopicPartition
 
 __all__ = [
     "GROUP_MAX",
@@ -110,6 +110,16 @@ class FetchGroup:
         """The number of members."""
         return sum(count for _, _, count in self.ranges)
 
+    @property
+    def end(self) -> int:
+        """The end of the offsets that the member reads with the others."""
+        first = 0
+        for _, end, count in self.ranges:
+            first += count
+            if self.member < first:
+                return end
+        raise ValueError(f"a group of {self.size} has no member {self.member}")
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlice:
@@ -151,6 +161,8 @@ class OpenTask:
         log: Where in it the ends of the batch are.
         until_ms: When it ends reading at the latest, milliseconds since 1970; None: no such time.
         ticket: How it says where it is; None if nobody wants to know.
+        fetch_groups: The tasks with which it shares what it fetches, for partitions of which much
+            was unread when the batch was planned. Their offsets end where the log ended then.
     """
 
     ranges: tuple[OpenRange, ...]
@@ -159,6 +171,7 @@ class OpenTask:
     log: LogPosition
     until_ms: int | None = None
     ticket: Ticket | None = None
+    fetch_groups: Mapping[TopicPartition, FetchGroup] = field(default_factory=dict)
 
 
 def fetch_groups(query: str, batch: str, offsets: Iterable[Bounds]) -> list[FetchGroup | None]:

@@ -6,7 +6,9 @@ Packing: every slice in one task, tasks of about equal work, partitions together
 """
 
 import pickle
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,6 +62,7 @@ def test_tasks_are_a_group_if_two_read_an_offset(tasks: list[list[tuple[int, int
     for number, group in enumerate(found):
         assert group is not None
         assert (group.member, group.size) == (number, len(parts))
+        assert group.end == parts[number][1]
         assert [part[:2] for part in group.ranges for _ in range(part[2])] == parts
 
 
@@ -71,6 +74,8 @@ def test_groups_have_a_limit() -> None:
     ]
     assert found[0] is not None
     assert found[0].ranges == ((0, 9, GROUP_MAX),)
+    with pytest.raises(ValueError, match="has no member 256"):
+        _ = replace(found[0], member=GROUP_MAX).end
 
 
 QUARTERS = split(WHOLE, 4)

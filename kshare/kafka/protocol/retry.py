@@ -115,6 +115,10 @@ class RetryDeadline:
         pause = self._backoff.pause() if self.expired else self.next_pause()
         self.due = self._clock.monotonic() + pause
 
+    def pause(self, seconds: float) -> None:
+        """Set :attr:`due` to after some time; nothing has failed."""
+        self.due = self._clock.monotonic() + seconds
+
     def waits(self, log: logging.Logger, wait: Wait) -> None:
         """Say that there was no progress: the first time at INFO, once it lasts as a warning.
 

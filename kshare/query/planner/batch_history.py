@@ -63,6 +63,8 @@ class RecentBatch:
             planner has looked for it.
         reported: The ends of the slices that reported; None until their reports are waited for.
         reached: How far each partition is when the batch is done; None until that is known.
+        available: Where the logs of partitions ended when the batch was planned; empty if another
+            planner has planned it, and for one that is not open.
     """
 
     name: str
@@ -73,6 +75,7 @@ class RecentBatch:
     counted: Mapping[Slice, int] | None = None
     reported: Mapping[Slice, SliceEnd] | None = None
     reached: Mapping[TopicPartition, Progress] | None = None
+    available: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def progress(self) -> Mapping[TopicPartition, Progress]:

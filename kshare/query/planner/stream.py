@@ -215,7 +215,10 @@ class StreamPlanner:
         if is_idle(last.progress, last.limited, after):
             return self._idle(start)
         written = encode(after)
-        self._history.recent.add(RecentBatch(batch_name(written), after, limited, limits))
+        planned = RecentBatch(batch_name(written), after, limited, limits)
+        if after.open is not None:
+            planned.available = available
+        self._history.recent.add(planned)
         return written
 
     def seen_offsets(self) -> dict[str, Any] | None:
@@ -236,7 +239,8 @@ class StreamPlanner:
         if batch.offsets.open is None:
             return None
         self._schemas.compare(batch.offsets)
-        tasks = self._open.tasks(batch.offsets)  # the dict says all of it
+        tasks = self._open.tasks(batch.offsets)  # the dict says all that decides
+        tasks = self._tasks.shared(batch, tasks)
         return self._live.follow(batch.offsets.open, tasks)
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Task, ...]:

@@ -35,10 +35,10 @@ from kshare.core.slicing import (
     plan_by_offset,
     plan_ranges,
 )
-from kshare.core.tasks import PlannedSlice, Task, pack, pack_small, records_of
+from kshare.core.tasks import OpenTask, PlannedSlice, Task, pack, pack_small, records_of
 from kshare.options import SourceOptions
 from kshare.query.planner.batch_history import RecentBatch
-from kshare.query.planner.fetch_sharing import with_fetch_groups
+from kshare.query.planner.fetch_sharing import open_with_fetch_groups, with_fetch_groups
 from kshare.query.planner.key_selection import KeySelection
 from kshare.query.planner.rate_controller import RateController
 from kshare.query.planner.task_order import TaskOrder
@@ -155,6 +155,14 @@ class TaskPlan:
         if run.locates_only:
             tasks = tuple(map(_reporting_once, tasks))
         return self._order.order(tasks)
+
+    def shared(self, batch: RecentBatch, tasks: Sequence[OpenTask]) -> tuple[OpenTask, ...]:
+        """The tasks of an open batch, which know with whom they share what they fetch."""
+        grouped = open_with_fetch_groups(
+            self._options, self._query, batch.name, tasks, batch.available
+        )
+        self._has_fetch_groups |= any(task.fetch_groups for task in grouped)
+        return grouped
 
     def close(self) -> None:
         """Hear no more of tasks, and release what they have fetched for each other on this host."""

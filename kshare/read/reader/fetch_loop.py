@@ -68,6 +68,8 @@ class FetchLoop:
         rests: Whether a broker is asked less often, for more at once, while there is no backlog:
             after a response up to the end of its partitions it is not asked for :data:`_REST` times
             as long as that took, the caller's part included. On a busy machine that is longer.
+        waits_for_siblings: Whether a step may wait for what a sibling is fetching, if nothing else
+            is to be had; else it is looked for again after a pause, as what is due later is.
     """
 
     def __init__(self, options: SourceOptions, brokers: Brokers, clock: Clock) -> None:
@@ -77,6 +79,7 @@ class FetchLoop:
         self.fetchers: dict[Address, Fetcher] = {}
         self.alternating = 1
         self.rests = False
+        self.waits_for_siblings = True
         self._options = options
         self._brokers = brokers
         self._looked_at = self.clock.monotonic(), clock.monotonic()
@@ -203,15 +206,17 @@ class FetchLoop:
         """
         ours: list[PartitionReader] = []
         for partition in self._due():
+            if not self._reads(partition):
+                continue  # it was dropped while a chunk was delivered
             if not partition.shares:
                 ours.append(partition)
-            elif ours or self._active:
+            elif self.waits_for_siblings and (ours or self._active):
                 # A sibling may be waiting for what this task is to fetch: do not wait for siblings.
                 if partition.claim(partition.offset):
                     ours.append(partition)
             elif not (yield from self._take_chunk(partition)):
                 ours.append(partition)
-        return ours
+        return [partition for partition in ours if self._reads(partition)]
 
     def _due(self) -> list[PartitionReader]:
         """Waiting partitions whose pause is over, and those whose pause is nearly over with them.
@@ -226,7 +231,7 @@ class FetchLoop:
 
     def _take_chunk(self, partition: PartitionReader) -> Generator[Delivered, None, bool]:
         try:
-            if not (yield from partition.take_chunk()):
+            if not (yield from partition.take_chunk(waits=self.waits_for_siblings)):
                 return False
         except OSError as error:
             partition.failed(error)

@@ -231,7 +231,12 @@ class OpenReader:
     def _read_to_bounds(self) -> Iterator[pa.RecordBatch]:
         """Read what has an end up to it: the same rows as whoever has read it before."""
         bounded = [reader for reader in self._at(Step.READ) if reader.bound is not None]
-        slices = [PlannedSlice(each) for reader in bounded for each in reader.rest]
+        groups = self._task.fetch_groups
+        slices = [
+            PlannedSlice(each, fetch_group=groups.get(reader.range.id.partition))
+            for reader in bounded
+            for each in reader.rest
+        ]
         handled = self._handled
         with closing(handled.waker.open()):
             with closing(read_slices(slices, self._options)) as batches:
@@ -354,7 +359,8 @@ class OpenReader:
             for stripe in slice_.stripes
         ]
         if stripes:
-            tail.read(Slice(*partition, stripes=stripes))
+            group = self._task.fetch_groups.get(partition)
+            tail.read(Slice(*partition, stripes=stripes), fetch_group=group)
         else:
             tail.drop(partition)
 

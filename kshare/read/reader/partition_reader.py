@@ -133,8 +133,10 @@ class PartitionReader:
     def _join_siblings(self) -> SharedChunks | None:
         """Take part in the sharing of chunks, if there are siblings."""
         limit = self._options.max_bytes_key_range_results
-        group = self._records.fetch_group
-        return SharedChunks(group, *self.topic_partition, limit) if group and limit else None
+        group, offset = self._records.fetch_group, self.offset
+        if group is None or not limit or offset is None or offset >= group.end:
+            return None
+        return SharedChunks(group, *self.topic_partition, limit)
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -197,8 +199,11 @@ class PartitionReader:
             return offset is not None
         return self._chunks.claim(offset, self._records.expected_end(offset))
 
-    def take_chunk(self) -> Generator[Delivered, None, bool]:
-        """Deliver a chunk that a sibling has fetched; may wait for one that is fetching it.
+    def take_chunk(self, *, waits: bool) -> Generator[Delivered, None, bool]:
+        """Deliver a chunk that a sibling has fetched.
+
+        Args:
+            waits: Whether to wait here for one that is fetching it; else :attr:`due` is raised.
 
         Returns:
             False if the broker is to be asked.
@@ -206,23 +211,38 @@ class PartitionReader:
         offset = self.offset
         if offset is None or self._chunks is None:
             return False
-        chunk = self._chunks.find(offset, self._records.expected_end(offset))
+        ask = self._chunks.find if waits else self._chunks.look
+        chunk = ask(offset, self._records.expected_end(offset))
+        if isinstance(chunk, float):
+            self._deadline.pause(chunk)
+            return True
         if chunk is None:
             return False
         try:
             index = self._index(chunk.records, offset)
             if index.next_offset is not None:
                 self._records.accept(index, chunk.aborted, len(chunk.records), chunk.start)
+                self._leave_siblings_behind_their_end()
                 yield from self.deliver()
                 self._deadline.reset()
+                self._deadline.pause(0.0)  # due once more, so nobody waits before the next look
                 return True
         except RecordError as error:
             _log.info("%s: not from a sibling: %s", self.topic_partition, error)
         # If something is wrong with the log, the broker's own answer shall say so.
-        self._chunks.discard(chunk.start)
-        self._chunks.close(done=False)
+        if self._chunks is not None:
+            self._chunks.discard(chunk.start)
+            self._chunks.close(done=False)
         self._records.rewind()
         return False
+
+    def _leave_siblings_behind_their_end(self) -> None:
+        """What comes behind what the group reads, as in an open batch, is fetched alone."""
+        group, offset = self._records.fetch_group, self.offset
+        if self._chunks is None or group is None or offset is None or offset < group.end:
+            return
+        self._chunks.close(done=True)
+        self._chunks = None
 
     def close(self) -> None:
         """Deliver no more; leave the siblings, and say whether everything was read."""
@@ -275,6 +295,7 @@ class PartitionReader:
         if self._chunks is not None:
             whole = answer.records[: len(answer.records) - index.tail_bytes]
             self._chunks.put(asked, index.next_offset, answer.aborted, whole)
+            self._leave_siblings_behind_their_end()
         return Outcome.LAST_RECORDS if moves else Outcome.RECORDS
 
     def deliver(self) -> Iterator[Delivered]:

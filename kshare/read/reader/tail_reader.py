@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from kshare.core.leader_epochs import NO_EPOCHS, LeaderEpochs
 from kshare.core.progress import Slice, TopicPartition
-from kshare.core.tasks import PlannedSlice
+from kshare.core.tasks import FetchGroup, PlannedSlice
 from kshare.core.waits import Wait
 from kshare.errors import DataLossError
 from kshare.kafka.protocol.background import BackgroundBrokers, Waker
@@ -141,6 +141,7 @@ class _Tail:
 
     Attributes:
         end: As given.
+        has_answered: Whether a broker has answered, or a sibling's fetch has come.
         bounds: First offset of the log and the end of what brokers hand out, by the last answer;
             None before.
         epochs: As of :class:`TailRecords`: those of the response that is being delivered.
@@ -164,6 +165,7 @@ class _Tail:
         self.end = end
         self.awaits_topic = awaits_topic
         self._texts = texts
+        self.has_answered = False
         self.bounds: tuple[int, int] | None = None
         self.reader: PartitionReader | None = None
         self.epochs: tuple[tuple[int, int], ...] = ()
@@ -176,6 +178,7 @@ class _Tail:
 
     def answered(self, first: int, end: int, log_end: int) -> None:
         self.bounds = first, end
+        self.has_answered = True
         position = None if self.reader is None else self.reader.offset
         is_hidden = position is not None and end <= position < log_end
         self._hidden.look({end: _hidden(self._topic_partition, end, log_end)} if is_hidden else {})
@@ -186,6 +189,7 @@ class _Tail:
 
     def delivering(self, index: BatchIndex) -> None:
         assert index.next_offset is not None
+        self.has_answered = True
         self.epochs = index.leader_epochs()
         read = self._read_epochs.get(self._topic_partition, NO_EPOCHS)
         self._read_epochs[self._topic_partition] = read.read(
@@ -283,6 +287,7 @@ class TailReader:
         self._brokers = BackgroundBrokers(options.kafka, waker.wake)
         self._loop = FetchLoop(options, self._brokers, time)
         self._loop.rests = rests
+        self._loop.waits_for_siblings = False
         self._arena = Arena()
         self._tails: dict[TopicPartition, _Tail] = {}
         self._read_epochs: dict[TopicPartition, LeaderEpochs] = {}  # of those dropped, too
@@ -296,18 +301,21 @@ class TailReader:
         """Deliver partitions that are read from now on in turn."""
         self._loop.alternating = _ALTERNATING
 
-    def read(self, slice_: Slice, *, is_alone: bool = False) -> None:
+    def read(
+        self, slice_: Slice, *, is_alone: bool = False, fetch_group: FetchGroup | None = None
+    ) -> None:
         """Read a slice from now on, in place of what was read of its partition.
 
         Args:
             slice_: What is read.
             is_alone: Whether no other partition is read: then short turns would be of no use.
+            fetch_group: Who reads some of the same offsets on this host, or may do so.
         """
         topic_partition = slice_.topic_partition
         self.drop(topic_partition)
         takes_turns = self._loop.alternating > 1
         records = SliceRecords(
-            PlannedSlice(slice_),
+            PlannedSlice(slice_, fetch_group=fetch_group),
             self._options,
             # In turns, what one decoder has decompressed stays while others decode.
             arena=None if takes_turns else self._arena,
@@ -356,7 +364,7 @@ class TailReader:
     @property
     def unanswered(self) -> list[TopicPartition]:
         """The partitions that no answer has come for since :meth:`read` was called, ascending."""
-        return sorted(each for each, tail in self._tails.items() if tail.bounds is None)
+        return sorted(each for each, tail in self._tails.items() if not tail.has_answered)
 
     def leader_epochs(self, topic_partition: TopicPartition) -> LeaderEpochs:
         """The leader epochs of a partition's records read so far. May be called by any thread."""

@@ -101,6 +101,7 @@ class SharedChunks:
         self._limit = limit
         self._buffer = np.empty(0, np.uint8)
         self._is_wanted = False
+        self._waiting: _Waiting | None = None
         self._owner = Owner(0, 0)
         self._works = (system or this_system()).shares_open_files
         if not self._works:
@@ -127,15 +128,28 @@ class SharedChunks:
         Returns:
             None if the task shall fetch.
         """
+        while isinstance(found := self.look(offset, expected_end), float):
+            time.sleep(found)
+        return found
+
+    def look(self, offset: int, expected_end: int) -> FetchedChunk | float | None:
+        """The same without waiting.
+
+        Returns:
+            The chunk; None if the task shall fetch; or the seconds after which to look again, as a
+            sibling is fetching it.
+        """
         claim = Claim(self._number, self._owner, offset, expected_end)
+        waiting, self._waiting = self._waiting or _Waiting(), None
         with self._as_without_cache():
-            waiting = _Waiting()
             while self._works:
                 holder = self._find_or_claim(claim, waiting.stalled)
                 if holder is None:
                     return None
                 if isinstance(holder, Claim):
-                    waiting.on(holder)
+                    if seconds := waiting.on(holder):
+                        self._waiting = waiting
+                        return seconds
                     continue
                 content = self._content(holder, offset)
                 if content is not None:
@@ -279,17 +293,18 @@ class _Waiting:
         self._pause = _PAUSE_SECONDS[0]
         self.stalled: Claim | None = None
 
-    def on(self, claim: Claim) -> None:
-        """Wait a little; after half a second the claim is :attr:`stalled`."""
+    def on(self, claim: Claim) -> float:
+        """The seconds to wait for it now; 0 after half a second, when it is :attr:`stalled`."""
         now = time.monotonic()
         if claim != self._claim:
             self._claim, self._since = claim, now
             self._pause = _PAUSE_SECONDS[0]
         if now - self._since >= _STALLED_SECONDS or now >= self._until:
             self.stalled = claim
-            return
-        time.sleep(self._pause)
-        self._pause = min(1.5 * self._pause, _PAUSE_SECONDS[1])
+            return 0.0
+        pause = self._pause
+        self._pause = min(1.5 * pause, _PAUSE_SECONDS[1])
+        return pause
 
 
 def forget_query(query: str, system: OperatingSystem | None = None) -> None:

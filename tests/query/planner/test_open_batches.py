@@ -287,6 +287,33 @@ def test_max_tasks_packs_ranges_by_the_dict_alone() -> None:
     assert query.tasks(end) == tasks
 
 
+def test_tasks_share_what_was_unread_when_their_batch_was_planned() -> None:
+    """Of partitions with a backlog; and as a batch that runs again says it."""
+    query = OpenQuery(grown(2_000, 2), keyRanges="2")
+    end = query.plan()
+    tasks = query.tasks(end)
+    assert [sorted(task.fetch_groups) for task in tasks] == [[T0], [T0], [T1], [T1]]
+    groups = [group for task in tasks for group in task.fetch_groups.values()]
+    assert [group.member for group in groups] == [0, 1, 0, 1]
+    assert {group.ranges for group in groups} == {((0, 1_000, 2),)}
+    assert len({(group.query, group.batch) for group in groups}) == 1
+    assert query.tasks(end) == tasks
+    query.finish(end)
+    query.log.grow(KEYS[:10])
+    assert [task.fetch_groups for task in query.tasks(query.plan())] == [{}] * 4
+
+
+def test_tasks_share_nothing_where_they_cannot() -> None:
+    query = OpenQuery(grown(2_000, 2), keyRanges="2")
+    end = query.plan()
+    query.restart()  # the dict does not say how much was unread
+    assert [task.fetch_groups for task in query.tasks(end)] == [{}] * 4
+    query.restart(maxTasks="2")  # one for each partition
+    assert [task.fetch_groups for task in query.tasks(query.plan())] == [{}] * 2
+    query.restart(maxTasks=None, **{"max.bytes.key.range.results": "0"})
+    assert [task.fetch_groups for task in query.tasks(query.plan())] == [{}] * 4
+
+
 @pytest.mark.parametrize("assignor", ["round-robin", "lag-weighted", "adaptive"])
 def test_each_assignor_cuts_idle_partitions_too(assignor: str) -> None:
     query = OpenQuery(Log(3), rangeAssignor=assignor, minPartitions="6")
