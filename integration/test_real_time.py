@@ -71,6 +71,7 @@ class RealTime:
         folder: Where the checkpoint is, and the history.
         options: Of the source, beside those that all have.
         handles: Whether its rows go through ``process_by_key``, with calls that are noted.
+        at_once: Records of a partition that are written at once; a multiple of the keys.
         ends: How its starts have ended.
     """
 
@@ -79,6 +80,7 @@ class RealTime:
     folder: Path
     options: dict[str, str] = field(default_factory=dict)
     handles: bool = False
+    at_once: int = KEYS
     ends: list[str | None] = field(default_factory=list)
     produced: Counter[int] = field(default_factory=Counter)
 
@@ -107,10 +109,12 @@ class RealTime:
         while not self._is_over.wait(0.3):
             for partition in range(PARTITIONS):
                 first = self.produced[partition]
-                keys = [b"%d-%d" % (partition, n % KEYS) for n in range(first, first + KEYS)]
+                keys = [
+                    b"%d-%d" % (partition, n % KEYS) for n in range(first, first + self.at_once)
+                ]
                 records = [Record(key, b"v") for key in keys]
                 self.broker.produce(self.topic, records, partition=partition)
-                self.produced[partition] += KEYS
+                self.produced[partition] += self.at_once
 
     def kill(self, what: str, where: str, batch: int = 1, **more: Any) -> None:
         """Start it, and kill something there; a worker is started again, and the query goes on."""
@@ -297,6 +301,7 @@ def soak(
     every: float | None = None,
     *,
     handles: bool = False,
+    at_once: int = KEYS,
 ) -> int:
     """Kill a query so often, with other options at each start, and print the verdict.
 
@@ -306,6 +311,7 @@ def soak(
         version: Of Spark; None: that of this environment.
         every: Seconds from one kill to the next; None: at once.
         handles: As of :class:`RealTime`.
+        at_once: The same.
     """
     chance, done = random.Random(seed), Counter[str]()
     with (
@@ -313,7 +319,7 @@ def soak(
         KafkaBroker() as broker,
         Driver(Path(folder), master="local[3,4]", version=version) as driver,
     ):
-        query = RealTime(broker, driver, Path(folder), handles=handles)
+        query = RealTime(broker, driver, Path(folder), handles=handles, at_once=at_once)
         with query.producing():
             began = time.monotonic()
             for number in range(kills):
@@ -365,6 +371,7 @@ if __name__ == "__main__":
     parser.add_argument("--every", type=float, help="seconds from one kill to the next")
     parser.add_argument("--spark", help="another version than that of this environment")
     parser.add_argument("--handlers", action="store_true", help="rows go through process_by_key")
+    parser.add_argument("--at-once", type=int, default=KEYS, help="records written at once")
     arguments = parser.parse_args()
     kills = arguments.kills
     if arguments.minutes is not None:
@@ -376,5 +383,6 @@ if __name__ == "__main__":
             arguments.spark,
             arguments.every,
             handles=arguments.handlers,
+            at_once=arguments.at_once,
         )
     )
