@@ -235,13 +235,11 @@ def notify(
     Returns:
         What went wrong, in words that follow the assignor's name.
     """
-    call = getattr(assignor, "on_assignment_computed", None)
-    # Those that inherit the method that does nothing need not be called.
-    if not call or getattr(call, "__func__", None) is TaskAssignor.on_assignment_computed:
-        return []
-    assignment, subscription = outcome()
     try:
-        call(assignment, subscription, error)
+        call = getattr(assignor, "on_assignment_computed", None)
+        # Those that inherit the method that does nothing need not be called.
+        if call and getattr(call, "__func__", None) is not TaskAssignor.on_assignment_computed:
+            call(*outcome(), error)
     except Exception as fault:
         shown, _ = shown_error(fault, configs)
         return [f": on_assignment_computed failed, which changes nothing: {shown}"]
