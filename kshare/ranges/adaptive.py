@@ -9,7 +9,7 @@ Cost: linear in the ranges of a partition while they stay; quadratic in them whe
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final
 
 from kshare.core.hashing import HASH_SPACE, HashRange
@@ -83,11 +83,8 @@ def is_even(parts: Sequence[Sequence[RangeObservation]]) -> bool:
     """
     works, timed = _works([seen for part in parts for seen in part])
     left = iter(works)
-    wide = [
-        (sum(work for _, work in zip(part, left, strict=False)), part)
-        for part in parts
-        if sum(seen.hashes.width for seen in part) != 1
-    ]
+    summed = [(sum(islice(left, len(part))), part) for part in parts]
+    wide = [each for each in summed if sum(seen.hashes.width for seen in each[1]) != 1]
     if not wide:
         return True
     above = hot_above([work for work, _ in wide])

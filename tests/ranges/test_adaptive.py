@@ -12,6 +12,7 @@ from kshare.assignment import adaptive, round_robin
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeObservation, RangeRequest
+from kshare.ranges.adaptive import is_even
 
 T0 = TopicPartition("t", 0)
 SAMPLE = 200
@@ -297,6 +298,30 @@ def test_observations_that_overlap_are_no_fault() -> None:
     found = adapted(observed, 2)
     assert tiles(found)
     assert len(found) == 2
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_part_is_hot_wherever_the_part_of_one_key_is_among_them(
+    place: int, is_cut: bool, timed: bool
+) -> None:
+    """A key alone is no reason to move anything, however much work it has."""
+    ranges = [WHOLE] if not is_cut else split(WHOLE, 2)
+
+    def parts(key: float, *works: float) -> list[list[RangeObservation]]:
+        each = len(ranges)
+        listed = [[seen(part, work / each, timed=timed) for part in ranges] for work in works]
+        listed.insert(place, [seen(HashRange.of(KEYS[0]), key, timed=timed)])
+        return listed
+
+    assert is_even(parts(500.0, 300.0, 300.0, 300.0))
+    assert is_even(parts(5000.0, 300.0, 300.0, 300.0))
+    for hot in range(3):
+        works = [300.0] * 3
+        works[hot] = 3000.0
+        assert not is_even(parts(500.0, *works))
+        assert not is_even(parts(5000.0, *works))
 
 
 # -- runs ----------------------------------------------------------------------------------------
