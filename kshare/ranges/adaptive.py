@@ -209,11 +209,12 @@ def _relieved(pieces: list[_Piece], hot: int) -> list[_Piece]:
     piece = pieces[hot]
     stays = _Piece(piece.lo, piece.hi, piece.work, piece.sample)  # not to be tried again
     best, least = [*pieces[:hot], stays, *pieces[hot + 1 :]], piece.work
+    others = {(other.lo, other.hi) for other in pieces if other.lo != piece.lo}
     for parts in _ways_to_cut(piece, are_few=len(pieces) <= _FEW):
         split = [*pieces[:hot], *parts, *pieces[hot + 1 :]]
         while len(split) > len(pieces):
             split = _merged(split)
-        most = max(part.work for part in split if part not in pieces)
+        most = max(part.work for part in split if (part.lo, part.hi) not in others)
         if most < least:
             best, least = split, most
     return best

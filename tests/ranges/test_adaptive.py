@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from itertools import pairwise
 
 import pytest
@@ -322,6 +323,27 @@ def test_a_part_is_hot_wherever_the_part_of_one_key_is_among_them(
         works[hot] = 3000.0
         assert not is_even(parts(500.0, *works))
         assert not is_even(parts(5000.0, *works))
+
+
+def test_hot_ranges_are_relieved_without_comparing_all_with_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranges = split(WHOLE, 128)
+    observed = [
+        seen(part, 40.0 if n % 16 == 0 else 1.0, evenly(part)) for n, part in enumerate(ranges)
+    ]
+    compared = 0
+
+    def equal(_: object, __: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return False
+
+    # The module's name in its package is the function's.
+    monkeypatch.setattr(import_module("kshare.ranges.adaptive")._Piece, "__eq__", equal)
+    found = adapted(observed, len(ranges))
+    assert not set(ranges[::16]) & set(found)  # all hot ones were split
+    assert compared <= len(ranges)
 
 
 # -- runs ----------------------------------------------------------------------------------------
