@@ -33,6 +33,10 @@ PARITY = (
     "integration/test_variant_meaning.py",
     "integration/test_typed_variant.py",
     "integration/test_connect.py::test_typed_rows",
+    "integration/test_reused_frames.py::test_a_frame_ends_where_the_topic_did_at_its_first_action",
+    "integration/test_reused_frames.py::test_the_static_side_of_a_join_ends_where_its_topic_did",
+    "integration/test_reused_frames.py::test_a_frame_with_a_filter_is_planned_anew",
+    "integration/test_reused_frames.py::test_rows_that_are_collected_again_are_those_of_before",
     "integration/test_spark_versions.py",
 )
 SHORT = (

@@ -24,7 +24,12 @@ from kshare.assignment.interface.assignor import (
     TaskAssignor,
 )
 from kshare.assignment.interface.task_id import ProcessId, TaskId
-from kshare.assignment.loading import DEFAULT_TASK_ASSIGNOR, TASK_ASSIGNORS, load_task_assignor
+from kshare.assignment.loading import (
+    DEFAULT_TASK_ASSIGNOR,
+    TASK_ASSIGNORS,
+    answer_fault,
+    load_task_assignor,
+)
 from kshare.assignment.utils import (
     RackAwareOptimizationParams,
     default_standby_task_assignment,
@@ -334,9 +339,9 @@ def _assign(case: Case, state: ApplicationState) -> TaskAssignment:
     answer = assignor.assign(state)
     if not isinstance(answer, TaskAssignment):
         raise TypeError(f"the assignor answers {type(answer).__name__}; wanted TaskAssignment")
-    error = validate_task_assignment(state, answer)
+    error, what = answer_fault(state, answer)
     if error is not AssignmentError.NONE:
-        raise ValueError(f"the answer is not valid: {error.value}")
+        raise ValueError(f"the answer is not valid: {what}")
     return answer
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "TASK_ASSIGNORS",
     "Answer",
     "Outcome",
+    "answer_fault",
     "ask",
     "is_built_in",
     "load_task_assignor",
@@ -185,7 +186,7 @@ def ask(
         try:
             assignor = load()
             answer = assignor.assign(state)
-            found, what = _fault(state, answer)
+            found, what = answer_fault(state, answer)
         except Exception as fault:
             kind = "cannot answer" if isinstance(fault, TaskAssignmentException) else "failed"
             faults.append(f" {kind}: {shown_error(fault, configs)[0]}")
@@ -200,8 +201,11 @@ def ask(
     return Answer(None, tuple(faults), error, asked)
 
 
-def _fault(state: ApplicationState, answer: TaskAssignment) -> tuple[AssignmentError, str]:
-    """A fault of an answer, and its text."""
+def answer_fault(state: ApplicationState, answer: TaskAssignment) -> tuple[AssignmentError, str]:
+    """Return the error for which an answer cannot be used, and its text; NONE if it can be.
+
+    Beside Kafka's errors (:func:`validate_task_assignment`), each task has to be active somewhere.
+    """
     error = validate_task_assignment(state, answer)
     if error is not AssignmentError.NONE:
         return error, error.value
@@ -235,13 +239,11 @@ def notify(
     Returns:
         What went wrong, in words that follow the assignor's name.
     """
-    call = getattr(assignor, "on_assignment_computed", None)
-    # Those that inherit the method that does nothing need not be called.
-    if not call or getattr(call, "__func__", None) is TaskAssignor.on_assignment_computed:
-        return []
-    assignment, subscription = outcome()
     try:
-        call(assignment, subscription, error)
+        call = getattr(assignor, "on_assignment_computed", None)
+        # Those that inherit the method that does nothing need not be called.
+        if call and getattr(call, "__func__", None) is not TaskAssignor.on_assignment_computed:
+            call(*outcome(), error)
     except Exception as fault:
         shown, _ = shown_error(fault, configs)
         return [f": on_assignment_computed failed, which changes nothing: {shown}"]

@@ -352,11 +352,15 @@ def group_assignment(
         error: The result of :func:`validate_task_assignment` for it.
 
     Returns:
-        An empty assignment if the answer has an unknown process or task.
+        An empty assignment if the answer has an unknown process or task, whichever error of it is
+        the first.
     """
     if error in (AssignmentError.UNKNOWN_PROCESS_ID, AssignmentError.UNKNOWN_TASK_ID):
         return GroupAssignment()
-    inputs = _inputs(application_state)
+    inputs, processes = _inputs(application_state), application_state.states.keys()
+    for entry in task_assignment.assignment:  # validation ends at an earlier error
+        if entry.process_id not in processes or not entry.active | entry.standby <= inputs.keys():
+            return GroupAssignment()
     by_process: dict[ProcessId, list[KafkaStreamsAssignment]] = {}
     for entry in task_assignment.assignment:  # an invalid one may have a task in two roles
         by_process.setdefault(entry.process_id, []).append(entry)

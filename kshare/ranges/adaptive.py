@@ -9,7 +9,7 @@ Cost: linear in the ranges of a partition while they stay; quadratic in them whe
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final
 
 from kshare.core.hashing import HASH_SPACE, HashRange
@@ -83,11 +83,8 @@ def is_even(parts: Sequence[Sequence[RangeObservation]]) -> bool:
     """
     works, timed = _works([seen for part in parts for seen in part])
     left = iter(works)
-    wide = [
-        (sum(work for _, work in zip(part, left, strict=False)), part)
-        for part in parts
-        if sum(seen.hashes.width for seen in part) != 1
-    ]
+    summed = [(sum(islice(left, len(part))), part) for part in parts]
+    wide = [each for each in summed if sum(seen.hashes.width for seen in each[1]) != 1]
     if not wide:
         return True
     above = hot_above([work for work, _ in wide])
@@ -212,11 +209,12 @@ def _relieved(pieces: list[_Piece], hot: int) -> list[_Piece]:
     piece = pieces[hot]
     stays = _Piece(piece.lo, piece.hi, piece.work, piece.sample)  # not to be tried again
     best, least = [*pieces[:hot], stays, *pieces[hot + 1 :]], piece.work
+    others = {(other.lo, other.hi) for other in pieces if other.lo != piece.lo}
     for parts in _ways_to_cut(piece, are_few=len(pieces) <= _FEW):
         split = [*pieces[:hot], *parts, *pieces[hot + 1 :]]
         while len(split) > len(pieces):
             split = _merged(split)
-        most = max(part.work for part in split if part not in pieces)
+        most = max(part.work for part in split if (part.lo, part.hi) not in others)
         if most < least:
             best, least = split, most
     return best

@@ -187,6 +187,24 @@ def test_nobody_gets_anything_of_an_answer_that_is_not_understood(error: Assignm
     assert (found == GroupAssignment()) == unknown
 
 
+@pytest.mark.parametrize("error", AssignmentError)
+@pytest.mark.parametrize(
+    "entry",
+    [
+        KafkaStreamsAssignment(ProcessId("0"), active=frozenset([TaskId(0, 4)])),
+        KafkaStreamsAssignment(ProcessId("0"), standby=frozenset([TaskId(0, 4)])),
+        KafkaStreamsAssignment(ProcessId("1")),
+    ],
+    ids=["active", "standby", "process"],
+)
+def test_nobody_gets_anything_of_what_is_not_there_whatever_is_said_of_it_first(
+    entry: KafkaStreamsAssignment, error: AssignmentError
+) -> None:
+    known = KafkaStreamsAssignment(ProcessId("0"), frozenset([TaskId(0, 0)]))
+    found = group_assignment(state(("a",)), TaskAssignment((known, entry)), error)
+    assert found == GroupAssignment()
+
+
 def test_an_answer_can_hold_a_task_both_ways_only_in_two_entries() -> None:
     app = ApplicationState.of(
         [TaskInfo(TaskId(0, 0), True)], [KafkaStreamsState(ProcessId("1"), 1)]

@@ -151,7 +151,7 @@ def test_what_kafka_raises_for_is_an_answer(run: Run, case: dict[str, Any]) -> N
 
 
 class Upside(TaskAssignor):
-    """All to the last process; knows one fault by the number of tasks."""
+    """All to the last process; knows three faults by the number of tasks."""
 
     def assign(self, application_state: ApplicationState) -> TaskAssignment:
         *others, last = application_state.states
@@ -159,6 +159,8 @@ class Upside(TaskAssignor):
             raise KeyError("one")
         if len(application_state.all_tasks) == 2:
             return TaskAssignment(())
+        if len(application_state.all_tasks) == 3:
+            return TaskAssignment(tuple(map(KafkaStreamsAssignment, application_state.states)))
         # Entries of one process count together.
         held = [
             KafkaStreamsAssignment(last, frozenset([task])) for task in application_state.all_tasks
@@ -170,13 +172,15 @@ UPSIDE = ("--assignor", f"{__name__}:Upside")
 
 
 def test_another_assignor_answers_instead_and_its_faults_are_answers(run: Run) -> None:
-    some = [{**CASE, "tasks": CASE["tasks"][:count]} for count in (4, 1, 2)]
+    some = [{**CASE, "tasks": CASE["tasks"][:count]} for count in (4, 1, 2, 3)]
     code, out, _ = run(*UPSIDE, given="\n".join(map(json.dumps, some)))
-    whole, raised, invalid = map(json.loads, out.splitlines())
+    whole, raised, invalid, missing = map(json.loads, out.splitlines())
     assert code == 0
     assert len(whole["assignment"]["2"]["active"]) == 4
     assert raised["raises"] == "KeyError: 'one'"
     assert "MISSING_PROCESS_ID" in invalid["raises"]
+    # As a stream and a group refuse it, though Kafka does not.
+    assert missing["raises"].endswith("no member gets task 0_0 (UNKNOWN_TASK_ID)")
     _, out, _ = run(*UPSIDE, "--explain", given=json.dumps(CASE))
     assert "0 -> 4" in out
 

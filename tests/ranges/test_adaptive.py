@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from kshare.assignment import adaptive, round_robin
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, key_hash, split
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.slicing import PartitionLoad, RangeObservation, RangeRequest
+from kshare.ranges.adaptive import is_even
 
 T0 = TopicPartition("t", 0)
 SAMPLE = 200
@@ -297,6 +299,51 @@ def test_observations_that_overlap_are_no_fault() -> None:
     found = adapted(observed, 2)
     assert tiles(found)
     assert len(found) == 2
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_part_is_hot_wherever_the_part_of_one_key_is_among_them(
+    place: int, is_cut: bool, timed: bool
+) -> None:
+    """A key alone is no reason to move anything, however much work it has."""
+    ranges = [WHOLE] if not is_cut else split(WHOLE, 2)
+
+    def parts(key: float, *works: float) -> list[list[RangeObservation]]:
+        each = len(ranges)
+        listed = [[seen(part, work / each, timed=timed) for part in ranges] for work in works]
+        listed.insert(place, [seen(HashRange.of(KEYS[0]), key, timed=timed)])
+        return listed
+
+    assert is_even(parts(500.0, 300.0, 300.0, 300.0))
+    assert is_even(parts(5000.0, 300.0, 300.0, 300.0))
+    for hot in range(3):
+        works = [300.0] * 3
+        works[hot] = 3000.0
+        assert not is_even(parts(500.0, *works))
+        assert not is_even(parts(5000.0, *works))
+
+
+def test_hot_ranges_are_relieved_without_comparing_all_with_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranges = split(WHOLE, 128)
+    observed = [
+        seen(part, 40.0 if n % 16 == 0 else 1.0, evenly(part)) for n, part in enumerate(ranges)
+    ]
+    compared = 0
+
+    def equal(_: object, __: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return False
+
+    # The module's name in its package is the function's.
+    monkeypatch.setattr(import_module("kshare.ranges.adaptive")._Piece, "__eq__", equal)
+    found = adapted(observed, len(ranges))
+    assert not set(ranges[::16]) & set(found)  # all hot ones were split
+    assert compared <= len(ranges)
 
 
 # -- runs ----------------------------------------------------------------------------------------

@@ -295,7 +295,7 @@ class TaskAssignor(Protocol):
 
         Args:
             assignment: What each member gets. Of an answer that is asked for again: what it says,
-                or nothing if ``error`` is UNKNOWN_PROCESS_ID or UNKNOWN_TASK_ID.
+                or nothing if it has an unknown process or task, or ``error`` is UNKNOWN_TASK_ID.
             subscription: What each member brought to the rebalance.
             error: Why the answer was not used; NONE if it was, or if there was none.
         """

@@ -302,6 +302,11 @@ def test_what_an_assignor_sees_of_members() -> None:
             "gave an invalid answer: ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES",
             [AssignmentError.ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES] * 2,
         ),
+        (
+            "twice, then unknown",
+            "gave an invalid answer: ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES",
+            [AssignmentError.ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES] * 2,
+        ),
     ],
 )
 def test_a_wrong_answer_is_told_and_the_plan_is_that_of_always(
@@ -310,11 +315,13 @@ def test_a_wrong_answer_is_told_and_the_plan_is_that_of_always(
     def wrong(state: ApplicationState) -> TaskAssignment:
         right = to_the_first(state).assignment
         tasks = frozenset(state.all_tasks)
+        more = tasks | {TaskId(0, 99)}
         wrong: dict[str, Sequence[KafkaStreamsAssignment]] = {
             "misses": [replace(right[0], active=tasks - {min(tasks)}), *right[1:]],
             "unknown process": [*right, KafkaStreamsAssignment(ProcessId("nobody"))],
             "missing process": right[:-1],
             "twice": [right[0], *(replace(each, active=tasks) for each in right[1:])],
+            "twice, then unknown": [right[0], *(replace(each, active=more) for each in right[1:])],
         }
         if answer == "raises":
             raise LookupError("no idea")

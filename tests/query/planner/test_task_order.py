@@ -5,6 +5,7 @@ import pickle
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -259,6 +260,13 @@ def unknown_process(state: ApplicationState) -> TaskAssignment:
     )
 
 
+def all_twice_and_unknown(state: ApplicationState) -> TaskAssignment:
+    """The second fault is not the one that validation finds."""
+    first, *others = all_on_first(state).assignment
+    tasks = first.active | {TaskId(0, 99)}
+    return TaskAssignment((first, *(replace(other, active=tasks) for other in others)))
+
+
 @pytest.mark.parametrize(
     ("answer", "said", "told"),
     [
@@ -270,6 +278,9 @@ def unknown_process(state: ApplicationState) -> TaskAssignment:
             AssignmentError.MISSING_PROCESS_ID
         ]),
         (unknown_process, "UNKNOWN_PROCESS_ID", [AssignmentError.UNKNOWN_PROCESS_ID]),
+        (all_twice_and_unknown, "ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES", [
+            AssignmentError.ACTIVE_TASK_ASSIGNED_MULTIPLE_TIMES
+        ]),
     ],
 )  # fmt: skip
 def test_a_faulty_assignor_loses_nothing(
