@@ -1,26 +1,29 @@
 """``kshare doctor``: what it finds, and that it changes nothing."""
 
+import ast
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kshare
-from kshare.cli import main
+from kshare.cli import main, probe
 from kshare.cli.doctor import (
     examine_checkpoint,
     examine_compiled_code,
     examine_feedback,
     examine_java,
-    examine_workers,
 )
 from kshare.cli.doctor_cluster import examine_cluster
+from kshare.cli.doctor_workers import examine_workers
 from kshare.cli.findings import Finding
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, HashRange
@@ -105,24 +108,125 @@ def test_a_python_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "check", "level", "text"),
+    ("changes", "check", "text", "remedy"),
     [
-        ({"python": [3, 10, 2]}, "workers' Python", "red", "is Python 3.10.2"),
-        ({"python": [3, 99, 0]}, "workers' Python", "red", "Spark wants the same minor version"),
-        ({"pyspark": "3.5.6"}, "PySpark", "red", "3.5.6"),
-        ({"pyspark": "99.0.0"}, "PySpark", "red", "99.0.0 where workers run, "),
-        ({"pyspark": None}, "PySpark", "yellow", "Spark lends them its own"),
-        ({"kshare": None}, "kshare", "red", "format('kshare') will not be found"),
-        ({"kshare": "0.0.1"}, "kshare", "red", "0.0.1 where workers run"),
+        ({"python": [3, 10, 2]}, "workers' Python", "is Python 3.10.2", "needs Python 3.11"),
+        ({"python": [3, 99, 0]}, "workers' Python", "the same minor version", "let both be one"),
+        ({"pyspark": "3.5.6"}, "PySpark", "3.5.6", "-m pip install 'pyspark>=4.0'"),
+        (
+            {"pyspark": "99.0.0"},
+            "PySpark",
+            "99.0.0 where workers run, ",
+            f"-m pip install 'pyspark=={version('pyspark')}'",
+        ),
+        ({"pyspark": None}, "PySpark", "Spark lends them its own", "install it there"),
+        (
+            {"kshare": None},
+            "kshare",
+            "format('kshare') will not be found",
+            f"install kshare {kshare.__version__} for it",
+        ),
+        ({"kshare": "0.0.1"}, "kshare", "0.0.1 where workers run", "the same version in both"),
     ],
 )
-def test_what_is_wrong_with_it(
-    tmp_path: Path, changes: dict[str, Any], check: str, level: str, text: str
+def test_what_is_wrong_with_it_and_what_helps(
+    tmp_path: Path, changes: dict[str, Any], check: str, text: str, remedy: str
 ) -> None:
     found = workers(tmp_path, PYSPARK_PYTHON=answer(tmp_path, **changes))[check]
-    assert found.level == level
+    assert found.level == ("yellow" if changes == {"pyspark": None} else "red")
     assert text in found.text
-    assert found.remedy
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize("says", ["", "echo", "echo no", "echo 7", "echo '{}'"])
+def test_a_program_that_is_no_python(tmp_path: Path, says: str) -> None:
+    """Such as /bin/true; it ends well. The other checks go on."""
+    python = script(tmp_path, says)
+    (found,) = workers(tmp_path, PYSPARK_PYTHON=python).values()
+    assert (found.check, found.level) == ("workers' Python", "red")
+    assert found.text == f"{python} does not run: it ends without an answer, as no Python does"
+    assert found.remedy.startswith(f"see what {python} -c pass says in a shell; or ")
+
+
+def test_a_python_that_cannot_read_the_probe_is_too_old(tmp_path: Path) -> None:
+    python = script(tmp_path, "echo 'SyntaxError: future feature is not defined' >&2; exit 1")
+    (found,) = workers(tmp_path, PYSPARK_PYTHON=python).values()
+    assert found.remedy.startswith("kshare needs Python 3.11 or later: ")
+
+
+def test_bytes_that_are_no_text_are_no_fault_of_the_check(tmp_path: Path) -> None:
+    fails = script(tmp_path, "printf 'no \\377\\n' >&2; exit 3")
+    (found,) = workers(tmp_path, PYSPARK_PYTHON=fails).values()
+    assert found.text == f"{fails} does not run: no \ufffd"
+
+
+PROBE = Path(probe.__file__)
+
+
+def test_the_probe_runs_where_there_is_no_kshare(tmp_path: Path) -> None:
+    """As Spark's workers may run: without site packages, and without the folder of kshare."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-I", str(PROBE), "pyspark.worker", "json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["python"] == list(sys.version_info[:3])
+    assert (seen["kshare"], seen["pyspark"], seen["fault"]) == (None, None, "")
+    assert seen["origins"] == {"kshare": None, "json": json.__file__}
+
+
+def test_the_probe_is_read_by_a_python_that_is_too_old_for_kshare() -> None:
+    """Types are not looked at as it runs: ``str | None`` is none before Python 3.10."""
+    read = ast.parse(PROBE.read_text(encoding="utf-8"), feature_version=(3, 8))
+    futures = [each for each in read.body if isinstance(each, ast.ImportFrom)]
+    assert (futures[0].module, futures[0].names[0].name) == ("__future__", "annotations")
+
+
+def test_errors_that_have_no_text_hide_no_others(tmp_path: Path) -> None:
+    (tmp_path / "pyspark_mute.py").write_text(
+        "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\nraise Mute\n"
+    )
+    found = workers(tmp_path, PYSPARK_PYTHON=sys.executable)["data sources"]
+    assert "pyspark_mute: Mute: its text cannot be made: ValueError" in found.text
+
+
+def test_kshare_that_lacks_something_is_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of this folder is to blame: another one would not help."""
+    monkeypatch.chdir(tmp_path)
+    fault, origin = "ImportError: no mmh3", {"kshare": kshare.__file__}
+    python = answer(tmp_path, fault=fault, origins=origin)
+    found = workers(tmp_path, PYSPARK_PYTHON=python)["workers' imports"]
+    assert fault in found.text
+    assert found.remedy == (
+        f"install kshare again for {python}: something that it needs is missing"
+    )
+
+
+def test_no_check_ends_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not even with a fault of its own, amid what it has found."""
+
+    def one_then_none(_: Mapping[str, str]) -> Iterator[Finding]:
+        yield Finding("PySpark", "green", "is there")
+        raise IndexError("list index out of range")
+
+    def none(_: Mapping[str, str]) -> Finding:
+        raise UnicodeDecodeError("utf-8", b"", 0, 1, "no")
+
+    monkeypatch.setattr("kshare.cli.doctor.examine_workers", one_then_none)
+    monkeypatch.setattr("kshare.cli.doctor.examine_java", none)
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "PySpark: is there" in said
+    assert "red    workers' Python: this check has failed itself: IndexError: list index" in said
+    assert "red    Java: this check has failed itself: UnicodeDecodeError" in said
+    assert "compiled code: the reader's machine code loads" in said
 
 
 def test_without_pyspark_python_the_first_python_counts(tmp_path: Path) -> None:
