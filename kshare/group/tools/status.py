@@ -205,9 +205,7 @@ class GroupObserver:
 
     def read(self) -> GroupStatus:
         """The state of the group now; raises what :func:`group_status` does."""
-        known = self._offsets.snapshot()
-        self._offsets.check_known(known)
-        self._offsets.check_log(known)
+        known = self._offsets.checked()
         described = self._describer.describe([self._group])[self._group]
         table = OwnerTable.of(known.log, described)
         progress = {tp: each.progress for tp, each in known.committed().items()}
