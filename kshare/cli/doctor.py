@@ -21,7 +21,7 @@ from kshare.cli.connection import is_given, source_options
 from kshare.cli.doctor_cluster import examine_cluster
 from kshare.cli.doctor_workers import examine_workers, run_program
 from kshare.cli.features import Feature
-from kshare.cli.findings import Finding, text_of_finding
+from kshare.cli.findings import Finding, Level, text_of_finding
 from kshare.cli.output import Answer, say_block
 from kshare.cli.query import observed_status
 from kshare.cli.show import alarms, batches_text, late_rows, records_left
@@ -203,10 +203,11 @@ def examine_checkpoint(directory: str, kafka: KafkaConfig | None) -> Iterator[Fi
         directory: Its ``checkpointLocation``.
         kafka: How to reach the cluster; None to look at the checkpoint alone.
     """
+    warnings = list[str]()
     try:
         if kafka is not None:
             check_listening(kafka, COMMAND_SECONDS)
-        status = observed_status(directory, kafka)
+        status = observed_status(directory, kafka, warnings.append)
     except KafkaError as error:
         remedy = "repair what 'brokers' says; what follows is of the checkpoint alone"
         yield Finding("checkpoint on its brokers", "red", str(error), remedy)
@@ -215,6 +216,11 @@ def examine_checkpoint(directory: str, kafka: KafkaConfig | None) -> Iterator[Fi
     except KshareError as error:
         yield Finding("checkpoint", "red", str(error), "name the checkpointLocation of a query")
         return
+    if warnings:
+        lacks_logs = any(each.log is None for each in status.partitions)
+        remedy = "what follows is without these: see the findings of the cluster"
+        level: Level = "red" if lacks_logs else "yellow"
+        yield Finding("checkpoint on its brokers", level, "; ".join(warnings), remedy)
     faults = [
         f"{each.topic_partition}: {text}" for each in status.partitions for text in alarms(each)
     ]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kshare.cli.connection import log_topic, needed_kafka_config
-from kshare.cli.output import Answer, counted, text_table
+from kshare.cli.output import Answer, complain, counted, text_table
 from kshare.cli.show import CHUNKS_TEXT
 from kshare.group.tools.owners import host_info
 from kshare.group.tools.status import (
@@ -58,6 +58,8 @@ def _all(groups: Sequence[GroupSummary]) -> Answer:
 
 def _one(kafka: KafkaConfig, arguments: argparse.Namespace) -> Answer:
     status = group_status(kafka, arguments.group, log_topic(arguments, kafka))
+    for warning in status.warnings:
+        complain(f"warning: {warning}")
     if arguments.plot is not None:
         shown = [
             partition_status(tp, done, status.logs.get(tp)) for tp, done in status.progress.items()

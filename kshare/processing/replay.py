@@ -113,7 +113,7 @@ def place_of(message: Message) -> tuple[str, int, int] | None:
 
 
 def _texts(message: Message) -> list[str]:
-    """What the headers of a letter say, one text for each of :data:`HEADERS`."""
+    """The texts of a letter's headers, one for each of :data:`HEADERS`."""
     headers = dict(message.headers() or ())
     return [(headers.get(name) or b"").decode(errors="replace") for name in HEADERS]
 

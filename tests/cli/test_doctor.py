@@ -33,6 +33,7 @@ from kshare.core.region import Rectangle
 from kshare.errors import AuthorizationError
 from kshare.kafka.cluster import Cluster
 from kshare.kafka.examination import ExaminedCluster
+from kshare.kafka.parked_keys import ParkedKeys
 from kshare.kafka.topics import (
     INDIVIDUAL_COMMITS_TOPIC,
     LEDGER_TOPIC,
@@ -447,7 +448,9 @@ def offsets_log(folder: Path, watermark_ms: int, position: int = 3) -> str:
 def test_a_checkpoint(fake: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.produce("orders", [Record(b"k", b"v")] * 12, partition=0)
 
-    def at_timestamps(_: Cluster, asked: Mapping[TopicPartition, int]) -> dict[Any, int | None]:
+    def at_timestamps(
+        _: Cluster, asked: Mapping[TopicPartition, int], _on_fault: object
+    ) -> dict[Any, int | None]:
         """One record a second. librdkafka's mock does not look at times."""
         return {tp: ms // 1_000 if ms <= 11_000 else None for tp, ms in asked.items()}
 
@@ -491,7 +494,7 @@ def test_a_checkpoint_whose_last_batch_left_records(fake: FakeCluster, tmp_path:
 def fake_times(offset: int) -> Iterator[None]:
     """Brokers that find this offset for each time; librdkafka's mock does not look at times."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Cluster, "at_timestamps", lambda _, asked: dict.fromkeys(asked, offset))
+        patch.setattr(Cluster, "at_timestamps", lambda _, asked, *_on: dict.fromkeys(asked, offset))
         yield
 
 
@@ -507,6 +510,31 @@ def test_a_checkpoint_that_has_stopped_or_lost_records(fake: FakeCluster, tmp_pa
     assert "orders-0: BEYOND THE END" in found.text
     (found,) = examine_checkpoint(str(tmp_path / "none"), None)
     assert (found.level, found.remedy) == ("red", "name the checkpointLocation of a query")
+
+
+def test_what_brokers_do_not_say_hides_no_other_partition(
+    fake: FakeCluster, tmp_path: Path
+) -> None:
+    """Reading would wait for a partition without a leader; parked keys are another matter."""
+    fake.produce("orders", [Record(b"k", b"v")] * 12, partition=0)
+    ends = BatchOffsets({ORDERS: Progress.at(3), TopicPartition("orders", 1): Progress.at(0)})
+    directory = write_checkpoint(tmp_path, [ends], 0)
+    kafka = config(fake.bootstrap_servers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ParkedKeys, "parked", refused)
+        brokers, checkpoint = examine_checkpoint(directory, kafka)
+    assert (brokers.check, brokers.level) == ("checkpoint on its brokers", "yellow")
+    assert brokers.text == "parked keys are not known: not authorized"
+    assert checkpoint.level == "green"
+    fake.move_leader("orders", 1, None)
+    brokers, checkpoint = examine_checkpoint(directory, kafka)
+    assert brokers.level == "red"
+    assert brokers.text.startswith("cannot list offsets of orders-1 on ")
+    assert checkpoint.level == "green"
+
+
+def refused(_: ParkedKeys) -> None:
+    raise AuthorizationError("not authorized")
 
 
 def test_brokers_that_are_down_end_no_look_at_a_checkpoint(

@@ -197,7 +197,7 @@ def test_who_could_read_a_file_still_can_and_its_copy_too(tmp_path: Path) -> Non
 
 
 def test_files_stay_with_the_query_s_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What root replaces goes to whom it belonged: the new files, the copies and their folder."""
+    """Root gives the new files, the copies and their folder to whom the old ones belong."""
     given = set()
 
     def chown(of: Path | int, *owner: int) -> None:

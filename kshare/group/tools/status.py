@@ -95,11 +95,12 @@ class GroupStatus:
         members: The members that are alive, by their names.
         ranges: All key hashes of the partitions that the group reads, by partition, ascending.
         progress: What has been processed of each partition of which anything was committed.
-        logs: First offset and end of the partitions that exist.
+        logs: First offset and end of the partitions of which that is known.
         is_plain: Whether it assigns whole partitions, as a member is not a kshare consumer.
         chunks: What each member has of the partitions without key order, by its name.
         read_at: When its progress was read, in seconds of ``time.monotonic()``.
         keeps_log: False if its members are not in the log, and go by the coordinator alone.
+        warnings: Why the logs of other partitions are not known.
     """
 
     group: str
@@ -115,6 +116,7 @@ class GroupStatus:
     chunks: Mapping[TopicPartition, Mapping[str, LeaseShare]] = field(default_factory=dict)
     read_at: float = 0.0
     keeps_log: bool = True
+    warnings: tuple[str, ...] = ()
 
     def load_of(self, member: MemberStatus) -> "MemberLoad":
         """The load of a member."""
@@ -210,7 +212,8 @@ class GroupObserver:
         table = OwnerTable.of(known.log, described)
         progress = {tp: each.progress for tp, each in known.committed().items()}
         partitions = progress.keys() | {owner.partition for owner in table.owners}
-        logs = log_bounds(self._cluster, partitions)
+        warnings = list[str]()
+        logs = log_bounds(self._cluster, partitions, lambda error: warnings.append(str(error)))
         position, epoch = known.log.last_epoch or (None, None)
         return GroupStatus(
             group=self._group,
@@ -226,6 +229,7 @@ class GroupObserver:
             chunks=table.chunks,
             read_at=known.read_at,
             keeps_log=table.keeps_log,
+            warnings=tuple(warnings),
         )
 
     def close(self) -> None:
