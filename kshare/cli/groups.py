@@ -11,6 +11,7 @@ from kshare.group.tools.owners import host_info
 from kshare.group.tools.status import (
     GroupStatus,
     GroupSummary,
+    MemberLoad,
     MemberStatus,
     RangeLag,
     group_status,
@@ -129,7 +130,7 @@ def _as_text(status: GroupStatus) -> str:
         facts.append(f"lag {sum(known):,}")
     text = f"group {status.group}: {', '.join(facts)}\n"
     if status.members:
-        rows = [MEMBER_COLUMNS, *(_member_row(status, each) for each in status.members)]
+        rows = [MEMBER_COLUMNS, *(_member_row(*each) for each in status.loads())]
         text += "\n" + text_table(rows, right=(1, 2, 3, 4))
     if status.ranges:
         rows = [_RANGE_COLUMNS, *(_range_row(status, each) for each in status.ranges)]
@@ -137,8 +138,7 @@ def _as_text(status: GroupStatus) -> str:
     return text
 
 
-def _member_row(status: GroupStatus, each: MemberStatus) -> tuple[str, ...]:
-    load = status.load_of(each)
+def _member_row(each: MemberStatus, load: MemberLoad) -> tuple[str, ...]:
     return (
         f"  {each.member.name}",
         f"{load.ranges:,}" if load.ranges or load.leased is None else "",

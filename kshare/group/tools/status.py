@@ -118,18 +118,25 @@ class GroupStatus:
     keeps_log: bool = True
     warnings: tuple[str, ...] = ()
 
-    def load_of(self, member: MemberStatus) -> "MemberLoad":
-        """The load of a member."""
-        name = member.member.name
-        owned = [part for part in self.ranges if part.member == name]
-        known = [part.lag for part in owned if part.lag is not None]
-        shares = [of[name] for of in self.chunks.values() if name in of]
-        return MemberLoad(
-            ranges=len(owned),
-            lag=sum(known) if known else None,
-            leased=sum(share.leased for share in shares) if shares else None,
-            done=sum(share.done for share in shares) if shares else None,
-        )
+    def loads(self) -> Iterator[tuple[MemberStatus, "MemberLoad"]]:
+        """Each member, with its load."""
+        lags: dict[str | None, list[int | None]] = {}
+        for part in self.ranges:
+            lags.setdefault(part.member, []).append(part.lag)
+        shares: dict[str, list[LeaseShare]] = {}
+        for of_partition in self.chunks.values():
+            for name, share in of_partition.items():
+                shares.setdefault(name, []).append(share)
+        for member in self.members:
+            owned, leases = lags.get(member.member.name, []), shares.get(member.member.name, [])
+            known = [lag for lag in owned if lag is not None]
+            load = MemberLoad(
+                ranges=len(owned),
+                lag=sum(known) if known else None,
+                leased=sum(share.leased for share in leases) if leases else None,
+                done=sum(share.done for share in leases) if leases else None,
+            )
+            yield member, load
 
 
 @dataclass(frozen=True, slots=True)
