@@ -55,11 +55,14 @@ def judged(
     folder, origins = Path.cwd(), seen["origins"]
     imported = [file for name, file in files.items() if origins.get(name) == file]
     remedy, where = remedies(python, imported), f"of workers that start in {folder}"
+    again = f"install kshare again for {python}: something that it needs is missing"
+    if origins["kshare"] is None:  # its metadata alone is there
+        return "red", f"{where}: kshare is installed, and cannot be found", again
     origin, own = Path(origins["kshare"]).parent, Path(kshare.__file__).parent
     is_here = origin == folder / "kshare"
     if seen["fault"]:
         if not (imported or is_here):  # another folder would change nothing
-            remedy = f"install kshare again for {python}: something that it needs is missing"
+            remedy = again
         text = f"{where}: what kshare needs cannot be imported: {seen['fault']}"
         return "red", f"{text}{they_hide(imported)}", remedy
     if imported:

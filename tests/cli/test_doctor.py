@@ -199,13 +199,16 @@ def test_kshare_that_lacks_something_is_installed_again(
 ) -> None:
     """Nothing of this folder is to blame: another one would not help."""
     monkeypatch.chdir(tmp_path)
-    fault, origin = "ImportError: no mmh3", {"kshare": kshare.__file__}
-    python = answer(tmp_path, fault=fault, origins=origin)
-    found = workers(tmp_path, PYSPARK_PYTHON=python)["workers' imports"]
-    assert fault in found.text
-    assert found.remedy == (
-        f"install kshare again for {python}: something that it needs is missing"
-    )
+    remedy = "install kshare again for {}: something that it needs is missing"
+    for fault, origin, text in (
+        ("ImportError: no mmh3", kshare.__file__, "ImportError: no mmh3"),
+        ("", None, "kshare is installed, and cannot be found"),
+    ):
+        python = answer(tmp_path, fault=fault, origins={"kshare": origin})
+        found = workers(tmp_path, PYSPARK_PYTHON=python)
+        assert found["workers' imports"].text.endswith(text)
+        assert found["workers' imports"].remedy == remedy.format(python)
+        assert found["data sources"].level == "green"
 
 
 def test_no_check_ends_the_others(
