@@ -12,7 +12,8 @@ import pytest
 
 from integration.kafka import KafkaBroker
 from kshare.core.progress import TopicPartition
-from kshare.kafka.cluster import Cluster, TopicConfig
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.topic_config import TopicConfig
 from kshare.monitor.report import decode_report
 from kshare.options import SourceOptions, parse_options
 from kshare.query.planner import StreamPlanner

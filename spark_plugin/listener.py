@@ -79,6 +79,7 @@ def report_of(progress: Any) -> QueryReport | None:
         seconds=taken_ms / 1000,
         sources=sources,
         dropped_rows=sum(each.numRowsDroppedByWatermark for each in progress.stateOperators),
+        run=str(progress.runId),
     )
 
 

@@ -161,4 +161,6 @@ def _observed(run: _Run, end: BatchOffsets, options: Mapping[str, str]) -> "Stat
         planned_ms=run.planned_ms,
     )
     with closing(ParkedKeys(kafka)) as keys, closing(Cluster(kafka)) as cluster:
-        return query_status(checkpoint, cluster, keys.parked(), lambda _: None)
+        return query_status(
+            checkpoint, cluster, keys, lambda text: _log.info("what is unread: %s", text)
+        )

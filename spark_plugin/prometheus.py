@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from kshare.core.hashing import ALL_HASHES
@@ -84,6 +85,27 @@ _COUNTERS: Final[Table] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Dropped:
+    """The rows of a query that came behind its watermark.
+
+    Attributes:
+        run: The run of the last batch that was counted.
+        batch: The number of that batch.
+        rows: All rows.
+    """
+
+    run: str = ""
+    batch: int = -1
+    rows: int = 0
+
+    def with_(self, report: QueryReport) -> "_Dropped":
+        """Count a batch, unless that was counted: listeners share the registry."""
+        if report.run == self.run and report.batch <= self.batch:
+            return self
+        return _Dropped(report.run, report.batch, self.rows + report.dropped_rows)
+
+
 class ReportCollector(Collector):
     """Shows the newest report of each running query.
 
@@ -96,13 +118,13 @@ class ReportCollector(Collector):
         self._lock = threading.Lock()
         self._reports: dict[str, QueryReport] = {}
         self._too_many: set[str] = set()
-        self._dropped: Counter[str] = Counter()  # rows of a query that came behind its watermark
+        self._dropped: dict[str, _Dropped] = {}
 
     def show(self, report: QueryReport) -> None:
-        """Replace a query's report."""
+        """Replace a query's report; a batch counts once, however many listeners hear of it."""
         with self._lock:
             self._reports[report.query] = report
-            self._dropped[report.query] += report.dropped_rows
+            self._dropped[report.query] = self._dropped.get(report.query, _Dropped()).with_(report)
             count = _count(report)
             first = count > self.ranges_max and report.query not in self._too_many
             if first:
@@ -137,7 +159,7 @@ class ReportCollector(Collector):
             query = (unique or report.query,)
             values = {
                 "batch_duration_seconds": report.seconds,
-                "rows_dropped_by_watermark": dropped[report.query],
+                "rows_dropped_by_watermark": dropped[report.query].rows,
             }
             families.add(query, values)
             for source in report.sources:

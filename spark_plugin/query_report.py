@@ -65,6 +65,7 @@ class QueryReport:
         dropped_rows: Number of rows that stateful operators have dropped in the batch, as they came
             behind the watermark. Spark counts them after partial aggregation: one row may stand for
             thousands of records.
+        run: The id of the query's run, which each start has anew.
     """
 
     query: str
@@ -73,6 +74,7 @@ class QueryReport:
     seconds: float
     sources: tuple[SourceReport, ...]
     dropped_rows: int = 0
+    run: str = ""
 
     @property
     def partitions(self) -> Mapping[TopicPartition, PartitionReport]:

@@ -4,31 +4,28 @@ Guarantees: nothing is changed, and no check ends the others.
 """
 
 import argparse
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, ParamSpec
 
-from kshare._version import __version__
 from kshare.cli.arguments import FEATURES
 from kshare.cli.connection import is_given, source_options
 from kshare.cli.doctor_cluster import examine_cluster
+from kshare.cli.doctor_workers import examine_workers, run_program
 from kshare.cli.features import Feature
-from kshare.cli.findings import Finding, text_of_finding
+from kshare.cli.findings import Finding, Level, text_of_finding
 from kshare.cli.output import Answer, say_block
 from kshare.cli.query import observed_status
 from kshare.cli.show import alarms, batches_text, late_rows, records_left
-from kshare.cli.workers_imports import files_here, judged, they_hide
+from kshare.core.showing import shown_error
 from kshare.errors import KafkaError, KshareError
 from kshare.kafka.listening import COMMAND_SECONDS, check_listening
 from kshare.monitor.status import unchanged_text
@@ -46,16 +43,13 @@ __all__ = [
     "examine_feedback",
     "examine_java",
     "examine_system",
-    "examine_workers",
     "run",
 ]
 
+_P = ParamSpec("_P")
 _SPARK_SECONDS_MAX: Final = 180.0
 _SECONDS_MAX: Final = 60.0
-_KSHARE_PYTHON: Final = "export PYSPARK_PYTHON=$(command -v kshare-python)"
-_PYSPARK_MIN: Final = (4, 0)
 _JAVA_MIN: Final = 17
-_PROBE: Final = Path(__file__).with_name("probe.py")
 _THREADS: Final = (
     "a thread of your own calls spark_plugin.use_in_thread(spark) before it writes, else it finds "
     "no kshare"
@@ -99,23 +93,35 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     # All options first: a fault of theirs is no finding, and what was found would be lost with it.
     environment, registry = dict(os.environ), _registry(arguments)
     kafka = source_options(arguments).kafka if is_given(arguments) else None
-    yield from examine_workers(environment)
-    yield examine_java(environment)
-    yield examine_compiled_code()
-    yield from examine_system(this_system())
+    yield from _all_of("workers' Python", examine_workers, environment)
+    yield from _all_of("Java", examine_java, environment)
+    yield from _all_of("compiled code", examine_compiled_code)
+    yield from _all_of("system", examine_system, this_system())
     if arguments.spark:
-        yield _spark()
+        yield from _all_of("Spark", _spark)
     if arguments.checkpoint is not None:
-        yield from examine_checkpoint(arguments.checkpoint, kafka)
+        yield from _all_of("checkpoint", examine_checkpoint, arguments.checkpoint, kafka)
     if kafka is not None:
         asked = [Feature(name.replace("-", " ")) for name in arguments.feature or FEATURES[:1]]
-        yield from examine_cluster(kafka, arguments.topic, asked)
-        yield examine_feedback(kafka)
+        yield from _all_of("brokers", examine_cluster, kafka, arguments.topic, asked)
+        yield from _all_of("feedback", examine_feedback, kafka)
     if registry is not None:
         # Formats, and the registry's client: who asks for none of it does without.
         from kshare.cli.doctor_registry import examine_registry  # noqa: PLC0415
 
-        yield from examine_registry(registry, arguments.topic)
+        yield from _all_of("registry", examine_registry, registry, arguments.topic)
+
+
+def _all_of(
+    name: str, check: Callable[_P, Finding | Iterable[Finding]], *args: _P.args, **more: _P.kwargs
+) -> Iterator[Finding]:
+    """The findings of a check; one more if it fails: the others are not to blame."""
+    try:
+        found = check(*args, **more)
+        yield from [found] if isinstance(found, Finding) else found
+    except Exception as error:  # a program or a broker may say anything
+        text = f"this check has failed itself: {shown_error(error)}"
+        yield Finding(name, "red", text, "the fault is in kshare: please report this line")
 
 
 def _registry(arguments: argparse.Namespace) -> "RegistryConfig | None":
@@ -127,164 +133,24 @@ def _registry(arguments: argparse.Namespace) -> "RegistryConfig | None":
     return registry_config(arguments.registry, arguments.registry_config)
 
 
-def _run_program(
-    command: Sequence[str], environment: Mapping[str, str], *, seconds_max: float
-) -> subprocess.CompletedProcess[str]:
-    """Run a program, and take what it prints.
-
-    Raises:
-        OSError: It cannot be started.
-        subprocess.TimeoutExpired: It takes longer; it is ended.
-    """
-    return subprocess.run(  # noqa: S603 - what the user's environment names
-        command,
-        capture_output=True,
-        text=True,
-        timeout=seconds_max,
-        check=False,
-        env=dict(environment),
-    )
-
-
 def _spark() -> Finding:
     """Start a session, and let it look for the source as a query does."""
     try:
-        done = _run_program(
+        done = run_program(
             [sys.executable, "-c", _QUERY], os.environ, seconds_max=_SPARK_SECONDS_MAX
         )
     except subprocess.TimeoutExpired:
         text = f"no answer within {_SPARK_SECONDS_MAX:.0f} s"
         return Finding("Spark", "red", text, "run the same in a shell, and look at its log")
     if done.returncode == 0:
-        text = f"a session finds format('kshare'): {done.stdout.splitlines()[-1]}"
+        columns = (done.stdout.splitlines() or [""])[-1]
+        text = f"a session finds format('kshare'): {columns}"
         return Finding("Spark", "green", text, _THREADS)
     said = [line.strip() for line in done.stderr.splitlines()]
     faults = [line for line in said if re.search(r"\[[A-Z_]{5,}(\.[A-Z_]+)?\]|Error: ", line)]
     fault = faults[-1] if faults else ""
     remedy = "see the findings above, and docs/troubleshooting.md"
     return Finding("Spark", "red", (fault or "it failed")[:500], remedy)
-
-
-def examine_workers(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Look at the Python that Spark's workers will run, and at what it finds there.
-
-    Args:
-        environment: The environment variables that Spark will see.
-    """
-    given = environment.get("PYSPARK_PYTHON")
-    python = shutil.which(given or "python3", path=environment.get("PATH"))
-    if python is None:
-        text = (
-            f"PYSPARK_PYTHON={given} is no program" if given else "there is no python3 on the PATH"
-        )
-        yield Finding("workers' Python", "red", text, _KSHARE_PYTHON)
-        return
-    files = files_here()
-    try:
-        seen = _probe(python, environment, files)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        text = f"{python} does not run: {error}{they_hide(files.values())}"
-        yield Finding("workers' Python", "red", text, _KSHARE_PYTHON)
-        return
-    yield _python(python, seen, is_given=bool(given))
-    yield from _drivers_python(environment, seen)
-    yield _pyspark(seen)
-    yield from _kshare(python, seen)
-    if seen["kshare"] is not None and "origins" in seen:
-        yield Finding("workers' imports", *judged(python, seen, files))
-    yield _data_sources(seen)
-
-
-def _probe(python: str, environment: Mapping[str, str], names: Iterable[str]) -> dict[str, Any]:
-    """Start a process as Spark starts a daemon of workers, and let it look around."""
-    with tempfile.TemporaryDirectory(prefix="kshare-doctor-") as folder:
-        (Path(folder) / "kshare_probe.py").write_bytes(_PROBE.read_bytes())
-        path = [folder, *filter(None, [environment.get("PYTHONPATH")])]
-        done = _run_program(
-            [python, "-m", "kshare_probe", "pyspark.worker", *names],
-            {**environment, "PYTHONPATH": os.pathsep.join(path)},
-            seconds_max=_SECONDS_MAX,
-        )
-    if done.returncode:
-        raise OSError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
-    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return seen
-
-
-def _python(python: str, seen: Mapping[str, Any], *, is_given: bool) -> Finding:
-    found = ".".join(map(str, seen["python"]))
-    if tuple(seen["python"][:2]) < (3, 11):
-        text, remedy = f"{python} is Python {found}", "kshare needs Python 3.11 or later"
-        return Finding("workers' Python", "red", text, remedy)
-    if tuple(seen["python"][:2]) != sys.version_info[:2]:
-        here = ".".join(map(str, sys.version_info[:3]))
-        text = f"{python} is Python {found}, this one is {here}; Spark wants the same minor version"
-        return Finding("workers' Python", "red", text, _KSHARE_PYTHON)
-    if not is_given:
-        text = (
-            f"{python}, Python {found}: the first python3 on the PATH, as PYSPARK_PYTHON is not set"
-        )
-        return Finding("workers' Python", "yellow", text, _KSHARE_PYTHON)
-    return Finding("workers' Python", "green", f"{python}, Python {found}")
-
-
-def _drivers_python(environment: Mapping[str, str], seen: Mapping[str, Any]) -> Iterator[Finding]:
-    given = environment.get("PYSPARK_DRIVER_PYTHON")
-    if not given:
-        return
-    python = shutil.which(given, path=environment.get("PATH"))
-    if python is None:
-        text = f"PYSPARK_DRIVER_PYTHON={given} is no program"
-        yield Finding("driver's Python", "red", text, "give it the value of PYSPARK_PYTHON")
-    elif environment.get("PYSPARK_PYTHON") != given:
-        text = f"PYSPARK_DRIVER_PYTHON={given} is not PYSPARK_PYTHON ({seen['prefix']})"
-        yield Finding("driver's Python", "yellow", text, "give both the same value")
-
-
-def _pyspark(seen: Mapping[str, Any]) -> Finding:
-    found, here = seen["pyspark"], _installed("pyspark") or _installed("pyspark-client")
-    wanted = ".".join(map(str, _PYSPARK_MIN))
-    if found is None:
-        text = "is not installed where workers run; Spark lends them its own"
-        if here is None:
-            return Finding("PySpark", "red", "is not installed", f"pip install 'pyspark>={wanted}'")
-        return Finding("PySpark", "yellow", text, "install it there, too: queries start faster")
-    if tuple(map(int, re.findall(r"\d+", found)[:2])) < _PYSPARK_MIN:
-        return Finding("PySpark", "red", found, f"kshare needs PySpark {wanted} or later")
-    if here is not None and here != found:
-        text = f"{found} where workers run, {here} here"
-        return Finding("PySpark", "red", text, "install the same version in both")
-    return Finding("PySpark", "green", found)
-
-
-def _kshare(python: str, seen: Mapping[str, Any]) -> Iterator[Finding]:
-    found = seen["kshare"]
-    if found is None:
-        text = f"is not installed for {python}: format('kshare') will not be found"
-        yield Finding("kshare", "red", text, _KSHARE_PYTHON)
-    elif found != __version__:
-        text = f"{found} where workers run, {__version__} here"
-        yield Finding("kshare", "red", text, "install the same version in both")
-    else:
-        yield Finding("kshare", "green", found)
-
-
-def _data_sources(seen: Mapping[str, Any]) -> Finding:
-    if not seen["broken"]:
-        return Finding("data sources", "green", "all modules named pyspark_* can be imported")
-    broken = "; ".join(f"{name}: {why}" for name, why in sorted(seen["broken"].items()))
-    remedy = f"repair or uninstall {', '.join(sorted(seen['broken']))}"
-    if seen["broken"].keys() == {"pyspark_kshare"}:  # on the path, as in a clone, and no more
-        remedy = _KSHARE_PYTHON
-    text = f"Spark finds no Python data source while one of them fails: {broken}"
-    return Finding("data sources", "red", text, remedy)
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def examine_java(environment: Mapping[str, str]) -> Finding:
@@ -296,7 +162,7 @@ def examine_java(environment: Mapping[str, str]) -> Finding:
     if java is None:
         return Finding("Java", "red", "there is none", remedy)
     try:
-        done = _run_program([java, "-version"], environment, seconds_max=_SECONDS_MAX)
+        done = run_program([java, "-version"], environment, seconds_max=_SECONDS_MAX)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("Java", "red", f"{java} does not run: {error}", remedy)
     match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
@@ -337,10 +203,11 @@ def examine_checkpoint(directory: str, kafka: KafkaConfig | None) -> Iterator[Fi
         directory: Its ``checkpointLocation``.
         kafka: How to reach the cluster; None to look at the checkpoint alone.
     """
+    warnings = list[str]()
     try:
         if kafka is not None:
             check_listening(kafka, COMMAND_SECONDS)
-        status = observed_status(directory, kafka)
+        status = observed_status(directory, kafka, warnings.append)
     except KafkaError as error:
         remedy = "repair what 'brokers' says; what follows is of the checkpoint alone"
         yield Finding("checkpoint on its brokers", "red", str(error), remedy)
@@ -349,6 +216,11 @@ def examine_checkpoint(directory: str, kafka: KafkaConfig | None) -> Iterator[Fi
     except KshareError as error:
         yield Finding("checkpoint", "red", str(error), "name the checkpointLocation of a query")
         return
+    if warnings:
+        lacks_logs = any(each.log is None for each in status.partitions)
+        remedy = "what follows is without these: see the findings of the cluster"
+        level: Level = "red" if lacks_logs else "yellow"
+        yield Finding("checkpoint on its brokers", level, "; ".join(warnings), remedy)
     faults = [
         f"{each.topic_partition}: {text}" for each in status.partitions for text in alarms(each)
     ]

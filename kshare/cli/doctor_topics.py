@@ -9,10 +9,10 @@ from kshare.cli.findings import Finding, Level
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.group.config.table import LOG_SEGMENT_BYTES
 from kshare.group.log.topic import OFFSETS_PARTITIONS, log_spec
-from kshare.kafka.cluster import TopicConfig
 from kshare.kafka.parked_keys import ParkedKeys
 from kshare.kafka.policies import Policies
 from kshare.kafka.service import DryRun, Outcome, Replicas
+from kshare.kafka.topic_config import TopicConfig
 from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC, TopicSpec
 from kshare.query.produce.ledger import LEDGER_SPEC
 

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from kshare.cli.connection import log_topic, needed_kafka_config
-from kshare.cli.output import Answer, counted, text_table
+from kshare.cli.output import Answer, complain, counted, text_table
 from kshare.cli.show import CHUNKS_TEXT
 from kshare.group.tools.owners import host_info
 from kshare.group.tools.status import (
     GroupStatus,
     GroupSummary,
+    MemberLoad,
     MemberStatus,
     RangeLag,
     group_status,
@@ -58,6 +59,8 @@ def _all(groups: Sequence[GroupSummary]) -> Answer:
 
 def _one(kafka: KafkaConfig, arguments: argparse.Namespace) -> Answer:
     status = group_status(kafka, arguments.group, log_topic(arguments, kafka))
+    for warning in status.warnings:
+        complain(f"warning: {warning}")
     if arguments.plot is not None:
         shown = [
             partition_status(tp, done, status.logs.get(tp)) for tp, done in status.progress.items()
@@ -127,7 +130,7 @@ def _as_text(status: GroupStatus) -> str:
         facts.append(f"lag {sum(known):,}")
     text = f"group {status.group}: {', '.join(facts)}\n"
     if status.members:
-        rows = [MEMBER_COLUMNS, *(_member_row(status, each) for each in status.members)]
+        rows = [MEMBER_COLUMNS, *(_member_row(*each) for each in status.loads())]
         text += "\n" + text_table(rows, right=(1, 2, 3, 4))
     if status.ranges:
         rows = [_RANGE_COLUMNS, *(_range_row(status, each) for each in status.ranges)]
@@ -135,8 +138,7 @@ def _as_text(status: GroupStatus) -> str:
     return text
 
 
-def _member_row(status: GroupStatus, each: MemberStatus) -> tuple[str, ...]:
-    load = status.load_of(each)
+def _member_row(each: MemberStatus, load: MemberLoad) -> tuple[str, ...]:
     return (
         f"  {each.member.name}",
         f"{load.ranges:,}" if load.ranges or load.leased is None else "",

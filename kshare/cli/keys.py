@@ -16,6 +16,7 @@ from kshare.cli.show import parked_json, parked_text
 from kshare.core.listing import show_key
 from kshare.group.log.retry_log import RetryLog
 from kshare.group.log.topic import log_table
+from kshare.group.tools.offsets import GroupOffsets
 from kshare.kafka.cluster import Cluster
 from kshare.kafka.parked_keys import ParkedKeys
 from kshare.options import KafkaConfig, Subscribe
@@ -75,11 +76,15 @@ def _unpark(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
 
 def _release(kafka: KafkaConfig, arguments: argparse.Namespace) -> int:
     """Let a group's processors handle the records of keys again that follow a dead letter."""
-    table = log_table(kafka, log_topic(arguments, kafka), arguments.group)
-    with closing(RetryLog(table, arguments.group)) as retry_log:
+    log = log_topic(arguments, kafka)
+    with closing(RetryLog(log_table(kafka, log, arguments.group), arguments.group)) as retry_log:
+        kept = retry_log.read().sequences
+        if not kept:
+            with GroupOffsets(arguments.group, kafka, log) as offsets:
+                offsets.checked()  # a misspelt group has none, and neither has another log
         sequences = [
             (partition, key)
-            for partition, key in retry_log.read().sequences
+            for partition, key in kept
             if partition.topic == arguments.topic and key in arguments.keys
         ]
         for partition, key in sequences:

@@ -19,7 +19,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answe
     kafka = needed_kafka_config(parser, arguments)
     is_drop = arguments.action == "drop"
     with LedgerRecord(kafka, arguments.query, arguments.ledger_topic or LEDGER_TOPIC) as record:
-        said, is_damaged = "nothing", False
+        said, is_damaged, state = "nothing", False, None
         try:
             state = record.read()
         # Of the record alone: what Kafka refused, or left unanswered, says nothing of it.
@@ -29,11 +29,14 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answe
             if state is not None:
                 rows = f"{state.rows:,}" if state.entries else "an unknown number of"
                 said = f"batch {state.batch} of run {state.run}, with {rows} rows"
-        if is_drop and not arguments.dry_run:
+        is_there = is_damaged or state is not None
+        is_dropped = is_drop and is_there and not arguments.dry_run
+        if is_dropped:
             record.drop()
-    is_dropped = is_drop and not arguments.dry_run
     fields = {"query": arguments.query, "said": said, "damaged": is_damaged, "dropped": is_dropped}
     text = line_of(f"query {arguments.query}: {said}")
-    if is_drop:
+    if is_drop and not is_there:  # the id may be misspelt
+        text += "nothing to delete\n"
+    elif is_drop:
         text += "deleted\n" if is_dropped else "nothing was changed (--dry-run)\n"
     return Answer(fields, text, int(is_damaged and not is_drop))

@@ -57,10 +57,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answe
             return _reset(arguments, offsets, to)
         if arguments.action == "drop":
             return _drop(arguments, offsets)
-        known = offsets.snapshot()
-        offsets.check_known(known)
-        offsets.check_log(known)
-        return _list(kafka, arguments, known.committed())
+        return _list(kafka, arguments, offsets.checked().committed())
 
 
 def _reset(arguments: argparse.Namespace, offsets: GroupOffsets, to: ResetTo) -> Answer:

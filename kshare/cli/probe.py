@@ -1,10 +1,14 @@
 """Run by the Python that Spark's workers use, which may have no kshare: the standard library alone.
 
+And of that nothing that Python 3.8 lacks: a Python that is too old answers, and so is named.
+
 It is run as Spark runs a daemon of workers: ``python -m MODULE pyspark.worker``, with names of
 modules behind it. It prints one line of JSON: what there is of Python, PySpark and kshare; which of
 the modules that Spark imports to find data sources cannot be imported; where the named modules are;
 what fails of what planners and tasks import.
 """
+
+from __future__ import annotations
 
 import importlib
 import importlib.util
@@ -13,10 +17,9 @@ import pkgutil
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-from kshare.core.showing import shown_error
-
 __all__ = ["main"]
 
+_MOST = 1_000
 _WORKER = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.plan_data_source_read")
 _KSHARE = ("kshare.query.produce", "kshare.kafka.cluster", "kshare.read.reader.read_slice")
 _PLUGIN = (
@@ -34,7 +37,7 @@ def main() -> None:
             try:
                 importlib.import_module(module.name)
             except BaseException as error:
-                broken[module.name] = shown_error(error)
+                broken[module.name] = _shown(error)
     line = json.dumps(
         {
             "python": list(sys.version_info[:3]),
@@ -67,8 +70,17 @@ def _fault() -> str:
             importlib.import_module(name)
         importlib.import_module("kshare.read.decode.kernel_library").locate()
     except BaseException as error:
-        return shown_error(error)
+        return _shown(error)
     return ""
+
+
+def _shown(error: BaseException) -> str:
+    """The class of an error and its text; a class of others may have none."""
+    try:
+        text = str(error)[:_MOST]
+    except BaseException as fault:
+        text = f"its text cannot be made: {type(fault).__name__}"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _version(name: str) -> str | None:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 
@@ -10,11 +10,11 @@ from kshare.core.live import decode_live
 from kshare.core.open_batch import open_ranges, read_so_far
 from kshare.core.progress import TopicPartition
 from kshare.core.range_end import RangeId
-from kshare.errors import DataLossError, KafkaError, UnknownTopicError
+from kshare.errors import DataLossError, KafkaError
 from kshare.kafka.cluster import Cluster
 from kshare.kafka.end_log import EndLog
 from kshare.kafka.examination import log_bounds
-from kshare.kafka.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
+from kshare.kafka.parked_keys import ParkedKeys
 from kshare.monitor.status import Checkpoint, Source, Status, describe, read_checkpoint
 from kshare.options import KafkaConfig
 
@@ -26,14 +26,14 @@ _log = logging.getLogger(__name__)
 def observed_status(
     directory: str,
     kafka: KafkaConfig | None,
-    on_missing: Callable[[UnknownTopicError], object] = lambda _: None,
+    on_warning: Callable[[str], object] = lambda _: None,
 ) -> Status:
     """Look at a query once.
 
     Args:
         directory: Its ``checkpointLocation``.
         kafka: How to reach the cluster; None to look at the checkpoint alone.
-        on_missing: Called for each topic that does not exist.
+        on_warning: As of :func:`query_status`.
 
     Raises:
         CheckpointError: The checkpoint cannot be read.
@@ -44,7 +44,7 @@ def observed_status(
         return describe(checkpoint)
     checkpoint = with_ends(checkpoint, kafka)
     with closing(ParkedKeys(kafka)) as keys, closing(Cluster(kafka)) as cluster:
-        return query_status(checkpoint, cluster, keys.parked(), on_missing)
+        return query_status(checkpoint, cluster, keys, on_warning)
 
 
 def with_ends(checkpoint: Checkpoint, kafka: KafkaConfig) -> Checkpoint:
@@ -83,56 +83,37 @@ def _seen(source: Source, kafka: KafkaConfig, is_done: bool) -> Source:
 def query_status(
     checkpoint: Checkpoint,
     cluster: Cluster,
-    parked: Mapping[ParkedKey, ParkedInfo],
-    on_missing: Callable[[UnknownTopicError], object],
+    keys: ParkedKeys,
+    on_warning: Callable[[str], object],
 ) -> Status:
-    """Compare a query's checkpoint with its cluster.
+    """Compare a query's checkpoint with its cluster, as far as that is known.
 
     Args:
         checkpoint: What the checkpoint says.
         cluster: The cluster.
-        parked: The parked keys.
-        on_missing: Called for each topic that does not exist.
+        keys: The list of the parked keys.
+        on_warning: Called with a text for each topic and partition of which nothing is known: it
+            does not exist, does not answer, or may not be described; and if parked keys are not.
 
     Raises:
-        KafkaError: The cluster did not answer, or refused.
+        KafkaError: The cluster did not answer, or refused all.
     """
+
+    def on_fault(error: KafkaError) -> None:
+        on_warning(str(error))
+
+    def at(time_ms: int, asked: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offsets that are not older than a time; the logs' ends if all are."""
+        found = cluster.at_timestamps(dict.fromkeys(asked, time_ms), on_fault)
+        return {tp: logs[tp][1] if offset is None else offset for tp, offset in found.items()}
+
     wanted = {partition for source in checkpoint.sources for partition in source.done}
-    logs = log_bounds(cluster, wanted, on_missing)
+    logs = log_bounds(cluster, wanted, on_fault)  # first: it says if nothing answers
+    limited = {tp for source in checkpoint.sources for tp in source.planned.limits if tp in logs}
     return describe(
         checkpoint,
         logs,
-        parked,
-        _watermark_at(checkpoint, cluster, logs),
-        _planned_at(checkpoint, cluster, logs),
+        keys.known(on_warning),
+        at(checkpoint.watermark_ms, limited) if checkpoint.can_drop_late_rows else None,
+        at(checkpoint.planned_ms, logs) if checkpoint.is_done and checkpoint.planned_ms else None,
     )
-
-
-def _watermark_at(
-    checkpoint: Checkpoint, cluster: Cluster, logs: Mapping[TopicPartition, tuple[int, int]]
-) -> dict[TopicPartition, int] | None:
-    """The first offset of each partition that is not older than the query's watermark."""
-    if not checkpoint.can_drop_late_rows:
-        return None
-    asked = {tp for source in checkpoint.sources for tp in source.planned.limits if tp in logs}
-    return _at(checkpoint.watermark_ms, asked, cluster, logs)
-
-
-def _planned_at(
-    checkpoint: Checkpoint, cluster: Cluster, logs: Mapping[TopicPartition, tuple[int, int]]
-) -> dict[TopicPartition, int] | None:
-    """The first offset of each partition that is not older than the newest batch, if it is done."""
-    if not checkpoint.is_done or not checkpoint.planned_ms:
-        return None
-    return _at(checkpoint.planned_ms, logs, cluster, logs)
-
-
-def _at(
-    time_ms: int,
-    asked: Iterable[TopicPartition],
-    cluster: Cluster,
-    logs: Mapping[TopicPartition, tuple[int, int]],
-) -> dict[TopicPartition, int]:
-    """The first offset of partitions that is not older than a time; the log's end if all are."""
-    found = cluster.at_timestamps(dict.fromkeys(asked, time_ms))
-    return {tp: logs[tp][1] if offset is None else offset for tp, offset in found.items()}

@@ -71,7 +71,10 @@ def _is_agreed(parser: argparse.ArgumentParser, counts: Mapping[str, int]) -> bo
 
 
 def _release(kafka: KafkaConfig, arguments: argparse.Namespace, replay: Replay) -> int:
-    with closing(Release(replay, arguments.group, log_topic(arguments, kafka))) as release:
+    # Not those that letters name: keys are held, too, whose letters are gone.
+    topics = arguments.topics or None
+    log = log_topic(arguments, kafka)
+    with closing(Release(replay, arguments.group, log, topics)) as release:
         found = 0
         for partition, key, letters, is_seen in release.run():
             found += 1

@@ -92,9 +92,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Answe
         parser.error("--slowest reads the waiting records: give --bootstrap-servers")
     now = time.time()
     kafka = kafka_config(arguments) if is_given(arguments) else None
-    status = observed_status(
-        arguments.checkpoint, kafka, lambda error: complain(f"warning: {error}")
-    )
+    status = observed_status(arguments.checkpoint, kafka, lambda text: complain(f"warning: {text}"))
     behind = _behind(status, arguments) if arguments.slowest else None
     if arguments.plot is not None:
         draw(status, arguments.plot, now)

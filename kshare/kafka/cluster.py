@@ -2,9 +2,10 @@
 
 Guarantees: every call ends within ``default.api.timeout.ms``, tried as often as
 ``fetchOffset.numRetries`` says, with an answer for all that was asked or an error that says why
-not. A fault that waiting does not repair (a login, a certificate, the wrong ``security.protocol``)
-ends it within 30 s. Offsets of a partition are refused only if two listings in a row lack it: one
-broker may not have heard of it yet.
+not. Who names ``on_fault`` hears that for each topic or partition, and gets the others' answers,
+after three seconds at most. A fault that waiting does not repair (a login, a certificate, the wrong
+``security.protocol``) ends it within 30 s. Offsets of a partition are refused only if two listings
+in a row lack it: one broker may not have heard of it yet.
 
 Cost: one or two round trips a call, for any number of partitions. Nothing is opened before the
 first call, so an object may be made before a fork.
@@ -14,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 from weakref import ref
 
@@ -37,10 +38,11 @@ from kshare.kafka.client import (
 )
 from kshare.kafka.protocol.error_codes import PASSING, Kind
 from kshare.kafka.protocol.retry import Clock, RetryDeadline, retry_backoff
+from kshare.kafka.topic_config import TopicConfig
 from kshare.kafka.topics import is_internal
 from kshare.options import Assign, KafkaConfig, Subscribe, SubscribePattern
 
-__all__ = ["Cluster", "TopicConfig"]
+__all__ = ["Cluster", "OnFault"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,60 +56,16 @@ _NO_ID: Final = (str(None), str(Uuid(0, 0)))
 _NOT_TRIED_AGAIN: Final = (AuthenticationError, AuthorizationError, UnknownTopicError)
 
 _Answer = TypeVar("_Answer")
+_Answers = TypeVar("_Answers", bound=Collection[Any])
 _Subject: TypeAlias = tuple[str | None, int | None]
 """The topic and partition that an error is about; None if it is about more."""
 
 
-_SEGMENT_BYTES, _BATCH_BYTES = 1 << 30, (1 << 20) + 12  # Kafka's defaults
-
-
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
-    """The part of a topic's configuration that says what becomes of its records.
-
-    Attributes:
-        compacted: Whether records vanish when a later one has the same key.
-        retention_ms: Age at which records are deleted; None if age does not matter.
-        log_append_time: Whether brokers stamp records on arrival; if not, producers do.
-        retention_bytes: Size down to which a partition's oldest segments are deleted; None if size
-            does not matter.
-        segment_bytes: Maximum size of a segment.
-        batch_bytes: Maximum size of a batch of records.
-        compaction_lag_ms: Age below which no record vanishes.
-    """
-
-    compacted: bool
-    retention_ms: int | None
-    log_append_time: bool = False
-    retention_bytes: int | None = None
-    segment_bytes: int = _SEGMENT_BYTES
-    batch_bytes: int = _BATCH_BYTES
-    compaction_lag_ms: int = 0
-
-    @property
-    def deletes_last_values(self) -> bool:
-        """True if the last record of a key may vanish: the topic is no table."""
-        return not self.compacted or (self.retention_ms, self.retention_bytes) != (None, None)
-
-    @classmethod
-    def of(cls, values: Mapping[str, str | None]) -> "TopicConfig":
-        """Read the values of a topic's configuration, as DescribeConfigs names them."""
-        cleanup = values.get("cleanup.policy") or "delete"
-        deletes = "delete" in cleanup
-
-        def limit(name: str) -> int | None:
-            value = int(values.get(name) or -1)
-            return value if deletes and value >= 0 else None
-
-        return cls(
-            compacted="compact" in cleanup,
-            retention_ms=limit("retention.ms"),
-            log_append_time=values.get("message.timestamp.type") == "LogAppendTime",
-            retention_bytes=limit("retention.bytes"),
-            segment_bytes=int(values.get("segment.bytes") or _SEGMENT_BYTES),
-            batch_bytes=int(values.get("max.message.bytes") or _BATCH_BYTES),
-            compaction_lag_ms=int(values.get("min.compaction.lag.ms") or 0),
-        )
+OnFault: TypeAlias = Callable[[KafkaError], object]
+"""Called with the error of a topic or partition that is left out."""
+_Faults: TypeAlias = dict[Any, KafkaError]  # by the part of a request that is left out
+_BRIEF_SECONDS: Final = 3.0
+"""Longest time to ask for what is left out then. A new leader is elected within it, mostly."""
 
 
 class Cluster:
@@ -155,6 +113,25 @@ class Cluster:
                 found = self._attempted(lambda: self._matching(topics))
         return tuple(sorted(found))
 
+    def known_partitions(
+        self, topics: Collection[str], on_fault: OnFault
+    ) -> tuple[TopicPartition, ...]:
+        """The partitions of those topics that exist and may be described, sorted.
+
+        Raises:
+            KafkaError: The cluster did not answer in time, or refused for all that exist.
+        """
+        if not topics:
+            return ()
+
+        def on_topic(fault: KafkaError) -> object:
+            if isinstance(fault, UnknownTopicError):
+                fault = self._with_nearest(fault)
+            return on_fault(fault)
+
+        ask = partial(self._describe, sorted({*topics}))
+        return tuple(sorted(self._known(ask, on_topic)))
+
     def topic_ids(self) -> Mapping[str, str]:
         """The ids of topics, as :meth:`partitions` has found them last."""
         return self._topic_ids
@@ -185,29 +162,39 @@ class Cluster:
             for partition in topic.partitions
         }
 
-    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def earliest(
+        self, partitions: Iterable[TopicPartition], on_fault: OnFault | None = None
+    ) -> dict[TopicPartition, int]:
         """The first offset that each partition's log holds.
+
+        Args:
+            partitions: The partitions.
+            on_fault: Called with the fault of a partition; the others are returned. None: the first
+                one is raised.
 
         Raises:
             UnknownTopicError: A partition does not exist.
             KafkaError: The cluster did not answer in time (so for a partition that has no leader
-                for so long), or refused. The other methods that ask for offsets raise the same.
+                for so long), or refused. With ``on_fault``: so for all of them.
+
+        The other methods that ask for offsets take and raise the same.
         """
         spec: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-        return self._offsets(dict.fromkeys(partitions, spec))
+        return self._offsets(dict.fromkeys(partitions, spec), on_fault)
 
-    def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def latest(
+        self, partitions: Iterable[TopicPartition], on_fault: OnFault | None = None
+    ) -> dict[TopicPartition, int]:
         """The end of each partition: its high watermark; ``read_committed``: last stable offset."""
         spec: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        return self._offsets(dict.fromkeys(partitions, spec))
+        return self._offsets(dict.fromkeys(partitions, spec), on_fault)
 
     def at_timestamps(
-        self, timestamps_ms: Mapping[TopicPartition, int]
+        self, timestamps_ms: Mapping[TopicPartition, int], on_fault: OnFault | None = None
     ) -> dict[TopicPartition, int | None]:
         """The first offset of a record that is not older; None if all records are older."""
-        offsets = self._offsets(
-            {tp: OffsetSpec.for_timestamp(time_ms) for tp, time_ms in timestamps_ms.items()}
-        )
+        specs = {tp: OffsetSpec.for_timestamp(time_ms) for tp, time_ms in timestamps_ms.items()}
+        offsets = self._offsets(specs, on_fault)
         return {tp: offset if offset >= 0 else None for tp, offset in offsets.items()}
 
     def topic_configs(self, topics: Collection[str]) -> dict[str, TopicConfig]:
@@ -301,7 +288,9 @@ class Cluster:
         action = f"list the topics of {pattern}"
         return deadline.retried(_log, action, step, lambda e: isinstance(e, UnknownTopicError))
 
-    def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
+    def _offsets(
+        self, specs: Mapping[TopicPartition, OffsetSpec], on_fault: OnFault | None
+    ) -> dict[TopicPartition, int]:
         wanted = {RdTopicPartition(*tp): spec for tp, spec in specs.items()}
         if not wanted:
             return {}
@@ -311,7 +300,11 @@ class Cluster:
             else IsolationLevel.READ_UNCOMMITTED
         )
         request = self._list_offsets(wanted, level)
-        answers = self._attempted(lambda: self._ask(request, "list offsets", self._deadline()))
+        ask = partial(self._ask, request, "list offsets")
+        if on_fault is None:
+            answers = self._attempted(lambda: ask(self._deadline()))
+        else:
+            answers = self._known(ask, on_fault)
         return {
             TopicPartition(asked.topic, asked.partition): answer.offset
             for asked, answer in answers.items()
@@ -340,9 +333,11 @@ class Cluster:
 
         return request
 
-    def _describe(self, topics: Collection[str], deadline: RetryDeadline) -> set[TopicPartition]:
+    def _describe(
+        self, topics: Collection[str], deadline: RetryDeadline, left_out: _Faults | None = None
+    ) -> set[TopicPartition]:
         """The partitions that topics have by the cluster's metadata, with a leader or without."""
-        described = self._described(topics, deadline)
+        described = self._described(topics, deadline, left_out)
         ids = {name: str(topic.topic_id) for name, topic in described.items()}
         self._topic_ids |= {name: id_ for name, id_ in ids.items() if id_ not in _NO_ID}
         return {
@@ -351,24 +346,67 @@ class Cluster:
             for partition in topic.partitions
         }
 
-    def _described(self, topics: Collection[str], deadline: RetryDeadline) -> dict[str, Any]:
+    def _described(
+        self, topics: Collection[str], deadline: RetryDeadline, left_out: _Faults | None = None
+    ) -> dict[str, Any]:
         return self._ask(
             lambda client, seconds: client.describe_topics(
                 TopicCollection([*topics]), request_timeout=seconds
             ),
             "describe the partitions",
             deadline,
+            left_out,
         )
 
-    def _deadline(self) -> RetryDeadline:
-        deadline = RetryDeadline(self._seconds, retry_backoff(self._kafka), self._clock)
+    def _deadline(self, seconds: float | None = None) -> RetryDeadline:
+        seconds = self._seconds if seconds is None else seconds
+        deadline = RetryDeadline(seconds, retry_backoff(self._kafka), self._clock)
         deadline.start()
         return deadline
 
-    def _ask(self, request: Request, what: str, deadline: RetryDeadline) -> dict[Any, Any]:
-        """Send a request of many parts; ask again while a part fails in a way that may pass."""
+    def _known(
+        self, ask: Callable[[RetryDeadline, _Faults], _Answers], on_fault: OnFault
+    ) -> _Answers:
+        """Ask for what is known: a part without an answer waits no longer than it takes briefly.
+
+        Raises:
+            KafkaError: Nothing has an answer. What does not exist at all is no such fault.
+        """
+        left_out: _Faults = {}
+
+        def asked() -> _Answers:
+            whole = self._deadline()
+            answers = ask(self._deadline(min(_BRIEF_SECONDS, self._seconds)), left_out)
+            return answers if answers or whole.expired else ask(whole, left_out)
+
+        answers = self._attempted(asked)
+        refused = [each for each in left_out.values() if not isinstance(each, UnknownTopicError)]
+        if refused and not answers:
+            raise refused[0]
+        for fault in left_out.values():
+            on_fault(fault)
+        return answers
+
+    def _ask(
+        self,
+        request: Request,
+        what: str,
+        deadline: RetryDeadline,
+        left_out: _Faults | None = None,
+    ) -> dict[Any, Any]:
+        """Send a request of many parts; ask again while a part fails in a way that may pass.
+
+        Args:
+            request: The request.
+            what: What it asks for.
+            deadline: Limits the time; it has started.
+            left_out: Gets the faults of parts that do not pass, or not in that time; None: the
+                first one is raised.
+        """
         missing: Collection[_Subject] = ()
         while True:
+            if left_out is not None:
+                left_out.clear()  # all parts are asked for again
             futures = self._asked(request, deadline)
             answers, leaderless, faults = {}, [], []
             for part, future in futures.items():
@@ -376,13 +414,16 @@ class Cluster:
                 if error is None:
                     answers[part] = future.result()
                     continue
-                mapped = self._error(error, what, part)
+                mapped = self._error(error, what, part, deadline.seconds)
                 is_partition = isinstance(part, RdTopicPartition)
                 lacks = is_partition and isinstance(mapped, UnknownTopicError)
                 kind = kind_of(error)
                 passes = lacks or kind in PASSING
                 if not passes or deadline.expired:
-                    raise mapped from None  # it says all that librdkafka's error does
+                    if left_out is None:
+                        raise mapped from None  # it says all that librdkafka's error does
+                    left_out[part] = mapped
+                    continue
                 faults.append(mapped)
                 if code_of(error) == _NO_LEADERS:
                     leaderless.append(part)
@@ -392,8 +433,9 @@ class Cluster:
             if not faults:
                 deadline.over()
                 return answers
-            faults += self._missing(leaderless, what, deadline)
-            missing = self._missing_twice(faults, missing)
+            if left_out is None:  # or else the time is short
+                faults += self._missing(leaderless, what, deadline)
+                missing = self._missing_twice(faults, missing)
             deadline.sleep(_log, what, faults[-1])
 
     def _missing(
@@ -431,13 +473,16 @@ class Cluster:
     def _asked(self, request: Request, deadline: RetryDeadline) -> Mapping[Any, Future[Any]]:
         return send(self._client, request, deadline, self._clock)
 
-    def _error(self, error: object, what: str, part: object = None) -> KafkaError:
+    def _error(
+        self, error: object, what: str, part: object = None, seconds: float | None = None
+    ) -> KafkaError:
         """An error of librdkafka as one of ours.
 
         Args:
             error: The error.
             what: What was asked for.
             part: The topic or partition that the error is about, if it is about one.
+            seconds: How long it was asked for; None if as long as the options say.
         """
         topic, partition = getattr(part, "topic", None), getattr(part, "partition", None)
         if isinstance(part, str):
@@ -446,11 +491,14 @@ class Cluster:
         lacks = code_of(error) == _UNKNOWN_PARTITION and partition is not None
         missing = f"has no partition {partition}" if lacks else "does not exist"
         brokers = servers(self._kafka)
+        within = f"{self._seconds:g} s (kafka.default.api.timeout.ms)"
+        if seconds is not None and seconds < self._seconds:
+            within = f"{seconds:g} s"
         return kafka_error(
             error,
             f"{what} of {whose}" if topic else what,
             cause=self._client.no_connection_text(),
-            where=f" on {brokers} within {self._seconds:g} s (kafka.default.api.timeout.ms)",
+            where=f" on {brokers} within {within}",
             whom=brokers,
             missing=f"topic {topic} {missing} on {brokers}",
             hint=self._client.last_fault_text(),

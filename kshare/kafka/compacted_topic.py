@@ -21,10 +21,11 @@ from confluent_kafka.admin import AdminClient
 from kshare.core.progress import TopicPartition
 from kshare.errors import FetchTimeoutError, KafkaError, UnknownTopicError
 from kshare.kafka.client import Client, kafka_error, kind_of
-from kshare.kafka.cluster import Cluster, TopicConfig
+from kshare.kafka.cluster import Cluster
 from kshare.kafka.protocol.error_codes import PASSING
 from kshare.kafka.protocol.retry import RetryDeadline
 from kshare.kafka.row_writer import RowWriter
+from kshare.kafka.topic_config import TopicConfig
 from kshare.kafka.topic_creation import make_topic
 from kshare.kafka.topics import TopicSpec
 from kshare.options import KafkaConfig, Subscribe

@@ -1,15 +1,14 @@
 """Looks at a cluster for people: brokers, rights on topics, the newest time, the bounds of logs."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 from confluent_kafka import IsolationLevel, KafkaException, Node, TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec
 
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError, UnknownTopicError
-from kshare.kafka.cluster import Cluster
-from kshare.options import Subscribe
+from kshare.errors import KafkaError
+from kshare.kafka.cluster import Cluster, OnFault
 
 __all__ = ["ExaminedCluster", "log_bounds"]
 
@@ -85,26 +84,23 @@ class ExaminedCluster(Cluster):
 
 
 def log_bounds(
-    cluster: Cluster,
-    partitions: Iterable[TopicPartition],
-    on_missing: Callable[[UnknownTopicError], object] = lambda _: None,
+    cluster: Cluster, partitions: Iterable[TopicPartition], on_fault: OnFault
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """First offset and end of the partitions that exist.
+    """First offset and end of the partitions of which that is known.
+
+    The others wait for a few seconds at most: a partition without a leader hides no others.
 
     Args:
         cluster: The cluster.
         partitions: The partitions.
-        on_missing: Called for each topic that does not exist.
+        on_fault: Called for each topic that does not exist or may not be described, and for each
+            partition that does not answer or refuses.
 
     Raises:
-        KafkaError: The cluster did not answer, or refused.
+        KafkaError: Nothing that exists answered, or all refused.
     """
     wanted = set(partitions)
-    there: set[TopicPartition] = set()
-    for topic in sorted({tp.topic for tp in wanted}):
-        try:
-            there.update(cluster.partitions(Subscribe((topic,))))
-        except UnknownTopicError as error:
-            on_missing(error)
-    first, end = cluster.earliest(there & wanted), cluster.latest(there & wanted)
-    return {tp: (first[tp], end[tp]) for tp in sorted(first)}
+    there = cluster.known_partitions({tp.topic for tp in wanted}, on_fault)
+    first = cluster.earliest(wanted.intersection(there), on_fault)
+    end = cluster.latest(first, on_fault)
+    return {tp: (first[tp], end[tp]) for tp in sorted(end)}

@@ -10,13 +10,14 @@ Cost: one record a key; a running query asks for the topic's end every 2 s, and 
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kshare.core.listing import ParkedCount
+from kshare.errors import KafkaError
 from kshare.kafka.protocol.retry import Clock
 from kshare.kafka.topic_table import (
     EVERY_SECONDS,
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+_BRIEF_SECONDS: Final = 3.0
 
 ParkedKey: TypeAlias = tuple[str, bytes]
 """A topic, and a key in it."""
@@ -92,6 +95,19 @@ class ParkedKeys(TopicTable[ParkedKey, ParkedInfo]):
     def parked(self) -> dict[ParkedKey, ParkedInfo]:
         """All parked keys, by topic and key, ascending."""
         return dict(sorted(self.read().items()))
+
+    def known(self, on_warning: Callable[[str], object]) -> dict[ParkedKey, ParkedInfo]:
+        """As :meth:`parked`; none, with a warning, if they cannot be read, as by who may not.
+
+        For those who show what they see: the rest is true without. They wait no longer than that
+        again.
+        """
+        try:
+            return self.parked()
+        except KafkaError as error:
+            self.shorten_timeout(_BRIEF_SECONDS)
+            on_warning(f"parked keys are not known: {error}")
+            return {}
 
     def park(self, topic: str, keys: Collection[bytes], *, why: str = "", by: str = "") -> None:
         """Park keys of a topic; for keys that are parked nothing changes."""

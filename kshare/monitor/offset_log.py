@@ -11,16 +11,18 @@ The directory is local, or in a store that fsspec knows (``s3://``, ``abfss://``
 extra (``kshare[remote]``), and takes the packages of the stores besides: s3fs, adlfs, gcsfs; for
 HDFS pyarrow and libhdfs.
 
-Guarantees: a local file is replaced at once and durably. An object of a store is replaced by one
-request, in HDFS by writing it anew.
+Guarantees: a local file is replaced at once and durably, and keeps its mode and, if this user may
+say so, its owner. An object of a store is replaced by one request, in HDFS by writing it anew.
 Cost: reading takes two listings and three files; in a store each is a request.
 """
 
+import logging
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -31,6 +33,8 @@ from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, decode
 from kshare.errors import CheckpointError, CheckpointVersionError
 
 __all__ = ["Folder", "LocalFolder", "OffsetLog", "RemoteFolder", "open_folder"]
+
+_log = logging.getLogger(__name__)
 
 _NO_OFFSET: Final = "-"
 _UNNAMED: Final = "v1"
@@ -300,15 +304,27 @@ class LocalFolder:
             return self.place(name).read_text(encoding="utf-8")
 
     def replace(self, name: str, text: str) -> None:
-        """Replace a file, at once and durably."""
+        """Replace a file, at once and durably; who could read it still can."""
         file = self.place(name)
         new = file.with_name(f".{file.name}.kshare.tmp")
         with _faults(file):
-            with new.open("w", encoding="utf-8") as opened:
-                opened.write(text)
-                opened.flush()
-                os.fsync(opened.fileno())
-            new.replace(file)
+            old = file.stat()
+            new.unlink(missing_ok=True)  # of a command that has died
+            try:
+                with new.open("x", encoding="utf-8") as opened:
+                    opened.write(text)
+                    opened.flush()
+                    is_kept = _keep_access(opened.fileno(), old)
+                    os.fsync(opened.fileno())
+                new.replace(file)
+            finally:
+                new.unlink(missing_ok=True)
+        if not is_kept:
+            _log.warning(
+                "%s belonged to user %d, group %d, and now to user %d: the query may be unable to "
+                "read it; give it back (chown)",
+                *(file, old.st_uid, old.st_gid, os.geteuid()),
+            )
 
     def remove(self, name: str) -> None:
         """Delete a file, if it is there."""
@@ -316,10 +332,14 @@ class LocalFolder:
             self.place(name).unlink(missing_ok=True)
 
     def copy(self, name: str, to: str) -> None:
-        """Copy a file, into a directory that is made if need be."""
-        with _faults(self.place(to)):
-            self.place(to).parent.mkdir(exist_ok=True)
-            shutil.copy2(self.place(name), self.place(to))
+        """Copy a file, into a directory that is made if need be; who may read it may read that."""
+        file, copy = self.place(name), self.place(to)
+        with _faults(copy):
+            if not copy.parent.exists():
+                copy.parent.mkdir(exist_ok=True)
+                _keep_access(copy.parent, file.parent.stat())
+            shutil.copy2(file, copy)
+            _keep_access(copy, file.stat())
 
     def written_at(self, name: str) -> float:
         """Return when a file was written, in seconds since 1970; 0 if it is not there."""
@@ -329,6 +349,24 @@ class LocalFolder:
     def place(self, name: str) -> Path:
         """The path or URL of a file."""
         return self.root / name
+
+
+def _keep_access(new: Path | int, old: os.stat_result) -> bool:
+    """Give what is new the mode and the owner of what is old: its readers may be other users.
+
+    Args:
+        new: A path, or the descriptor of an open file.
+        old: What ``stat`` says of the old one.
+
+    Returns:
+        False if the owner or the group is another one, as not everybody may change them.
+    """
+    with suppress(OSError):  # a file system without modes
+        os.chmod(new, stat.S_IMODE(old.st_mode))  # noqa: PTH101 - of a descriptor, too
+    with suppress(OSError):
+        os.chown(new, old.st_uid, old.st_gid)
+    found = os.stat(new)  # noqa: PTH116 - as above
+    return (found.st_uid, found.st_gid) == (old.st_uid, old.st_gid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import KafkaError
-from kshare.kafka.cluster import TopicConfig
+from kshare.kafka.topic_config import TopicConfig
 
 __all__ = ["EVERY_SECONDS", "LogView", "RetentionWatch"]
 

@@ -127,11 +127,15 @@ class Release:
         replay: Whose letters, and of which keys.
         group: Id of the group whose processors have written them.
         log_topic: The group's log.
+        topics: Only the sequences of these topics; None: all, also those whose letters are gone.
     """
 
-    def __init__(self, replay: Replay, group: str, log_topic: str) -> None:
+    def __init__(
+        self, replay: Replay, group: str, log_topic: str, topics: Collection[str] | None
+    ) -> None:
         self._replay = replay
         self._group = group
+        self._topics = topics
         kafka = replay.kafka
         self._log = RetryLog(log_table(kafka, log_topic, group), group)
         self._offsets = GroupOffsets(group, kafka, log_topic)
@@ -145,8 +149,12 @@ class Release:
         """Release the keys, one after the other, and say what became of each.
 
         Raises:
-            KshareError: The cluster did not answer, or a letter cannot be put back.
+            UnknownGroupError: Nobody knows the group.
+            KshareError: The cluster did not answer, a letter cannot be put back, or the log has
+                nothing of the group, whose offsets belong to another one.
         """
+        if not self._log.read().sequences:
+            self._offsets.checked()
         with self._replay.consumer() as consumer:
             for key in sorted({key for _, key in self._open()}):
                 yield from self._release(consumer, key)
@@ -159,7 +167,7 @@ class Release:
 
     def _open(self) -> dict[tuple[TopicPartition, bytes], Sequenced]:
         """The sequences that have not ended, of the keys and topics that are wanted."""
-        keys, topics = self._replay.keys, self._replay.topics
+        keys, topics = self._replay.keys, self._topics
         return {
             (tp, key): mark
             for (tp, key), mark in self._log.read().sequences.items()

@@ -70,6 +70,7 @@ _PARTITION: Final = re.compile("[0-9]{1,10}")
 _OFFSET: Final = re.compile("[0-9]{1,19}")
 _SHOWN: Final = 260  # characters of a name that is none
 _SHOWN_BAD: Final = 20
+_UNKNOWN: Final = "(an unknown topic)"
 _DIGEST: Final = 16  # bytes
 
 
@@ -101,6 +102,22 @@ def group_of(topic: str) -> str:
     return f"kshare-replay-{topic}"
 
 
+def place_of(message: Message) -> tuple[str, int, int] | None:
+    """The topic, the partition and the offset that a letter came from, if its headers say so."""
+    topic, partition, offset = _texts(message)[:3]
+    if not (topic and _PARTITION.fullmatch(partition) and _OFFSET.fullmatch(offset)):
+        return None
+    if int(partition) >= 1 << 31 or int(offset) >= 1 << 63:
+        return None
+    return topic, int(partition), int(offset)
+
+
+def _texts(message: Message) -> list[str]:
+    """The texts of a letter's headers, one for each of :data:`HEADERS`."""
+    headers = dict(message.headers() or ())
+    return [(headers.get(name) or b"").decode(errors="replace") for name in HEADERS]
+
+
 def letter_of(message: Message, to: str | None) -> Letter:
     """The letter that a record of the dead-letter topic is.
 
@@ -127,11 +144,7 @@ def letter_of(message: Message, to: str | None) -> Letter:
             "not what the record had: readers of the topic would not expect it. Read the record "
             "from its topic, or name another topic for the text: --to"
         )
-    texts = [(headers.get(name) or b"").decode(errors="replace") for name in HEADERS]
-    place: tuple[str, int, int] | None = None
-    is_bounded = _PARTITION.fullmatch(texts[1]) and _OFFSET.fullmatch(texts[2])
-    if texts[0] and is_bounded and int(texts[1]) < 1 << 31 and int(texts[2]) < 1 << 63:
-        place = texts[0], int(texts[1]), int(texts[2])
+    place, texts = place_of(message), _texts(message)
     if to is None and place is None:
         raise KshareError(
             f"it is no dead letter: its headers ({', '.join(HEADERS[:3])}) do not say where it "
@@ -223,14 +236,15 @@ class Replay:
         topic: The dead-letter topic.
         to: Where to put them; None: where each came from.
         keys: Only those of these keys; none: all.
-        topics: Only to these topics, the others stay; None: to all.
+        topics: Only those that came from these topics, the others stay, and those that do not say;
+            None: all.
         skips_bad: Whether those that cannot be put back stay, and the others do not.
 
     Attributes:
         counts: Number of letters that were put back, by topic.
         repeated: Number of letters that had been written twice.
-        others: Topics of letters that stay, as these were not named, by partition and offset of the
-            dead-letter topic.
+        others: Where letters came from that stay, as that was not named, by partition and offset
+            of the dead-letter topic.
         bad: Why letters cannot be put back, by partition and offset of the dead-letter topic.
     """
 
@@ -386,11 +400,12 @@ class Replay:
             place = message.topic_partition, message.offset()
             if place in self.bad:
                 continue
+            origin = place_of(message)
+            if self.topics is not None and (origin is None or origin[0] not in self.topics):
+                self.others[place] = _UNKNOWN if origin is None else origin[0][:_SHOWN]
+                continue
             try:
                 letter = letter_of(message, self.to)
-                if self.topics is not None and letter.topic not in self.topics:
-                    self.others[place] = letter.topic
-                    continue
                 targets.check(letter)
             except KshareError as error:
                 if isinstance(error, KafkaError):

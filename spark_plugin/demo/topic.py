@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.kafka.cluster import Cluster
-from kshare.kafka.examination import ExaminedCluster, log_bounds
+from kshare.kafka.examination import ExaminedCluster
 from kshare.kafka.parked_keys import ParkedKeys
 from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC
 from kshare.options import KafkaConfig, Subscribe, parse_options
@@ -105,7 +105,9 @@ def produce_records(servers: str, name: str, count: int, say: Say) -> DemoTopic:
 def read_log_bounds(servers: str, name: str) -> dict[TopicPartition, tuple[int, int]]:
     """Return the first offset and the end of each partition of a topic."""
     with closing(Cluster(_kafka(servers))) as cluster:
-        return log_bounds(cluster, cluster.partitions(Subscribe((name,))))
+        partitions = cluster.partitions(Subscribe((name,)))
+        first, end = cluster.earliest(partitions), cluster.latest(partitions)
+        return {partition: (first[partition], end[partition]) for partition in partitions}
 
 
 def _parked_keys(servers: str, name: str) -> frozenset[bytes]:

@@ -1,26 +1,29 @@
 """``kshare doctor``: what it finds, and that it changes nothing."""
 
+import ast
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kshare
-from kshare.cli import main
+from kshare.cli import main, probe
 from kshare.cli.doctor import (
     examine_checkpoint,
     examine_compiled_code,
     examine_feedback,
     examine_java,
-    examine_workers,
 )
 from kshare.cli.doctor_cluster import examine_cluster
+from kshare.cli.doctor_workers import examine_workers
 from kshare.cli.findings import Finding
 from kshare.core.checkpoint import BatchOffsets, RangeLimit
 from kshare.core.hashing import ALL_HASHES, HASH_SPACE, HashRange
@@ -30,6 +33,7 @@ from kshare.core.region import Rectangle
 from kshare.errors import AuthorizationError
 from kshare.kafka.cluster import Cluster
 from kshare.kafka.examination import ExaminedCluster
+from kshare.kafka.parked_keys import ParkedKeys
 from kshare.kafka.topics import (
     INDIVIDUAL_COMMITS_TOPIC,
     LEDGER_TOPIC,
@@ -105,24 +109,128 @@ def test_a_python_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "check", "level", "text"),
+    ("changes", "check", "text", "remedy"),
     [
-        ({"python": [3, 10, 2]}, "workers' Python", "red", "is Python 3.10.2"),
-        ({"python": [3, 99, 0]}, "workers' Python", "red", "Spark wants the same minor version"),
-        ({"pyspark": "3.5.6"}, "PySpark", "red", "3.5.6"),
-        ({"pyspark": "99.0.0"}, "PySpark", "red", "99.0.0 where workers run, "),
-        ({"pyspark": None}, "PySpark", "yellow", "Spark lends them its own"),
-        ({"kshare": None}, "kshare", "red", "format('kshare') will not be found"),
-        ({"kshare": "0.0.1"}, "kshare", "red", "0.0.1 where workers run"),
+        ({"python": [3, 10, 2]}, "workers' Python", "is Python 3.10.2", "needs Python 3.11"),
+        ({"python": [3, 99, 0]}, "workers' Python", "the same minor version", "let both be one"),
+        ({"pyspark": "3.5.6"}, "PySpark", "3.5.6", "-m pip install 'pyspark>=4.0'"),
+        (
+            {"pyspark": "99.0.0"},
+            "PySpark",
+            "99.0.0 where workers run, ",
+            f"-m pip install 'pyspark=={version('pyspark')}'",
+        ),
+        ({"pyspark": None}, "PySpark", "Spark lends them its own", "install it there"),
+        (
+            {"kshare": None},
+            "kshare",
+            "format('kshare') will not be found",
+            f"install kshare {kshare.__version__} for it",
+        ),
+        ({"kshare": "0.0.1"}, "kshare", "0.0.1 where workers run", "the same version in both"),
     ],
 )
-def test_what_is_wrong_with_it(
-    tmp_path: Path, changes: dict[str, Any], check: str, level: str, text: str
+def test_what_is_wrong_with_it_and_what_helps(
+    tmp_path: Path, changes: dict[str, Any], check: str, text: str, remedy: str
 ) -> None:
     found = workers(tmp_path, PYSPARK_PYTHON=answer(tmp_path, **changes))[check]
-    assert found.level == level
+    assert found.level == ("yellow" if changes == {"pyspark": None} else "red")
     assert text in found.text
-    assert found.remedy
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize("says", ["", "echo", "echo no", "echo 7", "echo '{}'"])
+def test_a_program_that_is_no_python(tmp_path: Path, says: str) -> None:
+    """Such as /bin/true; it ends well. The other checks go on."""
+    python = script(tmp_path, says)
+    (found,) = workers(tmp_path, PYSPARK_PYTHON=python).values()
+    assert (found.check, found.level) == ("workers' Python", "red")
+    assert found.text == f"{python} does not run: it ends without an answer, as no Python does"
+    assert found.remedy.startswith(f"see what {python} -c pass says in a shell; or ")
+
+
+def test_a_python_that_cannot_read_the_probe_is_too_old(tmp_path: Path) -> None:
+    python = script(tmp_path, "echo 'SyntaxError: future feature is not defined' >&2; exit 1")
+    (found,) = workers(tmp_path, PYSPARK_PYTHON=python).values()
+    assert found.remedy.startswith("kshare needs Python 3.11 or later: ")
+
+
+def test_bytes_that_are_no_text_are_no_fault_of_the_check(tmp_path: Path) -> None:
+    fails = script(tmp_path, "printf 'no \\377\\n' >&2; exit 3")
+    (found,) = workers(tmp_path, PYSPARK_PYTHON=fails).values()
+    assert found.text == f"{fails} does not run: no \ufffd"
+
+
+PROBE = Path(probe.__file__)
+
+
+def test_the_probe_runs_where_there_is_no_kshare(tmp_path: Path) -> None:
+    """As Spark's workers may run: without site packages, and without the folder of kshare."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-I", str(PROBE), "pyspark.worker", "json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["python"] == list(sys.version_info[:3])
+    assert (seen["kshare"], seen["pyspark"], seen["fault"]) == (None, None, "")
+    assert seen["origins"] == {"kshare": None, "json": json.__file__}
+
+
+def test_the_probe_is_read_by_a_python_that_is_too_old_for_kshare() -> None:
+    """Types are not looked at as it runs: ``str | None`` is none before Python 3.10."""
+    read = ast.parse(PROBE.read_text(encoding="utf-8"), feature_version=(3, 8))
+    futures = [each for each in read.body if isinstance(each, ast.ImportFrom)]
+    assert (futures[0].module, futures[0].names[0].name) == ("__future__", "annotations")
+
+
+def test_errors_that_have_no_text_hide_no_others(tmp_path: Path) -> None:
+    (tmp_path / "pyspark_mute.py").write_text(
+        "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\nraise Mute\n"
+    )
+    found = workers(tmp_path, PYSPARK_PYTHON=sys.executable)["data sources"]
+    assert "pyspark_mute: Mute: its text cannot be made: ValueError" in found.text
+
+
+def test_kshare_that_lacks_something_is_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of this folder is to blame: another one would not help."""
+    monkeypatch.chdir(tmp_path)
+    remedy = "install kshare again for {}: something that it needs is missing"
+    for fault, origin, text in (
+        ("ImportError: no mmh3", kshare.__file__, "ImportError: no mmh3"),
+        ("", None, "kshare is installed, and cannot be found"),
+    ):
+        python = answer(tmp_path, fault=fault, origins={"kshare": origin})
+        found = workers(tmp_path, PYSPARK_PYTHON=python)
+        assert found["workers' imports"].text.endswith(text)
+        assert found["workers' imports"].remedy == remedy.format(python)
+        assert found["data sources"].level == "green"
+
+
+def test_no_check_ends_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not even with a fault of its own, amid what it has found."""
+
+    def one_then_none(_: Mapping[str, str]) -> Iterator[Finding]:
+        yield Finding("PySpark", "green", "is there")
+        raise IndexError("list index out of range")
+
+    def none(_: Mapping[str, str]) -> Finding:
+        raise UnicodeDecodeError("utf-8", b"", 0, 1, "no")
+
+    monkeypatch.setattr("kshare.cli.doctor.examine_workers", one_then_none)
+    monkeypatch.setattr("kshare.cli.doctor.examine_java", none)
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "PySpark: is there" in said
+    assert "red    workers' Python: this check has failed itself: IndexError: list index" in said
+    assert "red    Java: this check has failed itself: UnicodeDecodeError" in said
+    assert "compiled code: the reader's machine code loads" in said
 
 
 def test_without_pyspark_python_the_first_python_counts(tmp_path: Path) -> None:
@@ -343,7 +451,9 @@ def offsets_log(folder: Path, watermark_ms: int, position: int = 3) -> str:
 def test_a_checkpoint(fake: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.produce("orders", [Record(b"k", b"v")] * 12, partition=0)
 
-    def at_timestamps(_: Cluster, asked: Mapping[TopicPartition, int]) -> dict[Any, int | None]:
+    def at_timestamps(
+        _: Cluster, asked: Mapping[TopicPartition, int], _on_fault: object
+    ) -> dict[Any, int | None]:
         """One record a second. librdkafka's mock does not look at times."""
         return {tp: ms // 1_000 if ms <= 11_000 else None for tp, ms in asked.items()}
 
@@ -387,7 +497,7 @@ def test_a_checkpoint_whose_last_batch_left_records(fake: FakeCluster, tmp_path:
 def fake_times(offset: int) -> Iterator[None]:
     """Brokers that find this offset for each time; librdkafka's mock does not look at times."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Cluster, "at_timestamps", lambda _, asked: dict.fromkeys(asked, offset))
+        patch.setattr(Cluster, "at_timestamps", lambda _, asked, *_on: dict.fromkeys(asked, offset))
         yield
 
 
@@ -403,6 +513,31 @@ def test_a_checkpoint_that_has_stopped_or_lost_records(fake: FakeCluster, tmp_pa
     assert "orders-0: BEYOND THE END" in found.text
     (found,) = examine_checkpoint(str(tmp_path / "none"), None)
     assert (found.level, found.remedy) == ("red", "name the checkpointLocation of a query")
+
+
+def test_what_brokers_do_not_say_hides_no_other_partition(
+    fake: FakeCluster, tmp_path: Path
+) -> None:
+    """Reading would wait for a partition without a leader; parked keys are another matter."""
+    fake.produce("orders", [Record(b"k", b"v")] * 12, partition=0)
+    ends = BatchOffsets({ORDERS: Progress.at(3), TopicPartition("orders", 1): Progress.at(0)})
+    directory = write_checkpoint(tmp_path, [ends], 0)
+    kafka = config(fake.bootstrap_servers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ParkedKeys, "parked", refused)
+        brokers, checkpoint = examine_checkpoint(directory, kafka)
+    assert (brokers.check, brokers.level) == ("checkpoint on its brokers", "yellow")
+    assert brokers.text == "parked keys are not known: not authorized"
+    assert checkpoint.level == "green"
+    fake.move_leader("orders", 1, None)
+    brokers, checkpoint = examine_checkpoint(directory, kafka)
+    assert brokers.level == "red"
+    assert brokers.text.startswith("cannot list offsets of orders-1 on ")
+    assert checkpoint.level == "green"
+
+
+def refused(_: ParkedKeys) -> None:
+    raise AuthorizationError("not authorized")
 
 
 def test_brokers_that_are_down_end_no_look_at_a_checkpoint(

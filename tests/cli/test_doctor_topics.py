@@ -12,8 +12,8 @@ from kshare.cli.doctor_topics import (
 from kshare.cli.features import Feature
 from kshare.errors import AuthorizationError, UnknownTopicError
 from kshare.group.log.topic import OFFSETS_PARTITIONS
-from kshare.kafka.cluster import TopicConfig
 from kshare.kafka.service import DryRun, Outcome, Replicas
+from kshare.kafka.topic_config import TopicConfig
 from kshare.kafka.topics import (
     INDIVIDUAL_COMMITS_TOPIC,
     LEDGER_TOPIC,

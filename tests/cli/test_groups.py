@@ -342,12 +342,40 @@ def test_a_log_that_does_not_exist(run: Run, command: tuple[str, ...]) -> None:
     assert err.startswith(said)
 
 
-@pytest.mark.parametrize("command", [("groups",), ("owners",), ("top", "--once")])
+REPLAY = ("replay", "--from", "dlq", "--topic", "orders", "--release")
+UNPARK = ("unpark", "--topic", "orders", "customer-7")
+
+
+@pytest.mark.parametrize("command", [UNPARK, REPLAY])
+def test_a_misspelt_group_has_released_nothing(
+    run: Run, cluster: FakeCluster, command: tuple[str, ...]
+) -> None:
+    """Nor was a key "not held": who has misspelt the group believes that it goes on."""
+    cluster.create_topic("dlq")
+    code, out, err = run(*command, "--group", "biling")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"kshare {command[0]}: group biling does not exist: brokers know no ")
+
+
+@pytest.mark.usefixtures("lower")
+def test_a_group_that_is_known_may_hold_no_key(run: Run, cluster: FakeCluster) -> None:
+    cluster.create_topic("dlq")
+    said = "orders customer-7: was not held\n"
+    assert run(*UNPARK, "--group", GROUP) == (0, said, "")
+    assert run(*REPLAY, "--group", GROUP) == (0, "no key to release\n", "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("groups",), ("owners",), ("top", "--once"), UNPARK, REPLAY],
+    ids=lambda each: each[0],
+)
 def test_the_log_of_others(
     cluster: FakeCluster, run: Run, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch_as_brokers_do(monkeypatch, T0)
     cluster.create_topic("own-log")
+    cluster.create_topic("dlq")
     with member(cluster.bootstrap_servers, individual_commit_topic="own-log") as session:
         commit(session, rectangle(0, 10))
         code, out, err = run(*command, "--group", GROUP)

@@ -13,7 +13,7 @@ from kshare.kafka.topics import LEDGER_TOPIC
 from kshare.options.sink import parse_sink_options
 from kshare.query.produce.ledger import Ledger
 from kshare.query.produce.ledger_state import Entry, State, encode
-from kshare.testing import FakeCluster
+from kshare.testing import FakeCluster, watermarks
 
 OWN = f"{LEDGER_TOPIC}.a"
 STATE = State(4, "r1", ("r1",), (Entry(0, 0, 1, 0, 3),), ended=True)
@@ -55,6 +55,19 @@ def test_the_record_of_one_query_is_shown_and_dropped(
     assert run(cluster, capsys, "show", *named) == (0, "query q: nothing\n")
     _, out = run(cluster, capsys, "show", "--query", "p", "--ledger-topic", OWN, "--json")
     assert json.loads(out)["said"].startswith("batch 4")
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_of_a_misspelt_query_nothing_is_said_to_be_deleted(
+    cluster: FakeCluster, capsys: Any, more: tuple[str, ...]
+) -> None:
+    cluster.produce(OWN, [(b"q", encode(STATE))] * 2, partition=zlib.crc32(b"q") % 2)
+    ends = [watermarks(cluster.bootstrap_servers, OWN, number) for number in range(2)]
+    command = ("drop", "--query", "qq", "--ledger-topic", OWN, *more)
+    assert run(cluster, capsys, *command) == (0, "query qq: nothing\nnothing to delete\n")
+    found = json.loads(run(cluster, capsys, *command, "--json")[1])
+    assert found == {"query": "qq", "said": "nothing", "damaged": False, "dropped": False}
+    assert ends == [watermarks(cluster.bootstrap_servers, OWN, number) for number in range(2)]
 
 
 def test_a_damaged_record_stops_its_own_query_until_it_is_dropped(

@@ -1,13 +1,16 @@
-"""A query as commands see it whose batches read for a while."""
+"""A query as commands see it: one whose batches read for a while, and where brokers say little."""
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kshare.cli import main
+from kshare.cli.live.watch import QueryLooker
 from kshare.cli.query import observed_status
 from kshare.core.checkpoint import BatchOffsets
 from kshare.core.hashing import WHOLE, KeyRanges, split
@@ -16,10 +19,16 @@ from kshare.core.open_batch import open_ranges
 from kshare.core.open_entry import LogPosition, OpenBatch
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.range_end import EndKey, RangeEnd
+from kshare.errors import AuthorizationError
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.log.primary import PrimaryOffsets
+from kshare.group.protocol.commit_log.start import Primary
 from kshare.kafka.end_log import EndLog
+from kshare.kafka.parked_keys import PARKED_TOPIC, ParkedKeys
 from kshare.monitor.status import PartitionStatus
 from kshare.testing import FakeCluster, Record
 from tests.support.checkpoints import write_checkpoint
+from tests.support.groups import fetch_as_brokers_do
 from tests.support.parked_keys import kafka
 
 T0 = TopicPartition("t", 0)
@@ -125,3 +134,99 @@ def test_without_the_log_of_ends_it_is_shown_where_it_began(tmp_path: Path) -> N
             cluster.produce("t", [Record(b"k", b"v")] * 20)
             (partition,) = observed_status(written, kafka(cluster)).partitions
             assert (partition.done, partition.lag) == (Progress.at(5), 15)
+
+
+# -- what is not known hides nothing else ----------------------------------------------------------
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    """One partition has no leader."""
+    with FakeCluster(topics={"t": 2, PARKED_TOPIC: 1}) as running:
+        running.produce("t", [Record(b"k", b"v")] * 20, partition=0)
+        running.move_leader("t", 1, None)
+        yield running
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may read the list of parked keys."""
+
+    def refused(_: object) -> None:
+        raise AuthorizationError(f"not authorized to read topic {PARKED_TOPIC}")
+
+    monkeypatch.setattr(ParkedKeys, "read", refused)
+
+
+def written(folder: Path) -> str:
+    done = {T0: Progress.at(5), TopicPartition("t", 1): Progress.at(7)}
+    return write_checkpoint(folder, [BatchOffsets(done)], 0)
+
+
+def said_of(err: str) -> list[str]:
+    return [line.removeprefix("warning: ")[:40] for line in err.splitlines()]
+
+
+NO_LEADER, NO_KEYS = (
+    "cannot list offsets of t-1 on 127.0.0.1:",
+    "parked keys are not known: not authorize",
+)
+
+
+def test_status_shows_what_is_known(
+    tmp_path: Path,
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    refuse(monkeypatch)
+    servers = ["--bootstrap-servers", cluster.bootstrap_servers]
+    assert main(["status", "--checkpoint", written(tmp_path), *servers]) == 0
+    out, err = capsys.readouterr()
+    assert "t-0: stable 5, log 0 to 20, lag 15\n" in out
+    assert "t-1: stable 7\n" in out
+    assert said_of(err) == [NO_LEADER, NO_KEYS]
+
+
+def test_so_does_a_live_view(
+    tmp_path: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch)
+    looker = QueryLooker(written(tmp_path), kafka(cluster))
+    with closing(looker):
+        looks = [looker.look() for _ in range(2)]
+    for look in looks:
+        assert [each.lag for each in look.ranges] == [15, None]
+        assert [text[:40] for text in look.warnings] == [NO_LEADER, NO_KEYS]
+
+
+@pytest.mark.parametrize("command", ["groups", "offsets"])
+def test_so_do_the_commands_of_groups(
+    cluster: FakeCluster,
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"}
+    with closing(PrimaryOffsets(consumer_config(config).kafka, "g")) as primary:
+        places = {TopicPartition("t", number): Primary(5) for number in (0, 1)}
+        assert primary.stored(primary.store(places)) == dict.fromkeys(places)
+    fetch_as_brokers_do(monkeypatch, *places)
+    servers = ["--bootstrap-servers", cluster.bootstrap_servers]
+    assert main([command, "--group", "g", *servers]) == 0
+    out, err = capsys.readouterr()
+    assert said_of(err) == [NO_LEADER]
+    assert "15" in out
+
+
+def test_parked_keys_that_cannot_be_read_are_waited_for_once(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live view looks again every few seconds."""
+    shortened, warnings = list[float](), list[str]()
+    monkeypatch.setattr(ParkedKeys, "shorten_timeout", lambda _, most: shortened.append(most))
+    with closing(ParkedKeys(kafka(cluster))) as keys:
+        assert keys.known(warnings.append) == {}
+        assert (shortened, warnings) == ([], [])
+        refuse(monkeypatch)
+        assert keys.known(warnings.append) == {}
+    assert (shortened, len(warnings)) == ([3.0], 1)

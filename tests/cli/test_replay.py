@@ -3,14 +3,20 @@
 import io
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kshare.cli import main
+from kshare.core.progress import TopicPartition
 from kshare.dead_letters.writer import HEADERS
+from kshare.group.config.consumer_config import consumer_config
+from kshare.group.log.retry_log import Reason, RetryLog
+from kshare.group.log.topic import log_table
 from kshare.testing import FakeCluster, Record, watermarks
-from tests.support.groups import LOG
+from tests.support.groups import GROUP, LOG
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -118,6 +124,60 @@ def test_arguments_that_do_not_fit(run: Run, capsys: Any, arguments: list[str], 
     assert said in capsys.readouterr().err
 
 
-def test_a_group_without_sequences_has_nothing_to_release(run: Run) -> None:
-    arguments = ("--topic", "orders", "--release", "--group", "billing")
-    assert run(*arguments) == (0, "no key to release\n", "")
+def test_a_key_that_is_held_is_found_though_its_letters_are_gone(
+    run: Run, cluster: FakeCluster
+) -> None:
+    """Letters go only where those go that were agreed to; what is held is another question."""
+    kafka = consumer_config(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": GROUP}
+    ).kafka
+    with closing(RetryLog(log_table(kafka, LOG, GROUP), GROUP)) as log:
+        for topic, key in (("invoices", b"gone"), ("orders", b"k")):
+            log.begin_sequence(
+                SimpleNamespace(
+                    offset=0,
+                    raw_key=key,
+                    topic_partition=TopicPartition(topic, 0),
+                    failures=1,
+                    since=None,
+                ),
+                Reason(),
+            )
+    lines = "{}-0 {}: no letters, not released: kshare unpark releases it\n"
+    invoices, orders = lines.format("invoices", "gone"), lines.format("orders", "k")
+    cluster.create_topic("invoices")
+    cluster.create_topic("empty-dlq")
+    held = ("--from", "empty-dlq", "--release", "--group", GROUP)
+    assert run(*held, "--yes") == (0, invoices + orders, "")
+    assert run(*held, "--topic", "orders") == (0, orders, "")
+
+
+def test_letters_of_named_topics_are_put_elsewhere(run: Run, cluster: FakeCluster) -> None:
+    """``--topic`` is where they came from; ``--to`` is where all of these go."""
+    cluster.create_topic("orders.fixed")
+    named = ("--topic", "orders", "--to", "orders.fixed")
+    code, out, _ = run(*named, "--dry-run")
+    assert code == 0
+    assert out.splitlines()[-2:] == [
+        "3 letters would be put back",
+        "payments: 1 letter stay, not named",
+    ]
+    said = "orders.fixed: 3 put back\npayments: 1 letter stay, not named\n"
+    assert run(*named) == (0, said, "")
+    assert watermarks(cluster.bootstrap_servers, "orders.fixed")[1] >= 3
+    assert ends(cluster) == [0, 0]
+    assert run("--to", "orders.fixed") == (0, "orders.fixed: 1 put back\n", "")
+
+
+def test_letters_of_other_topics_are_no_fault(run: Run, cluster: FakeCluster) -> None:
+    """Of those that were not named, it does not matter whether they could be put back."""
+    bad = [letter("payments", 8, "7"), letter("x" * 300, 9), letter("orders", 9, "none")]
+    cluster.produce("dlq", bad, partition=0)
+    code, out, _ = run("--topic", "orders")
+    assert code == 0
+    assert out.splitlines() == [
+        "orders: 3 put back",
+        "(an unknown topic): 1 letter stay, not named",
+        "payments: 2 letters stay, not named",
+        f"{'x' * 260}: 1 letter stay, not named",
+    ]

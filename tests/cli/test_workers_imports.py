@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spark_plugin
-from kshare.cli.doctor import examine_workers
+from kshare.cli.doctor_workers import examine_workers
 from kshare.cli.findings import Finding
 from tests.test_start_folder import ROOT, put
 

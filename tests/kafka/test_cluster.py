@@ -1,5 +1,6 @@
 """The control path on a mock cluster: partitions, offsets, and what goes wrong."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, UnknownTopicError
 from kshare.kafka.cluster import Cluster
+from kshare.kafka.examination import log_bounds
 from kshare.options import Assign, Subscribe, SubscribePattern, parse_options
 from kshare.options.frozen import FrozenMapping
 from kshare.testing import FakeCluster, Record
@@ -344,6 +346,107 @@ def test_no_leader_in_the_stated_time(fake: FakeCluster) -> None:
         pytest.raises(KafkaError, match=r"cannot list offsets of t-0 on .* within 1 s"),
     ):
         cluster.latest([T0])
+
+
+# -- what is known, for those who show it ----------------------------------------------------------
+
+
+class Refusing:
+    """A client of which some topics may not be described, and some partitions not be read."""
+
+    def __init__(self, *refused: str | TopicPartition) -> None:
+        self.refused = refused
+
+    def __call__(self, config: Any, **more: Any) -> Any:
+        self.real = AdminClient(config, **more)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def describe_topics(self, topics: Any, **more: Any) -> Any:
+        return self.with_refusals(self.real.describe_topics(topics, **more))
+
+    def list_offsets(self, wanted: Any, **more: Any) -> Any:
+        return self.with_refusals(self.real.list_offsets(wanted, **more))
+
+    def with_refusals(self, answers: Mapping[Any, Future[Any]]) -> Any:
+        no: Future[Any] = Future()
+        no.set_exception(KafkaException(RdKafkaError(RdKafkaError.TOPIC_AUTHORIZATION_FAILED)))
+        return {part: no if self.is_refused(part) else each for part, each in answers.items()}
+
+    def is_refused(self, part: Any) -> bool:
+        if isinstance(part, str):
+            return part in self.refused
+        return TopicPartition(part.topic, part.partition) in self.refused
+
+
+@pytest.mark.parametrize("ask", ["earliest", "latest", "at_timestamps"])
+def test_a_partition_without_a_leader_hides_no_other(fake: FakeCluster, ask: str) -> None:
+    """To show what is known, a new leader is waited for some seconds; to read, all the time."""
+    fake.move_leader("t", 0, None)
+    clock, faults = Clock(), list[KafkaError]()
+    asked: Any = dict.fromkeys([T0, T1], 0)
+    with closing(cluster_of(fake.bootstrap_servers, clock=clock)) as cluster:
+        assert getattr(cluster, ask)(asked, faults.append).keys() == {T1}
+        assert sum(clock.slept) == pytest.approx(3, abs=0.1)
+        (fault,) = faults
+        assert (fault.topic, fault.partition) == T0
+        assert re.search(r"list offsets of t-0 on [\d.:]+ within 3 s: ", str(fault))
+        with pytest.raises(KafkaError, match=r"within 60 s \(kafka.default.api.timeout.ms\): "):
+            getattr(cluster, ask)(asked)
+
+
+def test_a_leader_that_is_elected_at_once_is_no_fault(fake: FakeCluster) -> None:
+    fake.move_leader("t", 0, None)
+    clock, faults = Clock(on_sleep=lambda _: fake.move_leader("t", 0, 1)), list[KafkaError]()
+    with closing(cluster_of(fake.bootstrap_servers, clock=clock)) as cluster:
+        assert cluster.latest([T0, T1], faults.append) == {T0: 0, T1: 0}
+    assert not faults
+
+
+def test_what_is_refused_is_left_out_at_once(fake: FakeCluster) -> None:
+    clock, faults = Clock(), list[KafkaError]()
+    admin = Refusing(T1, "u")
+    fake.create_topic("orders")
+    with closing(cluster_of(fake.bootstrap_servers, admin=admin, clock=clock)) as cluster:
+        wanted = [T0, T1, U0, TopicPartition("ordres", 0), TopicPartition("t", 9)]
+        assert log_bounds(cluster, wanted, faults.append) == {T0: (0, 0)}
+    assert not clock.slept
+    assert {str(fault).partition(" on 127")[0] for fault in faults} == {
+        "topic ordres does not exist",
+        "not authorized to describe the partitions of topic u: Broker: Topic authorization failed",
+        "not authorized to list offsets of t-1: Broker: Topic authorization failed",
+    }
+    (missing,) = [fault for fault in faults if isinstance(fault, UnknownTopicError)]
+    assert str(missing).endswith("; did you mean orders?")
+
+
+@pytest.mark.parametrize("refused", [("t",), (T0, T1)], ids=["topics", "partitions"])
+def test_if_nothing_is_known_that_is_an_error(fake: FakeCluster, refused: Any) -> None:
+    faults = list[KafkaError]()
+    with (
+        closing(cluster_of(fake.bootstrap_servers, admin=Refusing(*refused))) as cluster,
+        pytest.raises(AuthorizationError),
+    ):
+        log_bounds(cluster, [T0, T1], faults.append)
+    assert not faults
+    with closing(cluster_of(fake.bootstrap_servers)) as cluster:  # all topics of a query are gone
+        assert log_bounds(cluster, [TopicPartition("gone", 0)], faults.append) == {}
+        assert log_bounds(cluster, [], faults.append) == {}
+    assert len(faults) == 1
+
+
+def test_nothing_is_known_of_leaders_that_are_all_away_so_long(fake: FakeCluster) -> None:
+    fake.move_leader("u", 0, None)
+    clock, faults = Clock(), list[KafkaError]()
+    with (
+        closing(cluster_of(fake.bootstrap_servers, clock=clock)) as cluster,
+        pytest.raises(KafkaError, match=r"list offsets of u-0 .* within 60 s"),
+    ):
+        cluster.latest([U0], faults.append)
+    assert not faults
+    assert sum(clock.slept) == pytest.approx(60, abs=0.1), "no longer than the options say"
 
 
 def test_a_cluster_that_does_not_answer_is_asked_as_often_as_said() -> None:

@@ -19,9 +19,10 @@ from kshare.errors import (
     InternalTopicError,
     RecordRefusedError,
 )
-from kshare.kafka.cluster import Cluster, TopicConfig
+from kshare.kafka.cluster import Cluster
 from kshare.kafka.compacted_topic import CompactedTopic
 from kshare.kafka.end_log import EndLog
+from kshare.kafka.topic_config import TopicConfig
 from kshare.kafka.topics import RANGE_ENDS_TOPIC, TopicSpec, is_internal
 from kshare.testing import FakeCluster, Record
 from tests.support.parked_keys import kafka

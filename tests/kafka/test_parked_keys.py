@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from kshare.core.listing import ParkedCount
 from kshare.errors import AuthorizationError, KafkaError
-from kshare.kafka.cluster import Cluster, TopicConfig
+from kshare.kafka.cluster import Cluster
 from kshare.kafka.compacted_topic import CompactedTopic
 from kshare.kafka.parked_keys import EVERY_SECONDS, PARKED_TOPIC, ParkedInfo, ParkWatch
+from kshare.kafka.topic_config import TopicConfig
 from kshare.kafka.topic_table import json_bytes, texts_of
 from kshare.kafka.topics import TopicSpec
 from kshare.testing import FakeCluster, Record

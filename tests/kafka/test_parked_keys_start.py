@@ -10,7 +10,6 @@ import pytest
 from kshare.errors import AuthenticationError, KafkaError
 from kshare.kafka.cluster import Cluster
 from kshare.kafka.parked_keys import EVERY_SECONDS, PARKED_TOPIC, ParkWatch
-from kshare.kafka.protocol.retry import RetryDeadline
 from kshare.options import KafkaConfig
 from kshare.security.librdkafka import librdkafka_config
 from kshare.testing import FakeCluster
@@ -217,9 +216,9 @@ def test_a_start_without_a_list_asks_once(
     asked = []
     ask = Cluster._ask
 
-    def count(self: Cluster, request: Any, what: str, deadline: RetryDeadline) -> dict[Any, Any]:
+    def count(self: Cluster, request: Any, what: str, *more: Any) -> dict[Any, Any]:
         asked.append(what)
-        return ask(self, request, what, deadline)
+        return ask(self, request, what, *more)
 
     monkeypatch.setattr(Cluster, "_ask", count)
     with closing(ParkWatch(kafka(empty))) as watch:

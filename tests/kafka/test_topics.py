@@ -15,9 +15,10 @@ from confluent_kafka.admin import (
 )
 
 from kshare.errors import UnknownTopicError
-from kshare.kafka.cluster import Cluster, TopicConfig
+from kshare.kafka.cluster import Cluster
 from kshare.kafka.compacted_topic import CompactedTopic
 from kshare.kafka.examination import ExaminedCluster
+from kshare.kafka.topic_config import TopicConfig
 from kshare.kafka.topics import TopicSpec
 from kshare.options import Subscribe, SubscribePattern, parse_options
 from kshare.testing import FakeCluster, Record

@@ -2,7 +2,9 @@
 
 import itertools
 import json
-from collections.abc import Callable
+import os
+import stat
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -159,3 +161,83 @@ def test_batches_of_both_versions_are_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"names, or lost them.* batch 1 first"):
         drop_ranges(str(tmp_path))
     assert OffsetLog.open(str(tmp_path)).planned == 1
+
+
+# -- who may read what is replaced ----------------------------------------------------------------
+
+
+@pytest.fixture
+def narrow_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def with_readers(folder: Path) -> str:
+    """A checkpoint with ranges that everybody may read, and a group write."""
+    write_checkpoint(folder, [BatchOffsets({T0: AHEAD}), BatchOffsets({T0: FURTHER})], 0)
+    (folder / "offsets").chmod(0o755)
+    for file in (folder / "offsets").iterdir():
+        file.chmod(0o664)
+    return str(folder)
+
+
+def mode(file: Path) -> int:
+    return stat.S_IMODE(file.stat().st_mode)
+
+
+@pytest.mark.usefixtures("narrow_umask")
+def test_who_could_read_a_file_still_can_and_its_copy_too(tmp_path: Path) -> None:
+    backup = drop_ranges(with_readers(tmp_path)).backup
+    assert isinstance(backup, Path)
+    assert mode(backup) == 0o755
+    for name in ("0", "1"):
+        assert mode(tmp_path / "offsets" / name) == mode(backup / name) == 0o664
+    assert not list((tmp_path / "offsets").glob("*.kshare.tmp"))
+
+
+def test_files_stay_with_the_query_s_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root gives the new files, the copies and their folder to whom the old ones belong."""
+    given = set()
+
+    def chown(of: Path | int, *owner: int) -> None:
+        given.add((os.stat(of).st_ino, owner))  # noqa: PTH116 - of a descriptor, too
+
+    monkeypatch.setattr(os, "chown", chown)
+    backup = drop_ranges(with_readers(tmp_path)).backup
+    assert isinstance(backup, Path)
+    made = [backup, *backup.iterdir(), *(tmp_path / "offsets" / name for name in ("0", "1"))]
+    old = (tmp_path / "offsets").stat()
+    assert given == {(path.stat().st_ino, (old.st_uid, old.st_gid)) for path in made}
+
+
+def test_it_is_said_that_a_file_has_another_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the replaced files: the query reads these. The rest of the command goes on."""
+    directory = with_readers(tmp_path)
+
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    owner = os.stat_result((0o100664, 1, 1, 1, 54321, 54321, 1, 1, 1, 1))
+    monkeypatch.setattr(os, "chown", refused)
+    found = os.stat
+    monkeypatch.setattr(Path, "stat", lambda self, **_: owner if self.name == "1" else found(self))
+    folder = open_folder(directory)
+    folder.replace("offsets/0", "v1")
+    assert not caplog.records
+    folder.replace("offsets/1", "v1")
+    (record,) = caplog.records
+    assert f"{tmp_path / 'offsets' / '1'} belonged to user 54321" in record.getMessage()
+    assert folder.read("offsets/1") == "v1"
+
+
+def test_what_a_killed_command_left_is_in_nobody_s_way(tmp_path: Path) -> None:
+    """It may be another user's, or a link to somewhere else."""
+    directory = with_readers(tmp_path)
+    (tmp_path / "other").write_text("stays")
+    (tmp_path / "offsets" / ".1.kshare.tmp").symlink_to(tmp_path / "other")
+    open_folder(directory).replace("offsets/1", "v1")
+    assert (tmp_path / "other").read_text() == "stays"
+    assert not (tmp_path / "offsets" / "1").is_symlink()

@@ -12,7 +12,7 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
 from kshare.errors import KafkaError
-from kshare.kafka.cluster import TopicConfig
+from kshare.kafka.topic_config import TopicConfig
 from kshare.monitor.report import decode_report
 from kshare.monitor.retention import EVERY_SECONDS, RetentionWatch
 from kshare.options import Topics

@@ -336,7 +336,9 @@ def test_what_a_query_left_is_compared_with_the_broker(
     """Only records that are older than its last batch, and only once that one has ended."""
     planned_ms, t1 = 1_700_000_000_000, TopicPartition("t", 1)
 
-    def at_timestamps(_: Cluster, asked: dict[TopicPartition, int]) -> dict[Any, int | None]:
+    def at_timestamps(
+        _: Cluster, asked: dict[TopicPartition, int], _on_fault: object
+    ) -> dict[Any, int | None]:
         """FakeCluster's brokers do not look at timestamps."""
         assert asked == {T0: planned_ms, t1: planned_ms}
         return {T0: 50, t1: None}

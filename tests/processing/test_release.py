@@ -84,7 +84,7 @@ def test_a_processor_handles_a_key_again_in_order_also_while_new_records_come(
             produce(BEFORE, BEFORE + 3)
             kafka = consumer_config({**given(cluster), "group.id": GROUP}).kafka
             replay = Replay(kafka, given(cluster), "dlq", topics=["orders"])
-            with closing(Release(replay, GROUP, LOG)) as release:
+            with closing(Release(replay, GROUP, LOG, None)) as release:
                 released.extend(release.run())
             produce(BEFORE + 3, BEFORE + 6)
             eventually(lambda: len(seen) >= BEFORE + 6)
@@ -215,7 +215,7 @@ def test_it_waits_for_a_letter_that_is_not_there_and_says_for_which(
 
         writer = threading.Thread(target=write_last)
         writer.start()
-        with closing(Release(Replay(kafka, given(cluster), "dlq"), GROUP, LOG)) as release:
+        with closing(Release(Replay(kafka, given(cluster), "dlq"), GROUP, LOG, None)) as release:
             released = list(release.run())
         writer.join()
         (mark,) = log.read().sequences.values()
@@ -228,7 +228,7 @@ def test_a_key_without_letters_is_not_released(cluster: FakeCluster) -> None:
     kafka = consumer_config({**given(cluster), "group.id": GROUP}).kafka
     with closing(RetryLog(log_table(kafka, LOG, GROUP), GROUP)) as log:
         log.begin_sequence(Rows({}).records(0)[0], Reason())
-        with closing(Release(Replay(kafka, given(cluster), "dlq"), GROUP, LOG)) as release:
+        with closing(Release(Replay(kafka, given(cluster), "dlq"), GROUP, LOG, None)) as release:
             released = list(release.run())
         (mark,) = log.read().sequences.values()
     assert [(each.key, each.letters) for each in released] == [(b"k", 0)]

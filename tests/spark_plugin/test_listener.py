@@ -60,6 +60,8 @@ def event(
     query: str = QUERY,
     name: str | None = "orders",
     dropped: tuple[int, ...] = (),
+    batch: int = 4,
+    run: int = 2,
 ) -> QueryProgressEvent:
     """A progress event: for each source its end offset, its latest offset, its description."""
     written = [
@@ -76,10 +78,10 @@ def event(
     ]
     progress = {
         "id": query,
-        "runId": "7b2e3ec0-0000-4000-8000-000000000002",
+        "runId": f"7b2e3ec0-0000-4000-8000-{run:012}",
         "name": name,
         "timestamp": "2026-01-01T00:00:00.000Z",
-        "batchId": 4,
+        "batchId": batch,
         "batchDuration": 9000,
         "durationMs": {"triggerExecution": 10_000},
         "eventTime": {},
@@ -316,20 +318,31 @@ def test_rows_behind_the_watermark_are_counted_and_warned_of(
 ) -> None:
     registry = CollectorRegistry()
     listener = KshareListener(prometheus=registry)
-    for dropped in ((), (3, 4), (), (5,)):
-        listener.onQueryProgress(event(({"t": {"0": 5}}, None), dropped=dropped))
+    for batch, dropped in enumerate(((), (3, 4), (), (5,)), 4):
+        listener.onQueryProgress(event(({"t": {"0": 5}}, None), dropped=dropped, batch=batch))
         assert listener.last[QUERY].dropped_rows == sum(dropped)
     assert series(registry)["kshare_rows_dropped_by_watermark_total", "orders"] == 12
     lines = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [line.getMessage().split(" rows")[0] for line in lines] == [
-        "orders batch 4: Spark has dropped 7",
-        "orders batch 4: Spark has dropped 5",
+        "orders batch 5: Spark has dropped 7",
+        "orders batch 7: Spark has dropped 5",
     ]
     assert "after partial aggregation" in caplog.text
     assert '.option("maxTimeAhead", "10m")' in caplog.text
     listener.onQueryTerminated(ENDED)
     listener.onQueryProgress(event(({"t": {"0": 5}}, None)))
     assert series(registry)["kshare_rows_dropped_by_watermark_total", "orders"] == 0
+
+
+def test_rows_count_once_for_all_listeners_of_a_registry() -> None:
+    """A cell of a notebook that makes one was run twice. A batch may run again in a later run."""
+    registry = CollectorRegistry()
+    listeners = [KshareListener(prometheus=registry) for _ in range(2)]
+    for run, batch in ((2, 4), (2, 5), (3, 5), (3, 6)):
+        told = event(({"t": {"0": 5}}, None), dropped=(7,), batch=batch, run=run)
+        for listener in listeners:
+            listener.onQueryProgress(told)
+    assert series(registry)["kshare_rows_dropped_by_watermark_total", "orders"] == 28
 
 
 def test_series_go_with_their_ranges_and_queries() -> None:

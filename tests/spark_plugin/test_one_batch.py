@@ -19,6 +19,8 @@ from pyspark.sql.types import StructType
 
 from kshare.core.checkpoint import BatchOffsets, decode, encode
 from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import AuthorizationError
+from kshare.kafka.parked_keys import ParkedKeys
 from kshare.testing import FakeCluster, Record
 from spark_plugin.listener import KshareListener
 from spark_plugin.one_batch import ONE_BATCH, OneBatchWatch
@@ -102,6 +104,19 @@ def test_a_trigger_that_reads_what_is_there_is_warned_of_beside_real_time(
     watch = OneBatchWatch(lambda: session(trigger, [leaf(kind.name(), {"REALTIME": "5s"})]))
     watch.started(QUERY, "run")
     assert ("Leave out realTime, or the trigger" in caplog.text) == (trigger in ONE_BATCH)
+
+
+def test_without_the_list_of_parked_keys_the_rest_is_said(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: ParkedKeys) -> None:
+        raise AuthorizationError("not authorized to read them")
+
+    monkeypatch.setattr(ParkedKeys, "read", refused)
+    caplog.set_level(logging.INFO)
+    run(OneBatchWatch(lambda: session("OneTimeTrigger", [source(cluster)])), PART)
+    assert "what is unread: parked keys are not known: not authorized to read them" in caplog.text
+    assert "30 records unread: orders 30. " in caplog.text
 
 
 def test_each_source_is_asked_for_its_own(

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from kshare.core.listing import ParkedCount
 from kshare.core.progress import TopicPartition
-from kshare.kafka.cluster import TopicConfig
 from kshare.kafka.parked_keys import ParkedKey, ParkWatch
+from kshare.kafka.topic_config import TopicConfig
 from kshare.options import SourceOptions, Topics, parse_options
 from kshare.query.planner import StreamPlanner
 from tests.support.planner import Feedback

@@ -18,8 +18,8 @@ from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.core.tasks import PlannedSlice, Ticket
 from kshare.errors import DataLossError
-from kshare.kafka.cluster import TopicConfig
 from kshare.kafka.parked_keys import ParkWatch
+from kshare.kafka.topic_config import TopicConfig
 from kshare.options import SourceOptions, Topics, parse_options
 from kshare.query.feedback.messages import Executor
 from kshare.query.feedback.server import FeedbackServer

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kshare.cli.live.snapshot import Behind, RangeLine, Snapshot, bar_of, behind_of
 from kshare.cli.live.watch import Latest
 from kshare.cli.output import counted, text_table
 from kshare.cli.show import parked_status_text
 from kshare.core.hashing import HASH_SPACE
+from kshare.core.progress import TopicPartition
 from kshare.monitor.status import PartitionStatus
 
 __all__ = ["SORTS", "Line", "View", "render"]
@@ -33,6 +34,8 @@ SORTS: Final[dict[str, tuple[str, Callable[[RangeLine], Any]]]] = {
 }
 """Keys that sort, and by what: most lag first, slowest first, and so on."""
 
+_Names: TypeAlias = dict[tuple[int, TopicPartition], str]
+"""The name of each partition of a source."""
 _BAR, _STRIP, _STRIP_MIN, _NAME_MAX, _HASHES_MIN = 20, 50, 10, 40, 12
 _COLUMNS: Final = ("partition", "key hashes", "offsets", "position", "lag", "offsets/s", "member")
 _RIGHT: Final = {"position", "lag", "offsets/s"}
@@ -92,12 +95,13 @@ def render(
         above.append(Line(f"NOT RENEWED: {latest.fault}", "fault"))
     above += [Line(text, "fault") for text in snapshot.alarms]
     above += [Line(f"warning: {text}", "warning") for text in snapshot.warnings]
-    strips = list(_strips(snapshot, view, width))
+    behind, names = behind_of(snapshot), _partition_names(snapshot)
+    strips = list(_strips(snapshot, behind, names, view, width))
     if height is not None and len(strips) > height // 3:
         left_out = len(strips) - height // 3
         strips = [*strips[: height // 3], Line(f"  ... {counted(left_out, 'partition')} more")]
     below = _below(snapshot)
-    table = _table(snapshot, view, width)
+    table = _table(snapshot, behind, names, view, width)
     if height is not None:
         room = max(height - len(above) - len(strips) - 3, 3)
         below = below[: max(room - len(table) - 1, 0)]
@@ -133,18 +137,20 @@ def _facts(snapshot: Snapshot, view: View) -> str:
 # -- key hashes ------------------------------------------------------------------------------------
 
 
-def _strips(snapshot: Snapshot, view: View, width: int | None) -> Iterator[Line]:
+def _strips(
+    snapshot: Snapshot, behind: Sequence[Behind], names: _Names, view: View, width: int | None
+) -> Iterator[Line]:
     """For each partition by key hash how far it is behind its front."""
-    by_partition: dict[tuple[int, Any], list[tuple[RangeLine, Behind]]] = {}
-    for each, behind in zip(snapshot.ranges, behind_of(snapshot), strict=True):
-        by_partition.setdefault((each.source, each.partition), []).append((each, behind))
-    names = [_partition_name(ranges[0][0], snapshot) for ranges in by_partition.values()]
-    wide = max(map(len, names), default=0)
+    by_partition: dict[tuple[int, TopicPartition], list[tuple[RangeLine, Behind]]] = {}
+    for each, its in zip(snapshot.ranges, behind, strict=True):
+        by_partition.setdefault((each.source, each.partition), []).append((each, its))
+    wide = max(map(len, names.values()), default=0)
     cells = _STRIP
     if width is not None:
         cells = max(min(_STRIP, width - wide - len("  || behind up to 1,000,000")), _STRIP_MIN)
-    for name, ranges in zip(names, by_partition.values(), strict=True):
-        known = [behind.offsets for _, behind in ranges if behind.offsets is not None]
+    for where, ranges in by_partition.items():
+        name = names[where]
+        known = [each.offsets for _, each in ranges if each.offsets is not None]
         if known:
             strip = _strip(ranges, cells, is_ascii=view.is_ascii)
             text = f"behind up to {max(known):,}" if max(known) else "level"
@@ -172,13 +178,15 @@ def _strip(ranges: Sequence[tuple[RangeLine, Behind]], cells: int, *, is_ascii: 
 # -- ranges ----------------------------------------------------------------------------------------
 
 
-def _table(snapshot: Snapshot, view: View, width: int | None) -> list[Line]:
+def _table(
+    snapshot: Snapshot, behind: Sequence[Behind], names: _Names, view: View, width: int | None
+) -> list[Line]:
     """The ranges, with a header; as many columns as there is room for."""
     if not snapshot.ranges:
         return [Line("no partition yet: where the first batch began is known when it is done")]
     sort = SORTS[view.sort][1]
     ranges = sorted(
-        zip(snapshot.ranges, behind_of(snapshot), strict=True),
+        zip(snapshot.ranges, behind, strict=True),
         key=lambda pair: sort(pair[0]),
         reverse=view.is_reversed,
     )
@@ -186,7 +194,7 @@ def _table(snapshot: Snapshot, view: View, width: int | None) -> list[Line]:
     rows = [_COLUMNS]
     rows += [
         (
-            _partition_name(each, snapshot),
+            names[each.source, each.partition],
             each.hashes_text,
             _bar(
                 each,
@@ -202,7 +210,7 @@ def _table(snapshot: Snapshot, view: View, width: int | None) -> list[Line]:
         for each, _ in ranges
     ]
     lines = _as_wide(rows, width, _mark(view))
-    styles = ["head", *("outlier" if behind.is_outlier else "plain" for _, behind in ranges)]
+    styles = ["head", *("outlier" if its.is_outlier else "plain" for _, its in ranges)]
     return [Line(text, style) for text, style in zip(lines, styles, strict=True)]
 
 
@@ -271,10 +279,15 @@ def _owner(snapshot: Snapshot, each: RangeLine) -> str:
     return each.member or "(nobody)"
 
 
-def _partition_name(each: RangeLine, snapshot: Snapshot) -> str:
-    several = len({one.source for one in snapshot.ranges}) > 1
-    name = f"{each.partition}{f' (source {each.source})' if several else ''}"
-    return name if len(name) <= _NAME_MAX else f"...{name[3 - _NAME_MAX :]}"
+def _partition_names(snapshot: Snapshot) -> _Names:
+    """The names of the partitions, with the number of the source if there are several."""
+    places = dict.fromkeys((each.source, each.partition) for each in snapshot.ranges)
+    several = len({source for source, _ in places}) > 1
+    names = {}
+    for source, partition in places:
+        name = f"{partition}{f' (source {source})' if several else ''}"
+        names[source, partition] = name if len(name) <= _NAME_MAX else f"...{name[3 - _NAME_MAX :]}"
+    return names
 
 
 def _number(value: float | None) -> str:

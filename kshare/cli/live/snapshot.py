@@ -280,7 +280,7 @@ def of_group(
             for (topic, key), info in sorted(parked.items())
             if topic in topics
         ),
-        members=tuple((each, status.load_of(each)) for each in status.members),
+        members=tuple(status.loads()),
         warnings=tuple(warnings),
         read_at=status.read_at,
     )

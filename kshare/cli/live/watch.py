@@ -23,10 +23,10 @@ from kshare.cli.connection import is_given, kafka_config, log_topic, needed_kafk
 from kshare.cli.live.snapshot import RangeLine, Snapshot, of_group, of_query
 from kshare.cli.query import query_status, with_ends
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import KafkaError, KshareError
+from kshare.errors import KshareError
 from kshare.group.tools.status import GroupObserver
 from kshare.kafka.cluster import Cluster
-from kshare.kafka.parked_keys import ParkedInfo, ParkedKey, ParkedKeys
+from kshare.kafka.parked_keys import ParkedKeys
 from kshare.monitor.report import lag
 from kshare.monitor.status import describe, read_checkpoint
 from kshare.options import KafkaConfig
@@ -100,10 +100,7 @@ class QueryLooker:
             status = describe(checkpoint)
         else:
             checkpoint = with_ends(checkpoint, self._kafka)
-            parked = _parked(self._parked, warnings)
-            status = query_status(
-                checkpoint, self._cluster, parked, lambda error: warnings.append(str(error))
-            )
+            status = query_status(checkpoint, self._cluster, self._parked, warnings.append)
         return replace(of_query(status, at, warnings), read_at=read_at)
 
     def close(self) -> None:
@@ -134,23 +131,15 @@ class GroupLooker:
             CommitLogError: A record of the group cannot be read.
             KafkaError: The cluster did not answer, or refused.
         """
-        at, warnings = time.time(), list[str]()
+        at = time.time()
         status = self._observer.read()
-        return of_group(status, _parked(self._parked, warnings), at, warnings)
+        warnings = [*status.warnings]
+        return of_group(status, self._parked.known(warnings.append), at, warnings)
 
     def close(self) -> None:
         """Close the connections."""
         self._observer.close()
         self._parked.close()
-
-
-def _parked(keys: ParkedKeys, warnings: list[str]) -> Mapping[ParkedKey, ParkedInfo]:
-    """The parked keys; none, with a warning, if this user may not read them."""
-    try:
-        return keys.parked()
-    except KafkaError as error:
-        warnings.append(f"parked keys are not known: {error}")
-        return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,10 +87,16 @@ class PausedLogs(_Asker):
         self._begin("kshare paused", partial(self._read, tuple(paused)))
 
     def _read(self, paused: Collection[TopicPartition]) -> None:
-        try:
-            self.bounds = log_bounds(self._cluster, paused)
-        except KafkaError as error:
+        def on_fault(error: KafkaError) -> None:
             _log.info("cannot look where the logs of paused partitions end: %s", error)
+
+        try:
+            found = log_bounds(self._cluster, paused, on_fault)
+        except KafkaError as error:
+            on_fault(error)
+        else:  # of those that do not answer, what was known
+            known = {tp: bounds for tp, bounds in self.bounds.items() if tp in paused}
+            self.bounds = known | found
 
 
 class Retention(_Asker):

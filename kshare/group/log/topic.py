@@ -36,12 +36,12 @@ from kshare.kafka.client import (
     kind_of,
     servers,
 )
-from kshare.kafka.cluster import TopicConfig
 from kshare.kafka.compacted_topic import CompactedTopic
 from kshare.kafka.coordinator import find_coordinator
 from kshare.kafka.lacking import Idempotence
 from kshare.kafka.protocol.error_codes import Kind
 from kshare.kafka.protocol.retry import RetryDeadline, retry_backoff
+from kshare.kafka.topic_config import TopicConfig
 from kshare.kafka.topic_creation import is_refusal
 from kshare.kafka.topics import TopicSpec
 from kshare.options import KafkaConfig

@@ -28,12 +28,12 @@ from kshare.group.log.topic import LOG_CLIENT, LogTopic, LogWriter, Safety
 from kshare.group.protocol.commit_log.group_reader import GroupReader
 from kshare.group.protocol.commit_log.log import GroupLog
 from kshare.group.session.shared import Shared
-from kshare.kafka.cluster import TopicConfig
 from kshare.kafka.lacking import check_transactions
 from kshare.kafka.protocol.apis import Feature
 from kshare.kafka.protocol.background import OneCall, begin
 from kshare.kafka.protocol.broker_pool import BrokerPool
 from kshare.kafka.protocol.retry import retry_backoff
+from kshare.kafka.topic_config import TopicConfig
 from kshare.options import KafkaConfig
 
 __all__ = ["ANSWER_MS", "LogFollower", "LogInspector"]

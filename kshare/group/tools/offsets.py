@@ -172,6 +172,20 @@ class GroupOffsets:
         known.reader.check()
         return known
 
+    def checked(self) -> GroupSnapshot:
+        """The snapshot of a group that somebody knows, from the log that is its own.
+
+        Raises:
+            UnknownGroupError: Nobody knows the group; it may be misspelt.
+            KshareError: As of :meth:`check_log`.
+            CommitLogError: A record of the group cannot be read.
+            KafkaError: The cluster did not answer, or refused.
+        """
+        known = self.snapshot()
+        self.check_known(known)
+        self.check_log(known)
+        return known
+
     def reset(
         self,
         to: ResetTo | Mapping[Any, int],

@@ -95,11 +95,12 @@ class GroupStatus:
         members: The members that are alive, by their names.
         ranges: All key hashes of the partitions that the group reads, by partition, ascending.
         progress: What has been processed of each partition of which anything was committed.
-        logs: First offset and end of the partitions that exist.
+        logs: First offset and end of the partitions of which that is known.
         is_plain: Whether it assigns whole partitions, as a member is not a kshare consumer.
         chunks: What each member has of the partitions without key order, by its name.
         read_at: When its progress was read, in seconds of ``time.monotonic()``.
         keeps_log: False if its members are not in the log, and go by the coordinator alone.
+        warnings: Why the logs of other partitions are not known.
     """
 
     group: str
@@ -115,19 +116,27 @@ class GroupStatus:
     chunks: Mapping[TopicPartition, Mapping[str, LeaseShare]] = field(default_factory=dict)
     read_at: float = 0.0
     keeps_log: bool = True
+    warnings: tuple[str, ...] = ()
 
-    def load_of(self, member: MemberStatus) -> "MemberLoad":
-        """The load of a member."""
-        name = member.member.name
-        owned = [part for part in self.ranges if part.member == name]
-        known = [part.lag for part in owned if part.lag is not None]
-        shares = [of[name] for of in self.chunks.values() if name in of]
-        return MemberLoad(
-            ranges=len(owned),
-            lag=sum(known) if known else None,
-            leased=sum(share.leased for share in shares) if shares else None,
-            done=sum(share.done for share in shares) if shares else None,
-        )
+    def loads(self) -> Iterator[tuple[MemberStatus, "MemberLoad"]]:
+        """Each member, with its load."""
+        lags: dict[str | None, list[int | None]] = {}
+        for part in self.ranges:
+            lags.setdefault(part.member, []).append(part.lag)
+        shares: dict[str, list[LeaseShare]] = {}
+        for of_partition in self.chunks.values():
+            for name, share in of_partition.items():
+                shares.setdefault(name, []).append(share)
+        for member in self.members:
+            owned, leases = lags.get(member.member.name, []), shares.get(member.member.name, [])
+            known = [lag for lag in owned if lag is not None]
+            load = MemberLoad(
+                ranges=len(owned),
+                lag=sum(known) if known else None,
+                leased=sum(share.leased for share in leases) if leases else None,
+                done=sum(share.done for share in leases) if leases else None,
+            )
+            yield member, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +214,13 @@ class GroupObserver:
 
     def read(self) -> GroupStatus:
         """The state of the group now; raises what :func:`group_status` does."""
-        known = self._offsets.snapshot()
-        self._offsets.check_known(known)
-        self._offsets.check_log(known)
+        known = self._offsets.checked()
         described = self._describer.describe([self._group])[self._group]
         table = OwnerTable.of(known.log, described)
         progress = {tp: each.progress for tp, each in known.committed().items()}
         partitions = progress.keys() | {owner.partition for owner in table.owners}
-        logs = log_bounds(self._cluster, partitions)
+        warnings = list[str]()
+        logs = log_bounds(self._cluster, partitions, lambda error: warnings.append(str(error)))
         position, epoch = known.log.last_epoch or (None, None)
         return GroupStatus(
             group=self._group,
@@ -228,6 +236,7 @@ class GroupObserver:
             chunks=table.chunks,
             read_at=known.read_at,
             keeps_log=table.keeps_log,
+            warnings=tuple(warnings),
         )
 
     def close(self) -> None:

@@ -9,9 +9,9 @@ from typing import Protocol
 from kshare.core.listing import ParkedCount
 from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownTopicError
-from kshare.kafka.cluster import TopicConfig
 from kshare.kafka.parked_keys import ParkWatch
 from kshare.kafka.policies import PolicyWatch
+from kshare.kafka.topic_config import TopicConfig
 from kshare.monitor.retention import RetentionWatch
 from kshare.options import SourceOptions, Topics
 from kshare.query.planner.key_selection import check_ranges

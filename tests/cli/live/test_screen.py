@@ -1,7 +1,9 @@
 """A snapshot as text: what is shown fits, is in order, and is true."""
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,8 +17,14 @@ from kshare.core.hashing import WHOLE, HashRange, KeyRanges, split
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, TopicPartition
 from kshare.core.region import Rectangle
-from kshare.group.protocol.owners.range_owners import RangeOwner
-from kshare.group.tools.status import GroupStatus, range_lags
+from kshare.group.protocol.owners.range_owners import LivingMember, RangeOwner
+from kshare.group.tools.status import (
+    GroupStatus,
+    MemberLoad,
+    MemberStatus,
+    RangeLag,
+    range_lags,
+)
 from kshare.kafka.parked_keys import ParkedInfo
 from kshare.monitor.plot import panel
 from tests.support.looks import AT, ORDERS, WHY, made_up, recorded
@@ -204,3 +212,48 @@ def test_a_members_hashes_that_stand_apart_have_a_row_for_each() -> None:
     level = dataclasses.replace(status, progress={ORDERS: Progress.at(10)})
     parked = of_group(level, {("orders", b"k"): ParkedInfo("2026")}, AT)
     assert any("not seen by the group yet" in line for line in texts(parked))
+
+
+# -- the cost --------------------------------------------------------------------------------------
+
+
+class Counted(tuple[Any, ...]):
+    """Ranges that count how often somebody goes through them."""
+
+    __slots__ = ()
+    rounds = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        Counted.rounds += 1
+        return super().__iter__()
+
+
+def rounds_of_a_screen(partitions: int) -> int:
+    """How often ranges are gone through to show so many partitions."""
+    places = [TopicPartition("t", number) for number in range(partitions)]
+    looks = [made_up(Progress.at(1), 9, partition=place) for place in places]
+    ranges = Counted(each for look in looks for each in look.ranges)
+    shown = tuple(each.partitions[0] for each in looks)
+    look = dataclasses.replace(looks[0], ranges=ranges, partitions=shown)
+    Counted.rounds = 0
+    assert 30 < len(texts(look, View(), 40)) <= 40
+    return Counted.rounds
+
+
+def rounds_of_members(count: int) -> int:
+    """How often ranges are gone through for the loads of so many members."""
+    names = [f"member-{number}" for number in range(count)]
+    lags = Counted(RangeLag(ORDERS, WHOLE, name, 1, 9) for name in [*names, None, *names])
+    members = tuple(MemberStatus(LivingMember(name, "host", ""), None) for name in names)
+    status = GroupStatus("billing", "stable", None, None, None, members, lags, {}, {})
+    Counted.rounds = 0
+    assert [load for _, load in status.loads()] == [MemberLoad(2, 18, None, None)] * count
+    return Counted.rounds
+
+
+@pytest.mark.parametrize("rounds", [rounds_of_a_screen, rounds_of_members])
+def test_ranges_are_gone_through_as_often_however_many_there_are(
+    rounds: Callable[[int], int],
+) -> None:
+    """Each key that is pressed renders; 600 partitions with 16 ranges each are 9,600."""
+    assert rounds(40) == rounds(400) < 10

@@ -10,12 +10,13 @@ import pytest
 from kshare.core.progress import TopicPartition
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.delivery.looks import Looks
-from kshare.kafka.cluster import Cluster, TopicConfig
+from kshare.kafka.cluster import Cluster
+from kshare.kafka.topic_config import TopicConfig
 from kshare.monitor.retention import EVERY_SECONDS
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S, Clock
 from tests.support.fake_session import FakeSessions, fake_consumers
-from tests.support.groups import T0, eventually
+from tests.support.groups import T0, eventually, group_config
 
 OLD = "orders-0: records from offset 3 on are pending and older than 80 %"
 
@@ -130,3 +131,16 @@ def test_the_end_of_what_is_paused_is_asked_for_and_so_it_has_a_lag(cluster: Fak
         assert lag() == 15  # as was read last: it is not time to ask
         looks.paused_logs.bounds = {T0: (0, 12)}
         assert lag() is None
+
+
+def test_a_paused_partition_without_a_leader_hides_no_end_of_others(cluster: FakeCluster) -> None:
+    cluster.create_topic("payments")
+    away = TopicPartition("payments", 0)
+    cluster.move_leader("payments", 0, None)
+    paused = Looks(group_config(cluster.bootstrap_servers).kafka).paused_logs
+    for partition in (T0, away, TopicPartition("orders", 1)):
+        paused.note(partition, (0, 7))
+    paused.look([T0, away])
+    assert paused._asking is not None
+    paused._asking.result(WAIT_S)
+    assert paused.bounds == {T0: (0, 10), away: (0, 7)}  # of that one, what was known

@@ -16,7 +16,7 @@ from kshare.group.protocol.commit_log.record_codec import encode
 from kshare.group.protocol.commit_log.records import Stable
 from kshare.group.session.log_follower import LogFollower, LogInspector
 from kshare.group.session.shared import Shared
-from kshare.kafka.cluster import TopicConfig
+from kshare.kafka.topic_config import TopicConfig
 from tests.support.clock import WAIT_S, Clock, until
 from tests.support.groups import LOG, group_config
 

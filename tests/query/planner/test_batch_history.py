@@ -17,7 +17,7 @@ from kshare.core.losses import Loss
 from kshare.core.progress import Slice, TopicPartition
 from kshare.core.slice_end import SliceEnd
 from kshare.errors import DataLossError, KafkaError, UnknownTopicError
-from kshare.kafka.cluster import TopicConfig
+from kshare.kafka.topic_config import TopicConfig
 from kshare.query.planner.batch_history import (
     REMEMBERED,
     RecentBatch,

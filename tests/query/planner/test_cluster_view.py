@@ -7,7 +7,7 @@ import pytest
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import UnknownTopicError
-from kshare.kafka.cluster import TopicConfig
+from kshare.kafka.topic_config import TopicConfig
 from kshare.options import Subscribe
 from kshare.query.planner.cluster_view import ClusterView
 from tests.support.clock import Clock

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kshare.core.hashing import HASH_SPACE, WHOLE, split
 from kshare.core.progress import Progress, Rectangle, Slice, TopicPartition
 from kshare.errors import CheckpointError, DataLossError, KshareError, OptionsError
-from kshare.kafka.cluster import TopicConfig
 from kshare.kafka.committer import Committer
+from kshare.kafka.topic_config import TopicConfig
 from kshare.options import parse_options
 from kshare.query.planner import StreamPlanner, Task, plan_batch
 from kshare.query.planner.batch_query import Condition, Interval, RowBounds

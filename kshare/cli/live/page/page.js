@@ -122,7 +122,8 @@ function showStrips(snapshot) {
   const byPartition = new Map();
   for (const range of snapshot.ranges) {
     const name = partitionName(range, several);
-    byPartition.set(name, [...(byPartition.get(name) ?? []), range]);
+    if (!byPartition.has(name)) byPartition.set(name, []);
+    byPartition.get(name).push(range);
   }
   const strips = [...byPartition].map(([name, ranges]) => {
     const known = ranges.filter((range) => range.behind !== null);
