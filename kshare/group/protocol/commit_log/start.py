@@ -239,8 +239,10 @@ def _from_primary(
         reason = Reason.RESET if log.has_facts else Reason.ADOPTED
         return _new_incarnation(reason, log, primary.offset)
     if anchor.incarnation < log.incarnation and log.reset_to is not None:
-        # An operator's reset, whose second half is still to do.
-        return Start(Reason.RESET, log.incarnation, Progress.at(log.reset_to), unanchored=True)
+        # A reset whose second half is still to do, or was undone by who had not read of it. Members
+        # may have committed since.
+        done = log.progress(log.reset_to)
+        return Start(Reason.RESET, log.incarnation, done, unanchored=True)
     is_truncated = not log_start <= anchor.position <= log_end
     is_another = "" not in {anchor.topic_id, topic_id} and anchor.topic_id != topic_id
     is_lost = is_truncated or is_another
