@@ -12,7 +12,7 @@ from kshare.group.core.work import LateWork
 from kshare.group.delivery_start import DeliveryStart
 from kshare.group.protocol.commit_log.records import Claim, Key, Reset, key_of
 from kshare.group.protocol.commit_log.start import Anchor, Primary
-from kshare.group.protocol.owners.actions import FetchPrimary, Write
+from kshare.group.protocol.owners.actions import Delete, FetchPrimary, Write
 from kshare.group.protocol.owners.owner import Phase
 from tests.support.groups import LOWER, T0, T1, UPPER
 
@@ -227,6 +227,36 @@ def test_what_is_read_on_counts_no_more_after_a_rewind() -> None:
     run(owned, Primary(0, Anchor(1, 0, "")))
     owned.by_partition[T0].rewind()
     assert owned.ask_commits({T0: [FIVE]}, {T0: since}) == []
+
+
+def reset_by_another(owned: Ownerships, offset: int) -> None:
+    """A reset by another member is read."""
+    incarnation = owned.log.of(T0).incarnation + 1
+    reset = Reset(T0, incarnation, offset, "other#1")
+    owned.log.apply(owned.log.end, key_of(reset), reset)
+
+
+def test_a_reset_counts_from_when_it_is_read() -> None:
+    """Callers may come before the owner looks."""
+    owned = ownerships()
+    owned.claim({T0: ALL_HASHES})
+    run(owned)
+    assert owned.started()
+    reset_by_another(owned, 5)
+    assert owned.started() == {}
+    run(owned, Primary(5, Anchor(2, 0)))
+    assert owned.started()[T0].done == Progress.at(5)
+
+
+def test_who_is_fenced_stays_so_after_a_reset() -> None:
+    owned = ownerships()
+    owned.claim({T0: ALL_HASHES})
+    run(owned)
+    write(owned, Claim(T0, "other#1", ALL_HASHES))
+    reset_by_another(owned, 5)
+    for _, actions in owned.advance(20.0):
+        assert [type(action) for action in actions] == [Delete]
+    assert owned.fenced()
 
 
 def test_what_is_read_on_counts_no_more_after_a_reset() -> None:
