@@ -36,7 +36,7 @@ from tests.group.protocol.member_explorer import (
     settled,
     walk_group,
 )
-from tests.group.protocol.member_process import MemberProcess, member_of
+from tests.group.protocol.member_process import MemberProcess, member_of, new_member
 from tests.group.protocol.member_world import (
     GroupLimits,
     GroupWorld,
@@ -265,6 +265,41 @@ def given_up(world: GroupWorld) -> set[str]:
     owners = {process.owner.claim_name for process in world.processes.values()}
     claims = set(world.log.said().of(T0).claims) - owners
     return {name for name in claims if session_of(name) in world.processes}
+
+
+def beside_a_stranger() -> GroupWorld:
+    """A member joins a group that runs, and does not keep the order of keys as that does."""
+    world = first_group()
+    world.join()
+    *_, name = world.processes
+    member_of(world.processes[name]).member = new_member(name, ordered=False)
+    return world
+
+
+def who_waits_for_a_stranger(seed: int) -> str | None:
+    """The law that is broken once a stranger was refused; None if all hold."""
+    world, draw = beside_a_stranger(), random.Random(seed)
+    try:
+        for _ in range(LENGTH // 2):
+            if possible := group_steps(world, GroupLimits(drops=0)):
+                take_group(world, draw.choice(possible))
+        finish_group(world)
+        world.join()  # another rebalance
+        finish_group(world)
+    except LawBrokenError as error:
+        return str(error)
+    check_all_is_processed(world)
+    return None if settled(world) else "the group waits for somebody"
+
+
+def test_a_member_that_is_refused_leaves() -> None:
+    """Else the next rebalance waits for it until its session times out."""
+    no_law_is_broken(who_waits_for_a_stranger, walks(40))
+
+
+def test_that_a_member_which_is_refused_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Membership, "_leaving", None)
+    assert is_found(who_waits_for_a_stranger(0))
 
 
 # -- faults that must be found ---------------------------------------------------------------------
