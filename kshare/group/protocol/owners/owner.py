@@ -312,9 +312,10 @@ class Owner:
 
         Args:
             log: What the log says.
-            repeats: Whether a lead writes the primary offset again although it should be there. The
-                coordinator takes offsets of a standalone member without asking who it is: so one
-                that was stopped on its way, and goes on, may have set it back.
+            repeats: Whether a lead writes the primary offset again although it should be there. Who
+                has led before it may not have come to it. And the coordinator takes offsets of a
+                standalone member without asking who it is: so one that was stopped on its way, and
+                goes on, may have set it back.
 
         Raises:
             ValueError: A commit is under way, or nothing can be committed in this phase.
