@@ -12,7 +12,7 @@ class LeaseClock:
     """Since when nothing more of each lease was committed: it is given up, though its member lives.
 
     The last lease is one ahead, which waits for its turn: it does not count, unless it is the only
-    one.
+    one. A look costs what the leases of its partition do: there is one at each step.
 
     Args:
         timeout: Seconds after which a lease is over.
@@ -20,7 +20,7 @@ class LeaseClock:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._since: dict[tuple[TopicPartition, str, int], tuple[Bounds, float]] = {}
+        self._since: dict[TopicPartition, dict[tuple[str, int], tuple[Bounds, float]]] = {}
 
     def is_over(
         self, partition: TopicPartition, author: str, leased: Mapping[int, Bounds], now: float
@@ -33,25 +33,20 @@ class LeaseClock:
             leased: What each lease has and is not processed, by their numbers, ascending.
             now: The time.
         """
-        known = {key: each for key, each in self._since.items() if key[0] == partition}
-        for key in known:
-            del self._since[key]
+        known, kept = self._since.pop(partition, {}), {}
         for number in list(leased)[: max(len(leased) - 1, 1)]:
-            key, bounds = (partition, author, number), leased[number]
+            key, bounds = (author, number), leased[number]
             before, since = known.get(key, (bounds, now))
-            self._since[key] = bounds, since if before == bounds else now
-        return any(
-            now - since >= self._timeout
-            for key, (_, since) in self._since.items()
-            if key[0] == partition
-        )
+            kept[key] = bounds, since if before == bounds else now
+        if kept:
+            self._since[partition] = kept
+        return any(now - since >= self._timeout for _, since in kept.values())
 
     def forget(self, partition: TopicPartition) -> None:
         """A partition is leased no more, or by another claim."""
-        self._since = {key: each for key, each in self._since.items() if key[0] != partition}
+        self._since.pop(partition, None)
 
     def next_time(self) -> float:
         """When the next lease is over, if nothing happens; infinity if never."""
-        return min((since for _, since in self._since.values()), default=float("inf")) + (
-            self._timeout
-        )
+        times = (since for kept in self._since.values() for _, since in kept.values())
+        return min(times, default=float("inf")) + self._timeout

@@ -175,7 +175,8 @@ class Ownership:
         start: From where delivery has begun; None while it may not deliver.
         action_number: Number of the last actions: what becomes of earlier ones does not matter.
         waits_since: When its claim was read back; None if it does not wait.
-        repeated_at: When a commit has repeated the primary offset last.
+        repeated_at: When a commit has repeated the primary offset last; minus infinity if none has
+            since delivery began.
         is_replaced: Whether the partition was claimed anew or given up: its commits end.
         retries: What has failed.
         follow_ups: Commits that follow from what is read back.
@@ -347,6 +348,9 @@ class Ownership:
         assert resolved is not None
         self.start = DeliveryStart.new(self.owner.done)
         self.retries.backoff.reset()
+        self.repeated_at = float("-inf")
+        if resolved.lags:  # on a quiet topic, nobody else asks for a commit
+            self.commits.ask()
         # Another member may have met the reset: to this one, the group then goes on.
         is_reset = replaced.incarnation not in {None, resolved.incarnation}
         if is_reset or resolved.reason in {Reason.RESET, Reason.EXPIRED}:
@@ -400,12 +404,20 @@ class Ownership:
             self.commits.ask()
         if self.can_commit:
             self.commits.begin()
-            # Of owners of hashes, the coordinator takes offsets of the current generation only, in
-            # which one is the lead; of those that share a partition, it may change.
-            may_differ = owner.claim.epoch is None or owner.claim.shared
-            repeats = may_differ and now - self.repeated_at >= _REPEAT_SECONDS
+            if repeats := self._repeats(now):
+                self.repeated_at = now
             owner.begin_commit(log, repeats=repeats)
-            self.repeated_at = now if repeats else self.repeated_at
+
+    def _repeats(self, now: float) -> bool:
+        """True if a commit is to write the primary offset again, though the log has no higher one.
+
+        The first one does: who has led before may not have come to it.
+        """
+        # Later, of owners of hashes, the coordinator takes offsets of the current generation only,
+        # in which one is the lead; of those that share a partition, it may change.
+        claim, since = self.owner.claim, now - self.repeated_at
+        may_differ = claim.epoch is None or claim.shared
+        return since == float("inf") or (may_differ and since >= _REPEAT_SECONDS)
 
     def look(self, now: float) -> bool:
         """See how far the owner is; whether it has begun to run."""

@@ -465,8 +465,16 @@ class Ownerships:
     # -- what is said ------------------------------------------------------------------------
 
     def started(self) -> dict[TopicPartition, DeliveryStart]:
-        """From where each partition is delivered, of those that may be."""
-        return {tp: each.start for tp, each in self.by_partition.items() if each.start is not None}
+        """From where each partition is delivered, of those that may be by all that was read.
+
+        A reset counts from when it is read, though its owner looks later: callers may come between,
+        and would take what belongs to the former offsets for what belongs to the new ones.
+        """
+        return {
+            tp: each.start
+            for tp, each in self.by_partition.items()
+            if each.start is not None and not each.owner.was_reset(self.log.of(tp))
+        }
 
     def stable(self, partition: TopicPartition) -> int:
         """The stable offset that the log names, or that follows from its facts."""

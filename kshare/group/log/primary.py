@@ -17,7 +17,7 @@ from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.errors import KafkaError, NoOffsetError, UnknownTopicError
 from kshare.group.config.table import OffsetReset
 from kshare.group.protocol.commit_log.log import PartitionLog
-from kshare.group.protocol.commit_log.start import Anchor, Primary, Reason, resolve_start
+from kshare.group.protocol.commit_log.start import Anchor, Primary, resolve_start
 from kshare.kafka.client import kafka_error
 from kshare.kafka.cluster import Cluster
 from kshare.kafka.committed import CommittedOffset, CommittedOffsets
@@ -74,11 +74,9 @@ def committed_offset(
     first, end = bounds
     start = resolve_start(primary, log, log_end=end, log_start=first, topic_id=topic_id)
     progress, said = start.progress, log.stable
-    if start.reason in {Reason.ADOPTED, Reason.RESET}:
+    if primary.anchor is None:  # a plain consumer's, or a tool's: what the log says is void
         return OffsetAndMetadata(
-            progress.stable,
-            metadata="" if primary.anchor else metadata,
-            leader_epoch=start.leader_epoch,
+            progress.stable, metadata=metadata, leader_epoch=start.leader_epoch
         )
     whole = _common(progress)
     return OffsetAndMetadata(

@@ -10,9 +10,17 @@ from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.work import LateWork
 from kshare.group.delivery_start import DeliveryStart
-from kshare.group.protocol.commit_log.records import Claim, Key, Reset, key_of
+from kshare.group.protocol.commit_log.records import (
+    Claim,
+    Epoch,
+    EpochMember,
+    Key,
+    Reset,
+    Stable,
+    key_of,
+)
 from kshare.group.protocol.commit_log.start import Anchor, Primary
-from kshare.group.protocol.owners.actions import FetchPrimary, Write
+from kshare.group.protocol.owners.actions import Delete, FetchPrimary, Write, WritePrimary
 from kshare.group.protocol.owners.owner import Phase
 from tests.support.groups import LOWER, T0, T1, UPPER
 
@@ -76,9 +84,13 @@ def test_a_failure_is_tried_again_after_a_pause() -> None:
     assert owned.next_time() == float("inf")
 
 
-def run(owned: Ownerships, primary: Primary | None = None) -> None:
-    """Let the only ownership start, of a group without offsets if there is no primary one."""
-    each = owned.by_partition[T0]
+def run(owned: Ownerships, primary: Primary | None = None) -> list[int]:
+    """Let the only ownership start, of a group without offsets if there is no primary one.
+
+    Returns:
+        The primary offsets that it writes.
+    """
+    each, offsets = owned.by_partition[T0], list[int]()
     for now in range(20):  # longer than it waits for others
         for _, actions in list(owned.advance(float(now))):
             for action in actions:
@@ -90,7 +102,9 @@ def run(owned: Ownerships, primary: Primary | None = None) -> None:
                 elif type(action).__name__ == "ResolveInitial":
                     each.owner.initial_found(0)
                 else:
+                    offsets += [action.offset] if isinstance(action, WritePrimary) else []
                     each.owner.primary_written()
+    return offsets
 
 
 def test_a_rewind_amid_a_start_asks_again() -> None:
@@ -227,6 +241,71 @@ def test_what_is_read_on_counts_no_more_after_a_rewind() -> None:
     run(owned, Primary(0, Anchor(1, 0, "")))
     owned.by_partition[T0].rewind()
     assert owned.ask_commits({T0: [FIVE]}, {T0: since}) == []
+
+
+def leads_after_another(*, stable: int) -> Ownerships:
+    """What a member of the second epoch has claimed; the lead of the first one was killed."""
+    owned = ownerships()
+    owned.found("id")
+    first = Epoch(1, "other", (EpochMember("other", "other", "h"),))
+    claim = Claim(T0, "other#1", ALL_HASHES, epoch=1, self_fencing=True)
+    second = Epoch(2, "m", (EpochMember("m", "m", "h"),))
+    for record in (Reset(T0, 1, 0), first, claim, Stable(T0, 1, stable, author="other#1"), second):
+        owned.log.apply(owned.log.end, key_of(record), record)
+    owned.claim({T0: ALL_HASHES}, epoch=(owned.log.end - 1, "id"), self_fencing=True)
+    return owned
+
+
+@pytest.mark.parametrize(("stable", "written"), [(100, [100]), (50, [])])
+def test_a_primary_offset_that_a_former_lead_has_not_stored_is_written(
+    stable: int, written: list[int]
+) -> None:
+    """Without a commit that anybody has asked for: nothing new may come."""
+    owned = leads_after_another(stable=stable)
+    assert run(owned, Primary(50, Anchor(1, 2, "id"))) == written
+
+
+def test_the_first_commit_since_a_start_repeats_the_primary_offset() -> None:
+    """One that was under way when delivery ended may not have been stored."""
+    owned = leads_after_another(stable=100)
+    each, primary = owned.by_partition[T0], Primary(100, Anchor(1, 2, "id"))
+    assert run(owned, primary) == []
+    for _ in range(2):
+        for written in ([100], []):
+            each.commits.ask()
+            assert run(owned, primary) == written
+        each.rewind()
+        assert run(owned, primary) == []
+
+
+def reset_by_another(owned: Ownerships, offset: int) -> None:
+    """A reset by another member is read."""
+    incarnation = owned.log.of(T0).incarnation + 1
+    reset = Reset(T0, incarnation, offset, "other#1")
+    owned.log.apply(owned.log.end, key_of(reset), reset)
+
+
+def test_a_reset_counts_from_when_it_is_read() -> None:
+    """Callers may come before the owner looks."""
+    owned = ownerships()
+    owned.claim({T0: ALL_HASHES})
+    run(owned)
+    assert owned.started()
+    reset_by_another(owned, 5)
+    assert owned.started() == {}
+    run(owned, Primary(5, Anchor(2, 0)))
+    assert owned.started()[T0].done == Progress.at(5)
+
+
+def test_who_is_fenced_stays_so_after_a_reset() -> None:
+    owned = ownerships()
+    owned.claim({T0: ALL_HASHES})
+    run(owned)
+    write(owned, Claim(T0, "other#1", ALL_HASHES))
+    reset_by_another(owned, 5)
+    for _, actions in owned.advance(20.0):
+        assert [type(action) for action in actions] == [Delete]
+    assert owned.fenced()
 
 
 def test_what_is_read_on_counts_no_more_after_a_reset() -> None:

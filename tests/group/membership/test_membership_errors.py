@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kshare.core.hashing import HASH_SPACE
-from kshare.errors import AuthorizationError, KafkaError, KshareError
+from kshare.errors import AuthorizationError, ForeignMemberError, KafkaError, KshareError
 from kshare.group import KeySharedConsumer
 from kshare.group.core import member
 from kshare.group.session import session
@@ -321,6 +321,21 @@ def test_a_member_whose_session_has_ended_leaves_its_group(
     polls = len(first.faults)
     eventually(lambda: len(first.faults) > polls + 5)  # each poll raises it
     assert {str(fault) for fault in first.faults} == {"the disk of the log is on fire"}
+
+
+def test_a_member_that_is_refused_leaves_its_group(
+    cluster: FakeCluster, start: Callable[..., Polling]
+) -> None:
+    """Though it is polled on, the next rebalance does not wait for its session to time out."""
+    first = settled(cluster, start())
+    cluster.track_requests()
+    refused = start(consumption_order="none", auto_commit_interval_ms=5_000)
+    eventually(lambda: refused.faults)
+    assert isinstance(refused.faults[0], ForeignMemberError)
+    eventually(lambda: times_asked(cluster, "LeaveGroup") == 1)
+    produce(cluster)
+    check(cluster, first)
+    assert refused.offsets == []
 
 
 def test_a_group_that_is_too_large_for_its_coordinator_is_an_error(

@@ -91,6 +91,9 @@ def finish_all(world: GroupedWorld) -> None:
     missing = set(range(len(world.keys))) - set(world.outputs)
     if missing:
         raise LawBrokenError(f"no output of {sorted(missing)}")
+    primary, stable = world.primary, world.known().stable
+    if primary is None or primary.offset < stable:
+        raise LawBrokenError(f"the primary offset stays behind {stable}: {primary}")
 
 
 # -- random walks ----------------------------------------------------------------------------------

@@ -99,10 +99,14 @@ def _print_of_action(wanted: MemberAction | None) -> object:
 
 
 def new_member(
-    name: str, protocols: tuple[str, ...] = (PROTOCOL,), *, individual: bool = True
+    name: str,
+    protocols: tuple[str, ...] = (PROTOCOL,),
+    *,
+    individual: bool = True,
+    ordered: bool = True,
 ) -> GroupMember:
     """A member whose heartbeats are due at any time."""
-    said = Subscription(name, ("orders",), individual)
+    said = Subscription(name, ("orders",), individual, ordered=ordered)
     membership = Membership("g", said, protocols=protocols)
     schedule = MemberSchedule(Backoff(0, 0), heartbeat_interval=0.0, join_timeout=float("inf"))
     return GroupMember(membership, Liveness(SESSION, REBALANCE, polled_at=float("inf")), schedule)

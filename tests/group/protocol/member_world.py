@@ -106,9 +106,9 @@ class GroupWorld(World):
     def check(self) -> None:
         super().check()
         for process in self.processes.values():
-            fault = member_of(process).membership.fault
-            if fault is not None:
-                raise LawBrokenError(f"{process.name} is no member any more: {fault}")
+            membership = member_of(process).membership
+            if membership.fault is not None and membership.said.ordered:
+                raise LawBrokenError(f"{process.name} is no member any more: {membership.fault}")
         primary = 0 if self.primary is None else self.primary.offset
         if primary < self.highest_primary and not self.lost_logs:
             raise LawBrokenError(f"primary offset {primary} after {self.highest_primary}")

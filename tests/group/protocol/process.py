@@ -340,15 +340,18 @@ class Process:
     def decide(self, now: float = 0.0) -> None:
         """Go on as far as the log says; what is wanted then."""
         self._give_up()
-        before = self.ownership
-        wanted = [
-            (each.action_number, action)
-            for each, actions in self.ownerships.advance(now)
-            for action in actions
-        ]
-        self.forget(before)
-        self.wanted += wanted
-        self._give_up()
+        while True:
+            before = self.ownership
+            wanted = [
+                (each.action_number, action)
+                for each, actions in self.ownerships.advance(now)
+                for action in actions
+            ]
+            self.forget(before)
+            self.wanted += wanted
+            self._give_up()
+            if self.ownership is None or not self.ownership.can_commit:
+                return  # else that is due at once
 
     def _give_up(self) -> None:
         self.wanted += [(GONE, Delete((key,))) for key in self.ownerships.give_up()]

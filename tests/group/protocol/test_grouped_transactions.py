@@ -3,18 +3,20 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
 from kshare.core.hashing import ALL_HASHES
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle
-from kshare.group.core.ownership import Claimant
+from kshare.group.core.ownership import Claimant, Ownership
 from kshare.group.core.transaction_state import Stage, TransactionState
 from kshare.group.protocol.commit_log.commit import TransactionPart
 from kshare.group.protocol.commit_log.log import PartitionLog
 from kshare.group.protocol.commit_log.records import Claim, Key
-from kshare.group.protocol.owners import takeover
+from kshare.group.protocol.commit_log.start import Start, resolve_start
+from kshare.group.protocol.owners import owner, takeover
 from kshare.group.protocol.owners.actions import Delete
 from kshare.group.protocol.owners.owner import Owner
 from tests.group.protocol import grouped_world, member_world, transactional_member
@@ -225,11 +227,28 @@ def gives_up_its_claim_with_its_transaction_in_doubt(patch: pytest.MonkeyPatch) 
     patch.setattr(TransactionState, "keeps_claims", property(lambda _: False))
 
 
+def does_not_repeat_the_primary_offset(patch: pytest.MonkeyPatch) -> None:
+    """It takes what the log says for what its coordinator has."""
+    patch.setattr(Ownership, "_repeats", lambda *_: False)
+
+
+def waits_for_news_to_write_the_primary_offset(patch: pytest.MonkeyPatch) -> None:
+    """Though a former lead has not come to it."""
+    real = resolve_start
+
+    def resolve(*given: Any, **more: Any) -> Start:
+        return replace(real(*given, **more), lags=False)
+
+    patch.setattr(owner, "resolve_start", resolve)
+
+
 FOUND_BY_WALKS: dict[Patch, int] = {
     follows_the_group_amid_a_transaction: 64,
     names_its_id_in_its_first_claim_only: 154,
     does_not_wait_for_what_nobody_owns: 71,
     goes_on_at_its_position_with_what_it_gains: 2,
+    does_not_repeat_the_primary_offset: 78,
+    waits_for_news_to_write_the_primary_offset: 31,
 }
 """Faults that random walks find, with the first seed that does; if it finds nothing any more,
 others are tried."""

@@ -1,15 +1,17 @@
 """The leader's plan by load: it tiles, is steady under a steady load, and comes to an end."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kshare.assignment import StickyTaskAssignor
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange, KeyRanges, split
 from kshare.core.progress import TopicPartition
 from kshare.core.slicing import RangeAssignor, RangeObservation, RangeRequest
@@ -18,6 +20,7 @@ from kshare.group.protocol.membership.subscription import Assigned, Subscription
 from kshare.group.protocol.plan.group_plan import GroupPlan, plan_group
 from kshare.group.protocol.plan.load_sharing import LoadSharing
 from kshare.group.protocol.plan.range_parts import keeping_most
+from kshare.group.protocol.plan.task_sharing import TaskPlanning, TaskSharing
 from kshare.ranges import adaptive
 from tests.group.protocol.test_group_plan import (
     Group,
@@ -34,6 +37,7 @@ from tests.support.effort import examples
 
 POINTS = [part.lo + part.width // 3 for part in split(WHOLE, 24)]
 ADAPTIVE = MemberReport(range_assignor="adaptive")
+Sharing: TypeAlias = Callable[[Group], LoadSharing | TaskSharing]
 
 
 class Load:
@@ -301,3 +305,68 @@ def test_an_observation_of_several_ranges_is_divided_by_its_sample() -> None:
     assert one == RangeObservation(low, 300, 1000, 6.0, (low.lo + 1,) * 3)
     assert two == RangeObservation(high, 100, 1000, 2.0, (high.lo,))
     assert [seen.records for seen in by_range(KeyRanges([low, high]), 10, 10, None, ())] == [5, 5]
+
+
+class Counted(tuple[Any, ...]):
+    """What a member has reported; counts how often any of these is gone through."""
+
+    __slots__ = ()
+    times = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        Counted.times += 1
+        return super().__iter__()
+
+
+def times_read(sharing: Sharing, members: int, partitions: int) -> int:
+    """How often a plan goes through what members have reported.
+
+    Args:
+        sharing: How to share.
+        members: Number of members, who have reported something of each partition.
+        partitions: Number of partitions.
+    """
+    observed = (RangeObservation(WHOLE, 100, 100, 1.0),)
+    names = [f"m{i}" for i in range(members)]
+    held = [
+        in_order({tp(i): split_among(names)[name] for i in range(partitions)}) for name in names
+    ]
+    group = {
+        name: replace(
+            said,
+            owned=owned,
+            report=replace(
+                ADAPTIVE,
+                loads=Counted((partition, observed) for partition, _ in owned),
+                lags=Counted((partition, 7) for partition, _ in owned),
+                spans=(60.0,) * len(owned),
+            ),
+        )
+        for (name, said), owned in zip(group_of(names).items(), held, strict=True)
+    }
+    Counted.times = 0
+    plan_group(group, {"t": partitions}, deal_shared=sharing(group).deal)
+    return Counted.times
+
+
+def split_among(names: Sequence[str]) -> dict[str, KeyRanges]:
+    """A part of the hash space for each."""
+    parts = split(WHOLE, len(names))
+    return {name: KeyRanges([part]) for name, part in zip(names, parts, strict=True)}
+
+
+SHARINGS: dict[str, Sharing] = {
+    "by load": lambda group: LoadSharing(group, adaptive, "adaptive"),
+    "by a task assignor": lambda group: TaskSharing(
+        group, TaskPlanning(StickyTaskAssignor(), "StickyTaskAssignor", adaptive)
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SHARINGS)
+@pytest.mark.parametrize(("members", "partitions"), [(20, 4), (4, 8)], ids=["shared", "whole"])
+def test_a_plan_reads_reports_as_often_whatever_partitions_there_are(
+    how: str, members: int, partitions: int
+) -> None:
+    few, many = (times_read(SHARINGS[how], members, n * partitions) for n in (1, 4))
+    assert few == many > 0

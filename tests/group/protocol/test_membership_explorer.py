@@ -10,6 +10,7 @@ import pytest
 
 from kshare.core.hashing import WHOLE
 from kshare.group.core.member import GroupMember
+from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.right import Liveness
 from kshare.group.protocol.commit_log import commit
@@ -28,6 +29,7 @@ from tests.group.protocol.member_explorer import (
     DRAINING,
     WAYS,
     Way,
+    committing,
     draining,
     explore_group,
     finish_group,
@@ -36,7 +38,7 @@ from tests.group.protocol.member_explorer import (
     settled,
     walk_group,
 )
-from tests.group.protocol.member_process import MemberProcess, member_of
+from tests.group.protocol.member_process import MemberProcess, member_of, new_member
 from tests.group.protocol.member_world import (
     GroupLimits,
     GroupWorld,
@@ -214,6 +216,13 @@ def check_all_is_processed(world: GroupWorld) -> None:
     progress = said.of(T0).progress()
     assert world.acknowledged == set(range(len(world.keys)))
     assert not any(is_pending(progress, at, hash_) for at, hash_ in enumerate(world.keys))
+    assert primary_lag(world) == 0
+
+
+def primary_lag(world: GroupWorld) -> int:
+    """How far the primary offset is behind what the log says."""
+    primary = 0 if world.primary is None else world.primary.offset
+    return world.known_of(world.log.said()).stable - primary
 
 
 def test_a_leader_whose_generation_is_over_assigns_nothing() -> None:
@@ -265,6 +274,72 @@ def given_up(world: GroupWorld) -> set[str]:
     owners = {process.owner.claim_name for process in world.processes.values()}
     claims = set(world.log.said().of(T0).claims) - owners
     return {name for name in claims if session_of(name) in world.processes}
+
+
+def beside_a_stranger() -> GroupWorld:
+    """A member joins a group that runs, and does not keep the order of keys as that does."""
+    world = first_group()
+    world.join()
+    *_, name = world.processes
+    member_of(world.processes[name]).member = new_member(name, ordered=False)
+    return world
+
+
+def who_waits_for_a_stranger(seed: int) -> str | None:
+    """The law that is broken once a stranger was refused; None if all hold."""
+    world, draw = beside_a_stranger(), random.Random(seed)
+    try:
+        for _ in range(LENGTH // 2):
+            if possible := group_steps(world, GroupLimits(drops=0)):
+                take_group(world, draw.choice(possible))
+        finish_group(world)
+        world.join()  # another rebalance
+        finish_group(world)
+    except LawBrokenError as error:
+        return str(error)
+    check_all_is_processed(world)
+    return None if settled(world) else "the group waits for somebody"
+
+
+def test_a_member_that_is_refused_leaves() -> None:
+    """Else the next rebalance waits for it until its session times out."""
+    no_law_is_broken(who_waits_for_a_stranger, walks(40))
+
+
+def test_that_a_member_which_is_refused_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Membership, "_leaving", None)
+    assert is_found(who_waits_for_a_stranger(0))
+
+
+def lag_on_a_quiet_topic(*, is_amid_rebalance: bool) -> int:
+    """How far the primary offset stays behind when a lead is killed before it is written.
+
+    Nobody commits any more.
+
+    Args:
+        is_amid_rebalance: Whether the group gets another member at the same time.
+    """
+    world = committing(NARROW)
+    assert primary_lag(world) > 0
+    if is_amid_rebalance:
+        world.join()
+    world.crash("m0")
+    world.coordinator.mail.pop("m0", None)
+    finish_group(world, until=0)
+    assert settled(world)
+    return primary_lag(world)
+
+
+@pytest.mark.parametrize("is_amid_rebalance", [False, True])
+def test_who_leads_next_writes_the_primary_offset(is_amid_rebalance: bool) -> None:
+    assert lag_on_a_quiet_topic(is_amid_rebalance=is_amid_rebalance) == 0
+
+
+def test_that_nobody_writes_what_a_killed_lead_has_not_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Ownership, "_repeats", lambda *_: False)
+    assert is_found(lag_on_a_quiet_topic(is_amid_rebalance=False))
 
 
 # -- faults that must be found ---------------------------------------------------------------------

@@ -241,7 +241,9 @@ def test_a_heartbeat_of_the_last_generation_says_nothing_while_it_joins() -> Non
     ],
 )
 def test_faults_end_it_by_name(code: Code, kind: type[Exception], text: str) -> None:
-    member = stable({T0: ALL_HASHES})
+    """It leaves, as the rebalance would wait for it; but for a static one."""
+    is_static = code is Code.FENCED_INSTANCE_ID
+    member = stable({T0: ALL_HASHES}, is_static=is_static)
     member.rebalance()
     member.action()
     member.refused(code)
@@ -250,6 +252,7 @@ def test_faults_end_it_by_name(code: Code, kind: type[Exception], text: str) -> 
     assert isinstance(member.fault, kind)
     assert text in str(member.fault)
     assert "group g" in str(member.fault)
+    assert member.action() == (None if is_static else Leave("id-1"))
     assert member.action() is None
 
 
@@ -267,12 +270,21 @@ def test_what_passes_is_asked_again_and_loses_nothing(code: Code) -> None:
     assert not member.is_lost
 
 
-def test_assignments_without_key_ranges_end_it() -> None:
-    member = new_member()
+REFUSED = encode_assignment(MemberAssignment((), None, refusal="it has other settings"))
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+@pytest.mark.parametrize("sent", [b"\0\0\0\0\0\0\0\0\0\0", REFUSED], ids=["plain", "refused"])
+def test_who_cannot_be_a_member_leaves(sent: bytes, is_static: bool) -> None:
+    """Its leader knows no key ranges, or refuses it: the next rebalance would wait for it."""
+    member = new_member(is_static=is_static)
     member.action()
-    member.joined("id-1", 1, "plain", {})
-    member.synced(b"\0\0\0\0\0\0\0\0\0\0")
+    member.joined("id-1", 1, "other", {})
+    member.action()
+    member.synced(sent)
     assert isinstance(member.fault, ForeignMemberError)
+    assert member.action() == (None if is_static else Leave("id-1"))
+    assert member.action() is None
 
 
 def test_nobody_polls() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kshare.core.hashing import HASH_SPACE, WHOLE, HashRange
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
+from kshare.group.log.primary import committed_offset
 from kshare.group.protocol.commit_log.log import PartitionLog
 from kshare.group.protocol.commit_log.records import Stable
 from kshare.group.protocol.commit_log.start import (
@@ -59,7 +60,8 @@ def test_a_group_goes_on_with_its_gaps() -> None:
 
 
 def test_the_log_may_be_ahead_of_the_primary() -> None:
-    assert resolved(primary(35), log()).progress == FACTS
+    start = Start(Reason.CONTINUED, 1, FACTS, lags=True)
+    assert resolved(primary(35), log()) == start
 
 
 def test_the_primary_may_be_ahead_of_the_log() -> None:
@@ -91,6 +93,16 @@ def test_an_expired_offset_voids_individual_commits() -> None:
 def test_an_operators_reset_is_completed() -> None:
     start = resolved(primary(40, 1), log(2, 10, facts=False))
     assert start == Start(Reason.RESET, 2, Progress.at(10), unanchored=True)
+
+
+@pytest.mark.parametrize("offset", [0, 10, 40, 90])
+def test_what_was_committed_after_a_reset_counts_whoever_sets_the_primary_back(offset: int) -> None:
+    """Who has not read of the reset writes its offset with the former anchor."""
+    found = primary(offset, 1)
+    assert resolved(found, log(2, 10)) == Start(Reason.RESET, 2, FACTS, unanchored=True)
+    listed = committed_offset(found, log(2, 10), (0, 9), "topic")
+    assert listed is not None
+    assert listed.progress == FACTS
 
 
 @pytest.mark.parametrize(("end", "topic_id"), [(3, "topic"), (9, "another")])

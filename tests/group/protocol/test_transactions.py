@@ -8,9 +8,10 @@ from functools import partial
 import pytest
 
 from kshare.core.hashing import NO_HASHES
-from kshare.core.progress import Progress
+from kshare.core.progress import Progress, TopicPartition
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.transaction_state import Outlook, Stage, TransactionState
+from kshare.group.delivery_start import DeliveryStart
 from kshare.group.protocol.commit_log import commit
 from kshare.group.protocol.commit_log.commit import (
     PurgatoryState,
@@ -34,6 +35,7 @@ from tests.group.protocol.transactional_explorer import (
     let_run,
     new_world,
     suspended_world,
+    two_commit,
     walk,
 )
 from tests.group.protocol.transactional_member import Member
@@ -50,6 +52,10 @@ NARROW = Limits(members=3, in_flight=1)
 LATE = Limits(late=True)
 PARTS = Limits(members=3, parts=2, compactions=8)
 DAMAGED = Limits(members=6, damages=2)
+RESET = Limits(resets=2, looks_late=True)
+RESET_AMID = Limits(
+    members=0, in_flight=1, compactions=0, expired=0, doubts=False, resets=1, looks_late=True
+)
 
 # -- the world -------------------------------------------------------------------------------------
 
@@ -71,6 +77,14 @@ def test_every_interleaving_around_outputs() -> None:
     assert broken is None
     assert seen.states > least(4_000)
     assert min(seen.outputs, seen.replaced, seen.open) > least(1_500)
+
+
+def test_every_interleaving_around_a_reset() -> None:
+    """Callers come between what a member reads of it and what its owner does then."""
+    seen, broken = explore(RESET_AMID, depth(5), two_commit())
+    explored(seen.states, broken)
+    assert broken is None
+    assert min(seen.states, seen.outputs, seen.open) > least(3_000)
 
 
 def test_a_way_ends_with_all_outputs() -> None:
@@ -139,6 +153,12 @@ def test_random_walks_with_claims_that_cannot_be_read() -> None:
         no_law_is_broken(partial(walk, limits, LENGTH, events=events), walks(25))
     assert events["damage"] > least(20)
     assert events["repair"] > least(20)
+
+
+def test_random_walks_with_resets() -> None:
+    events: Counter[str] = Counter()
+    no_law_is_broken(partial(walk, RESET, LENGTH, events=events), walks(60))
+    assert min(events["reset"], events["receive"]) > least(100)
 
 
 @pytest.mark.parametrize("first", range(0, 120, 30))
@@ -364,6 +384,23 @@ def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_fault_is_found_by_commits_that_arrive_late(monkeypatch: pytest.MonkeyPatch) -> None:
     keeps_its_epoch_after_a_repeated_commit(monkeypatch)
     assert is_found(any(walk(LATE, LENGTH, seed) is not None for seed in range(200)))
+
+
+def trusts_starts_until_owners_look(patch: pytest.MonkeyPatch) -> None:
+    """A caller that comes between a reset that is read, and its owner."""
+
+    def started(self: Ownerships) -> dict[TopicPartition, DeliveryStart]:
+        listed = self.by_partition.items()
+        return {at: each.start for at, each in listed if each.start is not None}
+
+    patch.setattr(Ownerships, "started", started)
+
+
+def test_a_fault_is_found_by_every_interleaving_around_a_reset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trusts_starts_until_owners_look(monkeypatch)
+    assert is_found(explore(RESET_AMID, 3, two_commit())[1])
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ class Transaction:
     number: int
     outputs: tuple[int, ...] = ()
     state: str = "open"  # or "committing", "aborting"
+    incarnation: int = 0  # of the offsets that its records were handed out by
 
 
 @dataclass
@@ -43,12 +44,14 @@ class TransactionCoordinator:
             self.open[name] = replace(current, state="aborting")
         return None
 
-    def write(self, name: str, epoch: int, outputs: tuple[int, ...]) -> int | None:
+    def write(
+        self, name: str, epoch: int, outputs: tuple[int, ...], incarnation: int
+    ) -> int | None:
         """Begin a transaction that holds some outputs; its number, or None for a fenced epoch."""
         if self.epochs[name] != epoch or name in self.open:
             return None
         self.begun += 1
-        self.open[name] = Transaction(self.begun, outputs)
+        self.open[name] = Transaction(self.begun, outputs, incarnation=incarnation)
         return self.begun
 
     def end(self, name: str, epoch: int, state: str) -> bool:

@@ -35,6 +35,8 @@ class Member(Process):
     records: tuple[tuple[Block, ...], tuple[Key, ...]] | None = None  # to be written, as checked
     written: tuple[Block, ...] = ()  # its facts, until it is decided
     passes: bool = False  # its transaction passes over offsets that are none of its records
+    incarnation: int = 0  # of the offsets that its records were handed out by
+    owner_is_behind: bool = False  # it has read what its owner has not looked at
     _purgatory: tuple[tuple[object, ...], PurgatoryState] | None = None  # by what, and what it is
 
     def clone(self) -> Self:
@@ -47,9 +49,10 @@ class Member(Process):
         return (
             *super().fingerprint(),
             *(its.stage, its.epoch is None, its.is_begun, self.epoch),
-            *(its._mark == self.stops, its._starts is None, its.is_own({T0: self.start})),
+            *(its._mark == self.stops, its._starts is None),
+            its.is_own(self.ownerships.started()),
             *(self.is_read, self.number, self.records, self.delivery == self.start),
-            *(self.passes, self.written),
+            *(self.passes, self.written, self.incarnation, self.owner_is_behind),
         )
 
     @property
@@ -101,9 +104,10 @@ def is_alive(member: Member) -> bool:
 
 def outlook(member: Member) -> Outlook:
     """What its transaction sees; reads count from the epoch on, so that states are few."""
-    found = purgatory_of(member) if member.start is not None else PurgatoryState.OPEN
+    starts = member.ownerships.started()
+    found = purgatory_of(member) if starts else PurgatoryState.OPEN
     return Outlook(
-        {T0: member.start},
+        starts,
         found,
         float(member.is_read),
         is_alive=is_alive(member),
@@ -139,6 +143,8 @@ def may_take(member: Member) -> bool:
 def ensure_open(member: Member) -> None:
     """See where it is delivered from, and begin a transaction if there is none."""
     member.refresh()
+    assert member.owner.resolved is not None
+    member.incarnation = member.owner.resolved.incarnation
     if member.state.is_settled:
         member.state.begin(member.stops, 0)
 

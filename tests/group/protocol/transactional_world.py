@@ -1,19 +1,19 @@
 """A small world for transactions: a log with transactions, their coordinator, members, faults.
 
 As :mod:`.world`, with outputs beside facts: each record of the data partition is to have its output
-exactly once, and the outputs of a key in order.
+exactly once, and the outputs of a key in order. After a reset, once more from there on.
 """
 
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Self
+from typing import Final, Self
 
 from kshare.core.hashing import ALL_HASHES, KeyRanges, split
 from kshare.core.progress import Progress
 from kshare.group.core.transaction_state import ProducerEpoch, Stage, TransactionAction
 from kshare.group.protocol.commit_log import commit
-from kshare.group.protocol.commit_log.records import Key, Record, key_of
+from kshare.group.protocol.commit_log.records import Key, Record, Reset, key_of
 from kshare.group.protocol.commit_log.start import Primary
 from kshare.group.protocol.owners.actions import (
     Delete,
@@ -28,7 +28,11 @@ from kshare.group.protocol.owners.owner import Phase
 from tests.group.protocol import transactional_member
 from tests.group.protocol.owning import new_ownerships, shallow
 from tests.group.protocol.process import DAMAGED, T0, apply_record, marks_of, own
-from tests.group.protocol.transactional_log import TransactionalLog, TransactionCoordinator
+from tests.group.protocol.transactional_log import (
+    Transaction,
+    TransactionalLog,
+    TransactionCoordinator,
+)
 from tests.group.protocol.transactional_member import (
     Member,
     action_of,
@@ -69,7 +73,7 @@ class TransactionalWorld:
     transactions: TransactionCoordinator = field(default_factory=TransactionCoordinator)
     primary: Primary | None = None
     members: dict[str, Member] = field(default_factory=dict)
-    outputs: list[int] = field(default_factory=list)  # that readers of committed records see
+    outputs: list[int] = field(default_factory=list)  # that are committed, since the last reset
     highest_stable: int = 0
     started: int = 0
     compactions: int = 0
@@ -78,6 +82,7 @@ class TransactionalWorld:
     left: int = 0
     parts: int = 0
     damaged: int = 0  # how many claims were made unreadable
+    resets: int = 0  # how often others have reset the offsets
     shares_ids: bool = False
     per_call: int = 1  # records that a call returns, if there are as many
     _known: tuple[object, Progress] | None = None  # by what, and what is known
@@ -130,9 +135,21 @@ class TransactionalWorld:
         self.highest_stable = known.stable
         self._checked = (known, tuple(self.outputs), self.highest_stable)
 
+    @property
+    def incarnation(self) -> int:
+        """The incarnation of the offsets, by all that is in the log."""
+        return self.log.said(self.transactions).of(T0).incarnation
+
+    def reset(self) -> None:
+        """Another member begins with the offsets anew: what was processed counts no more."""
+        self.resets += 1
+        reset = Reset(T0, self.incarnation + 1, RESET_TO, "other#1", self.resets)
+        self.log.append(key_of(reset), reset)
+        self.outputs, self.highest_stable = [*range(RESET_TO)], 0
+
     def check_delivery(self, member: Member, offset: int) -> None:
-        """What holds when a record is handed out."""
-        if offset in self.outputs:
+        """What holds when a record is handed out; it may not have read of a reset yet."""
+        if offset in self.outputs and member.incarnation == self.incarnation:
             raise LawBrokenError(f"offset {offset} again, after its output was committed")
 
     def check_settled(self, member: Member) -> None:
@@ -142,8 +159,11 @@ class TransactionalWorld:
         if member.state.is_settled and is_its and current is not None and current.state == "open":
             raise LawBrokenError(f"{member.name} goes on, and has left {current.number} open")
 
-    def put_out(self, offsets: tuple[int, ...]) -> None:
-        for offset in offsets:
+    def put_out(self, transaction: Transaction) -> None:
+        """A transaction is committed; if the offsets were reset since, its records come again."""
+        if transaction.incarnation != self.incarnation:
+            return
+        for offset in transaction.outputs:
             if offset in self.outputs:
                 raise LawBrokenError(f"the output of {offset} twice")
             before = {o for o in range(offset) if self.keys[o] == self.keys[offset]}
@@ -165,7 +185,12 @@ class TransactionalWorld:
             self.log.mark(),
             self.log.aborted,
             tuple(sorted(self.transactions.epochs.items())),
-            tuple(sorted((n, t.number, t.state) for n, t in self.transactions.open.items())),
+            tuple(
+                sorted(
+                    (name, each.number, each.state, each.incarnation)
+                    for name, each in self.transactions.open.items()
+                )
+            ),
             self.transactions.late,
             self.primary,
             marks_of(self.members),
@@ -176,8 +201,12 @@ class TransactionalWorld:
             self.left,
             self.parts,
             self.damaged,
+            self.resets,
         )
 
+
+RESET_TO: Final = 1
+"""The offset that others reset to."""
 
 # -- steps -----------------------------------------------------------------------------------------
 
@@ -194,6 +223,8 @@ class Limits:
     late: bool = False  # whether requests arrive late, and outputs are written before facts
     parts: int = 0  # members that take a part of what another has, and leave without a successor
     damages: int = 0  # claims that others overwrite with what cannot be read
+    resets: int = 0  # how often others reset the offsets
+    looks_late: bool = False  # callers come between what is read and what owners do with it
 
 
 def next_record(world: TransactionalWorld, member: Member) -> int | None:
@@ -237,6 +268,8 @@ def broker_steps(world: TransactionalWorld, limits: Limits) -> list[Step]:
         possible.append(("arrive", ""))
     if world.compactions < limits.compactions and world.log.records:
         possible.append(("compact", ""))
+    if world.resets < limits.resets and world.incarnation:
+        possible.append(("reset", ""))
     if limits.damages or world.damaged:
         said = world.log.said(world.transactions).of(T0)
         possible += [("damage", at) for at in said.claims if world.damaged < limits.damages]
@@ -254,8 +287,10 @@ def log_verbs(world: TransactionalWorld, limits: Limits, member: Member, end: in
     """What a member can do next with the log, up to where it can be read, and with records."""
     verbs = []
     has_new_epoch = member.state.epoch is not None and not member.is_read
-    if member.log.end < end or not member.is_current or has_new_epoch:
+    if member.log.end < end or not member.is_current or has_new_epoch or member.owner_is_behind:
         verbs.append("read")
+    if limits.looks_late and member.log.end < end and member.is_current:
+        verbs.append("receive")
     if member.wanted:
         verbs.append("act")
     may_deliver = (
@@ -312,9 +347,11 @@ def take(world: TransactionalWorld, step: Step) -> None:
             if current.state == "aborting":
                 world.log.aborted |= {current.number}
             else:
-                world.put_out(current.outputs)
+                world.put_out(current)
         case "arrive":
             world.transactions.arrive()
+        case "reset":
+            world.reset()
         case "damage" | "repair":
             is_damage = what == "damage"
             world.damaged += is_damage
@@ -359,11 +396,12 @@ def _happen(world: TransactionalWorld, member: Member, what: str) -> None:
             return
         case _:
             globals()[what](world, member)  # looked up late: a fault may be in its place
-    if what == "read" and must_end(member):
-        del world.members[member.name]  # its transaction stays as it is
-        return
-    if what != "deliver":
+    if what not in {"deliver", "receive"}:
+        if must_end(member):
+            del world.members[member.name]  # its transaction stays as it is
+            return
         member.decide(now)
+        member.owner_is_behind = False
     world.check_settled(member)
 
 
@@ -378,18 +416,27 @@ def half_of(member: Member) -> int:
 
 
 def read(world: TransactionalWorld, member: Member) -> None:
-    end = read_to(world)
-    log, was_late = member.own_log(), not member.is_current
+    """Read to the end, and look at what was read."""
+    was_late, has_holes = not member.is_current, receive(world, member)
+    if was_late and has_holes:
+        member.look_anew()
+    member.is_current = True
+    member.is_read = member.state.epoch is not None
+
+
+def receive(world: TransactionalWorld, member: Member) -> bool:
+    """Apply what comes next in the log, with the lock held; whether some was missing in it.
+
+    Who has waited for the lock may come before the owner looks.
+    """
+    end, log = read_to(world), member.own_log()
     records, offsets = world.log.between(log.end, end), end - log.end
     for at, key, record, number in records:
         if is_visible(world.log, number):
             apply_record(log, at, key, record)
     has_holes = log.end > 0 and len(records) < offsets
-    log.end = max(log.end, end)
-    if was_late and has_holes:
-        member.look_anew()
-    member.is_current = True
-    member.is_read = member.state.epoch is not None
+    log.end, member.owner_is_behind = max(log.end, end), True
+    return has_holes
 
 
 def deliver(world: TransactionalWorld, member: Member) -> None:
@@ -404,16 +451,26 @@ def deliver(world: TransactionalWorld, member: Member) -> None:
 
 def check(world: TransactionalWorld, member: Member) -> None:
     """See that it may commit, and what it has to write."""
+    if member.incarnation == world.incarnation:
+        check_that_nothing_is_overtaken(world, member)
+    blocks, keys = commit.transaction_records(
+        T0, member.part(), member.owner.claim_name, member.hashes, processed(member)
+    )
+    for block in blocks:
+        if block.incarnation != member.incarnation:
+            former, now = member.incarnation, block.incarnation
+            raise LawBrokenError(f"what {member.name} got by incarnation {former} counts in {now}")
+    member.records = tuple(blocks), tuple(keys)
+    member.state.written()
+
+
+def check_that_nothing_is_overtaken(world: TransactionalWorld, member: Member) -> None:
+    """What holds when a member is to write its transaction."""
     before = world.known().pending_of(part_of(member).first or 0, ALL_HASHES - member.hashes)
     for piece in before:
         overtaken = range(piece.offsets.start, min(piece.offsets.end, len(world.keys)))
         if any(world.keys[at] in piece.hashes for at in overtaken):
             raise LawBrokenError(f"{member.name} overtakes offset {piece.offsets.start}")
-    blocks, keys = commit.transaction_records(
-        T0, member.part(), member.owner.claim_name, member.hashes, processed(member)
-    )
-    member.records = tuple(blocks), tuple(keys)
-    member.state.written()
 
 
 def init(world: TransactionalWorld, member: Member) -> None:
@@ -445,7 +502,8 @@ def written(world: TransactionalWorld, member: Member) -> bool:
     """Write the outputs, unless they are written; whether the brokers take it."""
     transactions, name = world.transactions, member.transactional_id
     if not member.number:
-        member.number = transactions.write(name, member.epoch, tuple(member.in_flight)) or 0
+        given = member.epoch, tuple(member.in_flight), member.incarnation
+        member.number = transactions.write(name, *given) or 0
         return bool(member.number)
     current = transactions.open.get(name)
     if current is None or (current.number, current.state) != (member.number, "open"):
@@ -482,6 +540,8 @@ def _end(world: TransactionalWorld, member: Member, what: str) -> None:
         if each is not None and each.start == member.delivery:
             each.processed(processed(member).minus(each.owner.done))
             each.follow_ups.facts = member.written or each.follow_ups.facts
+        elif each is not None:
+            each.rewind()
         member.in_flight, member.number, member.passes = [], 0, False
         member.written = ()
 

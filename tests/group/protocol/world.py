@@ -22,6 +22,7 @@ world                                   Compaction changes nobody's offsets. A c
                                         in work as a lease has ended, and it is not forgotten.
 transactional_world transactional_      What is processed has its output, once, in the order of its
                     explorer            key. Who goes on has left no transaction open.
+                                        What was handed out before a reset counts no more after it.
 grouped_world,      grouped_explorer    A key is with one living member, and comes in offset order.
 transactional_world                     Primary offsets do not fall.
 core/call_world     core/               What a call returns is its member's at that moment. What it

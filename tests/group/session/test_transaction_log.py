@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from kshare.core.hashing import KeyRanges
+from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.errors import TransactionAbortedError
@@ -16,6 +16,8 @@ from kshare.group.core.transaction_state import ProducerEpoch, TransactionAction
 from kshare.group.core.work import CommitRequest
 from kshare.group.delivery_start import DeliveryStart
 from kshare.group.membership.handle import MemberHandle
+from kshare.group.protocol.commit_log.records import Reset, key_of
+from kshare.group.protocol.commit_log.start import Reason, Start
 from kshare.group.session.shared import Shared
 from kshare.group.session.thread import SessionThread
 from kshare.group.session.transaction_log import TransactionLog
@@ -161,3 +163,23 @@ def test_what_is_committed_under_a_claim_that_was_replaced_is_read_first(is_anew
         each.start = DeliveryStart.new(START.done)
     log.committed(AHEAD)
     assert (each.start is None) == is_anew
+
+
+def test_a_reset_that_its_owner_has_not_looked_at_ends_the_transaction() -> None:
+    """Its facts would be of the new offsets, by which nobody has been handed these records."""
+    log = log_of(read_at=7.0)
+    ownerships = log._shared.ownerships
+    ownerships.claim({T0: ALL_HASHES})
+    each = ownerships.by_partition[T0]
+    each.start, each.owner.resolved = START, Start(Reason.CONTINUED, 1, START.done)
+    work = CommitRequest({T0: START.done.advance(8)}, {T0: START})
+    for incarnation in (1, 2):
+        reset = Reset(T0, incarnation, 0, "other#1")
+        ownerships.log.apply(ownerships.log.end, key_of(reset), reset)
+        if incarnation == 1:
+            assert next_action(log, 60, work) is TransactionAction.WRITE
+            assert log.records()
+    with pytest.raises(TransactionAbortedError) as caught:
+        next_action(log, 60, work)
+    assert str(caught.value).endswith(NOT_OWN)
+    assert log.records() == []

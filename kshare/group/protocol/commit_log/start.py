@@ -112,6 +112,8 @@ class Start:
             to be written and read back, and the start resolved again.
         unanchored: Whether the primary offset has to be written, with an anchor, before anything
             is committed.
+        lags: Whether the primary offset is behind what the log says: its lead has not come to
+            write it.
         leader_epoch: Leader epoch of the last processed record; None if it is not known.
     """
 
@@ -120,6 +122,7 @@ class Start:
     progress: Progress
     begins: bool = False
     unanchored: bool = False
+    lags: bool = False
     leader_epoch: int | None = None
 
 
@@ -239,15 +242,19 @@ def _from_primary(
         reason = Reason.RESET if log.has_facts else Reason.ADOPTED
         return _new_incarnation(reason, log, primary.offset)
     if anchor.incarnation < log.incarnation and log.reset_to is not None:
-        # An operator's reset, whose second half is still to do.
-        return Start(Reason.RESET, log.incarnation, Progress.at(log.reset_to), unanchored=True)
+        # A reset whose second half is still to do, or was undone by who had not read of it. Members
+        # may have committed since.
+        done = log.progress(log.reset_to)
+        return Start(Reason.RESET, log.incarnation, done, unanchored=True)
     is_truncated = not log_start <= anchor.position <= log_end
     is_another = "" not in {anchor.topic_id, topic_id} and anchor.topic_id != topic_id
     is_lost = is_truncated or is_another
     reason = Reason.LOST_LOG if is_lost else Reason.CONTINUED
     if anchor.incarnation > log.incarnation:  # its reset is gone with the log
         return Start(Reason.LOST_LOG, anchor.incarnation, Progress.at(primary.offset), begins=True)
-    return Start(reason, log.incarnation, log.progress(primary.offset), unanchored=is_lost)
+    progress = log.progress(primary.offset)
+    lags = not is_lost and primary.offset < progress.stable
+    return Start(reason, log.incarnation, progress, unanchored=is_lost, lags=lags)
 
 
 def _without_primary(log: PartitionLog, initial: int | None) -> Start:

@@ -268,10 +268,10 @@ class Membership:
         try:
             received = decode_assignment(assignment, is_plain_allowed=self.is_eager)
         except ForeignMemberError as error:
-            self._fail(ForeignMemberError(f"group {self.group}: {error}"))
+            self.end(ForeignMemberError(f"group {self.group}: {error}"))
             return
         if received.refusal:
-            self._fail(ForeignMemberError(f"group {self.group}: {received.refusal}"))
+            self.end(ForeignMemberError(f"group {self.group}: {received.refusal}"))
             return
         self.state, self._last = State.STABLE, received
         self.denied, self.forbidden = received.denied, received.forbidden
@@ -286,7 +286,7 @@ class Membership:
         """
         fault = fault_of(self.group, code, is_eager=self.is_eager)
         if fault is not None:
-            self._fail(fault)
+            self.end(fault)
         elif code is Code.MEMBER_ID_REQUIRED:
             self.standing = replace(self.standing, member_id=member_id)
             self._join_again()
@@ -343,11 +343,14 @@ class Membership:
         self.holdings = self.holdings.forget_received()
 
     def end(self, fault: KshareError) -> None:
-        """It cannot be a member any more: it leaves, and all that it owns is lost."""
+        """It cannot be a member any more: it leaves, and all that it owns is lost.
+
+        Else the next rebalance would wait for it until its session times out.
+        """
         if self.state is not State.ENDED:
             leave = self._leaving
-            self._fail(fault)
-            self._next = leave
+            self.lose()
+            self.state, self.fault, self._next = State.ENDED, fault, leave
 
     # -- decisions ---------------------------------------------------------------------------
 
@@ -405,10 +408,6 @@ class Membership:
     def _join_again(self) -> None:
         if self.state in {State.JOINING, State.SYNCING}:
             self.state, self._next = State.UNJOINED, None
-
-    def _fail(self, fault: KshareError) -> None:
-        self.lose()
-        self.state, self.fault = State.ENDED, fault
 
 
 def _size(data: Mapping[str, bytes]) -> int:

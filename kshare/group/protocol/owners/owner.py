@@ -151,6 +151,14 @@ class Owner:
         """True if the log says all that it has committed, also above the primary offset."""
         return True
 
+    def was_reset(self, log: PartitionLog) -> bool:
+        """True if the offsets were reset since it has started: what is processed counts no more.
+
+        Args:
+            log: What the log says of the partition; it may be ahead of :meth:`look`.
+        """
+        return self.resolved is not None and log.incarnation > self.resolved.incarnation
+
     def must_claim_anew(self, log: PartitionLog) -> bool:
         """True if a claim that cannot be read came behind the own claim.
 
@@ -304,9 +312,10 @@ class Owner:
 
         Args:
             log: What the log says.
-            repeats: Whether a lead writes the primary offset again although it should be there. The
-                coordinator takes offsets of a standalone member without asking who it is: so one
-                that was stopped on its way, and goes on, may have set it back.
+            repeats: Whether a lead writes the primary offset again although it should be there. Who
+                has led before it may not have come to it. And the coordinator takes offsets of a
+                standalone member without asking who it is: so one that was stopped on its way, and
+                goes on, may have set it back.
 
         Raises:
             ValueError: A commit is under way, or nothing can be committed in this phase.
@@ -406,8 +415,7 @@ class Owner:
         may_go_on = self.phase is Phase.WAITING and not self._takeover.waits
         if may_go_on and is_alone(log, self.claim, self.peers):
             self.phase = Phase.STARTING
-        if self.resolved is not None and log.incarnation > self.resolved.incarnation:
-            # The offsets were reset: what has been processed counts no longer.
+        if self.phase is not Phase.FENCED and self.was_reset(log):
             self.phase, self.resolved = Phase.STARTING, None
             self.commit, self._pending = None, ()
             self._evidence = replace(self._evidence, primary=None)

@@ -88,7 +88,7 @@ class PlainOwner(Owner):
             for name, placed in log.claims.items()
         ):
             self._fenced()
-        elif log.incarnation > self.resolved.incarnation:
+        elif self.was_reset(log):
             self.rewind()
 
     def _begin(self, log: PartitionLog, start: Start) -> tuple[Action, ...]:

@@ -162,12 +162,18 @@ def _totals(
 
 def _is_known(held: _Held, reports: Mapping[str, MemberReport]) -> bool:
     """True if all members have reported the work of all they have, as far as there is room."""
+    reported = {member: {tp for tp, _ in each.loads} for member, each in reports.items()}
+    has_room = {member for member, each in reports.items() if _ranges_of(each) < RANGES_MAX}
     for partition, of in held.items():
         for member in of:
-            loads = dict(reports[member].loads)
-            if partition not in loads and sum(map(len, loads.values())) < RANGES_MAX:
+            if member in has_room and partition not in reported[member]:
                 return False
     return all(len(each.spans) == len(each.loads) for each in reports.values())
+
+
+def _ranges_of(report: MemberReport) -> int:
+    """The number of ranges of which a member has reported a load."""
+    return sum(len(observed) for _, observed in report.loads)
 
 
 def _works(
@@ -175,8 +181,9 @@ def _works(
 ) -> dict[TopicPartition, _Work]:
     """The work of each partition; where it is not known, the mean of the others."""
     listed = [
-        (partition, seen, span, dict(report.lags).get(partition, 0))
+        (partition, seen, span, lags.get(partition, 0))
         for report in reports.values()
+        for lags in [dict(report.lags)]  # once for each
         for (partition, observed), span in zip(report.loads, report.spans, strict=False)
         for seen in observed
     ]
@@ -199,7 +206,7 @@ def _works(
             amount = sum(map(_amount, observed)) * HASH_SPACE / covered
             works[partition] = _Work(amount, observed, is_enough(raw[partition], timed=is_timed))
     mean = sum(work.amount for work in works.values()) / max(len(works), 1)
-    full = [each for each in reports.values() if sum(len(o) for _, o in each.loads) >= RANGES_MAX]
+    full = [each for each in reports.values() if _ranges_of(each) >= RANGES_MAX]
     missing = min((work.amount for work in works.values()), default=0.0) if full else mean
     return {partition: works.get(partition, _Work(missing)) for partition in partitions}
 

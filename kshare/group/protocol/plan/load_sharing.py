@@ -18,6 +18,7 @@ Of partitions that members have whole, a hot one is cut, and work is dealt: see
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
 
 from kshare.core.hashing import NO_HASHES, WHOLE, KeyRanges
 from kshare.core.offsets import OffsetRange
@@ -33,7 +34,45 @@ from kshare.group.protocol.plan.hot_partitions import deal_by_work
 from kshare.group.protocol.plan.range_parts import divided, keeping_most, tiles
 from kshare.ranges.adaptive import adaptive, is_even
 
-__all__ = ["LoadSharing", "partition_load", "unfinished"]
+__all__ = ["LoadSharing", "ReportedLoads", "unfinished"]
+
+_Observed: TypeAlias = Mapping[str, tuple[RangeObservation, ...]]
+"""What each member has observed of a partition, by its id."""
+
+
+class ReportedLoads:
+    """The reports of some members, by partition. Made once: what is asked costs nothing of others.
+
+    Args:
+        subscriptions: What each member has said, by its id.
+    """
+
+    def __init__(self, subscriptions: Mapping[str, Subscription]) -> None:
+        self._lags: dict[TopicPartition, int] = {}
+        self._observed: dict[TopicPartition, dict[str, tuple[RangeObservation, ...]]] = {}
+        for member, said in subscriptions.items():
+            for partition, lag in said.report.lags:
+                self._lags[partition] = max(lag, self._lags.get(partition, 0))
+            for partition, observed in said.report.loads:
+                self._observed.setdefault(partition, {})[member] = observed
+
+    def observed(self, partition: TopicPartition) -> _Observed:
+        """What members have observed of a partition; without those that have nothing."""
+        return self._observed.get(partition, {})
+
+    def load(self, partition: TopicPartition) -> PartitionLoad:
+        """The load of a partition, as a range assignor gets it.
+
+        What is pending begins at offset 0 and has as many offsets as the last of its readers is
+        behind: at least one.
+        """
+        observed = [seen for of in self.observed(partition).values() for seen in of]
+        return PartitionLoad(
+            partition.topic,
+            partition.partition,
+            (Rectangle(OffsetRange(0, max(self._lags.get(partition, 0), 1)), WHOLE),),
+            observed=tuple(sorted(observed, key=lambda seen: seen.hashes)),
+        )
 
 
 class LoadSharing:
@@ -60,6 +99,7 @@ class LoadSharing:
         self.faults: list[str] = []
         self.wants_followup = False
         self._subscriptions = subscriptions
+        self._reported = ReportedLoads(subscriptions)
         self._assign_ranges = assign_ranges
         self._name = name
         self._seconds = seconds
@@ -102,12 +142,12 @@ class LoadSharing:
         """
         stay = held.keys() == set(members) and tiles(held.values())
         parts = [held[member] for member in members] if stay else divided(members, held)
-        observed = {member: self._observed(partition, member) for member in self._subscriptions}
+        observed = self._reported.observed(partition)
         if not any(seen.records for each in observed.values() for seen in each):
             return parts
         if stay and self._shall_stay(members, observed):
             return parts
-        load = partition_load(partition, self._subscriptions)
+        load = self._reported.load(partition)
         count = len(members)
         try:
             ranges = plan_ranges((load,), self._assign_ranges, min_tasks=count, key_ranges=count)
@@ -120,42 +160,18 @@ class LoadSharing:
             return parts
         return keeping_most(ranges[partition], [held.get(member, NO_HASHES) for member in members])
 
-    def _observed(self, partition: TopicPartition, member: str) -> tuple[RangeObservation, ...]:
-        return dict(self._subscriptions[member].report.loads).get(partition, ())
-
-    def _shall_stay(
-        self, members: Sequence[str], observed: Mapping[str, Sequence[RangeObservation]]
-    ) -> bool:
+    def _shall_stay(self, members: Sequence[str], observed: _Observed) -> bool:
         """True if members keep their parts: loads are even, or not known yet of all who measure."""
         measures = {
             member
             for member in members
             if self._subscriptions[member].report.range_assignor != ROUND_ROBIN
         }
-        if not all(observed[member] for member in measures):
+        if not all(observed.get(member) for member in measures):
             return True
         is_known = measures == set(members)
         is_adaptive = self._assign_ranges is adaptive
         return is_adaptive and is_known and is_even([observed[member] for member in members])
-
-
-def partition_load(
-    partition: TopicPartition, subscriptions: Mapping[str, Subscription]
-) -> PartitionLoad:
-    """The load of a partition, as a range assignor gets it.
-
-    What is pending begins at offset 0 and has as many offsets as the last of its readers is behind:
-    at least one.
-    """
-    reports = [each.report for each in subscriptions.values()]
-    lag = max((dict(report.lags).get(partition, 0) for report in reports), default=0)
-    observed = [seen for report in reports for seen in dict(report.loads).get(partition, ())]
-    return PartitionLoad(
-        partition.topic,
-        partition.partition,
-        (Rectangle(OffsetRange(0, max(lag, 1)), WHOLE),),
-        observed=tuple(sorted(observed, key=lambda seen: seen.hashes)),
-    )
 
 
 def unfinished(

@@ -49,7 +49,7 @@ from kshare.core.showing import shown
 from kshare.core.slicing import PartitionLoad, RangeAssignor, plan_ranges
 from kshare.group.protocol.membership.subscription import Assigned, Subscription
 from kshare.group.protocol.plan.group_plan import Dealt, GroupPlan, HeldHashes, deal, instances_of
-from kshare.group.protocol.plan.load_sharing import partition_load, unfinished
+from kshare.group.protocol.plan.load_sharing import ReportedLoads, unfinished
 from kshare.group.protocol.plan.range_parts import shared_width, tiles
 from kshare.ranges import round_robin
 
@@ -199,8 +199,8 @@ class TaskSharing:
         """The ranges that each partition is cut into; whole if one of the members cannot share."""
         if not sharers or set(members) - set(sharers):
             return dict.fromkeys(partitions, ALL_HASHES)
-        said = {member: self._subscriptions[member] for member in members}
-        loads = [partition_load(partition, said) for partition in partitions]
+        reported = ReportedLoads({member: self._subscriptions[member] for member in members})
+        loads = [reported.load(partition) for partition in partitions]
         cut = self._cut(loads, len(members))
         assign_ranges = self._planning.assign_ranges
         if assign_ranges is round_robin:
