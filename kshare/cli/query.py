@@ -103,9 +103,19 @@ def query_status(
         on_warning(str(error))
 
     def at(time_ms: int, asked: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offsets that are not older than a time; the logs' ends if all are."""
+        """The first offsets that are not older than a time; the logs' ends if all are.
+
+        Without partitions that have no record at any time: their records have no timestamps, or
+        their broker, such as librdkafka's mock, looks none up.
+        """
         found = cluster.at_timestamps(dict.fromkeys(asked, time_ms), on_fault)
-        return {tp: logs[tp][1] if offset is None else offset for tp, offset in found.items()}
+        older = [tp for tp, offset in found.items() if offset is None and logs[tp][0] < logs[tp][1]]
+        ever = cluster.at_timestamps(dict.fromkeys(older, 0), on_fault) if older else {}
+        return {
+            tp: logs[tp][1] if offset is None else offset
+            for tp, offset in found.items()
+            if tp not in older or ever.get(tp) is not None
+        }
 
     wanted = {partition for source in checkpoint.sources for partition in source.done}
     logs = log_bounds(cluster, wanted, on_fault)  # first: it says if nothing answers

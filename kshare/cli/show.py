@@ -268,8 +268,8 @@ def records_left(status: Status, now: float) -> Note | None:
 
 
 def warning_text(note: Note) -> str:
-    """A warning for people, with what to do; red in a terminal if it is sure."""
-    text = f"warning: {note.text}\n"
+    """A note for people, with what to do; a warning, red in a terminal, if it is sure."""
+    text = f"{'warning' if note.is_sure else 'note'}: {note.text}\n"
     return f"{_red(text) if note.is_sure else text}  -> {note.remedy}\n"
 
 

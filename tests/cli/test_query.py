@@ -136,6 +136,19 @@ def test_without_the_log_of_ends_it_is_shown_where_it_began(tmp_path: Path) -> N
             assert (partition.done, partition.lag) == (Progress.at(5), 15)
 
 
+def test_brokers_that_look_no_timestamp_up_say_nothing_of_unread_records(tmp_path: Path) -> None:
+    """As librdkafka's mock, which is behind ``kshare broker``: it finds no record at any time."""
+    offsets = BatchOffsets({T0: Progress.at(5)})
+    folder = write_checkpoint(tmp_path, [offsets], 0)
+    log = tmp_path / "offsets" / "0"
+    log.write_text(log.read_text().replace('"batchWatermarkMs":0', '"batchTimestampMs":1000'))
+    with FakeCluster(topics={"t": 1}) as cluster:
+        cluster.produce("t", [Record(b"k", b"v")] * 20)
+        status = observed_status(folder, kafka(cluster))
+    assert status.checkpoint.planned_ms == 1000
+    assert [(each.lag, each.left) for each in status.partitions] == [(15, None)]
+
+
 # -- what is not known hides nothing else ----------------------------------------------------------
 
 
