@@ -67,6 +67,11 @@ def test_the_batch_that_may_be_dropped_is_a_number() -> None:
     assert sink(given_).drop_repeated_batch == 0
     (found,) = faults({"exactlyOnce": "true", "dropRepeatedBatch": "-1"})
     assert found.startswith("dropRepeatedBatch: is wrong")
+    for batch in ("0", "3"):
+        without = parse_sink_options({**BASE, "dropRepeatedBatch": batch}, streaming=True)
+        assert without.warnings == (
+            "option dropRepeatedBatch has no effect without exactlyOnce=true",
+        )
 
 
 def test_a_team_has_a_ledger_and_ids_of_its_own() -> None:
