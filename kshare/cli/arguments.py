@@ -20,7 +20,14 @@ from kshare.cli.shared_arguments import (
 
 __all__ = ["FEATURES", "add_commands"]
 
-FEATURES: Final = ("source", "groups", "exactly-once", "parked-keys", "dead-letters")
+FEATURES: Final = (
+    "source",
+    "groups",
+    "exactly-once",
+    "real-time",
+    "parked-keys",
+    "dead-letters",
+)
 """The features of ``kshare doctor``, as ``--feature`` names them."""
 
 
