@@ -23,17 +23,19 @@ green  __kshare_parked_keys: is not there; made when it is first written (every 
 green  __kshare_policies: is not there; made when it is first written (every query)
 green  __individual_commit_offsets: is not there; made when it is first written (key-shared groups)
 green  __kshare_sink_ledger: is not there; made when it is first written (exactlyOnce sinks)
+green  __kshare_range_ends: is not there; made when it is first written (realTime queries)
 green  broker settings: message.max.bytes=67108864, min.insync.replicas=1, \
 default.replication.factor=1, delete.topic.enable=true
 green  source: works
 green  groups: works
 green  exactly once: works
+green  real time: works
 green  parked keys: works
 green  dead letters: works
 """
 EVERY = [
     word
-    for name in ("source", "groups", "exactly-once", "parked-keys", "dead-letters")
+    for name in ("source", "groups", "exactly-once", "real-time", "parked-keys", "dead-letters")
     for word in ("--feature", name)
 ]
 

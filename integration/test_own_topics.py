@@ -36,12 +36,13 @@ from kshare.kafka.topics import (
     LEDGER_TOPIC,
     PARKED_TOPIC,
     POLICIES_TOPIC,
+    RANGE_ENDS_TOPIC,
 )
 from kshare.options import parse_options
 from kshare.processing import DeadLetter, Processor, Record, Retry
 from kshare.processing.runner import Runner
 
-OWN = (INDIVIDUAL_COMMITS_TOPIC, LEDGER_TOPIC, PARKED_TOPIC, POLICIES_TOPIC)
+OWN = (INDIVIDUAL_COMMITS_TOPIC, LEDGER_TOPIC, PARKED_TOPIC, POLICIES_TOPIC, RANGE_ENDS_TOPIC)
 RECORDS = 100
 SERVICES = ("confluent", "express", "serverless")
 WORDS = {
@@ -301,11 +302,13 @@ def test_parked_keys_that_are_refused_are_an_error_of_the_command(
 SHORT = {
     "groups": "works without a short log: members read more when they start",
     "exactly once": "works without a short ledger, and room in it for batches of very many tasks",
+    "real time": "works without a short topic of ends: it takes more room before it is compacted",
 }
 REFUSED = {
     "source": "works without policies",
     "groups": "does not work: topic __individual_commit_offsets is not there",
     "exactly once": "does not work: topic __kshare_sink_ledger is not there",
+    "real time": "does not work: topic __kshare_range_ends is not there",
     "parked keys": "does not work: topic __kshare_parked_keys is not there",
     "dead letters": "does not work: groups do not work",
 }
@@ -331,7 +334,7 @@ def test_the_doctor_says_before_what_the_other_tests_find(
         if service == "none":
             assert "POLICY_VIOLATION: Ask the platform team" in found[topic]["text"]
             check_command(found[topic]["remedy"], service_broker)
-        elif topic in (INDIVIDUAL_COMMITS_TOPIC, LEDGER_TOPIC):
+        elif topic in (INDIVIDUAL_COMMITS_TOPIC, LEDGER_TOPIC, RANGE_ENDS_TOPIC):
             assert WORDS[service] in found[topic]["text"]
         else:
             assert found[topic]["level"] == "green"

@@ -20,7 +20,14 @@ from kshare.cli.shared_arguments import (
 
 __all__ = ["FEATURES", "add_commands"]
 
-FEATURES: Final = ("source", "groups", "exactly-once", "parked-keys", "dead-letters")
+FEATURES: Final = (
+    "source",
+    "groups",
+    "exactly-once",
+    "real-time",
+    "parked-keys",
+    "dead-letters",
+)
 """The features of ``kshare doctor``, as ``--feature`` names them."""
 
 
@@ -188,6 +195,7 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[Any]") -> None:
         help="back to the stable offsets: no ranges any more, at least once",
         description="Set each partition back to its stable offset, below which all is processed. "
         "What was processed above it is forgotten, so these records come again: at least once. "
+        "So do those of a batch that is planned and not finished, in a later one. "
         "Where the query started is left out, once that batch is done. "
         "Spark's own Kafka source can then go on from the checkpoint, too. Stop the query first. "
         "The files that are replaced are kept beside the others.",

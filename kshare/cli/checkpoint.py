@@ -3,12 +3,12 @@
 Guarantees: no record is lost, and a batch that a sink may have written already gets no other
 records: of a batch that is planned and not committed, the partitions with ranges become empty. A
 partition that such a batch adds, and whose start cannot be read, is left for the next batch to add.
-A batch that reads for a while (``realTime``) comes again as a whole, if it was committed: where it
-ended is not in the checkpoint.
-Records that were processed above a stable offset come again. Partitions without ranges, and other
-sources, stay as they are. Where finished batches started is left out, as nothing needs it any more
-and Spark's own source cannot read it; so are the reader schemas of typed rows. The files that are
-replaced are kept.
+A batch that reads for a while (``realTime``) comes again as a whole: where it ended is not in the
+checkpoint.
+Records that were processed above a stable offset come again; of a batch that becomes empty also its
+own, as its sink may have written them. Partitions without ranges, and other sources, stay as they
+are. Where finished batches started is left out, as nothing needs it any more and Spark's own source
+cannot read it; so are the reader schemas of typed rows. The files that are replaced are kept.
 
 Cost: at most two files are read and written.
 """
@@ -16,15 +16,16 @@ Cost: at most two files are read and written.
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from kshare.cli.output import complain, counted, duration, say
+from kshare.core.batch import limited_slices
 from kshare.core.checkpoint import EXTRA_KEY, BatchOffsets, decode, decode_stable, encode
-from kshare.core.offsets import length, union
+from kshare.core.offsets import length, since, union
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import CheckpointError, CheckpointVersionError
 from kshare.monitor.offset_log import OffsetLog
@@ -43,8 +44,9 @@ class Dropped:
         topic_partition: The partition.
         stable: Offset that it is at now; None if the query takes it for new, and so reads it from
             its earliest offset.
-        again: Maximum number of records that come again; None if the ranges could not be read, or
-            where they ended is not in the checkpoint (``realTime``).
+        again: Maximum number of records that come again, those of a batch that becomes empty among
+            them; None if the ranges could not be read, or where they ended is not in the checkpoint
+            (``realTime``).
     """
 
     source: int
@@ -65,6 +67,8 @@ class DropResult:
         is_plain: Whether Spark's own source can read the checkpoint now. It cannot while a batch
             that is planned and not committed says where partitions start.
         left_out: What else Spark's own source cannot read and was left out, as clauses.
+        is_emptied: Whether partitions of a batch that is planned and not committed became empty:
+            a later batch has these records, and a sink may have them already.
     """
 
     log: OffsetLog
@@ -73,6 +77,7 @@ class DropResult:
     backup: Path | str | None = None
     is_plain: bool = True
     left_out: tuple[str, ...] = ()
+    is_emptied: bool = False
 
 
 def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -84,13 +89,13 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         say(f"{log.directory}: set back to the stable offsets")
         for dropped in result.dropped:
             say(f"  {_text(dropped)}")
-        known = [dropped.again for dropped in result.dropped if dropped.again is not None]
-        more = (
-            " and those of which the number is not known"
-            if len(known) < len(result.dropped)
-            else ""
-        )
-        say(f"at most {_come_again(sum(known))}{more}")
+        say(_sum([dropped.again for dropped in result.dropped]))
+        if result.is_emptied:
+            say(
+                f"batch {log.planned} is not finished, and may be written already: what it has of "
+                "these partitions comes again in a later batch. If that must not be, put the files "
+                "below back, let kshare finish that batch, and repeat the command"
+            )
     elif result.replaced:
         say(f"{log.directory}: left out {' and '.join(result.left_out)}")
     else:
@@ -114,13 +119,17 @@ def run(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _text(dropped: Dropped) -> str:
-    again = (
-        "an unknown number of records come again"
-        if dropped.again is None
-        else f"at most {_come_again(dropped.again)}"
-    )
     where = "its earliest offset" if dropped.stable is None else f"{dropped.stable:,}"
-    return f"{dropped.topic_partition}: back at {where}, {again}"
+    return f"{dropped.topic_partition}: back at {where}, {_sum([dropped.again])}"
+
+
+def _sum(numbers: Sequence[int | None]) -> str:
+    """The number of records that come again; each number is one of a partition, or not known."""
+    known = [number for number in numbers if number is not None]
+    if not known:
+        return "how many records come again is not known"
+    rest = ", and others whose number is not known" if len(known) < len(numbers) else ""
+    return f"at most {_come_again(sum(known))}{rest}"
 
 
 def _come_again(records: int) -> str:
@@ -144,13 +153,18 @@ class _Entry:
         """True if the query had the partition by then; true if that cannot be read."""
         return self.damaged or tp in self.offsets.progress or tp in self.offsets.started
 
-    def again(self, tp: TopicPartition, *, with_limits: bool) -> int | None:
-        """Maximum number of records processed above the stable offset; None if not known."""
-        if self.damaged or (with_limits and self.offsets.open is not None):
+    def again(self, tp: TopicPartition, stable: int) -> int | None:
+        """Maximum number of records above an offset once its batch is done; None if not known."""
+        if self.damaged or self.offsets.open is not None:
             return None
-        processed = union(stripe.bounds for stripe in self.offsets.progress[tp].stripes)
-        limits = self.offsets.limits.get(tp, ()) if with_limits else ()
-        return length(processed) + sum(limit.records for limit in limits)
+        reached = self.offsets.progress[tp]
+        begun = (stable, reached.stable) if stable < reached.stable else ()
+        processed = union([begun, *(since(each.bounds, stable) for each in reached.stripes)])
+        limits = {tp: self.offsets.limits.get(tp, ())}
+        limited = limited_slices(BatchOffsets({tp: reached}, limits=limits))
+        records = sum(limit.records for limit in limits[tp])
+        pending = length(union(planned.slice.bounds for planned in limited))
+        return length(processed) + min(records, pending)  # no offset has two records
 
 
 def drop_ranges(
@@ -174,6 +188,7 @@ def drop_ranges(
     if not newest:
         raise CheckpointError(f"{directory}: the query has no Kafka source, or no offsets of one")
     begun: dict[int, _Entry] = {}
+    emptied = False
     if log.is_committed:
         changes = {log.planned: {n: _level(entry.offsets) for n, entry in newest.items()}}
         dropped = [each for number, entry in newest.items() for each in _set_back(number, entry)]
@@ -181,6 +196,8 @@ def drop_ranges(
         if log.has(log.planned - 1):
             begun = _entries(log, log.planned - 1)
         changes, dropped = _empty_batch(log, newest, begun)
+        reads = {n for n, entry in newest.items() if entry.damaged or entry != begun.get(n)}
+        emptied = any(each.source in reads for each in dropped)
     plain = not any(offsets.started for offsets in changes[log.planned].values())
     was = {log.planned: newest, log.planned - 1: begun}
     changes = {
@@ -200,14 +217,14 @@ def drop_ranges(
         lines = {number: _line(offsets) for number, offsets in sources.items()}
         log.replace(batch, lines)
     named = tuple(what for what, is_so in left_out.items() if is_so)
-    return DropResult(log, tuple(dropped), tuple(changes), backup, plain, named)
+    return DropResult(log, tuple(dropped), tuple(changes), backup, plain, named, emptied)
 
 
 def _set_back(number: int, entry: _Entry) -> list[Dropped]:
     """The partitions of a source with ranges, once its batch is done."""
     return [
-        Dropped(number, tp, entry.offsets.progress[tp].stable, entry.again(tp, with_limits=True))
-        for tp in sorted(entry.offsets.progress)
+        Dropped(number, tp, reached.stable, entry.again(tp, reached.stable))
+        for tp, reached in sorted(entry.offsets.progress.items())
         if entry.has_ranges(tp)
     ]
 
@@ -267,11 +284,12 @@ def _empty_batch(
                 del end[tp]
                 dropped.append(Dropped(number, tp, None, None))
                 continue
-            stable, again = _begin(log, tp, entry, before)
+            stable = _begin(log, tp, entry, before)
             end[tp] = Progress.at(stable)
             if tp in start:
                 start[tp] = Progress.at(stable)
-            dropped.append(Dropped(number, tp, stable, again))
+            # What the batch reads comes again, too: it may be written, but nobody knows.
+            dropped.append(Dropped(number, tp, stable, entry.again(tp, stable)))
         ends[number] = BatchOffsets(end, started=entry.offsets.started)
         if number in begun:
             starts[number] = BatchOffsets(start)
@@ -281,17 +299,14 @@ def _empty_batch(
     return changes, dropped
 
 
-def _begin(
-    log: OffsetLog, tp: TopicPartition, entry: _Entry, before: _Entry
-) -> tuple[int, int | None]:
-    """The stable offset where a partition's batch begins, and how many records come again."""
+def _begin(log: OffsetLog, tp: TopicPartition, entry: _Entry, before: _Entry) -> int:
+    """The stable offset where a partition's batch begins."""
     if entry.offsets.open is not None or tp in entry.offsets.limits:
-        return entry.offsets.progress[tp].stable, entry.again(tp, with_limits=False)
+        return entry.offsets.progress[tp].stable
     if tp in entry.offsets.started:
-        return entry.offsets.started[tp], 0
+        return entry.offsets.started[tp]
     if tp in before.offsets.progress:
-        again = None if entry.damaged else before.again(tp, with_limits=True)
-        return before.offsets.progress[tp].stable, again
+        return before.offsets.progress[tp].stable
     raise CheckpointError(
         f"{log.file(log.planned)}: batch {log.planned} is not committed, and where it begins in "
         f"{tp} is not known: start the query with a new checkpoint"

@@ -9,6 +9,7 @@ from kshare.cli.findings import Finding, Level
 from kshare.errors import KafkaError, UnknownTopicError
 from kshare.group.config.table import LOG_SEGMENT_BYTES
 from kshare.group.log.topic import OFFSETS_PARTITIONS, log_spec
+from kshare.kafka.end_log import RANGE_ENDS_SPEC
 from kshare.kafka.parked_keys import ParkedKeys
 from kshare.kafka.policies import Policies
 from kshare.kafka.service import DryRun, Outcome, Replicas
@@ -101,6 +102,12 @@ def own_topics(offsets: Replicas | None) -> tuple[OwnTopic, ...]:
             level="yellow",
             plain="a short ledger, and room in it for batches of very many tasks",
             wishes="early compaction of the ledger: drivers read more when they start",
+        ),
+        OwnTopic(
+            RANGE_ENDS_SPEC, Feature.REAL_TIME, _READ_WRITE, user="realTime queries", needs="need",
+            level="yellow",
+            plain="a short topic of ends: it takes more room before it is compacted",
+            wishes="early compaction of the topic of ends: it takes more room",
         ),
     )  # fmt: skip
 

@@ -31,6 +31,7 @@ class Feature(StrEnum):
     SOURCE = "source"
     GROUPS = "groups"
     EXACTLY_ONCE = "exactly once"
+    REAL_TIME = "real time"
     PARKED_KEYS = "parked keys"
     DEAD_LETTERS = "dead letters"
 
@@ -43,7 +44,10 @@ class Ability(IntEnum):
     WHOLE = 2
 
 
-NEEDS: Final[Mapping[Feature, Feature]] = {Feature.DEAD_LETTERS: Feature.GROUPS}
+NEEDS: Final[Mapping[Feature, Feature]] = {
+    Feature.REAL_TIME: Feature.SOURCE,
+    Feature.DEAD_LETTERS: Feature.GROUPS,
+}
 """The feature that another one stands on: processors read as members of a group."""
 
 
@@ -100,7 +104,8 @@ def judged(lacks: Iterable[Lack]) -> tuple[Verdict, ...]:
 def _verdict(feature: Feature, lacks: Collection[Lack], base: Verdict | None) -> Verdict:
     vital = [lack for lack in lacks if not lack.without]
     if base is not None and base.ability is Ability.NONE:
-        vital.append(Lack(feature, f"{base.feature} do not work", remedy=base.remedy))
+        do = "does" if base.feature is Feature.SOURCE else "do"
+        vital.append(Lack(feature, f"{base.feature} {do} not work", remedy=base.remedy))
     if vital:
         text = f"does not work: {'; '.join(lack.text for lack in vital)}"
         return Verdict(feature, Ability.NONE, text, _remedies(vital))
@@ -129,6 +134,7 @@ TOUCHED: Final[Mapping[apis.Feature, tuple[Feature, str]]] = {
     apis.Feature.FENCING: (Feature.GROUPS, apis.Feature.FENCING.value),
     apis.Feature.CLEAN_UP: (Feature.EXACTLY_ONCE, apis.Feature.CLEAN_UP.value),
     apis.Feature.SHOWING: (Feature.GROUPS, apis.Feature.SHOWING.value),
+    apis.Feature.REAL_TIME: (Feature.REAL_TIME, ""),
     apis.Feature.RETENTION: (Feature.SOURCE, apis.Feature.RETENTION.value),
 }
 """The feature that people ask for, and what it does without; empty if it does not work.
@@ -168,7 +174,7 @@ def text_of_api(lack: apis.Lack) -> str:
 MESSAGE_BYTES: Final = 1_048_588
 """Kafka's default of ``message.max.bytes``: what kshare's records are made for."""
 
-_WRITING: Final = (Feature.GROUPS, Feature.EXACTLY_ONCE, Feature.PARKED_KEYS)
+_WRITING: Final = (Feature.GROUPS, Feature.EXACTLY_ONCE, Feature.REAL_TIME, Feature.PARKED_KEYS)
 
 
 def lacks_of_settings(

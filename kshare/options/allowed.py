@@ -13,10 +13,11 @@ from typing import Final
 __all__ = ["ALLOWED_FUNCTIONS", "ALLOWED_TOKEN_URLS", "function_fault", "token_url_fault"]
 
 ALLOWED_FUNCTIONS: Final = "KSHARE_ALLOWED_FUNCTIONS"
-"""Dotted paths of the assignors and token providers that options may name; ``package.*`` for all
-of a package; separated by commas."""
+"""Dotted paths of the assignors and token providers (of Kafka, and of a schema registry) that
+options may name; ``package.*`` for all of a package; separated by commas."""
 ALLOWED_TOKEN_URLS: Final = "KSHARE_ALLOWED_TOKEN_URLS"  # noqa: S105 - the name of a variable
-"""URLs of token endpoints, and of token files (``file:///run/token``); separated by commas."""
+"""URLs of token endpoints (of Kafka, and of a schema registry), and of token files
+(``file:///run/token``); separated by commas."""
 
 
 def function_fault(path: str) -> tuple[str, str] | None:

@@ -76,6 +76,7 @@ _PROPERTIES: Final = (
         integer(-1),
         "connections_max_idle_ms",
         ("connections.max.idle.ms", 0, INT_MAX),
+        doc="of tasks that read; planner and sink close no idle connection, unless it is given",
     ),
     Property("default.api.timeout.ms", integer(1, INT_MAX), "api_timeout_ms"),
     Property("fetch.max.bytes", integer(0, INT_MAX), "fetch_max_bytes", client="consumer"),
@@ -113,19 +114,18 @@ _PROPERTIES: Final = (
         integer(-1, INT_MAX),
         "receive_buffer_bytes",
         ("socket.receive.buffer.bytes", 0, 100_000_000),
-        doc="Java's default is 64 KiB",
+        doc="of tasks that read, and Java's default is 64 KiB; planner and sink have the "
+        "system's, unless it is given",
     ),
     Property(
         "reconnect.backoff.max.ms",
         integer(0),
         "reconnect_backoff_max_ms",
-        ("reconnect.backoff.max.ms", 0, 3_600_000),
     ),
     Property(
         "reconnect.backoff.ms",
         integer(0),
         "reconnect_backoff_ms",
-        ("reconnect.backoff.ms", 0, 3_600_000),
         doc="given alone, it is `reconnect.backoff.max.ms` too, as in Java",
     ),
     Property(
@@ -133,6 +133,7 @@ _PROPERTIES: Final = (
         integer(1, INT_MAX),
         "request_timeout_ms",
         ("socket.timeout.ms", 10, 300_000),
+        doc="of tasks that read; planner and sink wait `60000` for an answer, unless it is given",
     ),
     Property(
         "retry.backoff.max.ms",
@@ -167,12 +168,14 @@ _PROPERTIES: Final = (
         integer(-1, INT_MAX),
         "send_buffer_bytes",
         ("socket.send.buffer.bytes", 0, 100_000_000),
+        doc="of tasks that read; planner and sink have the system's, unless it is given",
     ),
     Property(
         "socket.connection.setup.timeout.ms",
         integer(1),
         "connection_setup_timeout_ms",
         ("socket.connection.setup.timeout.ms", 1000, INT_MAX),
+        doc="of tasks that read; planner and sink wait `30000`, with the login, unless it is given",
     ),
     Property("ssl.enabled.protocols", default="`TLSv1.2,TLSv1.3`"),
     Property("ssl.endpoint.identification.algorithm", default="`https`", doc="or empty"),

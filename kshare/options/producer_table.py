@@ -54,22 +54,41 @@ def _property(
 PRODUCER_PROPERTIES: Final = {
     entry.name: entry
     for entry in (
-        _property("batch.size", integer(0, INT_MAX), ("batch.size", 1, INT_MAX)),
+        _property(
+            "batch.size",
+            integer(0, INT_MAX),
+            ("batch.size", 1, INT_MAX),
+            "`1000000`",
+            "Java's default is `16384`",
+        ),
         _property(
             "delivery.timeout.ms",
             integer(1, INT_MAX),
             ("message.timeout.ms", 1, INT_MAX),
             "`120000`",
         ),
-        _property("linger.ms", integer(0), ("linger.ms", 0, 900_000)),
+        _property(
+            "linger.ms",
+            integer(0),
+            ("linger.ms", 0, 900_000),
+            "`20`",
+            "Java's default is `5` (`0` before Kafka 4.0)",
+        ),
         _property(IN_FLIGHT, integer(1, INT_MAX), (IN_FLIGHT, 1, 1_000_000), "`5`"),
         _property(
-            "max.request.size", integer(0, INT_MAX), ("message.max.bytes", 1000, 1_000_000_000)
+            "max.request.size",
+            integer(0, INT_MAX),
+            ("message.max.bytes", 1000, 1_000_000_000),
+            "`1048576` (1 MiB)",
         ),
         _property(
-            "request.timeout.ms", integer(1, INT_MAX), ("request.timeout.ms", 1, 900_000), "`30000`"
+            "request.timeout.ms",
+            integer(1, INT_MAX),
+            ("request.timeout.ms", 1, 900_000),
+            "`30000`",
+            "how long brokers wait for replicas",
         ),
-        _property("retries", integer(0, INT_MAX), ("retries", 0, INT_MAX)),
+        _property("retries", integer(0, INT_MAX), ("retries", 0, INT_MAX), "`2147483647`"),
         _property(
             "transaction.timeout.ms",
             integer(1000, INT_MAX),
@@ -77,7 +96,12 @@ PRODUCER_PROPERTIES: Final = {
             "`900000`",
             "with `exactlyOnce=true` only",
         ),
-        _property("buffer.memory", integer(0)),
+        _property(
+            "buffer.memory",
+            integer(0),
+            default="`67108864` (64 MiB)",
+            doc="and 200,000 rows at most; Java's default is 32 MiB",
+        ),
         _property(
             "compression.type", choice("none", "gzip", "snappy", "lz4", "zstd"), default="`none`"
         ),

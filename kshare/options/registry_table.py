@@ -40,7 +40,10 @@ _PROPERTIES: Final = (
     RegistryProperty("ssl.key.password", "Password of that file.", secret=True),
     RegistryProperty("bearer.auth.credentials.source", "Where tokens come from.", _SOURCES),
     RegistryProperty("bearer.auth.token", "The token of `STATIC_TOKEN`.", secret=True),
-    RegistryProperty("bearer.auth.issuer.endpoint.url", "The endpoint of tokens."),
+    RegistryProperty(
+        "bearer.auth.issuer.endpoint.url",
+        "The endpoint of tokens, for `OAUTHBEARER`; for `OAUTHBEARER_AZURE_IMDS` with its query.",
+    ),
     RegistryProperty("bearer.auth.client.id", "Id of the client at that endpoint."),
     RegistryProperty("bearer.auth.client.secret", "Its secret.", secret=True),
     RegistryProperty("bearer.auth.scope", "The scope of tokens."),

@@ -16,16 +16,15 @@ What is needed, and what contradicts, by format and framing::
 JSON needs no ``valueSchema``: without one and a registry, values are variants.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import ClassVar, Final, Literal
-from urllib.parse import urlsplit
 
-from kshare.options.frozen import FrozenMapping, Properties
-from kshare.options.kinds import has_labels
+from kshare.options.frozen import FrozenMapping
 from kshare.options.model import Assign, Subscribe, Topics
 from kshare.options.raw import RawOptions
 from kshare.options.record_names import RecordNames
-from kshare.options.registry_table import PREFIX, REGISTRY_PROPERTIES
+from kshare.options.registry_options import RegistryParser
+from kshare.options.registry_table import PREFIX
 from kshare.options.typed_rows import (
     LATEST_SCHEMA,
     TYPED_COLUMNS,
@@ -308,95 +307,7 @@ class TypedRowsParser:
 
     def registry(self) -> RegistryConfig | None:
         """Return how to reach the registry; None if no address is given, or with a fault."""
-        given: dict[str, str] = {}
-        wrong = False
-        for name, text in self._raw.items():
-            if not name.lower().startswith(PREFIX.lower()):
-                continue
-            entry = REGISTRY_PROPERTIES.get(name[len(PREFIX) :].lower())
-            if entry is None:
-                self._faults.add(
-                    name,
-                    None,
-                    "is no property of the registry's client",
-                    f"known are: {', '.join(REGISTRY_PROPERTIES)}",
-                )
-                continue
-            full = f"{PREFIX}{entry.name}"
-            if not text.strip():
-                self._faults.add(full, None, "is empty")
-                wrong = True
-            elif not entry.secret and self._faults.parse(full, text, entry.kind) is None:
-                wrong = True
-            given[entry.name] = text if entry.secret else text.strip()
-        if not given:
-            return None
-        if "url" not in given:
-            self._faults.add(f"{PREFIX}url", None, "must be specified with schemaRegistry.*")
-            return None
-        wrong = wrong or not self._check_urls(given["url"])
-        self._check_login(given)
-        return None if wrong else RegistryConfig(Properties(given))
-
-    def _check_urls(self, text: str) -> bool:
-        """Report addresses that cannot be used. They are never shown: they may hold a password."""
-        name = f"{PREFIX}url"
-        for url in text.split(","):
-            try:
-                parts = urlsplit(url.strip())
-                wrong = parts.scheme not in {"http", "https"} or not parts.hostname
-                wrong = wrong or not has_labels(parts.hostname or "")
-                _ = parts.port
-            except ValueError:
-                wrong = True
-            if wrong:
-                self._faults.add(
-                    name, None, "is no URL that can be used", "write https://host:8081"
-                )
-                return False
-            if "@" in parts.netloc:
-                self._faults.add(
-                    name,
-                    None,
-                    "has a user name in it, which would be shown in errors",
-                    f"give {PREFIX}basic.auth.user.info",
-                )
-                return False
-        return True
-
-    def _check_login(self, given: Mapping[str, str]) -> None:
-        user = given.get("basic.auth.user.info")
-        if user is not None and ":" not in user:
-            self._faults.add(
-                f"{PREFIX}basic.auth.user.info", None, "is wrong", "write user:password"
-            )
-        source = given.get("bearer.auth.credentials.source", "").upper()
-        needs = {
-            "STATIC_TOKEN": ("bearer.auth.token",),
-            "CUSTOM": ("bearer.auth.custom.provider.function",),
-            "OAUTHBEARER": (
-                "bearer.auth.issuer.endpoint.url",
-                "bearer.auth.client.id",
-                "bearer.auth.client.secret",
-                "bearer.auth.scope",
-            ),
-        }.get(source, ())
-        for name in needs:
-            if name not in given:
-                self._faults.add(
-                    f"{PREFIX}{name}",
-                    None,
-                    f"must be specified with {PREFIX}bearer.auth.credentials.source={source}",
-                )
-        if source and user is not None:
-            self._faults.add(
-                f"{PREFIX}basic.auth.user.info",
-                None,
-                "is given beside a source of tokens: give one",
-            )
-        for name in ("ssl.key.location", "ssl.key.password"):
-            if name in given and "ssl.certificate.location" not in given:
-                self._faults.add(f"{PREFIX}{name}", None, f"needs {PREFIX}ssl.certificate.location")
+        return RegistryParser(self._raw).parse()
 
     def _bad_records(self) -> BadRecords:
         parsed: BadRecords | None = self._raw.value("badRecords")

@@ -129,6 +129,9 @@ SOURCE_RULES: Final = (
 SINK_RULES: Final = (
     Rule("exactlyOnce", "!stream", _OF_BATCH, "leave it out"),
     Rule("kafka.enable.idempotence=false", "exactlyOnce", "must be true with exactlyOnce=true"),
-    idle("ledgerTopic transactionalIdPrefix kafka.transaction.timeout.ms", "exactlyOnce=true"),
+    idle(
+        "ledgerTopic transactionalIdPrefix dropRepeatedBatch kafka.transaction.timeout.ms",
+        "exactlyOnce=true",
+    ),
 )
 """Of the sink. ``stream``: a stream's batches are written."""

@@ -46,6 +46,7 @@ ID_PREFIX: Final = "kshare"
 
 _DELIVERY_MS: Final = 120_000  # Java's delivery.timeout.ms
 _LINGER_MS: Final = 20
+_IN_FLIGHT: Final = 5  # Java's, and the most that idempotence allows
 _SOCKET_MS: Final = 60_000  # librdkafka's socket.timeout.ms
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
@@ -320,7 +321,7 @@ class _SinkParser:
             against.append("acks")
         if java.get("retries") == 0:
             against.append("retries")
-        if java.get(IN_FLIGHT, 5) > 5:
+        if java.get(IN_FLIGHT, _IN_FLIGHT) > _IN_FLIGHT:
             against.append(IN_FLIGHT)
         idempotent = java.get("enable.idempotence", True)
         why = "exactlyOnce=true" if exactly_once else "kafka.enable.idempotence=true"
@@ -339,7 +340,10 @@ class _SinkParser:
                 "turns idempotence off, as in Java's producer: records may be written twice or in "
                 "another order",
             )
-        return {"acks": acks, "enable.idempotence": idempotent}
+        settings: dict[str, Any] = {"acks": acks, "enable.idempotence": idempotent}
+        if not idempotent and IN_FLIGHT not in java:
+            settings[IN_FLIGHT] = _IN_FLIGHT  # not a million, librdkafka's: all may be reordered
+        return settings
 
     def _partitioner(self, java: Mapping[str, Any]) -> str:
         """Return librdkafka's partitioner that does as Java's: murmur2 of the key, or at random."""

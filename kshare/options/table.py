@@ -420,8 +420,8 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
         Option(
             "commitOffsets",
             "Commit the offset below which all is processed to the group `kafka.group.id` after "
-            "each batch. It is never read back. `individual`: as a member of that key-shared "
-            "group, commit what each key range has processed "
+            "each batch. Only a new query with `startingOffsets=group` reads it. `individual`: as "
+            "a member of that key-shared group, commit what each key range has processed "
             "([spark-and-groups.md](spark-and-groups.md)).",
             _STREAM,
             COMMITS,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["TokenRefresh", "librdkafka_config", "with_anchors"]
 
 _CA_PEM: Final = "ssl.ca.pem"
+_RECONNECT_MAX_MS: Final = 3_600_000
+"""librdkafka's longest ``reconnect.backoff.*``."""
 # What OpenSSL appends to a certificate that is trusted for one use, here servers (X509_CERT_AUX: a
 # sequence of the uses, 1.3.6.1.5.5.7.3.1).
 _TRUST_SERVERS: Final = bytes.fromhex("300c300a06082b06010505070301")
@@ -86,7 +88,7 @@ def librdkafka_config(kafka: KafkaConfig) -> dict[str, Any]:
         if entry is not None and entry.librdkafka is not None:
             name, lowest, highest = entry.librdkafka
             config[name] = min(max(int(text), lowest), highest)
-    _order_backoffs(config)
+    config |= _pauses(config, kafka)
     if kafka.uses_tls:
         config |= _tls(kafka)
     if kafka.uses_sasl:
@@ -138,15 +140,18 @@ def _are_roots(ders: list[bytes]) -> bool:
     return roots.issuperset(ders)
 
 
-def _order_backoffs(config: dict[str, Any]) -> None:
+def _pauses(config: Mapping[str, Any], kafka: KafkaConfig) -> dict[str, int]:
     """Java lets the first pause be longer than the longest one, librdkafka does not.
 
-    A first pause between connections that is given alone is the longest, too, as in Java.
+    Before connections, librdkafka's own would grow to 10 s: so long after a broker is back.
     """
-    for name, default, default_max in (("retry", 100, 1000), ("reconnect", 100, 0)):
-        first, most = f"{name}.backoff.ms", f"{name}.backoff.max.ms"
-        if first in config or most in config:
-            config[most] = max(config.get(first, default), config.get(most, default_max))
+    first = min(kafka.reconnect_backoff_ms, _RECONNECT_MAX_MS)
+    most = min(kafka.reconnect_backoff_max_ms, _RECONNECT_MAX_MS)
+    pauses = {"reconnect.backoff.ms": first, "reconnect.backoff.max.ms": max(first, most)}
+    if "retry.backoff.ms" in config or "retry.backoff.max.ms" in config:
+        first, most = config.get("retry.backoff.ms", 100), config.get("retry.backoff.max.ms", 1000)
+        pauses["retry.backoff.max.ms"] = max(first, most)
+    return pauses
 
 
 def _tls(kafka: KafkaConfig) -> dict[str, Any]:

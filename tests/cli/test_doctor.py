@@ -39,6 +39,7 @@ from kshare.kafka.topics import (
     LEDGER_TOPIC,
     PARKED_TOPIC,
     POLICIES_TOPIC,
+    RANGE_ENDS_TOPIC,
 )
 from kshare.options import KafkaConfig, parse_options
 from kshare.query.feedback.messages import TaskReport
@@ -301,12 +302,14 @@ def test_a_cluster_in_order(fake: FakeCluster) -> None:
     lacking = {check for check, each in found.items() if each.level != "green"}
     assert lacking == {
         LEDGER_TOPIC,
+        RANGE_ENDS_TOPIC,
         INDIVIDUAL_COMMITS_TOPIC,
         POLICIES_TOPIC,
         "API versions",
         "source",
         "groups",
         "exactly once",
+        "real time",
         "dead letters",
     }, "librdkafka's mock offers no CreateTopics, and makes what is asked for"
     assert found["brokers"].text == f"1 answer: {fake.bootstrap_servers}"
@@ -315,6 +318,20 @@ def test_a_cluster_in_order(fake: FakeCluster) -> None:
     assert found[LEDGER_TOPIC].text == (
         "is not there, and cannot be made (exactlyOnce sinks): no CreateTopics"
     )
+    ends = found[RANGE_ENDS_TOPIC]
+    assert ends.text == "is not there, and cannot be made (realTime queries): no CreateTopics"
+    assert f"--topic {RANGE_ENDS_TOPIC} --partitions 16 --config cleanup.policy" in ends.remedy
+    assert (
+        found["real time"].text == f"does not work: topic {RANGE_ENDS_TOPIC} is not there, and "
+        "cannot be made"
+    )
+
+
+def test_a_cluster_with_the_topic_of_ends(fake: FakeCluster) -> None:
+    fake.create_topic(RANGE_ENDS_TOPIC)
+    found = found_of(fake)
+    assert found[RANGE_ENDS_TOPIC].text == "may be used (realTime queries)"
+    assert found["real time"] == Finding("real time", "green", "works")
 
 
 def test_a_broker_of_few_and_old_requests(fake: FakeCluster) -> None:
@@ -333,6 +350,7 @@ def test_a_broker_of_few_and_old_requests(fake: FakeCluster) -> None:
     assert found["groups"].text.startswith("does not work: Fetch 2 to 3 (needed: 4 to ")
     assert found["exactly once"].level == "yellow", "nobody has asked for it"
     assert "no InitProducerId; no EndTxn" in found["exactly once"].text
+    assert "source does not work" in found["real time"].text
     assert found["parked keys"].level == "green"
 
 
@@ -371,6 +389,7 @@ def test_rights_that_lack(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) ->
         "orders": frozenset({"DESCRIBE", "READ"}),
         PARKED_TOPIC: frozenset({"DESCRIBE"}),
         LEDGER_TOPIC: AuthorizationError("not authorized"),
+        RANGE_ENDS_TOPIC: frozenset({"DESCRIBE", "READ"}),
     }
     rights = {
         POLICIES_TOPIC: None,
@@ -388,12 +407,14 @@ def test_rights_that_lack(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) ->
         "__kshare_policies": "green",
         "__individual_commit_offsets": "yellow",
         LEDGER_TOPIC: "yellow",
+        RANGE_ENDS_TOPIC: "yellow",
         "API versions": "yellow",
         "__consumer_offsets": "green",
         "broker settings": "green",
         "source": "yellow",
         "groups": "yellow",
         "exactly once": "yellow",
+        "real time": "yellow",
         "parked keys": "yellow",
         "dead letters": "yellow",
     }
@@ -402,6 +423,9 @@ def test_rights_that_lack(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) ->
     told = {check: each.text for check, each in found.items()}
     assert told["__individual_commit_offsets"] == "no Write; key-shared groups need it"
     assert told[PARKED_TOPIC] == "no Read; every query needs it"
+    assert told[RANGE_ENDS_TOPIC] == "no Write; realTime queries need it"
+    assert found[RANGE_ENDS_TOPIC].remedy == f"grant Read and Write on {RANGE_ENDS_TOPIC}"
+    assert told["real time"] == f"does not work: no right to Write on topic {RANGE_ENDS_TOPIC}"
     may["orders"] = rights["orders"] = frozenset({"DESCRIBE"})
     assert found_of(fake)["topic orders"].remedy == "grant Read on it"
 
@@ -605,8 +629,10 @@ def test_what_is_asked_for_and_cannot_work_ends_with_1(
     at = ["doctor", "--bootstrap-servers", fake.bootstrap_servers]
     assert main(at) == 0
     assert "\nyellow exactly once: does not work: topic __kshare" in capsys.readouterr().out
-    assert main([*at, "--feature", "exactly-once"]) == 1
-    assert "\nred    exactly once: does not work: topic __kshare" in capsys.readouterr().out
+    for feature in ("exactly-once", "real-time"):
+        assert main([*at, "--feature", feature]) == 1
+        said = f"\nred    {feature.replace('-', ' ')}: does not work: topic __kshare"
+        assert said in capsys.readouterr().out
 
 
 def test_a_broker_that_cannot_be_reached_where_it_says_it_is(

@@ -19,6 +19,7 @@ from kshare.kafka.topics import (
     LEDGER_TOPIC,
     PARKED_TOPIC,
     POLICIES_TOPIC,
+    RANGE_ENDS_TOPIC,
 )
 
 OWN = {own.spec.name: own for own in own_topics(None)}
@@ -42,7 +43,13 @@ def losses(own: OwnTopic, answers: TopicAnswers) -> list[str]:
 
 
 def test_each_topic_is_made_as_its_users_make_it() -> None:
-    assert list(OWN) == [PARKED_TOPIC, POLICIES_TOPIC, INDIVIDUAL_COMMITS_TOPIC, LEDGER_TOPIC]
+    assert list(OWN) == [
+        PARKED_TOPIC,
+        POLICIES_TOPIC,
+        INDIVIDUAL_COMMITS_TOPIC,
+        LEDGER_TOPIC,
+        RANGE_ENDS_TOPIC,
+    ]
     log = OWN[INDIVIDUAL_COMMITS_TOPIC].spec
     assert (log.partitions, log.replicas) == (OFFSETS_PARTITIONS, ())
     assert log.config == {"segment.bytes": "10485760"}
@@ -83,7 +90,11 @@ def test_settings_that_are_refused_cost_what_they_are_for() -> None:
     }
     for name in (PARKED_TOPIC, POLICIES_TOPIC):
         assert lacking[name][Outcome.LESS] == lacking[name][Outcome.WITHOUT_WISHES] == []
-    for name, what in ((INDIVIDUAL_COMMITS_TOPIC, "a short log"), (LEDGER_TOPIC, "a short ledger")):
+    for name, what in (
+        (INDIVIDUAL_COMMITS_TOPIC, "a short log"),
+        (LEDGER_TOPIC, "a short ledger"),
+        (RANGE_ENDS_TOPIC, "a short topic of ends"),
+    ):
         assert lacking[name][Outcome.LESS][0].startswith(what)
         assert lacking[name][Outcome.WITHOUT_WISHES][0].startswith("early compaction")
     own = OWN[INDIVIDUAL_COMMITS_TOPIC]

@@ -70,6 +70,12 @@ def test_dead_letters_stand_on_groups() -> None:
     assert part[Feature.DEAD_LETTERS].ability is Ability.WHOLE
 
 
+def test_real_time_stands_on_the_source() -> None:
+    verdicts = by_feature([Lack(Feature.SOURCE, "no Fetch")])
+    assert verdicts[Feature.REAL_TIME].text == "does not work: source does not work"
+    assert all(list(Feature).index(base) < list(Feature).index(own) for own, base in NEEDS.items())
+
+
 def test_the_command_names_the_features() -> None:
     assert [name.replace("-", " ") for name in FEATURES] == [str(each) for each in Feature]
 
@@ -83,7 +89,7 @@ def test_each_use_of_a_request_touches_a_feature() -> None:
     """A login has succeeded when versions are known, and whether topics can be made is tried."""
     elsewhere = {apis.Feature.LOGIN, apis.Feature.OWN_TOPICS}
     assert set(TOUCHED) == set(apis.Feature) - elsewhere
-    assert {feature for feature, _ in TOUCHED.values()} == set(Feature) - set(NEEDS)
+    assert {feature for feature, _ in TOUCHED.values()} == set(Feature) - {Feature.DEAD_LETTERS}
 
 
 def test_a_broker_that_speaks_all_lacks_nothing() -> None:
@@ -141,7 +147,12 @@ def test_nothing_lacks_where_brokers_say_nothing_or_what_suits() -> None:
 
 def test_fewer_copies_than_in_sync_replicas() -> None:
     low = touched({"min.insync.replicas": "2", "default.replication.factor": "1"}, 3)
-    assert set(low) == {Feature.GROUPS, Feature.EXACTLY_ONCE, Feature.PARKED_KEYS}
+    assert set(low) == {
+        Feature.GROUPS,
+        Feature.EXACTLY_ONCE,
+        Feature.REAL_TIME,
+        Feature.PARKED_KEYS,
+    }
     assert "a new topic has 1 replica, min.insync.replicas=2" in low[Feature.GROUPS]
     assert touched({"min.insync.replicas": "2", "default.replication.factor": "3"}, 1) == low
 

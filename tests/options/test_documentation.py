@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 from docs.options_page import default_of, default_of_property, options_page
-from kshare.options.kafka_table import PROPERTIES
+from kshare.options.kafka_table import PROPERTIES, Property
 from kshare.options.model import SOURCE_COLUMNS
 from kshare.options.producer_table import PRODUCER_PROPERTIES
+from kshare.options.sink import parse_sink_options
 from kshare.options.table import OPTIONS
+from kshare.query.produce.config import producer_config, transactional_config
 
 ROOT = Path(__file__).parents[2]
 HEAD = r"^\| *option *\| *default *\|.*\n\|[-| ]+\|\n"
@@ -46,6 +48,26 @@ def test_defaults_are_those_of_the_model() -> None:
     assert default_of_property(PROPERTIES["client.rack"]) == ""
     assert default_of_property(PROPERTIES["client.id"]) == "`kshare`"
     assert default_of_property(PROPERTIES["ssl.keystore.type"]) == "`JKS`"
+
+
+def test_defaults_of_the_producer_are_those_of_a_sink() -> None:
+    given = {"kafka.bootstrap.servers": "broker:9092", "topic": "t"}
+    once = parse_sink_options({**given, "exactlyOnce": "true"}, streaming=True).options
+    plain_ones = parse_sink_options({**given, "kafka.acks": "1"}, streaming=True).options
+    for found in (transactional_config(once, "i"), producer_config(plain_ones)):
+        buffered = found.pop("queue.buffering.max.kbytes")
+        shown = {name: _shown_number(entry) for name, entry in PRODUCER_PROPERTIES.items()}
+        assert shown["buffer.memory"] == buffered << 10
+        for name, entry in PRODUCER_PROPERTIES.items():
+            into = entry.librdkafka[0] if entry.librdkafka else name
+            assert found.get(into) in {None, shown[name]} or name in {"acks", "enable.idempotence"}
+        assert {"linger.ms", "message.max.bytes", "message.timeout.ms"} <= found.keys()
+    assert found["max.in.flight.requests.per.connection"] == 5
+
+
+def _shown_number(entry: Property) -> int | None:
+    shown = re.match(r"`(\d+)`", default_of_property(entry))
+    return int(shown[1]) if shown else None
 
 
 def test_what_the_readme_says_of_options_is_so() -> None:

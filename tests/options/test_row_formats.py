@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kshare.options import SourceOptions
-from kshare.options.allowed import ALLOWED_FUNCTIONS
+from kshare.options.allowed import ALLOWED_FUNCTIONS, ALLOWED_TOKEN_URLS
 from kshare.options.registry_table import REGISTRY_PROPERTIES
 from kshare.options.typed_rows import (
     LATEST_SCHEMA,
@@ -488,6 +488,20 @@ LOGINS: list[tuple[dict[str, str], str]] = [
     ),
     ({"ssl.key.location": "/k"}, "ssl.key.location: needs schemaRegistry.ssl.certificate.location"),
     ({"basic.auth.user.info": " "}, "basic.auth.user.info: is empty"),
+    (
+        {"bearer.auth.credentials.source": "oauthbearer_azure_imds"},
+        (
+            "bearer.auth.issuer.endpoint.url: must be specified with "
+            "schemaRegistry.bearer.auth.credentials.source=OAUTHBEARER_AZURE_IMDS"
+        ),
+    ),
+    *(
+        (
+            {"bearer.auth.issuer.endpoint.url": url},
+            "bearer.auth.issuer.endpoint.url: is no URL that can be used; write https://host/path",
+        )
+        for url in ("http://[", "file:///run/token", "https://", f"http://{'a' * 64}/", "host/path")
+    ),
 ]
 
 
@@ -501,6 +515,48 @@ def test_a_provider_of_tokens_must_be_allowed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(ALLOWED_FUNCTIONS, "a.b:c")
     name = "schemaRegistry.bearer.auth.custom.provider.function"
     assert "does not list it" in problem({**AVRO, name: "os:system"})
+
+
+TOKENS = {
+    "schemaRegistry.bearer.auth.client.id": "me",
+    "schemaRegistry.bearer.auth.client.secret": SECRET,
+    "schemaRegistry.bearer.auth.scope": "s",
+}
+SOURCES = {"OAUTHBEARER": TOKENS, "OAUTHBEARER_AZURE_IMDS": {}}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("url", ["https://login.example.org/token", "http://169.254.169.254/m?r=x"])
+def test_tokens_for_a_registry_come_only_from_a_url_of_the_list(
+    source: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever gives options has the machine's token sent to a registry of theirs."""
+    name = "schemaRegistry.bearer.auth.issuer.endpoint.url"
+    given = {"schemaRegistry.bearer.auth.credentials.source": source, name: url, **SOURCES[source]}
+    warnings({**AVRO, **given})  # it is no fault
+    monkeypatch.setenv(ALLOWED_TOKEN_URLS, f"https://other.example.org, {url}")
+    warnings({**AVRO, **given})
+    for other in ("", f"{url}/more", url[:-1]):
+        monkeypatch.setenv(ALLOWED_TOKEN_URLS, other)
+        found = problem({**AVRO, **given})
+        assert found.startswith(f"{name}: is not allowed here: ")
+        assert f" {ALLOWED_TOKEN_URLS} " in found
+
+
+def test_without_its_url_no_token_of_the_machine_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(ALLOWED_TOKEN_URLS, "")
+    source = {"schemaRegistry.bearer.auth.credentials.source": "OAUTHBEARER_AZURE_IMDS"}
+    assert "must be specified" in problem({**AVRO, **source})
+
+
+def test_a_secret_that_goes_unencrypted_is_warned_of() -> None:
+    name = "schemaRegistry.bearer.auth.issuer.endpoint.url"
+    given = {**AVRO, **TOKENS, "schemaRegistry.bearer.auth.credentials.source": "OAuthBearer"}
+    (found,) = warnings({**given, name: "http://h/t"})
+    assert found == f"option {name} sends the client's secret unencrypted; https is safe"
+    assert warnings({**given, name: "https://h/t"}) == ()
 
 
 def test_no_text_form_shows_a_secret() -> None:

@@ -67,6 +67,11 @@ def test_the_batch_that_may_be_dropped_is_a_number() -> None:
     assert sink(given_).drop_repeated_batch == 0
     (found,) = faults({"exactlyOnce": "true", "dropRepeatedBatch": "-1"})
     assert found.startswith("dropRepeatedBatch: is wrong")
+    for batch in ("0", "3"):
+        without = parse_sink_options({**BASE, "dropRepeatedBatch": batch}, streaming=True)
+        assert without.warnings == (
+            "option dropRepeatedBatch has no effect without exactlyOnce=true",
+        )
 
 
 def test_a_team_has_a_ledger_and_ids_of_its_own() -> None:
@@ -238,8 +243,15 @@ IN_FLIGHT = "max.in.flight.requests.per.connection"
     [
         ({"acks": "all"}, {}),
         ({"acks": "-1", "enable.idempotence": "true"}, {}),
-        ({"enable.idempotence": "false"}, {"enable.idempotence": False}),
-        ({"enable.idempotence": "false", "acks": "0"}, {"enable.idempotence": False, "acks": 0}),
+        ({"enable.idempotence": "false"}, {"enable.idempotence": False, IN_FLIGHT: 5}),
+        (
+            {"enable.idempotence": "false", "acks": "0"},
+            {"enable.idempotence": False, "acks": 0, IN_FLIGHT: 5},
+        ),
+        (
+            {"enable.idempotence": "false", IN_FLIGHT: "2000000"},
+            {"enable.idempotence": False, IN_FLIGHT: 1_000_000},
+        ),
         ({"batch.size": "0"}, {"batch.size": 1}),
         ({"batch.size": "65536"}, {"batch.size": 65536}),
         ({"linger.ms": "50"}, {"linger.ms": 50}),
@@ -387,6 +399,8 @@ def test_idempotence_gives_way_or_insists_as_in_java(name: str, value: str) -> N
     assert warned(given_).startswith(f"option kafka.{name} turns idempotence off")
     parsed = parse_sink_options({**BASE, **given_}, streaming=True)
     assert parsed.options.producer["enable.idempotence"] is False
+    # A repetition may come behind what was sent meanwhile: as few requests as in Java.
+    assert parsed.options.producer[IN_FLIGHT] == (6 if name == IN_FLIGHT else 5)
     for more in ({"kafka.enable.idempotence": "true"}, {"exactlyOnce": "true"}):
         (found,) = faults({**given_, **more})
         ((option, text),) = more.items()

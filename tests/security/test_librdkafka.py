@@ -40,6 +40,8 @@ def test_a_plain_configuration() -> None:
         "client.id": "c",
         "client.rack": "r",
         "socket.keepalive.enable": True,
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
     }
 
 
@@ -68,13 +70,25 @@ def test_times_and_sizes_are_handed_on_within_bounds() -> None:
     assert found["client.dns.lookup"] == "use_all_dns_ips"
 
 
-@pytest.mark.parametrize(("kind", "longest"), [("retry", 1000), ("reconnect", 20)])
-def test_the_longest_pause_is_not_below_the_first(kind: str, longest: int) -> None:
-    """Nor below the one that librdkafka takes if none is given, 100 ms."""
-    first, most = f"{kind}.backoff.ms", f"{kind}.backoff.max.ms"
-    for name, value, pauses in ((most, "50", (None, 100)), (first, "20", (20, longest))):
-        found = accepted(config(**{name.replace(".", "__"): value}))
-        assert (found.get(first), found[most]) == pauses
+@pytest.mark.parametrize(
+    ("kind", "given", "pauses"),
+    [
+        ("retry", {"backoff.max.ms": "50"}, (None, 100)),  # librdkafka's own first one
+        ("retry", {"backoff.ms": "20"}, (20, 1000)),
+        ("reconnect", {"backoff.max.ms": "30"}, (50, 50)),
+        ("reconnect", {"backoff.ms": "20"}, (20, 20)),
+        ("reconnect", {"backoff.ms": "0"}, (0, 0)),
+        ("reconnect", {"backoff.ms": "9", "backoff.max.ms": "99"}, (9, 99)),
+        ("reconnect", {"backoff.ms": "9000000"}, (3_600_000, 3_600_000)),
+    ],
+)
+def test_the_longest_pause_is_not_below_the_first(
+    kind: str, given: dict[str, str], pauses: tuple[int | None, int]
+) -> None:
+    found = accepted(
+        config(**{f"{kind}.{name}".replace(".", "__"): text for name, text in given.items()})
+    )
+    assert (found.get(f"{kind}.backoff.ms"), found[f"{kind}.backoff.max.ms"]) == pauses
 
 
 def test_roots_stay_inline_and_what_is_damaged_is_left_to_librdkafka(authority: Pair) -> None:

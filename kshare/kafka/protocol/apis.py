@@ -29,6 +29,7 @@ class Feature(Enum):
     FENCING = "ending transactions that nobody ends"
     CLEAN_UP = "ending open transactions of earlier runs at once"
     SHOWING = "showing who is in a group"
+    REAL_TIME = "realTime"
     RETENTION = "a warning before retention deletes what is pending"
 
 
@@ -67,6 +68,7 @@ class Lack:
 
 
 _ALL_READING: Final = (Feature.SOURCE, Feature.GROUPS)
+_WRITING: Final = (Feature.GROUPS, Feature.SINK, Feature.REAL_TIME)
 _DECIDING: Final = (Feature.EXACTLY_ONCE, Feature.TRANSACTIONS)
 
 APIS: Final[Mapping[int, Api]] = {
@@ -95,7 +97,7 @@ APIS: Final[Mapping[int, Api]] = {
         Api("DescribeProducers", 61, 0, 0, (Feature.FENCING,)),
         Api("ListTransactions", 66, 0, 0, (Feature.CLEAN_UP, Feature.FENCING)),
         # What librdkafka sends for kshare. Produce: 3, headers and batches of Kafka 0.11.
-        Api("Produce", 0, 3, 10, (Feature.GROUPS, Feature.SINK, *_DECIDING), by_librdkafka=True),
+        Api("Produce", 0, 3, 10, (*_WRITING, *_DECIDING), by_librdkafka=True),
         Api("CreateTopics", 19, 0, 4, (Feature.OWN_TOPICS,), by_librdkafka=True),
         Api("DescribeConfigs", 32, 0, 1, (Feature.RETENTION,), by_librdkafka=True),
     )

@@ -286,8 +286,8 @@ class Batch:
             raise KafkaError(
                 f"exactlyOnce: batch {self._number} is not written: it took {took:.0f} s, and its "
                 f"transactions end after {self._timeout_seconds:g} s "
-                "(kafka.transaction.timeout.ms). Make batches smaller (maxOffsetsPerTrigger), or "
-                "raise it; brokers allow transaction.max.timeout.ms"
+                "(kafka.transaction.timeout.ms). Make batches smaller (maxOffsetsPerTrigger, or a "
+                "shorter realTime), or raise it; brokers allow transaction.max.timeout.ms"
             )
         open_ = self._coordinators.each(_is_open, list(self._own.values()))
         ended = [attempt for attempt, is_open in zip(self._own, open_, strict=True) if not is_open]

@@ -593,8 +593,11 @@ def test_a_batch_that_took_too_long_is_not_decided() -> None:
     began = time.time() - 0.95 * TRANSACTION_TIMEOUT_MS / 1000
     attempt = Attempt("q", "r", 0, 0, 0, began)
     message = Prepared(attempt, kafka.begin(attempt.transactional_id, [1]))
-    with pytest.raises(KafkaError, match=r"not written: it took .*kafka\.transaction\.timeout\.ms"):
+    with pytest.raises(
+        KafkaError, match=r"not written: it took .*kafka\.transaction\.timeout\.ms"
+    ) as said:
         query.work([message], 0).commit()
+    assert "(maxOffsetsPerTrigger, or a shorter realTime)" in str(said.value)
     assert kafka.told is None
 
 
