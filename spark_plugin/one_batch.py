@@ -12,7 +12,7 @@ at its topics, of at most some seconds.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -151,7 +151,7 @@ def _observed(run: _Run, end: BatchOffsets, options: Mapping[str, str]) -> "Stat
 
     parsed = parse_options(dict(options), streaming=True, makes_assignor=False)
     kafka = parsed.options.kafka
-    kafka = replace(kafka, api_timeout_ms=min(kafka.api_timeout_ms, _WAIT_MS))
+    kafka = kafka.within(min(kafka.api_timeout_ms, _WAIT_MS))
     assert run.batch is not None
     checkpoint = Checkpoint(
         directory="",

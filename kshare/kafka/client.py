@@ -307,8 +307,8 @@ def code_of(error: object) -> int | None:
 
 
 def kind_of(error: object) -> Kind:
-    """The kind of an error; a ``TimeoutError`` is transient."""
-    if isinstance(error, TimeoutError):
+    """The kind of an error; a ``TimeoutError`` is transient, and so is a full queue."""
+    if isinstance(error, TimeoutError | BufferError):
         return Kind.TRANSIENT
     code = code_of(error)
     if code is None:

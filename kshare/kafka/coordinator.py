@@ -223,7 +223,7 @@ class OffsetWriter:
     """
 
     def __init__(self, kafka: KafkaConfig, group: str) -> None:
-        self._kafka = kafka.hasty(kafka.api_timeout_ms)
+        self._kafka = kafka.within(kafka.api_timeout_ms)
         self._group = group
         self._connection: Connection | None = None
         self._thread: threading.Thread | None = None

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException, Producer
 
 from kshare.kafka.client import Client, kafka_error, kind_of
 from kshare.kafka.protocol.error_codes import Kind
+from kshare.kafka.topics import MAKES_NONE
 from kshare.options import KafkaConfig
 from kshare.process_local import ProcessLocal
 from kshare.security.librdkafka import librdkafka_config
@@ -147,6 +148,7 @@ def _write(
 def _config(kafka: KafkaConfig) -> dict[str, Any]:
     config = {
         **librdkafka_config(kafka),
+        **MAKES_NONE,
         "acks": "all",
         "linger.ms": 0,
         "message.timeout.ms": kafka.api_timeout_ms,

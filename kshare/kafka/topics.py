@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 __all__ = [
     "INDIVIDUAL_COMMITS_TOPIC",
     "INTERNAL_TOPICS",
     "LEDGER_TOPIC",
+    "MAKES_NONE",
     "PARKED_TOPIC",
     "POLICIES_TOPIC",
     "RANGE_ENDS_TOPIC",
@@ -20,6 +21,13 @@ LEDGER_TOPIC: Final = "__kshare_sink_ledger"
 INDIVIDUAL_COMMITS_TOPIC: Final = "__individual_commit_offsets"
 POLICIES_TOPIC: Final = "__kshare_policies"
 RANGE_ENDS_TOPIC: Final = "__kshare_range_ends"
+
+MAKES_NONE: Final[Mapping[str, Any]] = {"allow.auto.create.topics": False}
+"""For producers that write to these topics, by librdkafka's names.
+
+Else brokers may make one that was deleted as soon as it is written to, with their own defaults: it
+deletes old records.
+"""
 
 INTERNAL_TOPICS: Final = frozenset(
     {

@@ -232,6 +232,13 @@ class KafkaConfig:
             connection_setup_timeout_ms=min(self.connection_setup_timeout_ms, milliseconds),
         )
 
+    def within(self, milliseconds: int) -> "KafkaConfig":
+        """A copy for operations that take no longer, with all of their retries.
+
+        One answer takes no longer either: else a broker that is frozen would be waited for alone.
+        """
+        return replace(self.hasty(milliseconds), api_timeout_ms=milliseconds)
+
     def named(self, purpose: str) -> "KafkaConfig":
         """A copy with a client id of its own: brokers count quotas by client id."""
         return replace(self, client_id=f"{self.client_id}-{purpose}")

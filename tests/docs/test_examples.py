@@ -20,6 +20,7 @@ from kshare.options.table import OPTIONS
 from kshare.testing import FakeCluster
 from tests.docs.test_names import SERVERS, problem
 from tests.support.documents import ROOT, Fence, documents, names
+from tests.support.groups import T0, fetch_as_brokers_do
 
 STORY = {"counts", "df", "frame", "listener", "options", "orders", "query", "spark"}
 """Names that the text around an example introduces."""
@@ -95,7 +96,8 @@ def test_no_page_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_examples_run(name: str) -> None:
+def test_examples_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch_as_brokers_do(monkeypatch, T0)
     scope: dict[str, object] = {"__name__": "example"}
     defined: set[str] = set()
     with FakeCluster(topics={"orders": 1, INDIVIDUAL_COMMITS_TOPIC: 1}) as cluster:

@@ -1,14 +1,18 @@
 """A group's offsets from Python: listed, reset and dropped with the configuration of a consumer."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from kshare.core.progress import Progress
-from kshare.errors import GroupAliveError, KshareError, OptionsError
+from kshare.core.progress import Progress, TopicPartition
+from kshare.errors import GroupAliveError, KshareError, OptionsError, UnknownTopicError
 from kshare.group import GroupOffsets, ShiftBy, list_offsets
+from kshare.group.log.topic import LogTopic, LogWriter
+from kshare.group.protocol.commit_log.start import Anchor, Primary
 from kshare.testing import FakeCluster
 from tests.support.groups import (
     GROUP,
@@ -17,6 +21,7 @@ from tests.support.groups import (
     fetch_as_brokers_do,
     member,
     rectangle,
+    start_of,
 )
 
 LOG = "__individual_commit_offsets.team"
@@ -55,6 +60,58 @@ def test_a_group_is_listed_reset_and_dropped(config: dict[str, Any]) -> None:
         assert offsets.reset("latest", topic="orders") == {T0: RECORDS}
         assert offsets.drop(is_dry_run=True) == offsets.drop() > 0
         assert offsets.committed()[T0].progress == Progress(RECORDS)
+
+
+def test_a_reset_of_a_group_without_a_log_makes_none(
+    config: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its members would warn that they had kept one."""
+    settings = {**config, "individual.commit.topic": "unused-log"}
+    with GroupOffsets("plain", settings) as offsets:
+        assert offsets.reset({T0: 5}) == offsets.reset({T0: 5}) == {T0: 5}
+        stored = offsets.snapshot([T0]).stored[T0]
+        assert (stored.offset, stored.metadata) == (5, "")
+        with pytest.raises(UnknownTopicError):
+            offsets._topic.find()
+    without: dict[str, Any] = {"group_id": "plain", "allow_individual_commit": False}
+    with member(settings["bootstrap.servers"], **without) as session:
+        assert start_of(session) == Progress.at(5)
+    assert "log" not in caplog.text
+
+
+def test_a_reset_of_a_group_whose_log_is_gone_makes_another_one(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its anchors say that it keeps one. Brokers that have just made it may not know it yet."""
+    find, unknown = LogTopic.find, [None] * 3
+
+    def find_late(self: LogTopic) -> tuple[TopicPartition, str]:
+        found = find(self)
+        if unknown:
+            unknown.pop()
+            raise UnknownTopicError("none")
+        return found
+
+    with GroupOffsets("moved", {**config, "individual.commit.topic": "another-log"}) as offsets:
+        offsets._store({T0: Primary(0, Anchor(1, 0, "SP/z+RJSRM2rEOTLUnCmYA"))})
+        monkeypatch.setattr(LogTopic, "find", find_late)
+        assert offsets.reset({T0: 5}) == {T0: 5}
+        anchor = offsets.snapshot([T0]).stored[T0].primary.anchor
+    assert anchor is not None
+    assert anchor.incarnation == 2
+    assert unknown == []
+
+
+def test_more_records_are_dropped_than_a_queue_takes(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = {"queue.buffering.max.messages": 2}
+    writer = partial(LogWriter, producer=lambda config, **more: Producer(config | queue, **more))
+    monkeypatch.setattr("kshare.group.tools.offsets._PART", 2)
+    monkeypatch.setattr("kshare.group.tools.offsets.LogWriter", writer)
+    with GroupOffsets(GROUP, config) as offsets:
+        assert offsets.drop() > 2
+        assert offsets.drop(is_dry_run=True) == 0
 
 
 def test_nothing_is_changed_while_a_member_is_alive(

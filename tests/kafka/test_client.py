@@ -58,6 +58,7 @@ def test_a_brokers_code_means_what_the_table_says(code: ErrorCode) -> None:
     ("error", "kind"),
     [
         (TimeoutError(), Kind.TRANSIENT),
+        (BufferError("a full queue"), Kind.TRANSIENT),
         (RdKafkaError(RdKafkaError._TIMED_OUT), Kind.TRANSIENT),
         (RdKafkaError(RdKafkaError._NOENT), Kind.TRANSIENT),
         (RdKafkaError(RdKafkaError._DESTROY_BROKER), Kind.TRANSIENT),

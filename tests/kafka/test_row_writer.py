@@ -17,6 +17,7 @@ from kshare import process_local
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthorizationError, KafkaError, RecordRefusedError
 from kshare.group.log.retry_log import Reason, RetryLog
+from kshare.kafka.cluster import Cluster
 from kshare.kafka.compacted_topic import CompactedTopic
 from kshare.kafka.parked_keys import ParkedKeys
 from kshare.kafka.row_writer import RowWriter
@@ -192,6 +193,15 @@ def test_after_silence_the_next_write_has_another_client(cluster: FakeCluster) -
         topic.partitions()
         values = [row.value for row in topic.read().rows]
     assert values == [b"0", b"2"]
+
+
+def test_a_topic_that_was_deleted_is_not_made_by_who_writes_to_it(cluster: FakeCluster) -> None:
+    """Brokers would make it with their defaults, so that old rows are deleted."""
+    at_once = replace(kafka(cluster), api_timeout_ms=500)
+    with closing(RowWriter(at_once)) as writer, pytest.raises(KafkaError, match="write to gone"):
+        writer.write("gone", [(b"k", b"v")])
+    with closing(Cluster(kafka(cluster))) as seen:
+        assert sorted(seen.topics()) == sorted(["table", PARKED_TOPIC])
 
 
 def test_a_full_queue_is_waited_for(cluster: FakeCluster) -> None:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from typing import Any, Final
 
 from kshare.core.progress import TopicPartition
@@ -18,7 +17,7 @@ from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.consumer.subscriber import Callbacks, Subscriber
 from kshare.group.consumer.topic_lookup import SubscribedTopics, check_existence, log_offsets
 from kshare.group.delivery.dispatcher import Dispatcher
-from kshare.group.log.primary import OffsetAndMetadata
+from kshare.group.log.primary import OffsetAndMetadata, committed_within
 from kshare.group.protocol.membership.subscription import Assigned
 from kshare.group.session.session import GroupSession
 from kshare.group.tools.offsets import GroupOffsets
@@ -263,8 +262,10 @@ class Reading:
             return self._session.committed(partitions, seconds)
         # Without a session, as one would say in the group's log that it is alive.
         config = self._config
-        kafka = replace(config.kafka, api_timeout_ms=max(int(seconds * 1000), 1))
-        with closing(GroupOffsets(config.group, kafka, config.log_topic)) as offsets:
+        with (
+            committed_within(config.kafka, config.group, seconds) as kafka,
+            closing(GroupOffsets(config.group, kafka(), config.log_topic)) as offsets,
+        ):
             return offsets.committed(partitions)
 
     def close(self) -> None:

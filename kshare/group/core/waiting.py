@@ -125,7 +125,13 @@ def unclaimed_waits(ownerships: Ownerships, living: Collection[str]) -> Waits:
     return found
 
 
-def right_waits(right: Right, started: Collection[object], trouble: str, now: float) -> Waits:
+def right_waits(
+    right: Right,
+    started: Collection[object],
+    trouble: str,
+    now: float,
+    throttle: Wait | None = None,
+) -> Waits:
     """The wait of a session that may not hand out what it has.
 
     Args:
@@ -133,11 +139,13 @@ def right_waits(right: Right, started: Collection[object], trouble: str, now: fl
         started: The partitions whose delivery has begun.
         trouble: What went wrong last; empty if nothing did.
         now: The time.
+        throttle: The wait of a log whose leader throttles who reads it; None if it does not.
     """
     if not started or right.seconds_to_deliver(now) >= 0:
         return {}
     if right.reads_late(now):
-        why, until = "the group's log was not read", "its leader answers"
+        why = "the group's log was not read"
+        until = "its leader answers" if throttle is None else throttle.until
     elif right.is_proven and right.coordinator is not None:
         why, until = "the group's coordinator does not answer", "it does"
     else:

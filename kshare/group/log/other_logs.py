@@ -94,12 +94,12 @@ class OtherLogs:
             )
 
     def _find(self, ids: Collection[str]) -> None:
-        """Look for the names of topics."""
-        self._found |= dict.fromkeys(ids)
+        """Look for the names of topics. Without an answer, they are looked for again."""
         topics = self._cluster.topics()
         if topics:
             self._cluster.partitions(Subscribe(tuple(topics)))
-        self._found |= {id_: name for name, id_ in self._cluster.topic_ids().items() if id_ in ids}
+        names = {id_: name for name, id_ in self._cluster.topic_ids().items()}
+        self._found |= {id_: names.get(id_) for id_ in ids}
 
     def _text(self, homes: Mapping[TopicPartition, str]) -> str:
         names = join_names(sorted(set(homes.values())))

@@ -5,8 +5,11 @@ these, so the log up to its end says all that was said when they were written. B
 what the group has committed (:func:`committed_offset`).
 """
 
-from collections.abc import Callable, Collection, Mapping
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 from kshare.core.listing import join_names
 from kshare.core.offsets import Bounds, intersect
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.errors import KafkaError, NoOffsetError, UnknownTopicError
+from kshare.errors import FetchTimeoutError, KafkaError, NoOffsetError, UnknownTopicError
 from kshare.group.config.table import OffsetReset
 from kshare.group.protocol.commit_log.log import PartitionLog
 from kshare.group.protocol.commit_log.start import Anchor, Primary, resolve_start
@@ -24,7 +27,13 @@ from kshare.kafka.committed import CommittedOffset, CommittedOffsets
 from kshare.kafka.coordinator import OffsetWriter, fetch_offsets
 from kshare.options import KafkaConfig
 
-__all__ = ["OffsetAndMetadata", "PrimaryOffsets", "StoredOffset", "committed_offset"]
+__all__ = [
+    "OffsetAndMetadata",
+    "PrimaryOffsets",
+    "StoredOffset",
+    "committed_offset",
+    "committed_within",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,38 @@ def committed_offset(
         said.metadata if said else "",
         start.leader_epoch,
     )
+
+
+@contextmanager
+def committed_within(
+    kafka: KafkaConfig, group: str, seconds: float
+) -> Iterator[Callable[[], KafkaConfig]]:
+    """Limit what is asked of brokers to a caller's time, for :func:`committed_offset`.
+
+    Args:
+        kafka: How to reach the cluster.
+        group: Id of the group.
+        seconds: The caller's time.
+
+    Yields:
+        Makes the configuration of the next request, with the time that is left for it.
+
+    Raises:
+        FetchTimeoutError: The time is over, and brokers have not answered.
+    """
+    deadline = time.monotonic() + seconds
+
+    def left() -> KafkaConfig:
+        return kafka.within(max(math.ceil((deadline - time.monotonic()) * 1000), 1))
+
+    try:
+        yield left
+    except KafkaError as error:
+        if type(error) is not KafkaError or time.monotonic() < deadline:
+            raise
+        raise FetchTimeoutError(
+            f"group {group}: cannot fetch committed offsets within {seconds:g} s: {error}"
+        ) from error
 
 
 def _common(progress: Progress) -> Bounds:

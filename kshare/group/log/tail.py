@@ -18,6 +18,7 @@ from kshare.core.backoff import Backoff
 from kshare.core.hashing import WHOLE
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Rectangle, Slice, TopicPartition
+from kshare.core.waits import Wait
 from kshare.errors import AuthorizationError, KafkaError
 from kshare.kafka.protocol import error_codes
 from kshare.kafka.protocol.background import abandon, begin
@@ -37,7 +38,7 @@ from kshare.options import KafkaConfig
 from kshare.read.decode.batch_index import index_batches
 from kshare.read.decode.records import Decoder
 
-__all__ = ["LastAnswer", "LogLostError", "LogTail", "Row"]
+__all__ = ["LastAnswer", "LogLostError", "LogTail", "Row", "Throttle"]
 
 _ALL: Final = OffsetRange(0, 2**63 - 1)
 _FETCH_BYTES: Final = 4 << 20
@@ -70,6 +71,18 @@ class LastAnswer(NamedTuple):
     read_at: float = float("-inf")
     has_holes: bool = False
     is_relied_upon: bool = False
+
+
+class Throttle(NamedTuple):
+    """A throttle of the log's leader, by the quotas of the client or of its user.
+
+    Attributes:
+        until: Before this time, the log is not asked for.
+        wait: What is to be said of it; None if the last answer came without one.
+    """
+
+    until: float = float("-inf")
+    wait: Wait | None = None
 
 
 class LogLostError(OSError):
@@ -105,6 +118,7 @@ class LogTail:
     Attributes:
         position: Offset of the next record to read; None before the first request.
         last: The log as the last answer shows it.
+        throttle: The last throttle of its leader.
     """
 
     def __init__(
@@ -119,6 +133,7 @@ class LogTail:
     ) -> None:
         self.position: int | None = None
         self.last = LastAnswer()
+        self.throttle = Throttle()
         self._partition = partition
         self._now = now
         self._kafka = replace(
@@ -136,7 +151,6 @@ class LogTail:
         )
         self._leader = _Leader(partition, brokers, wake, now, retry_backoff(kafka))
         self._request: _Request | None = None
-        self._throttled_until = float("-inf")
 
     @property
     def fileno(self) -> int | None:
@@ -151,7 +165,7 @@ class LogTail:
     @property
     def ask_at(self) -> float:
         """The earliest time of the next request: there is a pause after a fault or a throttle."""
-        return max(self._leader.due, self._throttled_until)
+        return max(self._leader.due, self.throttle.until)
 
     def is_overdue(self, seconds: float) -> bool:
         """True if for longer, plus what the broker may wait, nothing of the answer has come."""
@@ -199,13 +213,14 @@ class LogTail:
         response = parse_fetch_response(body, fetch_version(connection))
         self._request = None
         answer = response.answers.get(self._partition)
+        self.throttle, wait = Throttle(), response.throttle(self._kafka.client_id)
+        if wait is not None:
+            self.throttle = Throttle(self._now() + response.throttle_seconds, wait)
         code = response.error_code or (answer.error_code if answer else 0)
         if code:
             self._refuse(code)
-        if response.throttle_seconds:
-            self._throttled_until = self._now() + response.throttle_seconds
-            if answer is None:  # the answer to all that exceeds a quota (KIP-219): no fault
-                return []
+        if wait is not None and answer is None:
+            return []  # the answer to all that exceeds a quota (KIP-219): no fault
         if answer is None:
             raise OSError(f"broker {connection.broker} answered without {self._partition}")
         before = self.position
@@ -227,7 +242,7 @@ class LogTail:
 
     def drop(self) -> None:
         """Give up the connection after a fault; the next request is sent after a pause."""
-        self._request = None
+        self._request, self.throttle = None, self.throttle._replace(wait=None)
         self._leader.drop()
 
     def close(self) -> None:

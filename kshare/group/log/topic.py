@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import (
@@ -43,7 +43,7 @@ from kshare.kafka.protocol.error_codes import Kind
 from kshare.kafka.protocol.retry import RetryDeadline, retry_backoff
 from kshare.kafka.topic_config import TopicConfig
 from kshare.kafka.topic_creation import is_refusal
-from kshare.kafka.topics import TopicSpec
+from kshare.kafka.topics import MAKES_NONE, TopicSpec
 from kshare.options import KafkaConfig
 from kshare.security.librdkafka import librdkafka_config
 
@@ -60,6 +60,8 @@ __all__ = [
 
 _log = logging.getLogger("kshare.group")
 
+_Answer = TypeVar("_Answer")
+
 LOG_CLIENT: Final = "log"
 """The end of the client id of connections to the log.
 
@@ -67,7 +69,7 @@ Brokers count quotas by client id: so a member that reads or writes much still h
 """
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
-_OFFSETS_TOPIC_SECONDS: Final = 5.0
+_NEW_TOPIC_SECONDS: Final = 5.0
 _SIGN: Final = 1 << 31
 OFFSETS_PARTITIONS: Final = 50
 """Kafka's default of ``offsets.topic.num.partitions``."""
@@ -186,6 +188,22 @@ class LogTopic:
         number = log_partition(self._group, len(found.partitions))
         return TopicPartition(self.name, number), topic_id
 
+    def find_or_make(self) -> tuple[tuple[TopicPartition, str], frozenset[str] | None]:
+        """Find the log, and make its topic before if need be.
+
+        Returns:
+            What :meth:`find` does, and the names of the settings that brokers refused; None in
+            their place if nothing was made.
+
+        Raises:
+            KafkaError: As for :meth:`find` and :meth:`make`.
+        """
+        try:
+            return self.find(), None
+        except UnknownTopicError:
+            refused = self.make()
+        return self._awaited(self.name, self.find), refused
+
     def config(self) -> TopicConfig | None:
         """The configuration of the topic; None if this client is not authorized to know.
 
@@ -244,7 +262,7 @@ class LogTopic:
         """As ``__consumer_offsets`` is, which brokers make when a coordinator is asked for."""
         try:
             find_coordinator(self._kafka, self._group)
-            offsets = self._offsets_topic()
+            offsets = self._awaited(_OFFSETS_TOPIC, lambda: self._described(_OFFSETS_TOPIC))
         except UnknownTopicError:
             return log_spec(self.name, self._segment_bytes)
         except AuthorizationError:  # it is there, and others alone may see it
@@ -253,14 +271,14 @@ class LogTopic:
         replicas = tuple(tuple(node.id for node in part.replicas) for part in offsets.partitions)
         return log_spec(self.name, self._segment_bytes, replicas, isr)
 
-    def _offsets_topic(self) -> TopicDescription:
-        """Wait for what brokers have begun to make."""
-        seconds = min(_OFFSETS_TOPIC_SECONDS, self._kafka.api_timeout_ms / 1000)
+    def _awaited(self, topic: str, ask: Callable[[], _Answer]) -> _Answer:
+        """Ask about a topic that brokers have begun to make, until the one that is asked knows it.
+
+        They hear of it one by one.
+        """
+        seconds = min(_NEW_TOPIC_SECONDS, self._kafka.api_timeout_ms / 1000)
         return RetryDeadline(seconds, retry_backoff(self._kafka)).retried(
-            _log,
-            f"find topic {_OFFSETS_TOPIC}",
-            lambda: self._described(_OFFSETS_TOPIC),
-            lambda error: isinstance(error, UnknownTopicError),
+            _log, f"find topic {topic}", ask, lambda error: isinstance(error, UnknownTopicError)
         )
 
     def _described(self, topic: str) -> TopicDescription:
@@ -457,6 +475,7 @@ class LogWriter:
 def _producer_config(kafka: KafkaConfig, timeout_ms: int) -> dict[str, Any]:
     config = {
         **librdkafka_config(kafka),
+        **MAKES_NONE,
         "linger.ms": 0,
         "message.timeout.ms": timeout_ms,
     }

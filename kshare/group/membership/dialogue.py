@@ -25,7 +25,13 @@ from typing import Any, Final, NamedTuple
 
 from kshare.core.progress import TopicPartition
 from kshare.core.showing import shown
-from kshare.errors import AuthorizationError, KafkaError, KshareError, UnknownTopicError
+from kshare.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    KafkaError,
+    KshareError,
+    UnknownTopicError,
+)
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.member import GroupMember, Level
 from kshare.group.log.log_link import DENIED
@@ -56,6 +62,7 @@ _TOO_LARGE: Final = {ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.MESSAGE_TOO_LARGE
 """What brokers answer to SyncGroup if the record is larger than they take: mostly the first."""
 
 _KINDS: Final = {
+    Kind.AUTHENTICATION: AuthenticationError,
     Kind.AUTHORIZATION: AuthorizationError,
     Kind.UNKNOWN_TOPIC: UnknownTopicError,
 }
@@ -138,6 +145,8 @@ class MemberDialogue:
         """
         try:
             self._link.take(ready)
+            if self.has_ended:  # by an answer
+                return
             if not self._is_leaving:
                 self._send_requests()
             elif self._member.must_find:
@@ -230,7 +239,8 @@ class MemberDialogue:
         is_joining = self._member.membership.state is State.JOINING
         if code is None and is_joining and error_codes.is_permanent(number):
             group = self._member.membership.group
-            raise KshareError(f"cannot join group {group}: {error_codes.name(number)}")
+            self._crashed(_error(number, f"cannot join group {group}"))
+            return
         self._member.refused(
             code,
             self._now(),
@@ -309,6 +319,18 @@ class MemberDialogue:
         notices, self._member.notices = self._member.notices, []
         for level, text, cause in notices:
             _log.log(level, "%s", text, exc_info=cause)
+
+
+def _error(code: int, what: str, **place: Any) -> KafkaError:
+    """The error of what the coordinator has refused.
+
+    Args:
+        code: Its error code.
+        what: What it has refused.
+        place: The topic and the partition of that, if it is about one.
+    """
+    kind = _KINDS.get(error_codes.kind(code), KafkaError)
+    return kind(f"{what}: {error_codes.name(code)}", **place)
 
 
 def _instances(members: Iterable[Any]) -> dict[str, str]:
@@ -402,8 +424,7 @@ class MemberCommits:
     def _error(self, partition: TopicPartition, code: int) -> KafkaError | None:
         if not code:
             return None
-        kind = _KINDS.get(error_codes.kind(code), KafkaError)
-        why = f"cannot commit offsets of group {self._member.membership.group} for {partition}: "
-        error = kind(why + error_codes.name(code), **partition._asdict())
+        what = f"cannot commit offsets of group {self._member.membership.group} for {partition}"
+        error = _error(code, what, **partition._asdict())
         error.code = code
         return error

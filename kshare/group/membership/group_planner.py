@@ -63,7 +63,7 @@ class PlannedTopics:
     def __init__(self, config: ConsumerConfig, whole_topics: WholeTopics) -> None:
         kafka = config.kafka
         patient_ms = min(kafka.api_timeout_ms, max(config.max_poll_interval_ms // 2, 1_000))
-        self._cluster = Cluster(replace(kafka, api_timeout_ms=patient_ms))
+        self._cluster = Cluster(kafka.within(patient_ms))
         # Who reads a topic that was deleted waits for the next look: no longer than for a request.
         self._longest = min(kafka.metadata_max_age_seconds, kafka.api_timeout_ms / 1000)
         self._look_at = 0.0

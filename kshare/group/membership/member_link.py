@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -65,8 +64,7 @@ class MemberLink:
         self._wake = wake
         # A broker that does not answer has to be left before the session is over.
         patient = max(config.session_timeout_ms // 3, 1_000)
-        kafka = config.kafka.hasty(patient)
-        self._kafka = replace(kafka, api_timeout_ms=min(kafka.api_timeout_ms, patient))
+        self._kafka = config.kafka.within(min(config.kafka.api_timeout_ms, patient))
         self._coordinator: Address | None = None
         seconds = self._kafka.request_timeout_ms / 1000
         self._joining = Line(seconds, is_held=True)

@@ -18,7 +18,7 @@ from kshare.group.core.right import Right
 from kshare.group.core.waiting import commit_waits, right_waits, start_waits
 from kshare.group.log.log_link import Written
 from kshare.group.protocol.commit_log.records import Epoch
-from kshare.group.session.offset_actions import NO_LOG, Bounds, OffsetActions
+from kshare.group.session.offset_actions import OffsetActions
 from kshare.group.session.shared import Shared
 from kshare.kafka.protocol.background import Beside
 from kshare.kafka.protocol.wait_log import WaitLog
@@ -74,9 +74,8 @@ class ByCoordinator:
     def metrics(self) -> None:
         """None: there is no log."""
 
-    def bounds(self, wait: Callable[[], None]) -> Bounds:  # noqa: ARG002 - nothing is found
-        """Those where there is no log."""
-        return NO_LOG
+    def found(self, wait: Callable[[], None]) -> None:
+        """None: there is no log."""
 
     @property
     def next_time(self) -> float:

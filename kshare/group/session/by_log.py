@@ -21,7 +21,6 @@ from kshare.group.metrics import LogMetrics
 from kshare.group.protocol.commit_log.records import Epoch
 from kshare.group.session.broker_actions import BrokerActions
 from kshare.group.session.log_follower import ANSWER_MS, LogFollower
-from kshare.group.session.offset_actions import Bounds
 from kshare.group.session.presence import Presence, beat_key
 from kshare.group.session.shared import Shared
 from kshare.kafka.protocol.background import Beside
@@ -80,8 +79,8 @@ class ByLog:
         link = self.follower.link
         return None if link is None else link.load.metrics()
 
-    def bounds(self, wait: Callable[[], None]) -> Bounds:
-        """The log's first offset, and its end.
+    def found(self, wait: Callable[[], None]) -> TopicPartition:
+        """The partition of the group's log, once it was found.
 
         Args:
             wait: Waits until something may have changed; called until the log was found.
@@ -89,7 +88,7 @@ class ByLog:
         with self._shared.changed:
             while (partition := self.partition) is None:
                 wait()
-        return self.actions.primary.log_bounds(partition)
+        return partition
 
     # -- the loop ------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from kshare.core.progress import TopicPartition
-from kshare.errors import KafkaError, UnknownTopicError
+from kshare.errors import KafkaError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.log.log_link import DENIED, LogLink
 from kshare.group.log.log_load import LogLoad
@@ -286,11 +286,8 @@ class _Search:
         if known is None:
             self.check()
             self.writer.connect()
-        try:
-            found = self.topic.find()
-        except UnknownTopicError:
-            refused = self.topic.make()
-            found = self.topic.find()
+        found, refused = self.topic.find_or_make()
+        if refused is not None:
             self.made, self.refused = found[1], refused
         if found[1] != self.made:
             self.refused = frozenset()

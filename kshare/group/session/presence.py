@@ -131,7 +131,11 @@ class Presence:
         member, trouble = self._shared.member, self._shared.trouble
         ownerships = self._shared.ownerships
         waits: dict[Hashable, Wait] = {} if member is None else {**member.waits()}
-        waits |= right_waits(self.right, ownerships.started(), trouble, now)
+        throttle = None if link is None else link.tail.throttle.wait
+        if throttle is not None:
+            waits["throttle"] = throttle
+            trouble = f"{throttle.state}, {throttle.detail}"
+        waits |= right_waits(self.right, ownerships.started(), trouble, now, throttle)
         if link is None or link.truncated:
             what = f"the group's log, topic {self._config.log_topic}, is neither found nor made"
             return waits | {"log": Wait(what, "it can be found or made", detail=trouble)}

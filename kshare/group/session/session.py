@@ -12,6 +12,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -24,13 +25,19 @@ from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import LeaderEpochsOf, no_epochs
 from kshare.group.core.work import LateWork, ProcessedWork
 from kshare.group.delivery_start import DeliveryStart
-from kshare.group.log.primary import OffsetAndMetadata, committed_offset
+from kshare.group.log.primary import (
+    OffsetAndMetadata,
+    PrimaryOffsets,
+    committed_offset,
+    committed_within,
+)
 from kshare.group.membership.group_planner import WholeTopics
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.metrics import LogMetrics
 from kshare.group.protocol.membership.subscription import Assigned
 from kshare.group.protocol.owners.leases import Share
 from kshare.group.protocol.owners.owner import Phase
+from kshare.group.session.offset_actions import NO_LOG
 from kshare.group.session.thread import SessionThread
 from kshare.group.session.transaction_log import TransactionLog
 from kshare.kafka.protocol.retry import boot_time
@@ -69,6 +76,7 @@ class GroupSession:
     ) -> None:
         self.session_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._group = config.group
+        self._kafka = config.kafka
         self._now = now
         self._thread = SessionThread(
             config, self.session_id, on_change or (lambda: None), leader_epochs, now
@@ -343,9 +351,14 @@ class GroupSession:
             KshareError: As for :meth:`check`.
         """
         deadline = time.monotonic() + timeout
-        ground = self._thread.ground
-        stored = ground.actions.primary.fetch(partitions)
-        bounds = ground.bounds(lambda: self._wait(lambda: "find the log", deadline, timeout))
+        with committed_within(self._kafka, self._group, timeout) as kafka:
+            with closing(PrimaryOffsets(kafka(), self._group)) as primary:
+                stored = primary.fetch(partitions)
+            log = self._thread.ground.found(
+                lambda: self._wait(lambda: "find the log", deadline, timeout)
+            )
+            with closing(PrimaryOffsets(kafka(), self._group)) as primary:
+                bounds = NO_LOG if log is None else primary.log_bounds(log)
         with self._shared.changed:
             ownerships = self._shared.ownerships
             while ownerships.log.end < bounds[1]:

@@ -16,7 +16,6 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from typing import Any, Final
 
 from kshare.core.showing import shown
@@ -112,7 +111,7 @@ class SessionThread:
         now: Callable[[], float] = boot_time,
     ) -> None:
         kafka, seconds = config.kafka, config.claim_timeout_ms / 1000
-        brief = replace(kafka, api_timeout_ms=min(kafka.api_timeout_ms, ANSWER_MS))
+        brief = kafka.within(min(kafka.api_timeout_ms, ANSWER_MS))
         ids = config.transactional_id, config.lease_records, config.lease_seconds
         ownerships = Ownerships(
             session_id,

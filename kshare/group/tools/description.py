@@ -1,7 +1,7 @@
 """A group as its coordinator describes it: its state, and the members that it knows."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient
 
 from kshare.core.progress import TopicPartition
+from kshare.errors import AuthenticationError, KafkaError
 from kshare.group.protocol.membership.subscription import PROTOCOL
 from kshare.kafka.admin_requests import Request, failure_of, send
 from kshare.kafka.client import Client, code_of, kafka_error, kind_of
@@ -57,7 +58,7 @@ class GroupDescription:
 
     Attributes:
         state: Its state, such as ``stable`` or ``empty``, as ``kafka-consumer-groups`` names it;
-            ``unknown`` if the brokers do not say.
+            ``unknown`` if brokers do not say.
         members: Its members, by their ids; None if the brokers do not say.
         protocol: The protocol for which the members have voted; empty if the brokers do not say.
     """
@@ -77,6 +78,10 @@ class GroupDescription:
         return bool(self.protocol) and self.protocol != PROTOCOL
 
 
+_UNKNOWN: Final = GroupDescription("unknown", None)
+_NOT_DESCRIBED: Final = "%s; its state is shown as unknown, and its members as its log has them"
+
+
 class GroupDescriber:
     """Asks the coordinators of groups, over a connection that stays open.
 
@@ -88,14 +93,34 @@ class GroupDescriber:
         self._kafka = kafka
         self._client = Client(AdminClient, kafka)
 
-    def describe(self, groups: Collection[str]) -> dict[str, GroupDescription]:
-        """Describe some groups; see :func:`describe_groups`."""
+    def describe(
+        self,
+        groups: Collection[str],
+        failed: Callable[[KafkaError], None] | None = None,
+    ) -> dict[str, GroupDescription]:
+        """Describe some groups.
+
+        Args:
+            groups: Their ids; each once.
+            failed: Called with the error of each group that is not described, which counts as
+                ``unknown``. None: it is raised.
+
+        Raises:
+            KafkaError: A coordinator did not answer, or refused; no broker can be reached, or the
+                login is refused, in any case.
+        """
         deadline = RetryDeadline.for_requests(self._kafka)
         deadline.start()
         described: dict[str, GroupDescription] = {}
         while wanted := [group for group in groups if group not in described]:
             for group, future in send(self._client, _request(wanted), deadline).items():
-                answer = _described(future, group, deadline)
+                try:
+                    answer = _described(future, group, deadline)
+                except KafkaError as error:
+                    if failed is None or isinstance(error, AuthenticationError):
+                        raise
+                    failed(error)
+                    answer = _UNKNOWN
                 if answer is not None:
                     described[group] = answer
             if len(described) < len(groups):
@@ -111,24 +136,30 @@ class GroupDescriber:
 
 
 def describe_group(kafka: KafkaConfig, group: str) -> GroupDescription:
-    """Describe one group; see :func:`describe_groups`."""
-    return describe_groups(kafka, [group])[group]
+    """Describe one group. One that no coordinator knows is ``dead``, and has no members.
+
+    Raises:
+        KafkaError: The coordinator did not answer, or refused.
+    """
+    with closing(GroupDescriber(kafka)) as describer:
+        return describer.describe([group])[group]
 
 
 def describe_groups(kafka: KafkaConfig, groups: Collection[str]) -> dict[str, GroupDescription]:
-    """Describe some groups.
+    """Describe some groups, as far as their coordinators do.
 
-    A group that no coordinator knows is ``dead``, and has no members.
+    A group that is not described, for want of a right or of an answer, is ``unknown``, and a
+    warning names it. Who has to know that no member is alive asks by :func:`describe_group`.
 
     Args:
         kafka: How to reach the cluster.
         groups: Ids of the groups; each once.
 
     Raises:
-        KafkaError: A coordinator did not answer, or refused.
+        KafkaError: No broker can be reached, or the login is refused.
     """
     with closing(GroupDescriber(kafka)) as describer:
-        return describer.describe(groups)
+        return describer.describe(groups, lambda error: _log.warning(_NOT_DESCRIBED, error))
 
 
 def _request(groups: list[str]) -> Request:
@@ -143,7 +174,7 @@ def _described(
     if error is not None:
         code = code_of(error)
         if code == _UNSUPPORTED:
-            return GroupDescription("unknown", None)
+            return _UNKNOWN
         if code == _NO_GROUP:
             return GroupDescription("dead", {})
         if kind_of(error) in PASSING and not deadline.expired:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import (
@@ -46,6 +46,9 @@ from kshare.options import KafkaConfig, Subscribe
 __all__ = ["GroupOffsets", "GroupSnapshot", "list_offsets"]
 
 _log = logging.getLogger("kshare.group")
+
+_PART: Final = 10_000
+"""Records that are written at once: librdkafka's queue takes 100,000."""
 
 
 def list_offsets(
@@ -101,6 +104,12 @@ class GroupSnapshot:
             if offset is not None:
                 found[tp] = offset
         return found
+
+    @property
+    def has_log(self) -> bool:
+        """False if nothing says that the group keeps a log: no record in it, and no anchor."""
+        anchors = (each.primary.anchor for each in self.stored.values())
+        return bool(self.log.end) or any(anchor is not None for anchor in anchors)
 
     def anchored(self, partition: TopicPartition) -> int:
         """The incarnation of a primary offset; 0 without one."""
@@ -223,11 +232,10 @@ class GroupOffsets:
         return offsets
 
     def _reset(self, known: GroupSnapshot, offsets: Mapping[TopicPartition, int]) -> None:
-        try:
-            partition, topic_id = self._topic.find()
-        except UnknownTopicError:
-            self._topic.make()
-            partition, topic_id = self._topic.find()
+        if not known.has_log:  # an anchor would tell its members that they had kept one
+            self._store({tp: Primary(offset) for tp, offset in offsets.items()})
+            return
+        (partition, topic_id), _ = self._topic.find_or_make()
         resets = [
             Reset(tp, max(known.log.of(tp).incarnation, known.anchored(tp)) + 1, offset)
             for tp, offset in offsets.items()
@@ -388,14 +396,15 @@ class GroupOffsets:
         seconds = self._kafka.api_timeout_ms / 1000
         writer = LogWriter(self._kafka, timeout_ms=self._kafka.api_timeout_ms)
         with closing(writer):
-            for key, value in records:
-                writer.append(partition, key, value, failed)
-            left = writer.flush(seconds)
-            writer.serve()
-        if refused:
-            raise refused[0]
-        if left:
-            raise KafkaError(f"cannot write to {partition} within {seconds:g} s")
+            for first in range(0, len(records), _PART):
+                for key, value in records[first : first + _PART]:
+                    writer.append(partition, key, value, failed)
+                left = writer.flush(seconds)
+                writer.serve()
+                if refused:
+                    raise refused[0]
+                if left:
+                    raise KafkaError(f"cannot write to {partition} within {seconds:g} s")
         return self._primary.log_bounds(partition)[1] - 1
 
     # -- the group -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import ClassVar, NamedTuple
 
 from kshare.core.progress import TopicPartition
+from kshare.core.waits import Wait
 from kshare.kafka.protocol.connection import BrokerConnection
 from kshare.kafka.protocol.frames import ProtocolError
 from kshare.options import KafkaConfig
@@ -98,6 +99,21 @@ class FetchResponse:
     error_code: int
     throttle_seconds: float
     answers: dict[TopicPartition, FetchAnswer]
+
+    def throttle(self, client_id: str) -> Wait | None:
+        """The wait of a client that the broker throttles; None if it does not.
+
+        Args:
+            client_id: The client's id.
+        """
+        if not self.throttle_seconds:
+            return None
+        whose = f"the quotas of client.id {client_id!r} and of its user"
+        return Wait(
+            f"the broker throttles what is read by {whose}",
+            "less is read, or they are raised",
+            detail=f"now for {self.throttle_seconds:.0f} s",
+        )
 
 
 class FetchRequest:

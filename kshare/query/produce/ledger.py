@@ -23,7 +23,7 @@ from kshare.errors import KafkaError, UnknownTopicError
 from kshare.kafka.client import Client, code_of, kafka_error, kind_of
 from kshare.kafka.compacted_topic import CompactedTopic
 from kshare.kafka.protocol.error_codes import Kind
-from kshare.kafka.topics import LEDGER_TOPIC, TopicSpec
+from kshare.kafka.topics import LEDGER_TOPIC, MAKES_NONE, TopicSpec
 from kshare.options import KafkaConfig
 from kshare.options.sink import SinkOptions
 from kshare.query.produce.config import (
@@ -181,6 +181,7 @@ class Ledger:
         del config["statistics.interval.ms"]
         timeout = self._timeout_ms
         return config | {
+            **MAKES_NONE,
             "linger.ms": 0,
             "message.timeout.ms": timeout,
             "socket.timeout.ms": min(config.get("socket.timeout.ms", timeout), timeout),

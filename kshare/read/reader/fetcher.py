@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from kshare.core.progress import TopicPartition
-from kshare.core.waits import Wait
 from kshare.kafka.protocol.brokers import Brokers
 from kshare.kafka.protocol.connection import BrokerConnection
 from kshare.kafka.protocol.fetch import (
     FetchAnswer,
+    FetchResponse,
     PartitionFetch,
     fetch_request,
     fetch_version,
@@ -204,7 +204,7 @@ class Fetcher:
         self._request = None
         body = connection.receive() if request.body is None else request.body
         response = parse_fetch_response(body, fetch_version(connection))
-        self._throttle(response.throttle_seconds)
+        self._throttle(response)
         if response.throttle_seconds and not response.answers and not response.error_code:
             for topic_partition in asked:
                 if topic_partition in self.partitions:
@@ -227,15 +227,13 @@ class Fetcher:
             if topic_partition in self.partitions
         ]
 
-    def _throttle(self, seconds: float) -> None:
-        if not seconds:
+    def _throttle(self, response: FetchResponse) -> None:
+        wait = response.throttle(self._kafka.client_id)
+        if wait is None:
             self._throttles.over()
             return
-        self.rest(seconds)
-        whose = f"the quotas of client.id {self._kafka.client_id!r} and of its user"
-        state = f"the broker throttles what is read by {whose}"
-        wait = Wait(state, "less is read, or they are raised", detail=f"now for {seconds:.0f} s")
-        self._throttles.wait(wait, lasts=seconds)
+        self.rest(response.throttle_seconds)
+        self._throttles.wait(wait, lasts=response.throttle_seconds)
 
 
 def _some(partitions: AbstractSet[TopicPartition]) -> str:

@@ -143,9 +143,13 @@ def test_a_throttled_answer_is_no_fault(
     tail.ask()
     assert tail.ask_at == 102.5
     assert not tail.is_asking
+    said = tail.throttle.wait
+    assert said is not None
+    assert "throttles what is read by the quotas of client.id 'kshare'" in said.state
     now[0] = 102.5
     tail.ask()
     assert tail.take() == []
+    assert tail.throttle.wait is None
     assert (before.caught_up, tail.last.caught_up) == (False, True)
     first, second = asked
     assert first is second

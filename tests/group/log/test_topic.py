@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kshare.core.progress import TopicPartition
 from kshare.errors import AuthenticationError, KafkaError
 from kshare.group.log.topic import LogTopic, LogWriter, log_partition
+from kshare.kafka.cluster import Cluster
 from kshare.kafka.protocol.error_codes import Kind
 from kshare.testing import FakeCluster
 from tests.support.clock import WAIT_S
@@ -262,3 +263,15 @@ def test_a_refused_login_is_said_at_once() -> None:
     topic = LogTopic(config.kafka, LOG, 1 << 20, "g", admin=RefusedAdmin)  # type: ignore[arg-type]
     with pytest.raises(AuthenticationError, match=r"127.0.0.1:1: .*Invalid username or password"):
         topic.find()
+
+
+def test_a_log_that_was_deleted_is_not_made_by_who_writes_to_it() -> None:
+    """Brokers would make it with their defaults, so that claims are deleted after a week."""
+    with FakeCluster(topics={"orders": 1}) as cluster:
+        kafka, failures = group_config(cluster.bootstrap_servers).kafka, Failures()
+        with closing(LogWriter(kafka, timeout_ms=500)) as writer:
+            failures.append(writer, 0)
+            writer.flush(WAIT_S)
+            assert failures.numbers == [0]
+        with closing(Cluster(kafka)) as seen:
+            assert seen.topics() == ["orders"]

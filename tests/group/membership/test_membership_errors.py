@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from kshare.core.hashing import HASH_SPACE
-from kshare.errors import AuthorizationError, ForeignMemberError, KafkaError, KshareError
+from kshare.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ForeignMemberError,
+    KafkaError,
+    KshareError,
+)
 from kshare.group import KeySharedConsumer
 from kshare.group.core import member
 from kshare.group.session import session
@@ -232,14 +238,26 @@ def test_what_one_leaves_that_was_ended_by_an_error_goes_to_the_next(
     assert first.offsets == list(range(RECORDS))
 
 
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("INVALID_GROUP_ID", KafkaError),
+        ("TOPIC_AUTHORIZATION_FAILED", AuthorizationError),
+        ("CLUSTER_AUTHORIZATION_FAILED", AuthorizationError),
+        ("SASL_AUTHENTICATION_FAILED", AuthenticationError),
+    ],
+)
 def test_an_error_of_joining_that_is_not_known_ends_it_by_its_name(
-    cluster: FakeCluster, start: Callable[..., Polling]
+    cluster: FakeCluster, start: Callable[..., Polling], code: str, kind: type[KafkaError]
 ) -> None:
-    cluster.fail("JoinGroup", ["INVALID_GROUP_ID"])
+    cluster.fail("JoinGroup", [code])
     only = start(**PATIENT)
     eventually(lambda: only.faults)
-    assert type(only.faults[0]) is KshareError
-    assert str(only.faults[0]) == f"cannot join group {GROUP}: INVALID_GROUP_ID"
+    assert type(only.faults[0]) is kind
+    assert str(only.faults[0]) == f"cannot join group {GROUP}: {code}"
+    cluster.track_requests()
+    eventually(lambda: len(only.faults) > 5)  # each poll raises it
+    assert times_asked(cluster, "JoinGroup") == 0
 
 
 @pytest.mark.slow

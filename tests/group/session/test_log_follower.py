@@ -201,6 +201,19 @@ def test_what_was_refused_is_forgotten_with_the_topic(
     assert follower._search.refused == frozenset()
 
 
+def test_a_log_that_was_just_made_is_asked_for_until_its_broker_knows_it(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller tells brokers one by one."""
+    monkeypatch.setattr(LogTopic, "make", lambda _: frozenset({"segment.bytes"}))
+    for _ in range(3):
+        search.answers.append(UnknownTopicError("none"))
+        search.may_find.release()
+    search.find((L0, "id"))
+    assert search.follower.link is not None
+    assert search.follower._search.refused == {"segment.bytes"}
+
+
 LOG0, LOG3 = TopicPartition("log", 0), TopicPartition("log", 3)
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": "10485760"}
 

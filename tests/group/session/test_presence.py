@@ -1,5 +1,6 @@
 """Beats that brokers do not take: tried again, after pauses."""
 
+import logging
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,13 @@ import pytest
 from kshare.core.progress import TopicPartition
 from kshare.errors import KafkaError
 from kshare.group.core.ownerships import Ownerships
+from kshare.group.log.tail import Throttle
 from kshare.group.protocol.commit_log.record_codec import decode
 from kshare.group.protocol.commit_log.records import Member
 from kshare.group.session.presence import Presence
 from kshare.group.session.shared import Shared
 from kshare.kafka.protocol.error_codes import Kind
+from kshare.kafka.protocol.fetch import FetchResponse
 from tests.support.clock import Clock
 from tests.support.groups import GROUP, LOG, group_config
 
@@ -32,8 +35,10 @@ class Log:
         self.writer = self
         self.last: Member | None = None
         self.tail = SimpleNamespace(
-            last=SimpleNamespace(caught_up=True, read_at=0.0, has_holes=False)
+            last=SimpleNamespace(caught_up=True, read_at=0.0, has_holes=False, is_relied_upon=True),
+            throttle=Throttle(),
         )
+        self.truncated = ""
         self._clock = clock
 
     def append(self, _: TopicPartition, key: bytes, value: bytes, failed: Any) -> None:
@@ -105,3 +110,31 @@ def test_pauses_begin_anew_once_a_beat_is_read_back(
     log.takes, log.asked = False, []
     run(presence, log, clock, 20)
     assert log.asked[1] - log.asked[0] < 0.2
+
+
+def test_a_log_that_is_throttled_is_said_and_its_leader_is_not_blamed(
+    presence: Presence,
+    log: Log,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.INFO, "kshare.group")
+    started: Any = {TopicPartition("orders", 0): None}
+    monkeypatch.setattr(Ownerships, "started", lambda _: started)
+    presence._shared.trouble = "an old trouble"
+    presence.right.log_read(clock.now)
+    throttled = FetchResponse(0, 90.0, {}).throttle("billing-log")
+    log.tail.throttle = Throttle(clock.now + 90, throttled)
+    for _ in range(40):
+        presence.look(log)  # type: ignore[arg-type]
+        clock.now += 1
+    said = [record.getMessage() for record in caplog.records]
+    quotas = "throttles what is read by the quotas of client.id 'billing-log' and of its user"
+    assert len(said) == 2
+    assert all(quotas in text and text.endswith("or they are raised") for text in said)
+    assert "now for 90 s" in said[0]
+    assert "the group's log was not read" in said[1]
+    log.tail.throttle = Throttle()
+    presence.look(log)  # type: ignore[arg-type]
+    assert "over after 40 s: the broker throttles" in caplog.text

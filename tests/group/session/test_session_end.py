@@ -16,6 +16,7 @@ from kshare.errors import (
     ConsumerClosedError,
     GroupAliveError,
 )
+from kshare.group.log.primary import PrimaryOffsets
 from kshare.group.session.session import GroupSession
 from kshare.testing import FakeCluster
 from tests.group.session.test_session import cluster, offsets, servers, write
@@ -168,9 +169,11 @@ def test_a_broker_of_the_log_that_is_silent_is_waited_for_less_long_than_others(
         assert (kafka.request_timeout_ms, kafka.connection_setup_timeout_ms) == (5_000, 5_000)
 
 
-def test_who_asks_for_commits_notices_the_end(servers: str) -> None:
+def test_who_asks_for_commits_notices_the_end(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with member(servers) as session:
-        by_log(session).actions.primary.log_bounds = lambda _: (0, 1 << 40)  # type: ignore[method-assign,assignment]
+        monkeypatch.setattr(PrimaryOffsets, "log_bounds", lambda *_: (0, 1 << 40))
         closer = threading.Timer(0.5, session.close, [5])
         closer.start()
         with pytest.raises(ConsumerClosedError):

@@ -467,6 +467,14 @@ def test_a_driver_that_dies_holds_up_the_ledger_for_less_time_than_others_wait(
         ledger.take_over()
 
 
+def test_a_ledger_that_was_deleted_is_not_made_by_who_writes_to_it(cluster: FakeCluster) -> None:
+    """Brokers would make it with their defaults. Topics of the user's rows they may make."""
+    options = options_for(cluster, exactlyOnce="true")
+    with Ledger(options, "q") as ledger:
+        assert ledger._producer_config()["allow.auto.create.topics"] is False
+    assert "allow.auto.create.topics" not in producer_config(options)
+
+
 def test_a_task_that_fails_aborts(cluster: FakeCluster) -> None:
     options = options_for(cluster, exactlyOnce="true")
 
