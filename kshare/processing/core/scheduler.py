@@ -15,8 +15,8 @@ for its next attempt or its dead letter, those behind it wait, and all other lan
 
 Guarantees: outcomes of a lane come in the order of its records; a record has one outcome; after a
 lane is parked none of its records is handled, until it is unparked or others got it (``revoke``);
-no lane waits for a slot twice while another one waits for it; no more is held, and no more calls are under way, than
-the settings say. Cost: 4 us a record.
+no lane waits for a slot twice while another one waits for it; no more is held, and no more calls
+are under way, than the settings say. Cost: 4 us a record.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
